@@ -1,1 +1,65 @@
-//! Placeholder.
+//! The language of `h2o.conf`: a YAML dialect whose nodes remember where they were written, and the table of
+//! directives that gives them meaning.
+//!
+//! [`load`] turns a file into a tree of [`Node`]s with `!file`, `!env`, aliases and merge keys resolved. A
+//! [`Registry`] runs such a tree: it looks up each [`Directive`] by name, checks level and kind, and calls the code
+//! that applies it to a context, in the three passes of the language. Every [`Error`] names file, line and column.
+//!
+//! Files and the environment are reached through [`Source`], so that a configuration can live in memory:
+//!
+//! ```
+//! use h2o_config::{Directive, Kinds, Level, Levels, Memory, Pass, Registry, load};
+//!
+//! static DIRECTIVES: [Directive<u16>; 1] = [Directive {
+//!     name: "max-connections",
+//!     levels: Levels::GLOBAL,
+//!     pass: Pass::Settings,
+//!     kinds: Kinds::SCALAR,
+//!     value: "NUMBER",
+//!     default: "1024",
+//!     help: "How many connections are served at a time.",
+//!     apply: |limit, command| {
+//!         *limit = command.node.integer("%zu", 1..=65535)?;
+//!         Ok(())
+//!     },
+//! }];
+//!
+//! let files = Memory::new().file("h2o.conf", "max-connections: 10abc\n");
+//! let registry = Registry::new(&[&DIRECTIVES]);
+//! let top = load("h2o.conf", &files).unwrap();
+//! let error = registry.run(Level::Global, &top, &mut 0).unwrap_err();
+//! assert_eq!(
+//!     error.to_string(),
+//!     "[h2o.conf:1] in command max-connections, argument must match the format: %zu (column 18)",
+//! );
+//! ```
+
+mod attributes;
+mod directive;
+mod error;
+mod kinds;
+mod known;
+mod levels;
+mod load;
+mod markdown;
+mod merge;
+mod nearest;
+mod node;
+mod registry;
+mod resolve;
+mod source;
+mod tree;
+mod value;
+mod yaml;
+
+pub use attributes::{Attribute, Attributes};
+pub use directive::{Command, Directive, Pass};
+pub use error::Error;
+pub use kinds::{Kind, Kinds};
+pub use known::KNOWN;
+pub use levels::{Level, Levels};
+pub use load::load;
+pub use nearest::nearest;
+pub use node::{Node, Pos, Value};
+pub use registry::Registry;
+pub use source::{Memory, OsSource, Source};

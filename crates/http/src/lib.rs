@@ -1,1 +1,22 @@
-//! Placeholder.
+//! Message types shared by every HTTP version: header block, method, status, target and path,
+//! authority, dates and text escapes.
+//!
+//! Nothing in here knows a socket, a clock or a configuration. A message's text lives in one growing
+//! arena ([`Headers`]); everything else refers to it by [`Span`], so that parsing or decoding a head
+//! makes no allocation per field and arenas are kept from one request to the next.
+
+pub mod authority;
+pub mod date;
+pub mod escape;
+mod head;
+mod headers;
+mod method;
+mod name;
+pub mod path;
+mod status;
+
+pub use head::{BodyLength, RequestHead, Scheme, Version};
+pub use headers::{Field, Headers, Span};
+pub use method::Method;
+pub use name::{Known, Name, is_token, is_token_octet};
+pub use status::StatusCode;

@@ -1,0 +1,166 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::node::Pos;
+
+/// Why a configuration was refused.
+///
+/// `Display` gives the line that goes to standard error: `[FILE:LINE] in command NAME, MESSAGE`, followed in
+/// parentheses by what helps a person: the column and a hint.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// Where, unless the fault is in no particular place.
+    pub pos: Option<Pos>,
+    /// The directive that was being applied.
+    pub command: Option<Arc<str>>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it, such as ``did you mean `listen`?``.
+    pub hint: Option<String>,
+    origin: Origin,
+}
+
+/// The stage of loading an error comes from, which decides the shape of its message.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// A file could not be turned into a tree.
+    Load {
+        /// The `!file` node that asked for the file.
+        included_from: Option<Pos>,
+        /// A line to print before this one.
+        cause: Option<String>,
+    },
+    /// A mapping of directives is malformed; this is no directive's fault, and none may claim it.
+    Structure,
+    /// A directive was given something it cannot use.
+    Directive,
+}
+
+impl Error {
+    /// An error of no particular place; [`crate::Registry::run`] adds the place of the directive it comes out of.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { pos: None, command: None, message: message.into(), hint: None, origin: Origin::Directive }
+    }
+
+    /// An error at `pos`.
+    pub fn at(pos: Pos, message: impl Into<String>) -> Self {
+        Self { pos: Some(pos), ..Self::new(message) }
+    }
+
+    /// Adds a hint.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds ``did you mean `word`?`` when there is such a word.
+    #[must_use]
+    pub fn did_you_mean(mut self, word: Option<&str>) -> Self {
+        if let Some(word) = word {
+            self.hint = Some(format!("did you mean `{word}`?"));
+        }
+        self
+    }
+
+    /// The file of `pos` is not a tree of nodes.
+    pub(crate) fn load(pos: Pos, included_from: Option<Pos>, message: impl Into<String>) -> Self {
+        Self { origin: Origin::Load { included_from, cause: None }, ..Self::at(pos, message) }
+    }
+
+    /// `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
+    pub(crate) fn tag(pos: Pos, cause: String) -> Self {
+        Self {
+            origin: Origin::Load { included_from: None, cause: Some(cause) },
+            ..Self::at(pos, "tag resolution failed")
+        }
+    }
+
+    /// The mapping of directives at `pos` is malformed.
+    pub(crate) fn structure(pos: Pos, message: impl Into<String>) -> Self {
+        Self { origin: Origin::Structure, ..Self::at(pos, message) }
+    }
+
+    /// Fills in what the directive did not say itself.
+    pub(crate) fn in_command(mut self, name: &str, pos: &Pos) -> Self {
+        match self.origin {
+            Origin::Load { .. } | Origin::Structure => return self,
+            Origin::Directive => {}
+        }
+        if self.command.is_none() {
+            self.command = Some(name.into());
+        }
+        if self.pos.is_none() {
+            self.pos = Some(pos.clone());
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.origin, &self.pos) {
+            (Origin::Load { included_from, cause }, Some(pos)) => {
+                if let Some(cause) = cause {
+                    writeln!(f, "{cause}")?;
+                }
+                write!(f, "failed to parse configuration file {} line {}", pos.file(), pos.line())?;
+                if let Some(by) = included_from {
+                    write!(f, " (included from file {} line {})", by.file(), by.line())?;
+                }
+                f.write_str(": ")?;
+            }
+            (Origin::Structure | Origin::Directive, Some(pos)) => write!(f, "[{}:{}] ", pos.file(), pos.line())?,
+            (Origin::Load { .. } | Origin::Structure | Origin::Directive, None) => {}
+        }
+        if let Some(command) = &self.command {
+            write!(f, "in command {command}, ")?;
+        }
+        f.write_str(&self.message)?;
+        match (&self.pos, &self.hint) {
+            (Some(pos), Some(hint)) => write!(f, " (column {}; {hint})", pos.column()),
+            (Some(pos), None) => write!(f, " (column {})", pos.column()),
+            (None, Some(hint)) => write!(f, " ({hint})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_has_one_shape_per_stage() {
+        let pos = || Pos::new("a.conf".into(), 3, 7);
+        let include = || Pos::new("top.conf".into(), 1, 2);
+        let cases = [
+            (Error::new("M"), "M"),
+            (Error::new("M").with_hint("H"), "M (H)"),
+            (Error::at(pos(), "M"), "[a.conf:3] M (column 7)"),
+            (Error::at(pos(), "M").did_you_mean(None), "[a.conf:3] M (column 7)"),
+            (Error::at(pos(), "M").did_you_mean(Some("x")), "[a.conf:3] M (column 7; did you mean `x`?)"),
+            (Error::at(pos(), "M").in_command("C", &include()), "[a.conf:3] in command C, M (column 7)"),
+            (Error::new("M").in_command("C", &pos()), "[a.conf:3] in command C, M (column 7)"),
+            (Error::at(pos(), "M").in_command("C", &pos()).in_command("D", &pos()), "[a.conf:3] in command C, M (column 7)"),
+            (Error::structure(pos(), "M").in_command("C", &pos()), "[a.conf:3] M (column 7)"),
+            (Error::load(pos(), None, "P"), "failed to parse configuration file a.conf line 3: P (column 7)"),
+            (
+                Error::load(pos(), Some(include()), "P"),
+                "failed to parse configuration file a.conf line 3 (included from file top.conf line 1): P (column 7)",
+            ),
+            (
+                Error::tag(pos(), "could not open configuration file x: gone".to_owned()),
+                "could not open configuration file x: gone\n\
+                 failed to parse configuration file a.conf line 3: tag resolution failed (column 7)",
+            ),
+        ];
+        for (error, want) in cases {
+            assert_eq!(error.to_string(), want);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The three kinds of node, and sets of them.
+
+use std::fmt;
+use std::ops::BitOr;
+
+/// What a [`crate::Node`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A string; YAML's other scalar types do not exist here.
+    Scalar,
+    /// A list of nodes.
+    Sequence,
+    /// A list of pairs of nodes, in which a key may occur more than once.
+    Mapping,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Scalar, Self::Sequence, Self::Mapping];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scalar => "a scalar",
+            Self::Sequence => "a sequence",
+            Self::Mapping => "a mapping",
+        })
+    }
+}
+
+/// The kinds of node a directive or an attribute takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// A string.
+    pub const SCALAR: Self = Self(1);
+    /// A list.
+    pub const SEQUENCE: Self = Self(2);
+    /// A list of pairs.
+    pub const MAPPING: Self = Self(4);
+    /// All three.
+    pub const ANY: Self = Self(7);
+
+    /// The union, for constants; elsewhere `|` reads better.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether `kind` is among them.
+    #[must_use]
+    pub const fn contains(self, kind: Kind) -> bool {
+        self.0 & Self::of(kind).0 != 0
+    }
+
+    const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Scalar => Self::SCALAR,
+            Kind::Sequence => Self::SEQUENCE,
+            Kind::Mapping => Self::MAPPING,
+        }
+    }
+}
+
+impl BitOr for Kinds {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.or(other)
+    }
+}
+
+/// `a scalar or a sequence`
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for kind in Kind::ALL.into_iter().filter(|&kind| self.contains(kind)) {
+            write!(f, "{separator}{kind}")?;
+            separator = " or ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_listed_with_or() {
+        let cases = [
+            (Kinds::SCALAR, "a scalar"),
+            (Kinds::SCALAR | Kinds::SEQUENCE, "a scalar or a sequence"),
+            (Kinds::MAPPING.or(Kinds::SCALAR), "a scalar or a mapping"),
+            (Kinds::ANY, "a scalar or a sequence or a mapping"),
+        ];
+        for (kinds, want) in cases {
+            assert_eq!(kinds.to_string(), want);
+        }
+    }
+}

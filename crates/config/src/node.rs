@@ -1,0 +1,104 @@
+//! The tree a configuration is loaded into.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::kinds::Kind;
+
+/// A place in a configuration file; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pos {
+    file: Arc<str>,
+    line: u32,
+    column: u32,
+}
+
+impl Pos {
+    /// Line and column count from 1.
+    #[must_use]
+    pub fn new(file: Arc<str>, line: u32, column: u32) -> Self {
+        Self { file, line, column }
+    }
+
+    /// The path as the command line or `!file` gave it.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Counted from 1.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// Counted from 1, in characters.
+    #[must_use]
+    pub fn column(&self) -> u32 {
+        self.column
+    }
+}
+
+/// A value with the place where it was written; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What was written.
+    pub value: Value,
+    /// Where. For a `|` or `>` scalar this is the line after the indicator, the first line of its text.
+    pub pos: Pos,
+}
+
+/// The content of a [`Node`]. Aliases share it, so clone it freely.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Any scalar: `1`, `"1"`, `yes` and nothing at all are strings here.
+    Scalar(Arc<str>),
+    /// A list.
+    Sequence(Arc<[Node]>),
+    /// Pairs in file order, duplicates kept: each occurrence of a directive is executed.
+    Mapping(Arc<[(Node, Node)]>),
+}
+
+impl Node {
+    /// Which of the three kinds this is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.value {
+            Value::Scalar(_) => Kind::Scalar,
+            Value::Sequence(_) => Kind::Sequence,
+            Value::Mapping(_) => Kind::Mapping,
+        }
+    }
+
+    /// The text of a scalar.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar(text) => Some(text),
+            Value::Sequence(_) | Value::Mapping(_) => None,
+        }
+    }
+
+    /// The items of a sequence.
+    #[must_use]
+    pub fn as_sequence(&self) -> Option<&[Self]> {
+        match &self.value {
+            Value::Sequence(items) => Some(items),
+            Value::Scalar(_) | Value::Mapping(_) => None,
+        }
+    }
+
+    /// The entries of a mapping.
+    #[must_use]
+    pub fn as_mapping(&self) -> Option<&[(Self, Self)]> {
+        match &self.value {
+            Value::Mapping(entries) => Some(entries),
+            Value::Scalar(_) | Value::Sequence(_) => None,
+        }
+    }
+
+    /// An error at this node.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        Error::at(self.pos.clone(), message)
+    }
+}

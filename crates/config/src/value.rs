@@ -1,0 +1,207 @@
+//! Reading values out of nodes. Each error says what was expected and where.
+
+use std::ops::RangeInclusive;
+
+use crate::error::Error;
+use crate::kinds::Kinds;
+use crate::nearest::nearest;
+use crate::node::Node;
+
+impl Node {
+    /// The text of a scalar.
+    ///
+    /// # Errors
+    /// `argument must be a scalar`
+    pub fn scalar(&self) -> Result<&str, Error> {
+        self.as_str().ok_or_else(|| self.must_be(Kinds::SCALAR))
+    }
+
+    /// The items of a sequence.
+    ///
+    /// # Errors
+    /// `argument must be a sequence`
+    pub fn sequence(&self) -> Result<&[Self], Error> {
+        self.as_sequence().ok_or_else(|| self.must_be(Kinds::SEQUENCE))
+    }
+
+    /// The entries of a mapping.
+    ///
+    /// # Errors
+    /// `argument must be a mapping`
+    pub fn mapping(&self) -> Result<&[(Self, Self)], Error> {
+        self.as_mapping().ok_or_else(|| self.must_be(Kinds::MAPPING))
+    }
+
+    /// The items of a sequence, or the node itself for a value that may be written without the brackets.
+    #[must_use]
+    pub fn one_or_more(&self) -> &[Self] {
+        self.as_sequence().unwrap_or(std::slice::from_ref(self))
+    }
+
+    /// Which of `words` this is, letter case ignored, the whole word.
+    ///
+    /// # Errors
+    /// `argument must be one of: OFF,ON`
+    pub fn one_of(&self, words: &[&'static str]) -> Result<usize, Error> {
+        let text = self.scalar()?;
+        words.iter().position(|word| word.eq_ignore_ascii_case(text)).ok_or_else(|| {
+            self.error(format!("argument must be one of: {}", words.join(",")))
+                .did_you_mean(nearest(text, words.iter().copied()))
+        })
+    }
+
+    /// `ON` or `OFF`; `yes`, `true` and `1` are neither.
+    ///
+    /// # Errors
+    /// `argument must be one of: OFF,ON`
+    pub fn on_off(&self) -> Result<bool, Error> {
+        Ok(self.one_of(&["OFF", "ON"])? == 1)
+    }
+
+    /// `YES` or `NO`.
+    ///
+    /// # Errors
+    /// `argument must be one of: YES,NO`
+    pub fn yes_no(&self) -> Result<bool, Error> {
+        Ok(self.one_of(&["YES", "NO"])? == 0)
+    }
+
+    /// A decimal number of `range`, nothing before or after its digits. `format` is the conversion that C programs
+    /// print for a bad number, such as `%zu`.
+    ///
+    /// # Errors
+    /// `argument must match the format: %zu`, `argument must be between 1 and 9` or `argument must be >= 1`
+    pub fn integer<T: TryFrom<u64>>(&self, format: &'static str, range: RangeInclusive<u64>) -> Result<T, Error> {
+        let text = self.scalar()?;
+        if text.is_empty() || !text.bytes().all(|octet| octet.is_ascii_digit()) {
+            return Err(self.error(format!("argument must match the format: {format}")));
+        }
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number: u64| T::try_from(number).ok()).ok_or_else(|| self.out_of(&range))
+    }
+
+    /// A finite number such as `0.8`.
+    ///
+    /// # Errors
+    /// `argument must match the format: %lf`
+    pub fn float(&self) -> Result<f64, Error> {
+        let text = self.scalar()?;
+        text.parse()
+            .ok()
+            .filter(|number: &f64| number.is_finite())
+            .ok_or_else(|| self.error("argument must match the format: %lf"))
+    }
+
+    fn must_be(&self, kinds: Kinds) -> Error {
+        self.error(format!("argument must be {kinds}"))
+    }
+
+    fn out_of(&self, range: &RangeInclusive<u64>) -> Error {
+        let (min, max) = (range.start(), range.end());
+        let text = self.as_str().unwrap_or_default();
+        // A number can be beyond `u64` when every `u64` is allowed.
+        let too_large = text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
+        self.error(match (*max == u64::MAX, too_large) {
+            (true, true) => "argument is too large".to_owned(),
+            (true, false) => format!("argument must be >= {min}"),
+            (false, _) => format!("argument must be between {min} and {max}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Pos, Value};
+
+    fn scalar(text: &str) -> Node {
+        Node { value: Value::Scalar(text.into()), pos: Pos::new("f".into(), 1, 1) }
+    }
+
+    fn text<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+        match result {
+            Ok(value) => format!("{value:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn words_match_whole_and_in_any_case() {
+        let bad = "[f:1] argument must be one of: OFF,ON (column 1)";
+        let cases = [
+            ("ON", "true"),
+            ("on", "true"),
+            ("Off", "false"),
+            ("yes", bad),
+            ("true", bad),
+            ("1", bad),
+            ("", bad),
+            ("ON ", "[f:1] argument must be one of: OFF,ON (column 1; did you mean `ON`?)"),
+            ("OFFF", "[f:1] argument must be one of: OFF,ON (column 1; did you mean `OFF`?)"),
+        ];
+        for (input, want) in cases {
+            assert_eq!(text(scalar(input).on_off()), want, "{input:?}");
+        }
+        assert_eq!(text(scalar("yes").yes_no()), "true");
+        assert_eq!(text(scalar("ON").yes_no()), "[f:1] argument must be one of: YES,NO (column 1; did you mean `NO`?)");
+    }
+
+    #[test]
+    fn integers_are_digits_within_the_range() {
+        let format = "[f:1] argument must match the format: %u (column 1)";
+        let range = "[f:1] argument must be between 1 and 200 (column 1)";
+        let cases = [
+            ("1", "1"),
+            ("200", "200"),
+            ("007", "7"),
+            ("0", range),
+            ("201", range),
+            ("99999999999999999999999", range),
+            ("", format),
+            ("10abc", format),
+            ("-1", format),
+            ("+1", format),
+            (" 1", format),
+            ("1 ", format),
+            ("0x10", format),
+            ("1.5", format),
+            ("ten", format),
+        ];
+        for (input, want) in cases {
+            assert_eq!(text(scalar(input).integer::<u8>("%u", 1..=200)), want, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn integers_without_a_ceiling_say_only_what_is_known() {
+        let cases = [
+            ("18446744073709551615", "18446744073709551615"),
+            ("18446744073709551616", "[f:1] argument is too large (column 1)"),
+            ("4", "[f:1] argument must be >= 5 (column 1)"),
+        ];
+        for (input, want) in cases {
+            assert_eq!(text(scalar(input).integer::<u64>("%zu", 5..=u64::MAX)), want, "{input:?}");
+        }
+        assert_eq!(text(scalar("256").integer::<u8>("%u", 0..=u64::MAX)), "[f:1] argument is too large (column 1)");
+    }
+
+    #[test]
+    fn floats_are_finite() {
+        let bad = "[f:1] argument must match the format: %lf (column 1)";
+        let cases = [("0.8", "0.8"), ("1", "1.0"), ("-2.5", "-2.5"), ("inf", bad), ("nan", bad), ("0.8x", bad), ("", bad)];
+        for (input, want) in cases {
+            assert_eq!(text(scalar(input).float()), want, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_checked_before_values() {
+        let list = Node { value: Value::Sequence([scalar("a")].into()), ..scalar("") };
+        assert_eq!(text(list.scalar()), "[f:1] argument must be a scalar (column 1)");
+        assert_eq!(text(list.on_off()), "[f:1] argument must be a scalar (column 1)");
+        assert_eq!(text(list.mapping().map(<[_]>::len)), "[f:1] argument must be a mapping (column 1)");
+        assert_eq!(text(scalar("").sequence().map(<[_]>::len)), "[f:1] argument must be a sequence (column 1)");
+        assert_eq!(list.one_or_more().len(), 1);
+        assert_eq!(scalar("x").one_or_more()[0].as_str(), Some("x"));
+    }
+}

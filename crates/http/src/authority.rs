@@ -1,0 +1,89 @@
+//! `host[:port]` (RFC 3986 §3.2).
+
+/// Splits an authority into host and port. The host of an IPv6 literal keeps its brackets.
+///
+/// Returns `None` if the host is empty or has an octet that no host may have, or if what follows the
+/// colon is not a port. An empty port (`example.com:`) counts as absent (RFC 3986 §3.2.3).
+#[must_use]
+pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
+    let host_end = if authority.first() == Some(&b'[') {
+        let close = memchr::memchr(b']', authority)?;
+        let address = std::str::from_utf8(&authority[1..close]).ok()?;
+        address.parse::<std::net::Ipv6Addr>().ok()?;
+        close + 1
+    } else {
+        memchr::memchr(b':', authority).unwrap_or(authority.len())
+    };
+    let (host, rest) = authority.split_at(host_end);
+    if host.is_empty() || (host[0] != b'[' && !host.iter().all(|&octet| is_host_octet(octet))) {
+        return None;
+    }
+    match rest {
+        [] | [b':'] => Some((host, None)),
+        [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) => {
+            Some((host, Some(std::str::from_utf8(digits).ok()?.parse().ok()?)))
+        }
+        _ => None,
+    }
+}
+
+/// Octets of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims, percent); octets from 0x80 on are
+/// accepted as raw UTF-8 host names are seen in the wild.
+const fn is_host_octet(octet: u8) -> bool {
+    octet.is_ascii_alphanumeric()
+        || octet >= 0x80
+        || matches!(
+            octet,
+            b'-' | b'.'
+                | b'_'
+                | b'~'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b';'
+                | b'='
+                | b'%'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_split_at_the_port() {
+        type Want = Option<(&'static [u8], Option<u16>)>;
+        let cases: &[(&[u8], Want)] = &[
+            (b"a.example", Some((b"a.example", None))),
+            (b"a.example:8080", Some((b"a.example", Some(8080)))),
+            (b"a.example:", Some((b"a.example", None))),
+            (b"[::1]:443", Some((b"[::1]", Some(443)))),
+            (b"[::1]", Some((b"[::1]", None))),
+            (b"127.0.0.1", Some((b"127.0.0.1", None))),
+            (b"", None),
+            (b":80", None),
+            (b"a:b", None),
+            (b"a:99999", None),
+            (b"a:-1", None),
+            (b"a:+1", None),
+            (b"a:80:80", None),
+            (b"a b", None),
+            (b"a/b", None),
+            (b"a@b", None),
+            (b"a,b", None),
+            (b"a?b", None),
+            (b"a#b", None),
+            (b"[::1", None),
+            (b"[zz]", None),
+            (b"[::1]x", None),
+        ];
+        for (input, want) in cases {
+            assert_eq!(split(input), *want, "{}", input.escape_ascii());
+        }
+    }
+}

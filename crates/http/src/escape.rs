@@ -1,0 +1,65 @@
+//! Text escapes used in generated pages and fields.
+
+/// Appends `text` escaped for HTML: `"` `&` `'` `<` `>`.
+pub fn html(text: &[u8], out: &mut Vec<u8>) {
+    for &octet in text {
+        match octet {
+            b'"' => out.extend_from_slice(b"&quot;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'\'' => out.extend_from_slice(b"&#39;"),
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            _ => out.push(octet),
+        }
+    }
+}
+
+/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the octets
+/// of `keep` stay as they are (RFC 3986 §2; H2O compatibility for the set).
+pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &octet in text {
+        if octet.is_ascii_alphanumeric()
+            || b"-._~!$&'()*+,;=".contains(&octet)
+            || keep.contains(&octet)
+        {
+            out.push(octet);
+        } else {
+            out.extend_from_slice(&[
+                b'%',
+                HEX[usize::from(octet >> 4)],
+                HEX[usize::from(octet & 15)],
+            ]);
+        }
+    }
+}
+
+/// True if the comma-separated list `value` has `token` as an element, letter case ignored
+/// (RFC 9110 §5.6.1).
+#[must_use]
+pub fn list_contains(value: &[u8], token: &[u8]) -> bool {
+    value
+        .split(|&octet| octet == b',')
+        .any(|element| element.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes() {
+        let mut out = Vec::new();
+        html(b"<a b='c&\"'>", &mut out);
+        assert_eq!(out, b"&lt;a b=&#39;c&amp;&quot;&#39;&gt;");
+        out.clear();
+        uri(b"/a b:@\xff~*", b"/", &mut out);
+        assert_eq!(out, b"/a%20b%3A%40%FF~*");
+    }
+
+    #[test]
+    fn list_elements_ignore_case_and_blanks() {
+        assert!(list_contains(b"a , Keep-Alive", b"keep-alive"));
+        assert!(!list_contains(b"keep-alive2", b"keep-alive"));
+    }
+}

@@ -1,0 +1,215 @@
+//! The head of a request, as every engine hands it on.
+
+use crate::{Headers, Method, Span, path};
+
+/// Protocol version of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the versions are named by their numbers")]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+    Http2,
+    Http3,
+}
+
+impl Version {
+    /// `HTTP/1.1` and so on, as logs and CGI variables spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+            Self::Http3 => "HTTP/3",
+        }
+    }
+}
+
+/// Scheme of a request's target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the schemes are named by their text")]
+pub enum Scheme {
+    #[default]
+    Http,
+    Https,
+    /// Used by CONNECT-UDP drafts.
+    Masque,
+}
+
+impl Scheme {
+    /// The text in front of `://`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Masque => "masque",
+        }
+    }
+
+    /// The port meant when an authority names none.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https | Self::Masque => 443,
+        }
+    }
+}
+
+/// How the length of a request's content is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyLength {
+    /// The request has no content.
+    #[default]
+    None,
+    /// `Content-Length`, which may be 0.
+    Known(u64),
+    /// Chunked, or an HTTP/2 or HTTP/3 body without `content-length`.
+    Unknown,
+    /// A tunnel: octets until either side ends it.
+    Tunnel,
+}
+
+/// A request head. All text is in the arena of `headers`; the same value is filled again for each
+/// request of a connection, so a request costs no allocation.
+///
+/// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among the fields: they
+/// are the engine's business and are kept apart here.
+#[derive(Clone, Debug, Default)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// The scheme, from the target or the transport.
+    pub scheme: Scheme,
+    /// The version of the protocol.
+    pub version: Version,
+    /// The fields; the arena also holds the text the spans below refer to.
+    pub headers: Headers,
+    /// How long the content is.
+    pub body: BodyLength,
+    target: Span,
+    query_at: Option<u32>,
+    normal: Span,
+    nul: bool,
+    authority: Span,
+    upgrade: Span,
+    expect: Span,
+}
+
+impl RequestHead {
+    /// Forgets everything, keeps the memory.
+    pub fn clear(&mut self) {
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.clear();
+        *self = Self {
+            headers,
+            ..Self::default()
+        };
+    }
+
+    /// Sets path and query; `target` must lie in the arena of `headers`. Computes the normal form.
+    pub fn set_target(&mut self, target: Span) {
+        let text = self.headers.text(target);
+        let query_at = path::query_at(text);
+        let raw_path = target.prefix(query_at.unwrap_or(target.len()));
+        self.target = target;
+        self.query_at = query_at.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
+        self.nul = false;
+        self.normal = raw_path;
+        if !path::is_normal(self.headers.text(raw_path)) {
+            let mut normal = Vec::with_capacity(raw_path.len() + 1);
+            self.nul = path::normalize(self.headers.text(raw_path), &mut normal).nul;
+            self.normal = self.headers.store(&normal);
+        }
+    }
+
+    /// Path and query as received (or as set by an internal redirect).
+    #[must_use]
+    pub fn target(&self) -> &[u8] {
+        self.headers.text(self.target)
+    }
+
+    /// The path as received, without query.
+    #[must_use]
+    pub fn raw_path(&self) -> &[u8] {
+        let target = self.target();
+        self.query_at
+            .and_then(|at| target.get(..at as usize))
+            .unwrap_or(target)
+    }
+
+    /// The query with its `?`; empty if there is none.
+    #[must_use]
+    pub fn query(&self) -> &[u8] {
+        self.query_at
+            .and_then(|at| self.target().get(at as usize..))
+            .unwrap_or_default()
+    }
+
+    /// The normalised path: decoded, dot segments resolved, always starting with `/`.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        self.headers.text(self.normal)
+    }
+
+    /// True if the normalised path has a NUL, which no file name has.
+    #[must_use]
+    pub const fn path_has_nul(&self) -> bool {
+        self.nul
+    }
+
+    /// Sets the authority; `authority` must lie in the arena of `headers`.
+    pub const fn set_authority(&mut self, authority: Span) {
+        self.authority = authority;
+    }
+
+    /// `host[:port]` as received; empty if the request named none.
+    #[must_use]
+    pub fn authority(&self) -> &[u8] {
+        self.headers.text(self.authority)
+    }
+
+    /// Sets the retained `Upgrade` token.
+    pub const fn set_upgrade(&mut self, token: Span) {
+        self.upgrade = token;
+    }
+
+    /// The retained `Upgrade` value; empty if there was none.
+    #[must_use]
+    pub fn upgrade(&self) -> &[u8] {
+        self.headers.text(self.upgrade)
+    }
+
+    /// Sets the retained `Expect` value.
+    pub const fn set_expect(&mut self, value: Span) {
+        self.expect = value;
+    }
+
+    /// The retained `Expect` value; empty if there was none.
+    #[must_use]
+    pub fn expect(&self) -> &[u8] {
+        self.headers.text(self.expect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_split_at_the_first_question_mark() {
+        let mut head = RequestHead::default();
+        let target = head.headers.store(b"/a%20b/../c?x=/../?y");
+        head.set_target(target);
+        assert_eq!(head.raw_path(), b"/a%20b/../c");
+        assert_eq!(head.path(), b"/c");
+        assert_eq!(head.query(), b"?x=/../?y");
+        let target = head.headers.store(b"/plain");
+        head.set_target(target);
+        assert_eq!((head.path(), head.query()), (&b"/plain"[..], &b""[..]));
+        head.clear();
+        assert_eq!(head.path(), b"");
+    }
+}

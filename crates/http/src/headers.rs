@@ -1,0 +1,390 @@
+//! The header block: one arena of octets, one small vector of fields.
+
+use crate::name::{Known, LONGEST_KNOWN, Name, TOKEN};
+
+/// A piece of a [`Headers`] arena. Valid for the block it came from until that is cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// A span over the `len` octets from `start`.
+    ///
+    /// # Panics
+    /// If the range does not fit 32 bits; heads are limited far below that.
+    #[must_use]
+    pub fn new(start: usize, len: usize) -> Self {
+        let convert = |n| u32::try_from(n).expect("a message head is limited far below 4 GiB");
+        Self {
+            start: convert(start),
+            len: convert(len),
+        }
+    }
+
+    /// Length in octets.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// True if the span holds nothing.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `len` octets of the span (all of it if it is shorter).
+    #[must_use]
+    pub fn prefix(self, len: usize) -> Self {
+        Self {
+            start: self.start,
+            len: self.len.min(u32::try_from(len).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// The span without its first `skip` octets (empty if it is shorter).
+    #[must_use]
+    pub fn suffix(self, skip: usize) -> Self {
+        let skip = self.len.min(u32::try_from(skip).unwrap_or(u32::MAX));
+        Self {
+            start: self.start + skip,
+            len: self.len - skip,
+        }
+    }
+
+    fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    known: Option<Known>,
+    /// Lower-case name; unused for known names.
+    name: Span,
+    value: Span,
+    /// The name as the peer spelt it; empty if that is not known.
+    spelling: Span,
+}
+
+/// One field of a [`Headers`] block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// The name.
+    pub name: Name<'a>,
+    /// The value, without surrounding blanks.
+    pub value: &'a [u8],
+    /// The name as received over HTTP/1, for forwarding; `None` if it never had another spelling.
+    pub spelling: Option<&'a [u8]>,
+}
+
+/// A header block: fields in order, duplicates kept, names in lower case.
+///
+/// All text lives in one arena; clearing keeps the memory, so a connection that reuses its block
+/// allocates nothing per request. Removing a field leaves its text in the arena until `clear`.
+#[derive(Clone, Debug, Default)]
+pub struct Headers {
+    arena: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+impl Headers {
+    /// An empty block. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            arena: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Forgets all fields and text, keeps the memory.
+    pub fn clear(&mut self) {
+        self.arena.clear();
+        self.entries.clear();
+    }
+
+    /// Number of fields.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there is no field.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Octets of memory the block holds on to, for accounting.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// Gives memory back if the block has grown above `limit` octets.
+    pub fn shrink(&mut self, limit: usize) {
+        if self.retained() > limit {
+            *self = Self::new();
+        }
+    }
+
+    /// Copies `text` into the arena.
+    pub fn store(&mut self, text: &[u8]) -> Span {
+        let span = Span::new(self.arena.len(), text.len());
+        self.arena.extend_from_slice(text);
+        span
+    }
+
+    /// The text of a span of this block.
+    #[inline]
+    #[must_use]
+    pub fn text(&self, span: Span) -> &[u8] {
+        self.arena.get(span.range()).unwrap_or_default()
+    }
+
+    /// Adds a field at the end.
+    pub fn push<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
+        let (known, name) = match name.into() {
+            Name::Known(known) => (Some(known), Span::default()),
+            Name::Other(text) => (None, self.store(text.as_bytes())),
+        };
+        let value = self.store(value);
+        self.entries.push(Entry {
+            known,
+            name,
+            value,
+            spelling: Span::default(),
+        });
+    }
+
+    /// Adds a field whose name (in any letter case) and value are already in the arena. This is how
+    /// the HTTP/1 parser adds fields without copying them one by one.
+    pub fn push_stored(&mut self, spelling: Span, value: Span) {
+        let known = self.known_name(spelling);
+        self.push_stored_as(known, spelling, value);
+    }
+
+    /// As [`Headers::push_stored`], for a caller that has looked the name up already.
+    pub fn push_stored_as(&mut self, known: Option<Known>, spelling: Span, value: Span) {
+        let mut name = spelling;
+        if known.is_none() && self.text(spelling).iter().any(u8::is_ascii_uppercase) {
+            name = Span::new(self.arena.len(), spelling.len());
+            self.arena.extend_from_within(spelling.range());
+            self.arena[name.range()].make_ascii_lowercase();
+        }
+        self.entries.push(Entry {
+            known,
+            name,
+            value,
+            spelling,
+        });
+    }
+
+    fn known_name(&self, spelling: Span) -> Option<Known> {
+        let text = self.text(spelling);
+        let mut lower = [0; LONGEST_KNOWN];
+        let lower = lower.get_mut(..text.len())?;
+        for (to, &from) in lower.iter_mut().zip(text) {
+            *to = TOKEN[from as usize];
+        }
+        Known::from_lower(lower)
+    }
+
+    fn field(&self, entry: &Entry) -> Field<'_> {
+        let name = match entry.known {
+            Some(known) => Name::Known(known),
+            // Names are tokens, hence ASCII; a name that is not (a caller's error) reads as empty.
+            None => Name::Other(std::str::from_utf8(self.text(entry.name)).unwrap_or_default()),
+        };
+        let spelling = (!entry.spelling.is_empty()).then(|| self.text(entry.spelling));
+        Field {
+            name,
+            value: self.text(entry.value),
+            spelling,
+        }
+    }
+
+    /// All fields in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Field<'_>> {
+        self.entries.iter().map(|entry| self.field(entry))
+    }
+
+    /// The value of the first field of that name.
+    #[inline]
+    #[must_use]
+    pub fn get<'n>(&self, name: impl Into<Name<'n>>) -> Option<&[u8]> {
+        self.get_all(name).next()
+    }
+
+    /// The values of all fields of that name, in order.
+    #[inline]
+    pub fn get_all<'n>(&self, name: impl Into<Name<'n>>) -> impl Iterator<Item = &[u8]> {
+        let name: Name<'n> = name.into();
+        self.entries
+            .iter()
+            .filter(move |e| self.is_named(e, name))
+            .map(|e| self.text(e.value))
+    }
+
+    #[inline]
+    fn is_named(&self, entry: &Entry, name: Name<'_>) -> bool {
+        match name {
+            Name::Known(known) => entry.known == Some(known),
+            Name::Other(text) => entry.known.is_none() && self.text(entry.name) == text.as_bytes(),
+        }
+    }
+
+    /// Removes all fields of that name; true if there was one.
+    pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
+        let name = name.into();
+        let before = self.entries.len();
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.retain(|entry| !self.is_named(entry, name));
+        self.entries = entries;
+        self.entries.len() != before
+    }
+
+    /// Removes all fields of that name and adds one at the end.
+    pub fn set<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
+        let name = name.into();
+        self.remove(name);
+        self.push(name, value);
+    }
+
+    /// Replaces the value of the first field of that name, or adds the field.
+    pub fn replace<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
+        let name = name.into();
+        match self
+            .entries
+            .iter()
+            .position(|entry| self.is_named(entry, name))
+        {
+            Some(at) => self.entries[at].value = self.store(value),
+            None => self.push(name, value),
+        }
+    }
+
+    /// Keeps the fields for which `keep` is true.
+    pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.retain(|entry| keep(self.field(entry)));
+        self.entries = entries;
+    }
+
+    /// Rewrites the fields one by one: `edit` gives `None` to keep a value, `Some(Some(v))` to replace
+    /// it, `Some(None)` to remove the field.
+    pub fn edit(&mut self, mut edit: impl FnMut(Field<'_>) -> Option<Option<Vec<u8>>>) {
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.retain_mut(|entry| match edit(self.field(entry)) {
+            None => true,
+            Some(None) => false,
+            Some(Some(value)) => {
+                entry.value = self.store(&value);
+                true
+            }
+        });
+        self.entries = entries;
+    }
+
+    /// Adds a copy of every field of `other`.
+    pub fn extend_from(&mut self, other: &Self) {
+        if self.arena.is_empty() && self.entries.is_empty() {
+            self.arena.extend_from_slice(&other.arena);
+            self.entries.extend_from_slice(&other.entries);
+            return;
+        }
+        let shift = u32::try_from(self.arena.len()).unwrap_or(u32::MAX);
+        self.arena.extend_from_slice(&other.arena);
+        let moved = |span: Span| Span {
+            start: span.start + shift,
+            len: span.len,
+        };
+        self.entries.extend(other.entries.iter().map(|entry| Entry {
+            known: entry.known,
+            name: moved(entry.name),
+            value: moved(entry.value),
+            spelling: moved(entry.spelling),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(headers: &Headers) -> Vec<String> {
+        headers
+            .iter()
+            .map(|f| format!("{}={}", f.name.as_str(), f.value.escape_ascii()))
+            .collect()
+    }
+
+    #[test]
+    fn order_and_duplicates_are_kept() {
+        let mut headers = Headers::new();
+        headers.push(Known::SetCookie, b"a=1");
+        headers.push(Name::from_lower("x-a"), b"1");
+        headers.push(Known::SetCookie, b"b=2");
+        assert_eq!(
+            names(&headers),
+            ["set-cookie=a=1", "x-a=1", "set-cookie=b=2"]
+        );
+        assert_eq!(headers.get(Known::SetCookie), Some(&b"a=1"[..]));
+        assert_eq!(headers.get_all(Known::SetCookie).count(), 2);
+        assert_eq!(headers.get(Name::Other("x-a")), Some(&b"1"[..]));
+        assert_eq!(headers.get(Name::Other("x-b")), None);
+    }
+
+    #[test]
+    fn stored_names_are_folded_and_their_spelling_is_kept() {
+        let mut headers = Headers::new();
+        let all = headers.store(b"X-FooContent-TYPEx-low");
+        let value = headers.store(b"v");
+        headers.push_stored(all.prefix(5), value);
+        headers.push_stored(all.suffix(5).prefix(12), value);
+        headers.push_stored(all.suffix(17), value);
+        assert_eq!(names(&headers), ["x-foo=v", "content-type=v", "x-low=v"]);
+        let spelt: Vec<_> = headers
+            .iter()
+            .map(|f| f.spelling.unwrap().to_vec())
+            .collect();
+        assert_eq!(spelt, [&b"X-Foo"[..], b"Content-TYPE", b"x-low"]);
+        assert_eq!(
+            headers.iter().nth(1).unwrap().name,
+            Name::Known(Known::ContentType)
+        );
+    }
+
+    #[test]
+    fn editing_touches_only_what_it_names() {
+        let mut headers = Headers::new();
+        for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            headers.push(Name::from_lower(name), value.as_bytes());
+        }
+        let mut set = headers.clone();
+        set.set(Name::Other("a"), b"9");
+        assert_eq!(names(&set), ["b=2", "a=9"]);
+        let mut replaced = headers.clone();
+        replaced.replace(Name::Other("a"), b"longer than before");
+        assert_eq!(names(&replaced), ["a=longer than before", "b=2", "a=3"]);
+        assert!(headers.remove(Name::Other("a")));
+        assert!(!headers.remove(Name::Other("a")));
+        assert_eq!(names(&headers), ["b=2"]);
+    }
+
+    #[test]
+    fn extending_moves_the_text_along() {
+        let mut one = Headers::new();
+        one.push(Known::Age, b"1");
+        let mut two = Headers::new();
+        two.push(Name::Other("x"), b"2");
+        one.extend_from(&two);
+        assert_eq!(names(&one), ["age=1", "x=2"]);
+        let mut empty = Headers::new();
+        empty.extend_from(&one);
+        assert_eq!(names(&empty), ["age=1", "x=2"]);
+    }
+}

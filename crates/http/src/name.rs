@@ -1,0 +1,244 @@
+//! Field names: the well-known table and the token rule (RFC 9110 §5.1, §5.6.2).
+
+/// True for octets of a token (RFC 9110 §5.6.2).
+#[inline]
+#[must_use]
+pub const fn is_token_octet(octet: u8) -> bool {
+    TOKEN[octet as usize] != 0
+}
+
+/// True if `text` is a token: at least one octet, all of them `tchar` (RFC 9110 §5.6.2).
+#[must_use]
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&octet| is_token_octet(octet))
+}
+
+/// Lower-case form of each token octet, 0 for the others. One look-up both checks and folds.
+pub(crate) static TOKEN: [u8; 256] = {
+    let mut table = [0; 256];
+    let marks = b"!#$%&'*+-.^_`|~";
+    let mut i = 0;
+    while i < marks.len() {
+        table[marks[i] as usize] = marks[i];
+        i += 1;
+    }
+    let mut c = b'0';
+    while c <= b'9' {
+        table[c as usize] = c;
+        c += 1;
+    }
+    let mut c = b'a';
+    while c <= b'z' {
+        table[c as usize] = c;
+        table[(c - 32) as usize] = c;
+        c += 1;
+    }
+    table
+};
+
+/// A field name: of the well-known table, or any other in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// A name of the table.
+    Known(Known),
+    /// Any other name, lower case.
+    Other(&'a str),
+}
+
+impl<'a> Name<'a> {
+    /// The name for `lower`, which must be in lower case already.
+    #[must_use]
+    pub fn from_lower(lower: &'a str) -> Self {
+        Known::from_lower(lower.as_bytes()).map_or(Self::Other(lower), Self::Known)
+    }
+
+    /// The lower-case text.
+    #[must_use]
+    pub fn as_str(&self) -> &'a str {
+        match *self {
+            Self::Known(known) => known.as_str(),
+            Self::Other(text) => text,
+        }
+    }
+}
+
+impl From<Known> for Name<'_> {
+    fn from(known: Known) -> Self {
+        Self::Known(known)
+    }
+}
+
+macro_rules! known {
+    ($($variant:ident = $text:literal),* $(,)?) => {
+        /// The well-known field names: one octet instead of the text.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        #[allow(missing_docs, reason = "each variant is the field name it is spelt like")]
+        pub enum Known { $($variant),* }
+
+        impl Known {
+            /// All names of the table, in its order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+            const TEXT: &'static [&'static str] = &[$($text),*];
+
+            /// Looks up a lower-case name.
+            #[must_use]
+            pub fn from_lower(lower: &[u8]) -> Option<Self> {
+                $(const $variant: &[u8] = $text.as_bytes();)*
+                #[allow(non_upper_case_globals, reason = "constants are named as their variants")]
+                match lower {
+                    $($variant => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+#[allow(
+    non_upper_case_globals,
+    reason = "the match constants are named as their variants"
+)]
+mod table {
+    known! {
+        Accept = "accept",
+        AcceptCharset = "accept-charset",
+        AcceptEncoding = "accept-encoding",
+        AcceptLanguage = "accept-language",
+        AcceptRanges = "accept-ranges",
+        AccessControlAllowOrigin = "access-control-allow-origin",
+        Age = "age",
+        Allow = "allow",
+        AltSvc = "alt-svc",
+        Authorization = "authorization",
+        CacheControl = "cache-control",
+        CacheDigest = "cache-digest",
+        Connection = "connection",
+        ContentDisposition = "content-disposition",
+        ContentEncoding = "content-encoding",
+        ContentLanguage = "content-language",
+        ContentLength = "content-length",
+        ContentLocation = "content-location",
+        ContentRange = "content-range",
+        ContentSecurityPolicy = "content-security-policy",
+        ContentType = "content-type",
+        Cookie = "cookie",
+        DatagramFlowId = "datagram-flow-id",
+        Date = "date",
+        EarlyData = "early-data",
+        Etag = "etag",
+        Expect = "expect",
+        Expires = "expires",
+        Forwarded = "forwarded",
+        From = "from",
+        Host = "host",
+        Http2Settings = "http2-settings",
+        IfMatch = "if-match",
+        IfModifiedSince = "if-modified-since",
+        IfNoneMatch = "if-none-match",
+        IfRange = "if-range",
+        IfUnmodifiedSince = "if-unmodified-since",
+        KeepAlive = "keep-alive",
+        LastModified = "last-modified",
+        Link = "link",
+        Location = "location",
+        MaxForwards = "max-forwards",
+        NoEarlyHints = "no-early-hints",
+        Origin = "origin",
+        Pragma = "pragma",
+        Priority = "priority",
+        ProxyAuthenticate = "proxy-authenticate",
+        ProxyAuthorization = "proxy-authorization",
+        ProxyConnection = "proxy-connection",
+        ProxyStatus = "proxy-status",
+        Purpose = "purpose",
+        Range = "range",
+        Referer = "referer",
+        Refresh = "refresh",
+        RetryAfter = "retry-after",
+        SecChUa = "sec-ch-ua",
+        SecChUaMobile = "sec-ch-ua-mobile",
+        SecChUaPlatform = "sec-ch-ua-platform",
+        SecFetchDest = "sec-fetch-dest",
+        SecFetchMode = "sec-fetch-mode",
+        SecFetchSite = "sec-fetch-site",
+        SecFetchUser = "sec-fetch-user",
+        Server = "server",
+        ServerTiming = "server-timing",
+        SetCookie = "set-cookie",
+        StrictTransportSecurity = "strict-transport-security",
+        Te = "te",
+        Trailer = "trailer",
+        TransferEncoding = "transfer-encoding",
+        Upgrade = "upgrade",
+        UpgradeInsecureRequests = "upgrade-insecure-requests",
+        UserAgent = "user-agent",
+        Vary = "vary",
+        Via = "via",
+        WwwAuthenticate = "www-authenticate",
+        XCompressHint = "x-compress-hint",
+        XContentTypeOptions = "x-content-type-options",
+        XForwardedFor = "x-forwarded-for",
+        XForwardedProto = "x-forwarded-proto",
+        XFrameOptions = "x-frame-options",
+        XReproxyUrl = "x-reproxy-url",
+        XTraffic = "x-traffic",
+    }
+
+    impl Known {
+        /// The lower-case text.
+        #[inline]
+        #[must_use]
+        pub fn as_str(self) -> &'static str {
+            Self::TEXT[self as usize]
+        }
+    }
+}
+pub use table::Known;
+
+/// The longest name of the table. Longer names need no look-up.
+pub(crate) const LONGEST_KNOWN: usize = 27;
+
+impl Known {
+    /// Looks up a name in any letter case. `None` if it is not in the table.
+    #[must_use]
+    pub fn from_any_case(name: &[u8]) -> Option<Self> {
+        let mut lower = [0; LONGEST_KNOWN];
+        let lower = lower.get_mut(..name.len())?;
+        for (to, from) in lower.iter_mut().zip(name) {
+            *to = from.to_ascii_lowercase();
+        }
+        Self::from_lower(lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_name_is_found_in_any_case_and_fits_the_buffer() {
+        for &known in Known::ALL {
+            assert!(known.as_str().len() <= LONGEST_KNOWN, "{}", known.as_str());
+            assert!(is_token(known.as_str().as_bytes()));
+            assert_eq!(Known::from_lower(known.as_str().as_bytes()), Some(known));
+            assert_eq!(
+                Known::from_any_case(known.as_str().to_uppercase().as_bytes()),
+                Some(known)
+            );
+        }
+        assert_eq!(Known::from_any_case(b"x-unheard-of"), None);
+        assert_eq!(Known::from_any_case(&[b'a'; 400]), None);
+        assert_eq!(Name::from_lower("host"), Name::Known(Known::Host));
+        assert_eq!(Name::from_lower("x-a"), Name::Other("x-a"));
+    }
+
+    #[test]
+    fn tokens_follow_rfc_9110() {
+        for octet in 0..=255u8 {
+            let want = octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
+            assert_eq!(is_token_octet(octet), want, "{octet:#x}");
+        }
+        assert!(!is_token(b""));
+    }
+}

@@ -1,0 +1,164 @@
+//! Path normalisation: percent-decoding and dot segments (H2O compatibility; RFC 3986 §5.2.4, §6.2.2).
+
+/// What a path was found to hold while it was normalised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// A decoded NUL: no file has such a name.
+    pub nul: bool,
+}
+
+/// Where the query starts: the position of the first `?`.
+#[must_use]
+pub fn query_at(target: &[u8]) -> Option<usize> {
+    memchr::memchr(b'?', target)
+}
+
+/// True if `path` (without query) is its own normal form, which most are.
+#[must_use]
+pub fn is_normal(path: &[u8]) -> bool {
+    path.first() == Some(&b'/')
+        && memchr::memchr2(b'%', 0, path).is_none()
+        && !memchr::memchr_iter(b'.', path).any(|at| path[at - 1] == b'/')
+}
+
+/// Appends the normal form of `path` (without query) to `out`.
+///
+/// `%XX` is decoded once, malformed escapes stay literal, `.` and `..` segments are resolved after
+/// decoding and never lead above the root, repeated slashes are kept, a leading `/` is supplied.
+pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
+    let mut found = Found::default();
+    let base = out.len();
+    out.push(b'/');
+    let mut rest = path.strip_prefix(b"/").unwrap_or(path);
+    // Start of the segment being written; everything before it ends in a slash.
+    let mut segment = out.len();
+    loop {
+        let octet = match rest {
+            [] => None,
+            [b'%', high, low, tail @ ..] if hex(*high).is_some() && hex(*low).is_some() => {
+                rest = tail;
+                Some(hex(*high).unwrap_or(0) << 4 | hex(*low).unwrap_or(0))
+            }
+            [octet, tail @ ..] => {
+                rest = tail;
+                Some(*octet)
+            }
+        };
+        match octet {
+            None | Some(b'/') => {
+                let dots = match &out[segment..] {
+                    b"." => 1,
+                    b".." => 2,
+                    _ => 0,
+                };
+                if dots > 0 {
+                    out.truncate(segment);
+                    if dots == 2 {
+                        // Drop the slash and the segment before it, down to the slash before that.
+                        let keep = out[base..segment - 1]
+                            .iter()
+                            .rposition(|&o| o == b'/')
+                            .unwrap_or(0);
+                        out.truncate(base + keep + 1);
+                    }
+                } else if octet.is_some() {
+                    out.push(b'/');
+                }
+                if octet.is_none() {
+                    return found;
+                }
+                segment = out.len();
+            }
+            Some(octet) => {
+                found.nul |= octet == 0;
+                out.push(octet);
+            }
+        }
+    }
+}
+
+fn hex(octet: u8) -> Option<u8> {
+    (octet as char)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_decoded_once_and_never_leave_the_root() {
+        let cases: &[(&[u8], &[u8])] = &[
+            (b"/", b"/"),
+            (b"", b"/"),
+            (b"a", b"/a"),
+            (b"/a/b", b"/a/b"),
+            (b"/a//b", b"/a//b"),
+            (b"//", b"//"),
+            (b"/.", b"/"),
+            (b"/..", b"/"),
+            (b"/a/.", b"/a/"),
+            (b"/a/..", b"/"),
+            (b"/a/../..", b"/"),
+            (b"/a/./b", b"/a/b"),
+            (b"/a/../b", b"/b"),
+            (b"/a/b/../../c", b"/c"),
+            (b"/a//../b", b"/a/b"),
+            (b"/../../etc/passwd", b"/etc/passwd"),
+            (b"/%2e%2e/x", b"/x"),
+            (b"/a/..%2fx", b"/x"),
+            (b"/a%2f..%2f..%2fx", b"/x"),
+            (b"/%252e", b"/%2e"),
+            (b"/%zz%4", b"/%zz%4"),
+            (b"/%41%", b"/A%"),
+            (b"/%3fa", b"/?a"),
+            (b"/.a", b"/.a"),
+            (b"/...", b"/..."),
+            (b"/a..", b"/a.."),
+            (b"*", b"/*"),
+        ];
+        for (input, want) in cases {
+            let mut out = b"kept".to_vec();
+            normalize(input, &mut out);
+            assert_eq!(
+                out[4..].escape_ascii().to_string(),
+                want.escape_ascii().to_string(),
+                "{}",
+                input.escape_ascii()
+            );
+            assert!(
+                !is_normal(input) || input == want,
+                "{}",
+                input.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn normal_paths_are_recognised() {
+        for path in [&b"/"[..], b"/a.txt", b"/a/b.c/", b"//"] {
+            assert!(is_normal(path));
+        }
+        for path in [&b""[..], b"a", b"/.", b"/a/..", b"/%41", b"/.a", b"/a\0"] {
+            assert!(!is_normal(path));
+        }
+    }
+
+    #[test]
+    fn decoded_nul_is_flagged() {
+        assert!(normalize(b"/a%00b", &mut Vec::new()).nul);
+        assert!(!normalize(b"/a%01b", &mut Vec::new()).nul);
+    }
+
+    #[test]
+    fn normal_form_is_a_fixed_point_without_escapes() {
+        for input in [&b"/a/../b//c/./d/.."[..], b"/../x/..", b"////..//"] {
+            let mut once = Vec::new();
+            normalize(input, &mut once);
+            let mut twice = Vec::new();
+            normalize(&once, &mut twice);
+            assert_eq!(once, twice);
+        }
+    }
+}
