@@ -28,9 +28,9 @@ enum Origin {
     /// A file could not be turned into a tree.
     Load {
         /// The `!file` node that asked for the file.
-        included_from: Option<Pos>,
+        included_from: Option<Box<Pos>>,
         /// A line to print before this one.
-        cause: Option<String>,
+        cause: Option<Box<str>>,
     },
     /// A mapping of directives is malformed; this is no directive's fault, and none may claim it.
     Structure,
@@ -41,12 +41,21 @@ enum Origin {
 impl Error {
     /// An error of no particular place; [`crate::Registry::run`] adds the place of the directive it comes out of.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { pos: None, command: None, message: message.into(), hint: None, origin: Origin::Directive }
+        Self {
+            pos: None,
+            command: None,
+            message: message.into(),
+            hint: None,
+            origin: Origin::Directive,
+        }
     }
 
     /// An error at `pos`.
     pub fn at(pos: Pos, message: impl Into<String>) -> Self {
-        Self { pos: Some(pos), ..Self::new(message) }
+        Self {
+            pos: Some(pos),
+            ..Self::new(message)
+        }
     }
 
     /// Adds a hint.
@@ -67,20 +76,32 @@ impl Error {
 
     /// The file of `pos` is not a tree of nodes.
     pub(crate) fn load(pos: Pos, included_from: Option<Pos>, message: impl Into<String>) -> Self {
-        Self { origin: Origin::Load { included_from, cause: None }, ..Self::at(pos, message) }
+        Self {
+            origin: Origin::Load {
+                included_from: included_from.map(Box::new),
+                cause: None,
+            },
+            ..Self::at(pos, message)
+        }
     }
 
     /// `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
-    pub(crate) fn tag(pos: Pos, cause: String) -> Self {
+    pub(crate) fn tag(pos: Pos, cause: impl Into<Box<str>>) -> Self {
         Self {
-            origin: Origin::Load { included_from: None, cause: Some(cause) },
+            origin: Origin::Load {
+                included_from: None,
+                cause: Some(cause.into()),
+            },
             ..Self::at(pos, "tag resolution failed")
         }
     }
 
     /// The mapping of directives at `pos` is malformed.
     pub(crate) fn structure(pos: Pos, message: impl Into<String>) -> Self {
-        Self { origin: Origin::Structure, ..Self::at(pos, message) }
+        Self {
+            origin: Origin::Structure,
+            ..Self::at(pos, message)
+        }
     }
 
     /// Fills in what the directive did not say itself.
@@ -102,17 +123,30 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.origin, &self.pos) {
-            (Origin::Load { included_from, cause }, Some(pos)) => {
+            (
+                Origin::Load {
+                    included_from,
+                    cause,
+                },
+                Some(pos),
+            ) => {
                 if let Some(cause) = cause {
                     writeln!(f, "{cause}")?;
                 }
-                write!(f, "failed to parse configuration file {} line {}", pos.file(), pos.line())?;
+                write!(
+                    f,
+                    "failed to parse configuration file {} line {}",
+                    pos.file(),
+                    pos.line()
+                )?;
                 if let Some(by) = included_from {
                     write!(f, " (included from file {} line {})", by.file(), by.line())?;
                 }
                 f.write_str(": ")?;
             }
-            (Origin::Structure | Origin::Directive, Some(pos)) => write!(f, "[{}:{}] ", pos.file(), pos.line())?,
+            (Origin::Structure | Origin::Directive, Some(pos)) => {
+                write!(f, "[{}:{}] ", pos.file(), pos.line())?
+            }
             (Origin::Load { .. } | Origin::Structure | Origin::Directive, None) => {}
         }
         if let Some(command) = &self.command {
@@ -142,19 +176,42 @@ mod tests {
             (Error::new("M"), "M"),
             (Error::new("M").with_hint("H"), "M (H)"),
             (Error::at(pos(), "M"), "[a.conf:3] M (column 7)"),
-            (Error::at(pos(), "M").did_you_mean(None), "[a.conf:3] M (column 7)"),
-            (Error::at(pos(), "M").did_you_mean(Some("x")), "[a.conf:3] M (column 7; did you mean `x`?)"),
-            (Error::at(pos(), "M").in_command("C", &include()), "[a.conf:3] in command C, M (column 7)"),
-            (Error::new("M").in_command("C", &pos()), "[a.conf:3] in command C, M (column 7)"),
-            (Error::at(pos(), "M").in_command("C", &pos()).in_command("D", &pos()), "[a.conf:3] in command C, M (column 7)"),
-            (Error::structure(pos(), "M").in_command("C", &pos()), "[a.conf:3] M (column 7)"),
-            (Error::load(pos(), None, "P"), "failed to parse configuration file a.conf line 3: P (column 7)"),
+            (
+                Error::at(pos(), "M").did_you_mean(None),
+                "[a.conf:3] M (column 7)",
+            ),
+            (
+                Error::at(pos(), "M").did_you_mean(Some("x")),
+                "[a.conf:3] M (column 7; did you mean `x`?)",
+            ),
+            (
+                Error::at(pos(), "M").in_command("C", &include()),
+                "[a.conf:3] in command C, M (column 7)",
+            ),
+            (
+                Error::new("M").in_command("C", &pos()),
+                "[a.conf:3] in command C, M (column 7)",
+            ),
+            (
+                Error::at(pos(), "M")
+                    .in_command("C", &pos())
+                    .in_command("D", &pos()),
+                "[a.conf:3] in command C, M (column 7)",
+            ),
+            (
+                Error::structure(pos(), "M").in_command("C", &pos()),
+                "[a.conf:3] M (column 7)",
+            ),
+            (
+                Error::load(pos(), None, "P"),
+                "failed to parse configuration file a.conf line 3: P (column 7)",
+            ),
             (
                 Error::load(pos(), Some(include()), "P"),
                 "failed to parse configuration file a.conf line 3 (included from file top.conf line 1): P (column 7)",
             ),
             (
-                Error::tag(pos(), "could not open configuration file x: gone".to_owned()),
+                Error::tag(pos(), "could not open configuration file x: gone"),
                 "could not open configuration file x: gone\n\
                  failed to parse configuration file a.conf line 3: tag resolution failed (column 7)",
             ),

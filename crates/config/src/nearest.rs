@@ -51,7 +51,15 @@ mod tests {
 
     #[test]
     fn only_words_close_enough_are_suggested() {
-        let names = ["listen", "hosts", "paths", "file.dir", "file.dirlisting", "num-threads", "ON"];
+        let names = [
+            "listen",
+            "hosts",
+            "paths",
+            "file.dir",
+            "file.dirlisting",
+            "num-threads",
+            "ON",
+        ];
         let cases = [
             ("listn", Some("listen")),
             ("lisetn", Some("listen")),
@@ -73,7 +81,13 @@ mod tests {
 
     #[test]
     fn distance_counts_edits() {
-        let cases = [("", "", 0), ("abc", "abc", 0), ("abc", "", 3), ("abcd", "abdc", 1), ("kitten", "sitting", 3)];
+        let cases = [
+            ("", "", 0),
+            ("abc", "abc", 0),
+            ("abc", "", 3),
+            ("abcd", "abdc", 1),
+            ("kitten", "sitting", 3),
+        ];
         for (a, b, want) in cases {
             let letters = |word: &str| word.chars().collect::<Vec<_>>();
             assert_eq!(distance(&letters(a), &letters(b)), want, "{a} {b}");

@@ -21,7 +21,8 @@ impl Node {
     /// # Errors
     /// `argument must be a sequence`
     pub fn sequence(&self) -> Result<&[Self], Error> {
-        self.as_sequence().ok_or_else(|| self.must_be(Kinds::SEQUENCE))
+        self.as_sequence()
+            .ok_or_else(|| self.must_be(Kinds::SEQUENCE))
     }
 
     /// The entries of a mapping.
@@ -29,7 +30,8 @@ impl Node {
     /// # Errors
     /// `argument must be a mapping`
     pub fn mapping(&self) -> Result<&[(Self, Self)], Error> {
-        self.as_mapping().ok_or_else(|| self.must_be(Kinds::MAPPING))
+        self.as_mapping()
+            .ok_or_else(|| self.must_be(Kinds::MAPPING))
     }
 
     /// The items of a sequence, or the node itself for a value that may be written without the brackets.
@@ -44,10 +46,13 @@ impl Node {
     /// `argument must be one of: OFF,ON`
     pub fn one_of(&self, words: &[&'static str]) -> Result<usize, Error> {
         let text = self.scalar()?;
-        words.iter().position(|word| word.eq_ignore_ascii_case(text)).ok_or_else(|| {
-            self.error(format!("argument must be one of: {}", words.join(",")))
-                .did_you_mean(nearest(text, words.iter().copied()))
-        })
+        words
+            .iter()
+            .position(|word| word.eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                self.error(format!("argument must be one of: {}", words.join(",")))
+                    .did_you_mean(nearest(text, words.iter().copied()))
+            })
     }
 
     /// `ON` or `OFF`; `yes`, `true` and `1` are neither.
@@ -71,13 +76,19 @@ impl Node {
     ///
     /// # Errors
     /// `argument must match the format: %zu`, `argument must be between 1 and 9` or `argument must be >= 1`
-    pub fn integer<T: TryFrom<u64>>(&self, format: &'static str, range: RangeInclusive<u64>) -> Result<T, Error> {
+    pub fn integer<T: TryFrom<u64>>(
+        &self,
+        format: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<T, Error> {
         let text = self.scalar()?;
         if text.is_empty() || !text.bytes().all(|octet| octet.is_ascii_digit()) {
             return Err(self.error(format!("argument must match the format: {format}")));
         }
         let number = text.parse().ok().filter(|number| range.contains(number));
-        number.and_then(|number: u64| T::try_from(number).ok()).ok_or_else(|| self.out_of(&range))
+        number
+            .and_then(|number: u64| T::try_from(number).ok())
+            .ok_or_else(|| self.out_of(&range))
     }
 
     /// A finite number such as `0.8`.
@@ -100,7 +111,8 @@ impl Node {
         let (min, max) = (range.start(), range.end());
         let text = self.as_str().unwrap_or_default();
         // A number can be beyond `u64` when every `u64` is allowed.
-        let too_large = text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
+        let too_large =
+            text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
         self.error(match (*max == u64::MAX, too_large) {
             (true, true) => "argument is too large".to_owned(),
             (true, false) => format!("argument must be >= {min}"),
@@ -115,7 +127,10 @@ mod tests {
     use crate::node::{Pos, Value};
 
     fn scalar(text: &str) -> Node {
-        Node { value: Value::Scalar(text.into()), pos: Pos::new("f".into(), 1, 1) }
+        Node {
+            value: Value::Scalar(text.into()),
+            pos: Pos::new("f".into(), 1, 1),
+        }
     }
 
     fn text<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
@@ -136,14 +151,23 @@ mod tests {
             ("true", bad),
             ("1", bad),
             ("", bad),
-            ("ON ", "[f:1] argument must be one of: OFF,ON (column 1; did you mean `ON`?)"),
-            ("OFFF", "[f:1] argument must be one of: OFF,ON (column 1; did you mean `OFF`?)"),
+            (
+                "ON ",
+                "[f:1] argument must be one of: OFF,ON (column 1; did you mean `ON`?)",
+            ),
+            (
+                "OFFF",
+                "[f:1] argument must be one of: OFF,ON (column 1; did you mean `OFF`?)",
+            ),
         ];
         for (input, want) in cases {
             assert_eq!(text(scalar(input).on_off()), want, "{input:?}");
         }
         assert_eq!(text(scalar("yes").yes_no()), "true");
-        assert_eq!(text(scalar("ON").yes_no()), "[f:1] argument must be one of: YES,NO (column 1; did you mean `NO`?)");
+        assert_eq!(
+            text(scalar("ON").yes_no()),
+            "[f:1] argument must be one of: YES,NO (column 1; did you mean `NO`?)"
+        );
     }
 
     #[test]
@@ -168,7 +192,11 @@ mod tests {
             ("ten", format),
         ];
         for (input, want) in cases {
-            assert_eq!(text(scalar(input).integer::<u8>("%u", 1..=200)), want, "{input:?}");
+            assert_eq!(
+                text(scalar(input).integer::<u8>("%u", 1..=200)),
+                want,
+                "{input:?}"
+            );
         }
     }
 
@@ -176,19 +204,37 @@ mod tests {
     fn integers_without_a_ceiling_say_only_what_is_known() {
         let cases = [
             ("18446744073709551615", "18446744073709551615"),
-            ("18446744073709551616", "[f:1] argument is too large (column 1)"),
+            (
+                "18446744073709551616",
+                "[f:1] argument is too large (column 1)",
+            ),
             ("4", "[f:1] argument must be >= 5 (column 1)"),
         ];
         for (input, want) in cases {
-            assert_eq!(text(scalar(input).integer::<u64>("%zu", 5..=u64::MAX)), want, "{input:?}");
+            assert_eq!(
+                text(scalar(input).integer::<u64>("%zu", 5..=u64::MAX)),
+                want,
+                "{input:?}"
+            );
         }
-        assert_eq!(text(scalar("256").integer::<u8>("%u", 0..=u64::MAX)), "[f:1] argument is too large (column 1)");
+        assert_eq!(
+            text(scalar("256").integer::<u8>("%u", 0..=u64::MAX)),
+            "[f:1] argument is too large (column 1)"
+        );
     }
 
     #[test]
     fn floats_are_finite() {
         let bad = "[f:1] argument must match the format: %lf (column 1)";
-        let cases = [("0.8", "0.8"), ("1", "1.0"), ("-2.5", "-2.5"), ("inf", bad), ("nan", bad), ("0.8x", bad), ("", bad)];
+        let cases = [
+            ("0.8", "0.8"),
+            ("1", "1.0"),
+            ("-2.5", "-2.5"),
+            ("inf", bad),
+            ("nan", bad),
+            ("0.8x", bad),
+            ("", bad),
+        ];
         for (input, want) in cases {
             assert_eq!(text(scalar(input).float()), want, "{input:?}");
         }
@@ -196,11 +242,26 @@ mod tests {
 
     #[test]
     fn kinds_are_checked_before_values() {
-        let list = Node { value: Value::Sequence([scalar("a")].into()), ..scalar("") };
-        assert_eq!(text(list.scalar()), "[f:1] argument must be a scalar (column 1)");
-        assert_eq!(text(list.on_off()), "[f:1] argument must be a scalar (column 1)");
-        assert_eq!(text(list.mapping().map(<[_]>::len)), "[f:1] argument must be a mapping (column 1)");
-        assert_eq!(text(scalar("").sequence().map(<[_]>::len)), "[f:1] argument must be a sequence (column 1)");
+        let list = Node {
+            value: Value::Sequence([scalar("a")].into()),
+            ..scalar("")
+        };
+        assert_eq!(
+            text(list.scalar()),
+            "[f:1] argument must be a scalar (column 1)"
+        );
+        assert_eq!(
+            text(list.on_off()),
+            "[f:1] argument must be a scalar (column 1)"
+        );
+        assert_eq!(
+            text(list.mapping().map(<[_]>::len)),
+            "[f:1] argument must be a mapping (column 1)"
+        );
+        assert_eq!(
+            text(scalar("").sequence().map(<[_]>::len)),
+            "[f:1] argument must be a sequence (column 1)"
+        );
         assert_eq!(list.one_or_more().len(), 1);
         assert_eq!(scalar("x").one_or_more()[0].as_str(), Some("x"));
     }

@@ -1,0 +1,62 @@
+//! Directives: everything known about one in one value, and one occurrence of it in a file.
+
+use crate::error::Error;
+use crate::kinds::Kinds;
+use crate::levels::{Level, Levels};
+use crate::node::Node;
+
+/// When a directive is executed, relative to the others of its mapping. Hence the position of a setting relative to a
+/// handler does not matter, while the order of handlers among each other does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// First: ordinary settings.
+    Settings,
+    /// Then `listen` and `file.custom-handler`.
+    Listen,
+    /// Last: `hosts`, `paths` and everything that produces content, which see the settings of all the mapping.
+    Content,
+}
+
+/// A directive, written once beside the code that obeys it. `C` is the context it edits.
+#[derive(Clone, Copy)]
+pub struct Directive<C: 'static> {
+    /// Its name; letter case matters.
+    pub name: &'static str,
+    /// Where it may stand.
+    pub levels: Levels,
+    /// When it is executed.
+    pub pass: Pass,
+    /// What its argument may be.
+    pub kinds: Kinds,
+    /// The grammar of its argument, such as `ON|OFF`; for the manual.
+    pub value: &'static str,
+    /// What holds when it is absent; for the manual.
+    pub default: &'static str,
+    /// What it does, in a sentence or two of Markdown; for the manual.
+    pub help: &'static str,
+    /// Checks the argument and edits the context. Building a configuration has no side effects: nothing is opened or
+    /// started here.
+    pub apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
+}
+
+/// One occurrence of a directive. Its argument is of one of the directive's kinds.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    /// The name of the directive.
+    pub name: &'static str,
+    /// The argument.
+    pub node: &'a Node,
+    /// The name as it stands in the file.
+    pub key: &'a Node,
+    /// The level it stands at.
+    pub level: Level,
+}
+
+impl Command<'_> {
+    /// An error at the argument.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        self.node
+            .error(message)
+            .in_command(self.name, &self.node.pos)
+    }
+}

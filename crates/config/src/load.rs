@@ -1,0 +1,221 @@
+//! Loading a configuration: its file, the files it includes, the environment it refers to.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::node::{Node, Pos, Value};
+use crate::resolve::{Document, Resolved, resolve};
+use crate::source::Source;
+use crate::tree::{Content, Tag, Tree, parse};
+
+/// How many files may include each other in a row.
+const MAX_INCLUDES: usize = 16;
+
+/// Loads a configuration file and everything it includes. Only the first document of each file is read.
+///
+/// `!file PATH` is replaced by what that file holds. When there is no such file and the path has `*`, `?` or `[`, it is
+/// a pattern: all files that match it, in the order of their names, are put together to one mapping or one sequence;
+/// files without a document add nothing, and if no file matches, the mapping is empty. `!env NAME` is replaced by the
+/// value of the variable. Then aliases are resolved, wherever in the file their anchors are, then merge keys.
+///
+/// # Errors
+/// `could not open configuration file PATH: REASON` and, for all that is wrong inside of files,
+/// `failed to parse configuration file F line N: PROBLEM`
+pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
+    let mut loader = Loader {
+        source,
+        loaded: HashMap::new(),
+        open: vec![path.to_owned()],
+        merged: 0,
+    };
+    let input = source
+        .read(path)
+        .map_err(|error| Error::new(could_not_open(path, &error)))?;
+    match loader.document(path, &input, None)? {
+        Some(document) => Ok(document.root.node),
+        None => Err(no_document(path, None)),
+    }
+}
+
+struct Loader<'a> {
+    source: &'a dyn Source,
+    /// What each path or pattern after a `!file` stands for; `None` for a file without a document.
+    loaded: HashMap<String, Option<Rc<Document>>>,
+    /// The paths being loaded, each included by the one before it.
+    open: Vec<String>,
+    /// How many entries were copied by merges.
+    merged: usize,
+}
+
+impl Loader<'_> {
+    fn document(
+        &mut self,
+        path: &str,
+        input: &[u8],
+        included_from: Option<&Pos>,
+    ) -> Result<Option<Document>, Error> {
+        let file = Arc::from(path);
+        let Some(mut tree) = parse(&file, input, included_from)? else {
+            return Ok(None);
+        };
+        self.resolve_tags(&mut tree)?;
+        resolve(&tree, included_from, &mut self.merged).map(Some)
+    }
+
+    fn resolve_tags(&mut self, tree: &mut Tree) -> Result<(), Error> {
+        if let Some(tag) = tree.tag {
+            return self.resolve_tag(tag, tree);
+        }
+        match &mut tree.content {
+            Content::Sequence(items) => items
+                .iter_mut()
+                .try_for_each(|item| self.resolve_tags(item)),
+            Content::Mapping(entries) => entries.iter_mut().try_for_each(|(key, value)| {
+                self.resolve_tags(key)?;
+                self.resolve_tags(value)
+            }),
+            Content::Scalar(_) | Content::Alias(_) | Content::Included(_) => Ok(()),
+        }
+    }
+
+    fn resolve_tag(&mut self, tag: Tag, tree: &mut Tree) -> Result<(), Error> {
+        let Content::Scalar(text) = &tree.content else {
+            let cause = match tag {
+                Tag::File => "!file must be followed by a path",
+                Tag::Env => "!env must be followed by the name of a variable",
+            };
+            return Err(Error::tag(tree.pos.clone(), cause));
+        };
+        match tag {
+            Tag::Env => {
+                tree.content = Content::Scalar(self.source.env(text).unwrap_or_default().into())
+            }
+            Tag::File => {
+                let path = text.clone();
+                let document = self
+                    .include(&path, &tree.pos)?
+                    .ok_or_else(|| no_document(&path, Some(&tree.pos)))?;
+                tree.content = Content::Included(document);
+                tree.anchor = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// What `!file` at `pos` stands for; a file is loaded only once.
+    fn include(&mut self, path: &str, pos: &Pos) -> Result<Option<Rc<Document>>, Error> {
+        if let Some(document) = self.loaded.get(path) {
+            return Ok(document.clone());
+        }
+        let refuse = |cause: String| Error::tag(pos.clone(), cause);
+        if self.open.iter().any(|open| open == path) {
+            return Err(refuse(format!("configuration file {path} includes itself")));
+        }
+        if self.open.len() > MAX_INCLUDES {
+            return Err(refuse(format!(
+                "could not open configuration file {path}: more than {MAX_INCLUDES} files include each other"
+            )));
+        }
+        self.open.push(path.to_owned());
+        let document = match self.source.read(path) {
+            Ok(input) => self.document(path, &input, Some(pos))?,
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && path.contains(['*', '?', '[']) =>
+            {
+                Some(self.include_all(path, pos)?)
+            }
+            Err(error) => return Err(refuse(could_not_open(path, &error))),
+        };
+        self.open.pop();
+        let document = document.map(Rc::new);
+        self.loaded.insert(path.to_owned(), document.clone());
+        Ok(document)
+    }
+
+    /// All files that match `pattern` as one.
+    fn include_all(&mut self, pattern: &str, pos: &Pos) -> Result<Document, Error> {
+        let mut paths = self
+            .source
+            .glob(pattern)
+            .map_err(|error| Error::tag(pos.clone(), could_not_open(pattern, &error)))?;
+        paths.sort();
+        let mut documents = Vec::with_capacity(paths.len());
+        for path in paths {
+            documents.extend(self.include(&path, pos)?);
+        }
+        concatenate(&documents, pos).ok_or_else(|| {
+            Error::tag(
+                pos.clone(),
+                format!("the files of {pattern} must all be mappings or all be sequences"),
+            )
+        })
+    }
+}
+
+/// One mapping of all mappings, or one sequence of all sequences; `None` when the documents are not all of one kind.
+fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
+    let mappings: Option<Vec<_>> = documents
+        .iter()
+        .map(|document| document.root.node.as_mapping())
+        .collect();
+    let sequences: Option<Vec<_>> = documents
+        .iter()
+        .map(|document| document.root.node.as_sequence())
+        .collect();
+    let value = match (mappings, sequences) {
+        (Some(mappings), _) => Value::Mapping(mappings.concat().into()),
+        (None, Some(sequences)) => Value::Sequence(sequences.concat().into()),
+        (None, None) => return None,
+    };
+    let pos = documents
+        .first()
+        .map_or(pos, |first| &first.root.node.pos)
+        .clone();
+    let depth = documents
+        .iter()
+        .map(|document| document.root.depth)
+        .max()
+        .unwrap_or(1);
+    let size = documents.iter().fold(1_usize, |size, document| {
+        size.saturating_add(document.root.size)
+    });
+    let mut anchors = HashMap::new();
+    for (name, resolved) in documents.iter().flat_map(|document| &document.anchors) {
+        anchors
+            .entry(name.clone())
+            .or_insert_with(|| resolved.clone());
+    }
+    Some(Document {
+        root: Resolved {
+            node: Node { value, pos },
+            depth,
+            size,
+        },
+        anchors,
+    })
+}
+
+fn could_not_open(path: &str, error: &io::Error) -> String {
+    let reason = error.to_string();
+    // C programs print the reason without its number.
+    let number = error
+        .raw_os_error()
+        .map(|number| format!(" (os error {number})"));
+    let reason = number
+        .and_then(|number| reason.strip_suffix(&number))
+        .unwrap_or(&reason);
+    format!("could not open configuration file {path}: {reason}")
+}
+
+/// A file that is empty or has nothing but comments. `(null)` is what scripts that read our errors know it by.
+fn no_document(path: &str, included_from: Option<&Pos>) -> Error {
+    Error::load(
+        Pos::new(path.into(), 1, 1),
+        included_from.cloned(),
+        "(null)",
+    )
+    .with_hint("the file is empty")
+}

@@ -1,0 +1,77 @@
+//! Merge keys: `<<: *defaults`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::node::{Node, Value};
+
+/// The key that asks for a merge.
+pub(crate) const MERGE_KEY: &str = "<<";
+
+/// How many entries merges may copy in one configuration: a chain of merges can multiply them.
+pub(crate) const MAX_MERGED: usize = 1 << 20;
+
+/// Why a merge is refused; with the index of its `<<` entry.
+#[derive(Debug)]
+pub(crate) enum MergeError {
+    NotMappings(usize),
+    TooMany(usize),
+}
+
+/// Replaces each `<<` entry by the entries it refers to. `merged` counts copies over all calls.
+///
+/// An entry gives way to a key of the same name that stands *after* the `<<`, not to one before it. Of several mappings
+/// under one `<<` the earlier has precedence. Duplicates within one of them are kept.
+pub(crate) fn merge(
+    entries: Vec<(Node, Node)>,
+    merged: &mut usize,
+) -> Result<Vec<(Node, Node)>, MergeError> {
+    let mut taken: HashSet<Arc<str>> = HashSet::new();
+    let mut backwards = Vec::with_capacity(entries.len());
+    for (index, (key, value)) in entries.into_iter().enumerate().rev() {
+        if !is_merge_key(&key) {
+            taken.extend(name(&key));
+            backwards.push((key, value));
+            continue;
+        }
+        let mut block = Vec::new();
+        for source in sources(&value).ok_or(MergeError::NotMappings(index))? {
+            *merged = merged.saturating_add(source.len());
+            if *merged > MAX_MERGED {
+                return Err(MergeError::TooMany(index));
+            }
+            let before = block.len();
+            block.extend(
+                source
+                    .iter()
+                    .filter(|(key, _)| name(key).is_none_or(|name| !taken.contains(&name)))
+                    .cloned(),
+            );
+            taken.extend(block[before..].iter().filter_map(|(key, _)| name(key)));
+        }
+        backwards.extend(block.into_iter().rev());
+    }
+    backwards.reverse();
+    Ok(backwards)
+}
+
+pub(crate) fn is_merge_key(key: &Node) -> bool {
+    key.as_str() == Some(MERGE_KEY)
+}
+
+/// The mappings under a `<<`.
+fn sources(value: &Node) -> Option<Vec<&[(Node, Node)]>> {
+    value
+        .as_sequence()
+        .unwrap_or(std::slice::from_ref(value))
+        .iter()
+        .map(Node::as_mapping)
+        .collect()
+}
+
+fn name(key: &Node) -> Option<Arc<str>> {
+    match &key.value {
+        Value::Scalar(text) => Some(text.clone()),
+        Value::Sequence(_) | Value::Mapping(_) => None,
+    }
+}

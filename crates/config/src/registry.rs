@@ -1,0 +1,199 @@
+//! The table of directives, and running a mapping of them.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::directive::{Command, Directive, Pass};
+use crate::error::Error;
+use crate::kinds::{Kind, Kinds};
+use crate::known::KNOWN;
+use crate::levels::Level;
+use crate::nearest::nearest;
+use crate::node::{Node, Value};
+
+/// How many entries the mappings of a path may have together. Far above any real path; it keeps a list of many
+/// aliases of one long mapping from taking forever.
+const MAX_PATH_ENTRIES: usize = 1 << 20;
+
+/// All directives of the server. `C` is the context they edit.
+pub struct Registry<C: 'static> {
+    by_name: HashMap<&'static str, &'static Directive<C>>,
+    /// In the order of the groups.
+    pub(crate) built: Vec<&'static Directive<C>>,
+}
+
+impl<C> Registry<C> {
+    /// Concatenates what the features of the server export. Each name may occur once.
+    #[must_use]
+    pub fn new(groups: &[&'static [Directive<C>]]) -> Self {
+        let mut registry = Self {
+            by_name: HashMap::new(),
+            built: Vec::new(),
+        };
+        for directive in groups.iter().flat_map(|group| group.iter()) {
+            let other = registry.by_name.insert(directive.name, directive);
+            debug_assert!(
+                other.is_none(),
+                "two directives are called `{}`",
+                directive.name
+            );
+            registry.built.push(directive);
+        }
+        registry
+    }
+
+    /// The directive called `name`, if it is built.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&'static Directive<C>> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The name of every directive, built or not: [`KNOWN`], then those that H2O does not have.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        let known: std::collections::HashSet<_> = KNOWN.iter().copied().collect();
+        let own = self
+            .built
+            .iter()
+            .map(|directive| directive.name)
+            .filter(|name| !known.contains(name));
+        KNOWN.iter().copied().chain(own).collect()
+    }
+
+    /// Executes a mapping of directives at `level`: ordinary settings in file order, then `listen` and its like, then
+    /// what produces content.
+    ///
+    /// # Errors
+    /// `node must be a MAPPING`, `command must be a string`, `unknown command: X`, `the directive is not supported yet`,
+    /// `the command cannot be used at this level`, `argument cannot be a scalar`, and what the directives return
+    pub fn run(&self, level: Level, mapping: &Node, context: &mut C) -> Result<(), Error> {
+        let Some(entries) = mapping.as_mapping() else {
+            return Err(Error::structure(
+                mapping.pos.clone(),
+                "node must be a MAPPING",
+            ));
+        };
+        self.run_entries(level, entries.iter(), context)
+    }
+
+    /// Executes the value of an entry of `paths`: a mapping, or a sequence of mappings that are run as if they were
+    /// one.
+    ///
+    /// # Errors
+    /// `value must be a mapping or sequence of mapping`, and those of [`Self::run`]
+    pub fn run_path(&self, value: &Node, context: &mut C) -> Result<(), Error> {
+        let mut mappings = Vec::new();
+        let mut count = 0;
+        for part in value.one_or_more() {
+            let Value::Mapping(entries) = &part.value else {
+                return Err(part.error("value must be a mapping or sequence of mapping"));
+            };
+            count += entries.len();
+            if count > MAX_PATH_ENTRIES {
+                return Err(value.error(format!(
+                    "a path cannot have more than {MAX_PATH_ENTRIES} directives"
+                )));
+            }
+            mappings.push(entries);
+        }
+        self.run_entries(
+            Level::Path,
+            mappings.into_iter().flat_map(|entries| entries.iter()),
+            context,
+        )
+    }
+
+    fn run_entries<'a>(
+        &self,
+        level: Level,
+        entries: impl Iterator<Item = &'a (Node, Node)>,
+        context: &mut C,
+    ) -> Result<(), Error> {
+        let mut listens = Vec::new();
+        let mut contents = Vec::new();
+        for (key, node) in entries {
+            let directive = self.check(level, key, node)?;
+            let command = Command {
+                name: directive.name,
+                node,
+                key,
+                level,
+            };
+            match directive.pass {
+                Pass::Settings => directive.run(&command, context)?,
+                Pass::Listen => listens.push((directive, command)),
+                Pass::Content => contents.push((directive, command)),
+            }
+        }
+        for (directive, command) in listens.into_iter().chain(contents) {
+            directive.run(&command, context)?;
+        }
+        Ok(())
+    }
+
+    /// The directive that `key` names, if it can be executed here with `node`.
+    fn check(&self, level: Level, key: &Node, node: &Node) -> Result<&'static Directive<C>, Error> {
+        let Some(name) = key.as_str() else {
+            return Err(Error::structure(
+                key.pos.clone(),
+                "command must be a string",
+            ));
+        };
+        let Some(directive) = self.find(name) else {
+            return Err(self.not_found(level, name, key));
+        };
+        if !directive.levels.contains(level) {
+            return Err(key
+                .error("the command cannot be used at this level")
+                .in_command(name, &key.pos)
+                .with_hint(format!(
+                    "this is {level} level, it may be used at: {}",
+                    directive.levels
+                )));
+        }
+        if !directive.kinds.contains(node.kind()) {
+            return Err(wrong_kind(node, directive.kinds).in_command(name, &node.pos));
+        }
+        Ok(directive)
+    }
+
+    fn not_found(&self, level: Level, name: &str, key: &Node) -> Error {
+        if KNOWN.contains(&name) {
+            return key
+                .error("the directive is not supported yet")
+                .in_command(name, &key.pos);
+        }
+        let usable = self
+            .built
+            .iter()
+            .filter(|directive| directive.levels.contains(level));
+        Error::structure(key.pos.clone(), format!("unknown command: {name}"))
+            .did_you_mean(nearest(name, usable.map(|directive| directive.name)))
+    }
+}
+
+impl<C> Directive<C> {
+    fn run(&self, command: &Command<'_>, context: &mut C) -> Result<(), Error> {
+        (self.apply)(context, command)
+            .map_err(|error| error.in_command(self.name, &command.node.pos))
+    }
+}
+
+impl<C> fmt::Debug for Registry<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.built.iter().map(|directive| directive.name))
+            .finish()
+    }
+}
+
+fn wrong_kind(node: &Node, kinds: Kinds) -> Error {
+    let found = node.kind();
+    let error = node.error(format!("argument cannot be {found}"));
+    let nothing = found == Kind::Scalar && node.as_str() == Some("");
+    if nothing {
+        error.with_hint(format!("nothing is written here, expected {kinds}"))
+    } else {
+        error
+    }
+}

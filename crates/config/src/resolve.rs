@@ -1,0 +1,234 @@
+//! Aliases and merge keys: from what is written to what is meant.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::merge::{MAX_MERGED, MergeError, is_merge_key, merge};
+use crate::nearest::nearest;
+use crate::node::{Node, Pos, Value};
+use crate::tree::{Content, MAX_DEPTH, Tree};
+
+/// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not
+/// copied, yet whoever walks the tree would meet them all.
+const MAX_NODES: usize = 10_000_000;
+
+/// A file with everything in it resolved.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) root: Resolved,
+    /// The first definition of each anchor, those of included files among them.
+    pub(crate) anchors: HashMap<Arc<str>, Resolved>,
+}
+
+/// A node that is finished.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    pub(crate) node: Node,
+    pub(crate) depth: usize,
+    /// The number of nodes, aliases counted as often as they are used.
+    pub(crate) size: usize,
+}
+
+/// Resolves the aliases and merges of a file whose tags are resolved. `merged` counts merged entries over all files.
+pub(crate) fn resolve(
+    tree: &Tree,
+    included_from: Option<&Pos>,
+    merged: &mut usize,
+) -> Result<Document, Error> {
+    let mut resolver = Resolver {
+        anchors: HashMap::new(),
+        depth: 0,
+        included_from,
+        merged,
+    };
+    resolver.collect(tree);
+    let root = resolver.resolve(tree)?;
+    let anchors = resolver
+        .anchors
+        .into_iter()
+        .filter_map(|(name, anchor)| match anchor {
+            Anchor::Done(_, resolved) => Some((name, resolved)),
+            Anchor::Waiting(_) | Anchor::Active(_) => None,
+        });
+    Ok(Document {
+        root,
+        anchors: anchors.collect(),
+    })
+}
+
+struct Resolver<'a> {
+    anchors: HashMap<Arc<str>, Anchor<'a>>,
+    /// Of our recursion, which follows aliases.
+    depth: usize,
+    included_from: Option<&'a Pos>,
+    merged: &'a mut usize,
+}
+
+/// The first definition of an anchor. The tree tells it from later ones of the same name; there is none for anchors of
+/// included files.
+#[derive(Clone)]
+enum Anchor<'a> {
+    Waiting(&'a Tree),
+    /// An alias met now would be part of what it refers to.
+    Active(&'a Tree),
+    Done(Option<&'a Tree>, Resolved),
+}
+
+impl<'a> Resolver<'a> {
+    /// Finds the first definition of each anchor, depth first from the start.
+    fn collect(&mut self, tree: &'a Tree) {
+        if let Some(name) = &tree.anchor {
+            self.anchors
+                .entry(name.clone())
+                .or_insert(Anchor::Waiting(tree));
+        }
+        match &tree.content {
+            Content::Scalar(_) | Content::Alias(_) => {}
+            Content::Sequence(items) => items.iter().for_each(|item| self.collect(item)),
+            Content::Mapping(entries) => entries.iter().for_each(|(key, value)| {
+                self.collect(key);
+                self.collect(value);
+            }),
+            Content::Included(document) => {
+                for (name, resolved) in &document.anchors {
+                    if let Entry::Vacant(vacant) = self.anchors.entry(name.clone()) {
+                        vacant.insert(Anchor::Done(None, resolved.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn resolve(&mut self, tree: &'a Tree) -> Result<Resolved, Error> {
+        let Some(name) = &tree.anchor else {
+            return self.resolve_content(tree);
+        };
+        match self.anchors.get(name).cloned() {
+            Some(Anchor::Waiting(first)) if std::ptr::eq(first, tree) => {
+                self.resolve_anchor(name, tree)
+            }
+            Some(Anchor::Active(first)) if std::ptr::eq(first, tree) => {
+                Err(self.error(tree, "the alias contains itself"))
+            }
+            Some(Anchor::Done(Some(first), resolved)) if std::ptr::eq(first, tree) => Ok(resolved),
+            // A later definition of a name that is taken.
+            Some(Anchor::Waiting(_) | Anchor::Active(_) | Anchor::Done(..)) | None => {
+                self.resolve_content(tree)
+            }
+        }
+    }
+
+    fn resolve_anchor(&mut self, name: &Arc<str>, tree: &'a Tree) -> Result<Resolved, Error> {
+        self.anchors.insert(name.clone(), Anchor::Active(tree));
+        let resolved = self.resolve_content(tree)?;
+        self.anchors
+            .insert(name.clone(), Anchor::Done(Some(tree), resolved.clone()));
+        Ok(resolved)
+    }
+
+    fn resolve_alias(&mut self, alias: &'a Tree, name: &Arc<str>) -> Result<Resolved, Error> {
+        match self.anchors.get(name).cloned() {
+            Some(Anchor::Done(_, resolved)) => Ok(resolved),
+            Some(Anchor::Waiting(tree)) => self.resolve_anchor(name, tree),
+            Some(Anchor::Active(_)) => {
+                Err(self.error(alias, "the alias refers to a node that contains it"))
+            }
+            None => {
+                let error = self.error(alias, "could not resolve the alias");
+                Err(error.did_you_mean(nearest(name, self.anchors.keys().map(AsRef::as_ref))))
+            }
+        }
+    }
+
+    fn resolve_content(&mut self, tree: &'a Tree) -> Result<Resolved, Error> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.error(tree, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        self.depth += 1;
+        let (value, depth, size) = match &tree.content {
+            Content::Scalar(text) => (Value::Scalar(text.clone()), 0, 1),
+            Content::Sequence(items) => self.resolve_sequence(items)?,
+            Content::Mapping(entries) => self.resolve_mapping(entries)?,
+            Content::Alias(name) => {
+                let resolved = self.resolve_alias(tree, name)?;
+                self.depth -= 1;
+                return Ok(resolved);
+            }
+            Content::Included(document) => {
+                self.depth -= 1;
+                return Ok(document.root.clone());
+            }
+        };
+        self.depth -= 1;
+        if depth > MAX_DEPTH {
+            return Err(self.error(tree, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        if size > MAX_NODES {
+            return Err(self.error(
+                tree,
+                format!("aliases expand to more than {MAX_NODES} nodes"),
+            ));
+        }
+        Ok(Resolved {
+            node: Node {
+                value,
+                pos: tree.pos.clone(),
+            },
+            depth,
+            size,
+        })
+    }
+
+    fn resolve_sequence(&mut self, items: &'a [Tree]) -> Result<(Value, usize, usize), Error> {
+        let (mut depth, mut size) = (0, 1_usize);
+        let mut nodes = Vec::with_capacity(items.len());
+        for item in items {
+            let item = self.resolve(item)?;
+            depth = depth.max(item.depth);
+            size = size.saturating_add(item.size);
+            nodes.push(item.node);
+        }
+        Ok((Value::Sequence(nodes.into()), depth + 1, size))
+    }
+
+    fn resolve_mapping(
+        &mut self,
+        entries: &'a [(Tree, Tree)],
+    ) -> Result<(Value, usize, usize), Error> {
+        let (mut depth, mut size) = (1, 1_usize);
+        let mut merges = false;
+        let mut nodes = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let (key, value) = (self.resolve(key)?, self.resolve(value)?);
+            // Merged entries come to stand in this mapping, no deeper than they were.
+            let below = if is_merge_key(&key.node) { 0 } else { 1 };
+            merges |= below == 0;
+            depth = depth.max(value.depth + below).max(key.depth + 1);
+            size = size.saturating_add(key.size).saturating_add(value.size);
+            nodes.push((key.node, value.node));
+        }
+        if merges {
+            nodes = merge(nodes, self.merged).map_err(|error| self.merge_error(entries, &error))?;
+        }
+        Ok((Value::Mapping(nodes.into()), depth, size))
+    }
+
+    fn merge_error(&self, entries: &'a [(Tree, Tree)], error: &MergeError) -> Error {
+        match *error {
+            MergeError::NotMappings(index) => self.error(
+                &entries[index].1,
+                "value of the merge key MUST be a mapping or a sequence of mappings",
+            ),
+            MergeError::TooMany(index) => self.error(
+                &entries[index].1,
+                format!("more than {MAX_MERGED} entries are merged"),
+            ),
+        }
+    }
+
+    fn error(&self, tree: &Tree, message: impl Into<String>) -> Error {
+        Error::load(tree.pos.clone(), self.included_from.cloned(), message)
+    }
+}

@@ -1,0 +1,174 @@
+//! Events to a tree in which tags, anchors and aliases are still as written.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::node::Pos;
+use crate::resolve::Document;
+use crate::yaml::{EventKind, Parser, Problem, Properties};
+
+/// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our own
+/// recursion, and that of whoever walks the tree, within the stack.
+pub(crate) const MAX_DEPTH: usize = 100;
+
+/// A node as written.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) content: Content,
+    pub(crate) anchor: Option<Arc<str>>,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) pos: Pos,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    Scalar(Arc<str>),
+    Sequence(Vec<Tree>),
+    Mapping(Vec<(Tree, Tree)>),
+    Alias(Arc<str>),
+    /// What a `!file` node was replaced by.
+    Included(Rc<Document>),
+}
+
+/// The tags that mean something; all others are ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    File,
+    Env,
+}
+
+impl Tag {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "!file" => Some(Self::File),
+            "!env" => Some(Self::Env),
+            _ => None,
+        }
+    }
+}
+
+/// The first document of a file, `None` when it has no document at all.
+pub(crate) fn parse(
+    file: &Arc<str>,
+    input: &[u8],
+    included_from: Option<&Pos>,
+) -> Result<Option<Tree>, Error> {
+    let mut parser = Parser::new(input);
+    let mut open: Vec<Collection> = Vec::new();
+    loop {
+        let event = parser
+            .poll_event()
+            .map_err(|problem| refuse(file, included_from, problem))?;
+        let pos = Pos::new(
+            file.clone(),
+            event.line.saturating_add(1),
+            event.column.saturating_add(1),
+        );
+        let node = match event.kind {
+            EventKind::Started => continue,
+            EventKind::Finished => return Ok(None),
+            EventKind::SequenceStart(_) | EventKind::MappingStart(_) if open.len() >= MAX_DEPTH => {
+                let message = format!("nested deeper than {MAX_DEPTH} levels");
+                return Err(Error::load(pos, included_from.cloned(), message));
+            }
+            EventKind::SequenceStart(properties) => {
+                open.push(Collection {
+                    is_mapping: false,
+                    items: Vec::new(),
+                    properties,
+                    pos,
+                });
+                continue;
+            }
+            EventKind::MappingStart(properties) => {
+                open.push(Collection {
+                    is_mapping: true,
+                    items: Vec::new(),
+                    properties,
+                    pos,
+                });
+                continue;
+            }
+            EventKind::End => match open.pop() {
+                Some(collection) => collection.finish(),
+                None => continue,
+            },
+            EventKind::Alias(name) => Tree {
+                content: Content::Alias(name.into()),
+                anchor: None,
+                tag: None,
+                pos,
+            },
+            EventKind::Scalar {
+                properties,
+                text,
+                block,
+            } => {
+                // Line numbers of scripts written as block scalars are those of their text.
+                let pos = if block {
+                    Pos::new(file.clone(), pos.line().saturating_add(1), 1)
+                } else {
+                    pos
+                };
+                Tree::new(Content::Scalar(text.into()), properties, pos)
+            }
+        };
+        match open.last_mut() {
+            Some(collection) => collection.items.push(node),
+            None => return Ok(Some(node)),
+        }
+    }
+}
+
+impl Tree {
+    fn new(content: Content, properties: Properties, pos: Pos) -> Self {
+        Self {
+            content,
+            anchor: properties.anchor.map(Into::into),
+            tag: properties.tag.as_deref().and_then(Tag::from_name),
+            pos,
+        }
+    }
+}
+
+/// A sequence or mapping whose end has not come yet.
+struct Collection {
+    is_mapping: bool,
+    /// Keys and values in turn, for a mapping.
+    items: Vec<Tree>,
+    properties: Properties,
+    pos: Pos,
+}
+
+impl Collection {
+    fn finish(self) -> Tree {
+        let content = if self.is_mapping {
+            let mut entries = Vec::with_capacity(self.items.len() / 2);
+            let mut items = self.items.into_iter();
+            while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                entries.push((key, value));
+            }
+            Content::Mapping(entries)
+        } else {
+            Content::Sequence(self.items)
+        };
+        Tree::new(content, self.properties, self.pos)
+    }
+}
+
+fn refuse(file: &Arc<str>, included_from: Option<&Pos>, problem: Problem) -> Error {
+    let pos = Pos::new(
+        file.clone(),
+        problem.line.saturating_add(1),
+        problem.column.saturating_add(1),
+    );
+    let error = Error::load(pos, included_from.cloned(), problem.message);
+    match problem.context {
+        Some((context, line)) => error.with_hint(format!(
+            "{context} that begins at line {}",
+            line.saturating_add(1)
+        )),
+        None => error,
+    }
+}
