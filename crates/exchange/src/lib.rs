@@ -1,1 +1,35 @@
-//! Placeholder.
+//! The contract between the protocol engines, the handlers and the server.
+//!
+//! One *exchange* is one request with its response ([`Exchange`]). A path's [`Handler`]s are asked in
+//! order; each returns an [`Outcome`] at once. The [`Response`] passes the path's [`Filter`]s in their
+//! fixed order and is then sent by an engine, which *pulls* the [`Body`]. Configuration builds all of
+//! this into an immutable [`Site`] by way of [`Scope`].
+
+mod bag;
+pub mod body;
+mod clock;
+mod connection;
+mod counters;
+mod exchange;
+pub mod file;
+mod outcome;
+mod request_body;
+mod scope;
+mod site;
+mod worker;
+
+pub use bag::{Bag, Setting};
+pub use body::{Body, BodyError, BodySource};
+pub use clock::Clock;
+pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
+pub use counters::{Counter, Counters};
+pub use exchange::{EnvCommands, Exchange, MimeHint, Original, Sent, Timings};
+pub use file::{FileRange, FileReader, OpenFile};
+pub use outcome::{
+    Filter, Filtered, Handler, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind, Response,
+    Restore,
+};
+pub use request_body::{BodyPipe, RequestBody};
+pub use scope::{Features, FilterFactory, Resource, Resources, Scope};
+pub use site::{Host, HostName, LocalSite, PathRoute, Route, Site};
+pub use worker::{ExchangeRef, Mail, Shared, Worker, WorkerHandle};

@@ -1,1 +1,35 @@
-//! Placeholder.
+//! What answers requests and what edits answers. One module per feature: its directives beside the code
+//! that obeys them. [`directives`] and [`filters`] only concatenate the modules' lists.
+
+mod access_log;
+mod env;
+mod error_doc;
+mod expires;
+mod file;
+mod header;
+mod redirect;
+mod status;
+
+use h2o_config::Directive;
+use h2o_exchange::{FilterFactory, Scope};
+
+/// The directives of all features in this crate.
+#[must_use]
+pub fn directives() -> Vec<&'static [Directive<Scope>]> {
+    vec![
+        file::DIRECTIVES,
+        access_log::DIRECTIVES,
+        env::DIRECTIVES,
+        error_doc::DIRECTIVES,
+        expires::DIRECTIVES,
+        header::DIRECTIVES,
+        redirect::DIRECTIVES,
+        status::DIRECTIVES,
+    ]
+}
+
+/// The filters in the order in which they see a response.
+#[must_use]
+pub fn filters() -> Vec<FilterFactory> {
+    vec![header::filter, error_doc::filter, expires::filter]
+}

@@ -1,0 +1,65 @@
+//! A set of settings, one value per type: each feature keeps its own struct and nobody else's.
+
+use std::any::{Any, TypeId};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+/// What can be kept in a [`Bag`].
+pub trait Setting: Any + Clone + Default + Send + Sync {}
+impl<T: Any + Clone + Default + Send + Sync> Setting for T {}
+
+/// One value of each type, shared until it is changed. Cloning a bag is how an inner level inherits.
+#[derive(Clone, Default)]
+pub struct Bag {
+    values: FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+}
+
+impl Bag {
+    /// The value of type `T`, its default if none was set.
+    #[must_use]
+    pub fn get<T: Setting>(&self) -> Arc<T> {
+        self.peek().unwrap_or_default()
+    }
+
+    /// The value of type `T`, if one was set.
+    #[must_use]
+    pub fn peek<T: Setting>(&self) -> Option<Arc<T>> {
+        let value = Arc::clone(self.values.get(&TypeId::of::<T>())?);
+        value.downcast().ok()
+    }
+
+    /// Changes the value of type `T`. Bags cloned earlier keep theirs.
+    pub fn edit<T: Setting>(&mut self) -> &mut T {
+        let mut value = self
+            .values
+            .remove(&TypeId::of::<T>())
+            .and_then(|value| value.downcast().ok())
+            .unwrap_or_else(|| Arc::new(T::default()));
+        Arc::make_mut(&mut value);
+        let slot: &mut Arc<dyn Any + Send + Sync> = self
+            .values
+            .entry(TypeId::of::<T>())
+            .insert_entry(value)
+            .into_mut();
+        Arc::get_mut(slot)
+            .and_then(|value| value.downcast_mut())
+            .expect("made unique and of type T just above")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inner_levels_change_their_own_copy() {
+        let mut outer = Bag::default();
+        *outer.edit::<u32>() = 1;
+        let mut inner = outer.clone();
+        *inner.edit::<u32>() += 1;
+        assert_eq!((*outer.get::<u32>(), *inner.get::<u32>()), (1, 2));
+        assert_eq!(outer.peek::<String>(), None);
+        assert_eq!(*outer.get::<String>(), "");
+    }
+}

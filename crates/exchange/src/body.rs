@@ -1,0 +1,100 @@
+//! Response bodies: pulled by the engine, never pushed.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use crate::file::{FileRange, FileReader};
+
+/// The content of a response.
+#[derive(Default)]
+pub enum Body {
+    /// No content.
+    #[default]
+    Empty,
+    /// Content in memory: small files out of the content cache, error pages.
+    Bytes(Bytes),
+    /// Part of a file: read when the engine has room, sent by `sendfile` on clear text.
+    File(FileRange),
+    /// Content made as it is pulled.
+    Stream(Box<dyn BodySource>),
+}
+
+/// Why a body ended early. The response can then only be cut off.
+#[derive(Debug)]
+pub enum BodyError {
+    /// Reading failed, or a file was shorter than announced.
+    Local(std::io::Error),
+    /// What makes the body failed; the text is for the error log.
+    Failed(String),
+}
+
+impl std::fmt::Display for BodyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local(error) => error.fmt(f),
+            Self::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+/// Content made as it is pulled.
+pub trait BodySource {
+    /// The next piece, of at most `max` octets (`max` is at least 1); `None` at the end.
+    ///
+    /// # Errors
+    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>>;
+}
+
+impl Body {
+    /// The length, if known without pulling.
+    #[must_use]
+    pub fn len(&self) -> Option<u64> {
+        match self {
+            Self::Empty => Some(0),
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::File(range) => Some(range.len),
+            Self::Stream(_) => None,
+        }
+    }
+
+    /// True if the body is known to hold nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// The body as a source, for filters that wrap it.
+    #[must_use]
+    pub fn into_source(self) -> Box<dyn BodySource> {
+        match self {
+            Self::Empty => Box::new(Whole(Bytes::new())),
+            Self::Bytes(bytes) => Box::new(Whole(bytes)),
+            Self::File(range) => Box::new(FileReader::new(range)),
+            Self::Stream(source) => source,
+        }
+    }
+}
+
+struct Whole(Bytes);
+
+impl BodySource for Whole {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.0.is_empty() {
+            return Poll::Ready(None);
+        }
+        let at = max.min(self.0.len());
+        Poll::Ready(Some(Ok(self.0.split_to(at))))
+    }
+}

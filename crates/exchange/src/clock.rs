@@ -1,0 +1,98 @@
+//! The worker's clock: read at most once per turn of the event loop.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Looks at the clock are refreshed after this many, so that a long turn does not stand still.
+const LOOKS_PER_READ: u32 = 64;
+
+/// A coarse clock. [`Clock::begin_turn`] is called by the event loop; the first look in a turn reads
+/// the system's clocks, later ones repeat what was read.
+pub struct Clock {
+    turn: Cell<u64>,
+    looks: Cell<u32>,
+    now: Cell<Instant>,
+    unix: Cell<Duration>,
+    date: Cell<(u64, [u8; h2o_http::date::LEN])>,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let (now, unix) = read();
+        Self {
+            turn: Cell::new(1),
+            looks: Cell::new(0),
+            now: Cell::new(now),
+            unix: Cell::new(unix),
+            date: Cell::new((u64::MAX, [0; 29])),
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the clocks"
+)]
+fn read() -> (Instant, Duration) {
+    (
+        Instant::now(),
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+    )
+}
+
+impl Clock {
+    /// A new turn of the event loop begins.
+    pub fn begin_turn(&self) {
+        self.turn.set(self.turn.get() + 1);
+        self.looks.set(0);
+    }
+
+    /// The number of the current turn. What was checked in this turn need not be checked again.
+    #[must_use]
+    pub fn turn(&self) -> u64 {
+        self.turn.get()
+    }
+
+    fn refresh(&self) {
+        let looks = self.looks.get();
+        if looks == 0 {
+            let (now, unix) = read();
+            self.now.set(now);
+            self.unix.set(unix);
+        }
+        self.looks.set(if looks >= LOOKS_PER_READ {
+            0
+        } else {
+            looks + 1
+        });
+    }
+
+    /// The monotonic time of this turn.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.refresh();
+        self.now.get()
+    }
+
+    /// The wall clock of this turn, since the Unix epoch.
+    #[must_use]
+    pub fn unix(&self) -> Duration {
+        self.refresh();
+        self.unix.get()
+    }
+
+    /// The wall clock as an IMF-fixdate, formatted once per second.
+    #[must_use]
+    pub fn date(&self) -> [u8; h2o_http::date::LEN] {
+        let seconds = self.unix().as_secs();
+        let (made, text) = self.date.get();
+        if made == seconds {
+            return text;
+        }
+        let text = h2o_http::date::format(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.date.set((seconds, text));
+        text
+    }
+}

@@ -1,0 +1,117 @@
+//! Event counters, one set per worker, summed up by whoever shows them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
+        /// What is counted; the text is the name in the status report (H2O compatibility).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $variant),* }
+
+        impl Counter {
+            /// All counters in the order of the status report.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name in the status report.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Error answers made by the server itself.
+    Status400 = "status-errors.400",
+    /// As above.
+    Status401 = "status-errors.401",
+    /// As above.
+    Status403 = "status-errors.403",
+    /// As above.
+    Status404 = "status-errors.404",
+    /// As above.
+    Status405 = "status-errors.405",
+    /// As above.
+    Status416 = "status-errors.416",
+    /// As above.
+    Status417 = "status-errors.417",
+    /// As above.
+    Status421 = "status-errors.421",
+    /// As above.
+    Status500 = "status-errors.500",
+    /// As above.
+    Status502 = "status-errors.502",
+    /// As above.
+    Status503 = "status-errors.503",
+    /// Heads that did not arrive in time.
+    Http1RequestTimeout = "http1-errors.request-timeout",
+    /// Sockets silent for too long.
+    Http1RequestIoTimeout = "http1-errors.request-io-timeout",
+    /// Idle connections closed to make room.
+    ConnectionsIdleClosed = "connections.idle-closed",
+    /// Handshakes that failed.
+    SslErrors = "ssl.errors",
+    /// Connections that chose HTTP/1 by ALPN.
+    SslAlpnH1 = "ssl.alpn.h1",
+    /// Connections that chose HTTP/2 by ALPN.
+    SslAlpnH2 = "ssl.alpn.h2",
+    /// Full handshakes.
+    SslHandshakeFull = "ssl.handshake.full",
+    /// Resumed handshakes.
+    SslHandshakeResume = "ssl.handshake.resume",
+    /// Microseconds spent in full handshakes, from accept to finished.
+    SslHandshakeTimeFull = "ssl.handshake.accumulated-time.full",
+    /// Microseconds spent in resumed handshakes.
+    SslHandshakeTimeResume = "ssl.handshake.accumulated-time.resume",
+    /// Connections accepted.
+    Sessions = "num-sessions",
+    /// Requests ended by a panic in a handler or filter.
+    Panics = "panics",
+}
+
+/// One worker's counters. Written by that worker only, read by any.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Counters {
+    values: [AtomicU64; Counter::ALL.len()],
+}
+
+impl Counters {
+    /// Adds one.
+    pub fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds `n`. A plain load and store: there is one writer.
+    pub fn add(&self, counter: Counter, n: u64) {
+        let value = &self.values[counter as usize];
+        value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The current value.
+    #[must_use]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Relaxed)
+    }
+
+    /// Counts an error answer made by the server itself.
+    pub fn count_status(&self, status: h2o_http::StatusCode) {
+        let counter = match status.as_u16() {
+            400 => Counter::Status400,
+            401 => Counter::Status401,
+            403 => Counter::Status403,
+            404 => Counter::Status404,
+            405 => Counter::Status405,
+            416 => Counter::Status416,
+            417 => Counter::Status417,
+            421 => Counter::Status421,
+            500 => Counter::Status500,
+            502 => Counter::Status502,
+            503 => Counter::Status503,
+            _ => return,
+        };
+        self.count(counter);
+    }
+}

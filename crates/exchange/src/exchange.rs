@@ -1,0 +1,308 @@
+//! One request with its response.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{Headers, Method, RequestHead, StatusCode};
+
+use crate::{ConnectionInfo, LocalSite, RequestBody, Restore, Route, Worker};
+
+/// One request with its response, from the first octet of the head to the log line.
+pub struct Exchange {
+    /// The request, as it stands after internal redirects.
+    pub request: RequestHead,
+    /// Method, authority and target as received, kept when an internal redirect changes them.
+    pub original: Option<Box<Original>>,
+    /// The request's content.
+    pub body: RequestBody,
+    /// The connection.
+    pub connection: Rc<ConnectionInfo>,
+    /// The worker everything runs on.
+    pub worker: Rc<Worker>,
+    /// The site the request began with.
+    pub site: Rc<LocalSite>,
+    /// Host and path chosen for the request.
+    pub route: Route,
+    /// Request variables: `setenv`, scripts.
+    pub env: Vec<(Arc<str>, Arc<str>)>,
+    /// When things happened.
+    pub timings: Timings,
+    /// Error notes of this request, for `%{error}x`.
+    pub errors: String,
+    /// What was sent.
+    pub sent: Sent,
+    /// Index of the request on its HTTP/1 connection, from 1; 0 on other versions.
+    pub http1_index: u64,
+    /// Delegations and reprocesses so far.
+    pub reroutes: (u32, u32),
+    /// True once the request was delegated.
+    pub delegated: bool,
+    /// Octets of request content received.
+    pub request_body_bytes: u64,
+    /// Fields put aside while an error document is fetched.
+    pub saved_headers: Option<Headers>,
+    /// Applied to the final response before its filters run.
+    pub restore: Option<Restore>,
+    /// MIME attributes of the response, where the handler knows better than `content-type` tells.
+    pub mime: Option<MimeHint>,
+    /// Field block for the next response, memory kept from the last one.
+    spare: Headers,
+}
+
+/// What the file handler found out about a response's MIME type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MimeHint {
+    /// Worth compressing.
+    pub compressible: bool,
+    /// Blocks rendering: sent before other types.
+    pub highest_priority: bool,
+}
+
+/// The request line as received.
+#[derive(Debug)]
+pub struct Original {
+    /// Method.
+    pub method: Method,
+    /// Authority; empty if there was none.
+    pub authority: Vec<u8>,
+    /// Path and query.
+    pub target: Vec<u8>,
+}
+
+/// The moments logs and `server-timing` are made from. All on the worker's coarse clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// First octet of the request.
+    pub begun: Instant,
+    /// Head complete.
+    pub head: Option<Instant>,
+    /// Handed to the handlers (the body is complete, or streaming).
+    pub processed: Option<Instant>,
+    /// The wall clock at `processed`, since the Unix epoch.
+    pub processed_at: Duration,
+    /// Response begins.
+    pub response_start: Option<Instant>,
+    /// Response sent, or cut off.
+    pub response_end: Option<Instant>,
+}
+
+/// What was sent, for logs.
+#[derive(Default)]
+pub struct Sent {
+    /// Status sent; `None` if nothing was.
+    pub status: Option<StatusCode>,
+    /// Status as first generated, before filters and error documents.
+    pub first_status: Option<StatusCode>,
+    /// Fields sent.
+    pub headers: Headers,
+    /// Fields before the filters, kept only if a logger wants them.
+    pub unfiltered: Option<Headers>,
+    /// Octets of the encoded head.
+    pub header_bytes: u64,
+    /// Octets of content.
+    pub body_bytes: u64,
+}
+
+impl Exchange {
+    /// A new exchange. Exchanges are kept and used again: see [`Worker::exchange`].
+    #[must_use]
+    pub fn new(worker: Rc<Worker>, site: Rc<LocalSite>, connection: Rc<ConnectionInfo>) -> Self {
+        let timings = Timings::starting(worker.clock.now());
+        Self {
+            request: RequestHead::default(),
+            original: None,
+            body: RequestBody::None,
+            connection,
+            worker,
+            site,
+            route: Route::default(),
+            env: Vec::new(),
+            timings,
+            errors: String::new(),
+            sent: Sent::default(),
+            http1_index: 0,
+            reroutes: (0, 0),
+            delegated: false,
+            request_body_bytes: 0,
+            saved_headers: None,
+            restore: None,
+            mime: None,
+            spare: Headers::new(),
+        }
+    }
+
+    /// Makes the exchange ready for the next request of `connection`; memory is kept.
+    pub fn reset(&mut self, site: &Rc<LocalSite>, connection: &Rc<ConnectionInfo>) {
+        self.request.clear();
+        self.original = None;
+        self.body = RequestBody::None;
+        if !Rc::ptr_eq(&self.connection, connection) {
+            self.connection = Rc::clone(connection);
+        }
+        if !Rc::ptr_eq(&self.site, site) {
+            self.site = Rc::clone(site);
+        }
+        self.route = Route::default();
+        self.env.clear();
+        self.errors.clear();
+        let mut spare = std::mem::take(&mut self.sent.headers);
+        spare.clear();
+        self.spare = spare;
+        self.sent = Sent::default();
+        self.http1_index = 0;
+        self.reroutes = (0, 0);
+        self.delegated = false;
+        self.request_body_bytes = 0;
+        self.saved_headers = None;
+        self.restore = None;
+        self.mime = None;
+    }
+
+    /// An empty field block for the response, with memory kept from earlier ones.
+    #[must_use]
+    pub fn headers(&mut self) -> Headers {
+        let mut headers = std::mem::take(&mut self.spare);
+        headers.clear();
+        headers
+    }
+
+    /// Method the client used, whatever internal redirects made of it.
+    #[must_use]
+    pub fn original_method(&self) -> &Method {
+        self.original
+            .as_ref()
+            .map_or(&self.request.method, |original| &original.method)
+    }
+
+    /// Authority as received; empty if there was none.
+    #[must_use]
+    pub fn original_authority(&self) -> &[u8] {
+        self.original
+            .as_ref()
+            .map_or_else(|| self.request.authority(), |original| &original.authority)
+    }
+
+    /// Path and query as received.
+    #[must_use]
+    pub fn original_target(&self) -> &[u8] {
+        self.original
+            .as_ref()
+            .map_or_else(|| self.request.target(), |original| &original.target)
+    }
+
+    /// A request variable.
+    #[must_use]
+    pub fn env(&self, name: &str) -> Option<&str> {
+        self.env
+            .iter()
+            .find(|(key, _)| &**key == name)
+            .map(|(_, value)| &**value)
+    }
+
+    /// Sets a request variable.
+    pub fn set_env(&mut self, name: &Arc<str>, value: &Arc<str>) {
+        match self.env.iter_mut().find(|(key, _)| key == name) {
+            Some((_, old)) => *old = Arc::clone(value),
+            None => self.env.push((Arc::clone(name), Arc::clone(value))),
+        }
+    }
+
+    /// Removes a request variable.
+    pub fn unset_env(&mut self, name: &str) {
+        self.env.retain(|(key, _)| &**key != name);
+    }
+
+    /// Notes an error of this request: for `%{error}x`, and for the error log unless
+    /// `error-log.emit-request-errors` is off. `label` names the component.
+    pub fn note_error(&mut self, label: &str, message: &str) {
+        self.errors.push_str(message);
+        if self.site.path(self.route).emit_request_errors {
+            let authority = cut(self.request.authority(), 64);
+            let path = cut(self.request.target(), 32);
+            eprintln!("[{label}] in request:{authority}{path}:{message}");
+        }
+    }
+}
+
+/// At most `limit` octets of `text`, the last three replaced by dots when something is cut off.
+fn cut(text: &[u8], limit: usize) -> String {
+    if text.len() <= limit {
+        return text.escape_ascii().to_string();
+    }
+    format!("{}...", text[..limit - 3].escape_ascii())
+}
+
+impl Timings {
+    /// All that is known when the first octet has come.
+    #[must_use]
+    pub const fn starting(now: Instant) -> Self {
+        Self {
+            begun: now,
+            head: None,
+            processed: None,
+            processed_at: Duration::ZERO,
+            response_start: None,
+            response_end: None,
+        }
+    }
+}
+
+/// The `setenv` and `unsetenv` of one path, outermost level first (H2O compatibility: at each level all
+/// unsets come before the sets).
+#[derive(Clone, Debug, Default)]
+pub struct EnvCommands {
+    levels: Vec<EnvLevel>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct EnvLevel {
+    unset: Vec<Arc<str>>,
+    set: Vec<(Arc<str>, Arc<str>)>,
+}
+
+impl EnvCommands {
+    /// An inner level begins.
+    pub fn push_level(&mut self) {
+        self.levels.push(EnvLevel::default());
+    }
+
+    fn innermost(&mut self) -> &mut EnvLevel {
+        if self.levels.is_empty() {
+            self.push_level();
+        }
+        self.levels
+            .last_mut()
+            .expect("pushed above if there was none")
+    }
+
+    /// Adds a `setenv` to the innermost level.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.innermost().set.push((name.into(), value.into()));
+    }
+
+    /// Adds an `unsetenv` to the innermost level.
+    pub fn unset(&mut self, name: &str) {
+        self.innermost().unset.push(name.into());
+    }
+
+    /// True if there is nothing to apply.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.levels
+            .iter()
+            .all(|level| level.unset.is_empty() && level.set.is_empty())
+    }
+
+    /// Applies the commands to the variables of a request.
+    pub fn apply(&self, exchange: &mut Exchange) {
+        for level in &self.levels {
+            for name in &level.unset {
+                exchange.unset_env(name);
+            }
+            for (name, value) in &level.set {
+                exchange.set_env(name, value);
+            }
+        }
+    }
+}

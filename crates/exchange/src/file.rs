@@ -1,0 +1,223 @@
+//! File content without ever stopping the event loop: what the page cache holds is read at once, the
+//! rest by a small thread pool.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use rustix::io::{IoSliceMut, ReadWriteFlags};
+use tokio::task::JoinHandle;
+
+use crate::body::{BodyError, BodySource};
+
+/// Largest piece read on the thread pool at once.
+const COLD_READ: usize = 256 * 1024;
+
+/// An open file, shared by the exchanges that send from it.
+#[derive(Debug)]
+pub struct OpenFile {
+    fd: OwnedFd,
+}
+
+impl OpenFile {
+    /// Takes over an open descriptor.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { fd })
+    }
+
+    /// Reads what the page cache holds at `offset`. Returns 0 at the end of the file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if the disk would have to be waited for; else the system's error.
+    pub fn read_cached(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut slices = [IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read),
+            // The file system does not know RWF_NOWAIT: go through the pool.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads at `offset`, waiting for the disk. Only for the thread pool and for start-up.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn read_blocking(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::pread(&self.fd, &mut *buffer, offset) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return other.map_err(Into::into),
+            }
+        }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Part of a file.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: Arc<OpenFile>,
+    /// First octet.
+    pub offset: u64,
+    /// Number of octets. A file found to be shorter ends the response as an error.
+    pub len: u64,
+}
+
+/// Reads a [`FileRange`] piece by piece.
+pub struct FileReader {
+    range: FileRange,
+    cold: Option<JoinHandle<io::Result<Vec<u8>>>>,
+    /// Read by the pool, not handed on yet.
+    ready: Bytes,
+}
+
+impl FileReader {
+    /// A reader at the start of the range.
+    #[must_use]
+    pub const fn new(range: FileRange) -> Self {
+        Self {
+            range,
+            cold: None,
+            ready: Bytes::new(),
+        }
+    }
+
+    /// What has not been handed on yet.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.range.len + self.ready.len() as u64
+    }
+
+    /// The part of the range not read yet, if nothing is held back or being read: what `sendfile` may take.
+    #[must_use]
+    pub fn unread(&self) -> Option<&FileRange> {
+        (self.cold.is_none() && self.ready.is_empty()).then_some(&self.range)
+    }
+
+    /// Notes that `len` octets of [`FileReader::unread`] have been sent by other means.
+    pub fn skip(&mut self, len: u64) {
+        let len = len.min(self.range.len);
+        self.range.offset += len;
+        self.range.len -= len;
+    }
+
+    /// Brings the next octets into the page cache on the thread pool; ready when that is done.
+    ///
+    /// # Errors
+    /// As [`FileReader::poll_read`].
+    pub fn poll_warm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if self.ready.is_empty() {
+            self.ready = match self.poll_cold(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(ready) => ready?,
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads into `buffer`; 0 only at the end of the range or for an empty buffer.
+    ///
+    /// # Errors
+    /// [`BodyError::Local`] with `UnexpectedEof` if the file has become shorter than the range.
+    pub fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Result<usize, BodyError>> {
+        if self.remaining() == 0 || buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        if self.ready.is_empty() && self.cold.is_none() {
+            let want = buffer
+                .len()
+                .min(usize::try_from(self.range.len).unwrap_or(usize::MAX));
+            match self
+                .range
+                .file
+                .read_cached(self.range.offset, &mut buffer[..want])
+            {
+                Ok(0) => return Poll::Ready(Err(shrunk())),
+                Ok(read) => {
+                    self.skip(read as u64);
+                    return Poll::Ready(Ok(read));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(BodyError::Local(error))),
+            }
+        }
+        if self.poll_warm(context)?.is_pending() {
+            return Poll::Pending;
+        }
+        let piece = self.ready.split_to(self.ready.len().min(buffer.len()));
+        buffer[..piece.len()].copy_from_slice(&piece);
+        Poll::Ready(Ok(piece.len()))
+    }
+
+    fn poll_cold(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
+        let task = self.cold.get_or_insert_with(|| {
+            let FileRange { file, offset, len } = self.range.clone();
+            let len = COLD_READ.min(usize::try_from(len).unwrap_or(usize::MAX));
+            tokio::task::spawn_blocking(move || {
+                let mut buffer = vec![0; len];
+                let read = file.read_blocking(offset, &mut buffer)?;
+                buffer.truncate(read);
+                Ok(buffer)
+            })
+        });
+        let result = match Pin::new(task).poll(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(result) => result,
+        };
+        self.cold = None;
+        let buffer = result
+            .map_err(io::Error::other)
+            .and_then(|read| read)
+            .map_err(BodyError::Local)?;
+        if buffer.is_empty() {
+            return Poll::Ready(Err(shrunk()));
+        }
+        self.skip(buffer.len() as u64);
+        Poll::Ready(Ok(buffer.into()))
+    }
+}
+
+fn shrunk() -> BodyError {
+    BodyError::Local(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the file became shorter while it was being sent",
+    ))
+}
+
+impl BodySource for FileReader {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.remaining() == 0 {
+            return Poll::Ready(None);
+        }
+        let mut buffer = vec![0; max.min(COLD_READ)];
+        self.poll_read(context, &mut buffer).map(|result| {
+            Some(result.map(|read| {
+                buffer.truncate(read);
+                buffer.into()
+            }))
+        })
+    }
+}

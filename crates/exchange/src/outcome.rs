@@ -1,0 +1,161 @@
+//! What handlers and filters return.
+
+use std::borrow::Cow;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use h2o_http::{Headers, Known, Method, StatusCode};
+
+use crate::{Body, Exchange};
+
+/// A boxed future that stays on its worker.
+pub type LocalBoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// All that can follow when a handler is asked.
+pub enum Outcome {
+    /// The next handler of the path is asked.
+    Declined,
+    /// Answered without waiting.
+    Done(Response),
+    /// Will be answered; polled by the connection that owns the exchange.
+    Later(LocalBoxFuture<Self>),
+    /// The request is run again at another place of the site.
+    Reroute(Reroute),
+}
+
+/// The final response of a handler.
+pub struct Response {
+    /// The status code.
+    pub status: StatusCode,
+    /// The reason phrase; `None` for the code's own.
+    pub reason: Option<Cow<'static, str>>,
+    /// The fields, without `content-length`, `connection`, `transfer-encoding` and `server`.
+    pub headers: Headers,
+    /// Length of the content, if known. Sent also where no content is (HEAD).
+    pub length: Option<u64>,
+    /// The content. Engines drop it where the request or the status forbids it.
+    pub body: Body,
+}
+
+impl Response {
+    /// A response with this body, its length as far as the body knows it.
+    #[must_use]
+    pub fn new(status: StatusCode, headers: Headers, body: Body) -> Self {
+        Self {
+            status,
+            reason: None,
+            headers,
+            length: body.len(),
+            body,
+        }
+    }
+
+    /// The reason phrase that will be sent.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or(self.status.reason())
+    }
+
+    /// A generated error: a short plain text (H2O compatibility).
+    #[must_use]
+    pub fn error(status: StatusCode, reason: &'static str, text: &str) -> Self {
+        let mut headers = Headers::new();
+        headers.push(Known::ContentType, b"text/plain; charset=utf-8");
+        let mut response = Self::new(
+            status,
+            headers,
+            Body::Bytes(Bytes::copy_from_slice(text.as_bytes())),
+        );
+        response.reason = Some(Cow::Borrowed(reason));
+        response
+    }
+
+    /// The answer when no handler took the request (H2O compatibility).
+    #[must_use]
+    pub fn not_found() -> Self {
+        Self::error(StatusCode::NOT_FOUND, "File Not Found", "not found")
+    }
+
+    /// A redirect to `url` with a small page (H2O compatibility).
+    #[must_use]
+    pub fn redirect(status: StatusCode, reason: &'static str, url: &[u8]) -> Self {
+        let mut page =
+            b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"".to_vec();
+        h2o_http::escape::html(url, &mut page);
+        page.extend_from_slice(b"\">here</A>");
+        let mut headers = Headers::new();
+        headers.push(Known::Location, url);
+        headers.push(Known::ContentType, b"text/html; charset=utf-8");
+        let mut response = Self::new(status, headers, Body::Bytes(page.into()));
+        response.reason = Some(Cow::Borrowed(reason));
+        response
+    }
+}
+
+/// Which limit an internal redirect counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RerouteKind {
+    /// Another resource is fetched in place of this one (`max-delegations`).
+    Delegation,
+    /// The request is handed on (`max-reprocesses`).
+    Reprocess,
+}
+
+/// Applied to the final response of a rerouted request before its filters run.
+pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
+
+/// An order to run the request again at another place.
+pub struct Reroute {
+    /// What it counts as.
+    pub kind: RerouteKind,
+    /// The method from now on.
+    pub method: Method,
+    /// Absolute URL, absolute path, or path relative to the current one.
+    pub url: Vec<u8>,
+    /// False: the request body is dropped.
+    pub keep_body: bool,
+    /// True: the request's fields are put aside while the other resource is fetched (error documents).
+    pub without_fields: bool,
+    /// Applied to the final response before its filters run.
+    pub restore: Option<Restore>,
+    /// Status and body of the answer if `url` leads nowhere on this server.
+    pub unresolved: fn() -> Response,
+}
+
+/// Answers requests. Built once from the configuration and shared by all workers; what a worker keeps
+/// for itself is in [`crate::Worker::local`].
+pub trait Handler: Send + Sync {
+    /// Takes or declines a request. Must not wait.
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome;
+
+    /// True if the handler pulls a request body that is still arriving. Asked of the first handler of a
+    /// path only; for others the body is collected first.
+    fn streams_request_body(&self) -> bool {
+        false
+    }
+}
+
+/// All that can follow when a filter has seen a response.
+pub enum Filtered {
+    /// The next filter is asked.
+    Continue,
+    /// The response is dropped and the request run again; the remaining filters do not see it.
+    Reroute(Reroute),
+}
+
+/// Edits responses.
+pub trait Filter: Send + Sync {
+    /// Sees the head once, in the fixed order of filters, and may wrap the body.
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered;
+}
+
+/// Writes a line about an exchange that is over.
+pub trait Logger: Send + Sync {
+    /// Called once, when the response has been sent or cut off.
+    fn log(&self, exchange: &Exchange);
+
+    /// True if the fields as they were before the filters are to be kept for [`Logger::log`].
+    fn wants_unfiltered_headers(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,146 @@
+//! Request bodies: collected before a handler runs, or pulled by a handler that can stream.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::body::BodyError;
+use crate::file::FileRange;
+
+/// The content of a request, as its handler sees it.
+#[derive(Clone, Default)]
+pub enum RequestBody {
+    /// The request has none.
+    #[default]
+    None,
+    /// Complete, in memory.
+    Bytes(Bytes),
+    /// Complete, in an unlinked temporary file (bodies above `temp-buffer-threshold`).
+    File(FileRange),
+    /// Arriving; pulled by the handler.
+    Stream(Rc<BodyPipe>),
+}
+
+/// A body on its way from the connection to the handler. Holds at most what the connection put in
+/// before it saw that the pipe is full, so a handler that does not pull costs one buffer.
+#[derive(Default)]
+pub struct BodyPipe {
+    inner: RefCell<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    queue: VecDeque<Bytes>,
+    queued: usize,
+    end: Option<Result<(), String>>,
+    abandoned: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl BodyPipe {
+    /// Octets a pipe takes before it says it is full.
+    pub const CAPACITY: usize = 64 * 1024;
+
+    /// The next piece; `None` at the end. Called by the handler.
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(piece) = inner.queue.pop_front() {
+            inner.queued -= piece.len();
+            if let Some(writer) = inner.writer.take() {
+                writer.wake();
+            }
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match &inner.end {
+            Some(Ok(())) => Poll::Ready(None),
+            Some(Err(text)) => Poll::Ready(Some(Err(BodyError::Failed(text.clone())))),
+            None => {
+                inner.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The handler does not want the rest.
+    pub fn abandon(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.abandoned = true;
+        inner.queue.clear();
+        inner.queued = 0;
+        if let Some(writer) = inner.writer.take() {
+            writer.wake();
+        }
+    }
+
+    /// True once the handler has said that it does not want the rest.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.inner.borrow().abandoned
+    }
+
+    /// Room for another piece? Otherwise the caller is woken when there is. Called by the connection.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<usize> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.abandoned {
+            return Poll::Ready(Self::CAPACITY);
+        }
+        match Self::CAPACITY.saturating_sub(inner.queued) {
+            0 => {
+                inner.writer = Some(context.waker().clone());
+                Poll::Pending
+            }
+            room => Poll::Ready(room),
+        }
+    }
+
+    /// Hands a piece to the handler.
+    pub fn push(&self, piece: Bytes) {
+        let mut inner = self.inner.borrow_mut();
+        if inner.abandoned || piece.is_empty() {
+            return;
+        }
+        inner.queued += piece.len();
+        inner.queue.push_back(piece);
+        if let Some(reader) = inner.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// The body ended, well or with an error. The first call counts.
+    pub fn finish(&self, result: Result<(), String>) {
+        let mut inner = self.inner.borrow_mut();
+        inner.end.get_or_insert(result);
+        if let Some(reader) = inner.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipe_is_full_at_its_capacity_and_delivers_in_order() {
+        let pipe = BodyPipe::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pipe.poll_next(&mut context).is_pending());
+        pipe.push(Bytes::from(vec![1; BodyPipe::CAPACITY]));
+        assert!(pipe.poll_room(&mut context).is_pending());
+        let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) else {
+            panic!("a piece was pushed")
+        };
+        assert_eq!(piece.len(), BodyPipe::CAPACITY);
+        assert_eq!(
+            pipe.poll_room(&mut context),
+            Poll::Ready(BodyPipe::CAPACITY)
+        );
+        pipe.finish(Ok(()));
+        pipe.finish(Err("late".into()));
+        assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,151 @@
+//! What directives edit while a configuration is read.
+
+use std::sync::Arc;
+
+use h2o_config::{Error, Level, Node, Registry};
+
+use crate::{Bag, EnvCommands, Filter, Handler, HostName, Logger, PathRoute, Setting};
+
+/// Makes a filter from the final settings of a path; `None` if it does not apply there.
+pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
+
+/// The built features: every directive, and the filters in their fixed order.
+pub struct Features {
+    /// The directives.
+    pub registry: Registry<Scope>,
+    /// Asked in this order for each path.
+    pub filters: Vec<FilterFactory>,
+}
+
+/// Something to be opened when the whole configuration is known to be good: log files, pipes.
+pub trait Resource: Send + Sync {
+    /// Opens it, with the rights of the starting user.
+    ///
+    /// # Errors
+    /// The text to show.
+    fn open(&self) -> Result<(), String>;
+}
+
+/// The resources of a configuration, in order.
+#[derive(Clone, Default)]
+pub struct Resources(pub Vec<Arc<dyn Resource>>);
+
+/// One level of the configuration being read. Inner levels begin with a copy of the outer settings;
+/// what is collected for the whole site goes through all levels.
+pub struct Scope {
+    /// The features, for directives that hold other directives.
+    pub features: Arc<Features>,
+    /// Where we are.
+    pub level: Level,
+    /// The host entry we are in.
+    pub host: Option<HostName>,
+    /// The path key we are in.
+    pub path: Option<Box<str>>,
+    /// Inherited settings, one value per feature.
+    pub settings: Bag,
+    /// Values collected over all levels.
+    pub shared: Bag,
+    /// `setenv` and `unsetenv`, inherited.
+    pub env: EnvCommands,
+    /// Access logs, inherited and added to.
+    pub loggers: Vec<Arc<dyn Logger>>,
+    /// Handlers of this path or extension, in order.
+    pub handlers: Vec<Box<dyn Handler>>,
+    /// `error-log.emit-request-errors`, inherited.
+    pub emit_request_errors: bool,
+    /// Text to show that does not stop the load.
+    pub warnings: Vec<String>,
+}
+
+impl Scope {
+    /// The global level.
+    #[must_use]
+    pub fn new(features: Arc<Features>) -> Self {
+        Self {
+            features,
+            level: Level::Global,
+            host: None,
+            path: None,
+            settings: Bag::default(),
+            shared: Bag::default(),
+            env: EnvCommands::default(),
+            loggers: Vec::new(),
+            handlers: Vec::new(),
+            emit_request_errors: true,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The inherited value of a feature, to be changed for this level and those inside.
+    pub fn edit<T: Setting>(&mut self) -> &mut T {
+        self.settings.edit()
+    }
+
+    /// Runs `read` one level further in and returns what it returns, with the inner scope's handlers,
+    /// settings and so on available to it.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn enter<R>(
+        &mut self,
+        level: Level,
+        read: impl FnOnce(&mut Self) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut inner = Self {
+            features: Arc::clone(&self.features),
+            level,
+            host: self.host.clone(),
+            path: self.path.clone(),
+            settings: self.settings.clone(),
+            shared: std::mem::take(&mut self.shared),
+            env: self.env.clone(),
+            loggers: self.loggers.clone(),
+            handlers: Vec::new(),
+            emit_request_errors: self.emit_request_errors,
+            warnings: std::mem::take(&mut self.warnings),
+        };
+        inner.env.push_level();
+        let result = read(&mut inner);
+        self.shared = inner.shared;
+        self.warnings = inner.warnings;
+        result
+    }
+
+    /// Executes the directives of `mapping` at this level.
+    ///
+    /// # Errors
+    /// The first error of the configuration.
+    pub fn run(&mut self, mapping: &Node) -> Result<(), Error> {
+        let features = Arc::clone(&self.features);
+        match self.level {
+            Level::Path => features.registry.run_path(mapping, self),
+            Level::Global | Level::Host | Level::Extension => {
+                features.registry.run(self.level, mapping, self)
+            }
+        }
+    }
+
+    /// Makes the route of this scope from its final settings.
+    #[must_use]
+    pub fn build_path(&mut self, path: &str) -> PathRoute {
+        let filters = self
+            .features
+            .filters
+            .iter()
+            .filter_map(|factory| factory(self))
+            .collect();
+        PathRoute {
+            path: path.into(),
+            handlers: std::mem::take(&mut self.handlers),
+            filters,
+            keep_unfiltered: self
+                .loggers
+                .iter()
+                .any(|logger| logger.wants_unfiltered_headers()),
+            loggers: self.loggers.clone(),
+            env: (!self.env.is_empty()).then(|| self.env.clone()),
+            emit_request_errors: self.emit_request_errors,
+            settings: self.settings.clone(),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A checked configuration: an immutable value that exchanges keep a hold on until they end.
+
+use std::sync::Arc;
+
+use h2o_http::{Scheme, authority};
+
+use crate::{Bag, EnvCommands, Filter, Handler, Logger};
+
+/// Everything that was configured. Built by [`crate::Scope`]; never changed afterwards.
+pub struct Site {
+    /// Host entries in file order.
+    pub hosts: Vec<Host>,
+    /// Settings of the global level, one value per feature.
+    pub settings: Bag,
+    /// Values that features collected over all levels (listeners, log targets, ...).
+    pub shared: Bag,
+    /// Taken when a request is answered without any host: no handlers, filters or loggers.
+    pub nowhere: Host,
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        let nowhere = Host {
+            paths: vec![PathRoute::default()],
+            ..Host::default()
+        };
+        Self {
+            hosts: Vec::new(),
+            settings: Bag::default(),
+            shared: Bag::default(),
+            nowhere,
+        }
+    }
+}
+
+/// A worker's own hold on a [`Site`], counted without atomic operations: exchanges take and drop one.
+#[derive(Clone, Default)]
+pub struct LocalSite(pub Arc<Site>);
+
+impl std::ops::Deref for LocalSite {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.0
+    }
+}
+
+/// Index of a host and a path of a [`Site`]. The default leads nowhere: 404, nothing logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    host: u32,
+    path: u32,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self {
+            host: u32::MAX,
+            path: u32::MAX,
+        }
+    }
+}
+
+/// The key of a host entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostName {
+    /// Lower case; `*` or `*.suffix` for wildcards; IPv6 literals keep their brackets.
+    pub name: Box<str>,
+    /// The port, if the key has one.
+    pub port: Option<u16>,
+}
+
+impl HostName {
+    /// True if this entry answers for `host` (any letter case) at `port` under `scheme`
+    /// (H2O compatibility, see the manual on host selection).
+    #[must_use]
+    pub fn matches(&self, host: &[u8], port: Option<u16>, scheme: Scheme) -> bool {
+        let port = port.unwrap_or(scheme.default_port());
+        if self.port.unwrap_or(scheme.default_port()) != port {
+            return false;
+        }
+        self.matches_name(host)
+    }
+
+    /// As [`HostName::matches`], the port left aside.
+    #[must_use]
+    pub fn matches_name(&self, host: &[u8]) -> bool {
+        match self.name.as_bytes() {
+            b"*" => true,
+            [b'*', suffix @ ..] => {
+                host.len() > suffix.len()
+                    && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix)
+            }
+            name => name.eq_ignore_ascii_case(host),
+        }
+    }
+
+    /// `name[:port]`, as logs show it.
+    #[must_use]
+    pub fn to_authority(&self) -> String {
+        self.port.map_or_else(
+            || self.name.to_string(),
+            |port| format!("{}:{port}", self.name),
+        )
+    }
+}
+
+/// One host entry.
+#[derive(Default)]
+pub struct Host {
+    /// Its key.
+    pub name: HostName,
+    /// `name[:port]` as configured, lower case, for logs.
+    pub authority: Box<str>,
+    /// Never the fallback for a name that matches no entry.
+    pub strict: bool,
+    /// Its paths, longest first, equal lengths in file order. The last entry is the one for "no path matched".
+    pub paths: Vec<PathRoute>,
+}
+
+/// One path of a host with everything that happens to a request there.
+#[derive(Default)]
+pub struct PathRoute {
+    /// The key; empty for the entry taken when no path matches.
+    pub path: Box<str>,
+    /// Asked in order.
+    pub handlers: Vec<Box<dyn Handler>>,
+    /// Applied in order.
+    pub filters: Vec<Box<dyn Filter>>,
+    /// Written to when the exchange is over.
+    pub loggers: Vec<Arc<dyn Logger>>,
+    /// True if a logger wants the fields as they were before the filters.
+    pub keep_unfiltered: bool,
+    /// Applied on entering the path; `None` if there is nothing to apply.
+    pub env: Option<EnvCommands>,
+    /// `error-log.emit-request-errors`.
+    pub emit_request_errors: bool,
+    /// Final settings of the path, for features that need them while serving.
+    pub settings: Bag,
+}
+
+impl PathRoute {
+    /// True if `path` (normalised) belongs under this key: the key is a prefix that ends at a slash.
+    #[must_use]
+    pub fn matches(&self, path: &[u8]) -> bool {
+        let key = self.path.as_bytes();
+        path.starts_with(key)
+            && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
+    }
+
+    /// The part of `path` behind the configured key.
+    #[must_use]
+    pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        path.get(self.path.len()..).unwrap_or_default()
+    }
+}
+
+impl Site {
+    /// The host of a route.
+    #[must_use]
+    pub fn host(&self, route: Route) -> &Host {
+        self.hosts.get(route.host as usize).unwrap_or(&self.nowhere)
+    }
+
+    /// The path of a route.
+    #[must_use]
+    pub fn path(&self, route: Route) -> &PathRoute {
+        let host = self.host(route);
+        host.paths
+            .get(route.path as usize)
+            .unwrap_or_else(|| &self.nowhere.paths[0])
+    }
+
+    /// Chooses among `attached` (indices into `hosts`, in order of mention) for an authority, or `None` if
+    /// every host is strict and none matches (H2O compatibility: file order, first match wins; a single
+    /// host is taken without comparing names unless it is strict).
+    #[must_use]
+    pub fn select_host(&self, attached: &[u32], authority: &[u8], scheme: Scheme) -> Option<u32> {
+        if let [only] = attached
+            && !self.hosts[*only as usize].strict
+        {
+            return Some(*only);
+        }
+        if let Some((host, port)) = authority::split(authority) {
+            let found = attached
+                .iter()
+                .find(|&&index| self.hosts[index as usize].name.matches(host, port, scheme));
+            if found.is_some() {
+                return found.copied();
+            }
+        }
+        attached
+            .iter()
+            .find(|&&index| !self.hosts[index as usize].strict)
+            .copied()
+    }
+
+    /// The route for a normalised path under a host: the longest key that matches, else the host's
+    /// entry for "no path matched".
+    #[must_use]
+    pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
+        let paths = &self.hosts[host as usize].paths;
+        let last = paths.len().saturating_sub(1);
+        let found = paths[..last]
+            .iter()
+            .position(|entry| entry.matches(path))
+            .unwrap_or(last);
+        Route {
+            host,
+            path: u32::try_from(found).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(names: &[(&str, Option<u16>, bool)]) -> Site {
+        let hosts = names.iter().map(|(name, port, strict)| Host {
+            name: HostName {
+                name: (*name).into(),
+                port: *port,
+            },
+            strict: *strict,
+            ..Host::default()
+        });
+        Site {
+            hosts: hosts.collect(),
+            ..Site::default()
+        }
+    }
+
+    #[test]
+    fn hosts_are_chosen_in_file_order_with_ports_of_the_scheme() {
+        let site = site(&[
+            ("default", None, false),
+            ("*.example.com", None, false),
+            ("a.example.com", None, false),
+            ("b.test", Some(8080), false),
+        ]);
+        let all = [0, 1, 2, 3];
+        let cases: &[(&str, Scheme, u32)] = &[
+            ("a.example.com", Scheme::Http, 1),
+            ("A.EXAMPLE.com:80", Scheme::Http, 1),
+            ("a.example.com:443", Scheme::Https, 1),
+            ("a.example.com:8080", Scheme::Http, 0),
+            ("x.y.example.com", Scheme::Http, 1),
+            (".example.com", Scheme::Http, 0),
+            ("b.test", Scheme::Http, 0),
+            ("b.test:8080", Scheme::Http, 3),
+            ("", Scheme::Http, 0),
+            ("bad host", Scheme::Http, 0),
+        ];
+        for (authority, scheme, want) in cases {
+            assert_eq!(
+                site.select_host(&all, authority.as_bytes(), *scheme),
+                Some(*want),
+                "{authority}"
+            );
+        }
+        assert_eq!(site.select_host(&[3], b"anything", Scheme::Http), Some(3));
+    }
+
+    #[test]
+    fn strict_hosts_are_no_fallback() {
+        let site = site(&[("a.test", None, true), ("b.test", None, true)]);
+        assert_eq!(site.select_host(&[0, 1], b"b.test", Scheme::Http), Some(1));
+        assert_eq!(site.select_host(&[0, 1], b"c.test", Scheme::Http), None);
+        assert_eq!(site.select_host(&[0], b"a.test", Scheme::Http), Some(0));
+        assert_eq!(site.select_host(&[0], b"c.test", Scheme::Http), None);
+    }
+
+    #[test]
+    fn paths_match_at_slashes_and_the_longest_wins() {
+        let entry = |path: &str| PathRoute {
+            path: path.into(),
+            ..PathRoute::default()
+        };
+        let host = Host {
+            paths: vec![
+                entry("/doc/a"),
+                entry("/doc/"),
+                entry("/doc"),
+                entry("/"),
+                entry(""),
+            ],
+            ..Host::default()
+        };
+        let site = Site {
+            hosts: vec![host],
+            ..Site::default()
+        };
+        for (path, want) in [
+            ("/doc", "/doc"),
+            ("/doc/", "/doc/"),
+            ("/doc/x", "/doc/"),
+            ("/doc/a", "/doc/a"),
+            ("/doc/ab", "/doc/"),
+            ("/document", "/"),
+        ] {
+            assert_eq!(
+                &*site.path(site.select_path(0, path.as_bytes())).path,
+                want,
+                "{path}"
+            );
+        }
+    }
+}

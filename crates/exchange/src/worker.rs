@@ -1,0 +1,182 @@
+//! What belongs to one worker: clock, counters, kept exchanges, and whatever features keep per worker.
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, Transport};
+
+/// An exchange of this worker. Free ones wait for the next request; all can be listed.
+pub type ExchangeRef = Rc<RefCell<Exchange>>;
+
+/// Work sent to a worker from another thread.
+pub type Mail = Box<dyn FnOnce(&Rc<Worker>) + Send>;
+
+/// Free exchanges kept; more are given back to the allocator.
+const KEPT_EXCHANGES: usize = 128;
+/// A kept exchange holds on to no more than this much per field block.
+const KEPT_HEADERS: usize = 16 * 1024;
+
+/// What other threads may know of a worker.
+pub struct WorkerHandle {
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// Its mailbox.
+    pub mail: UnboundedSender<Mail>,
+}
+
+/// What all workers of the process share; nothing of it is written on a request's path.
+pub struct Shared {
+    /// Wall clock at start, since the Unix epoch.
+    pub started: Duration,
+    /// Generation under a supervisor.
+    pub generation: Option<u64>,
+    /// Connections open now.
+    pub connections: AtomicUsize,
+    /// `max-connections`.
+    pub max_connections: usize,
+    /// `soft-connection-limit`.
+    pub soft_connection_limit: usize,
+    /// `soft-connection-limit.min-age`.
+    pub soft_connection_min_age: Duration,
+    /// Number of listening sockets.
+    pub listeners: usize,
+    /// The workers, set when all have started.
+    pub workers: OnceLock<Vec<WorkerHandle>>,
+}
+
+impl Shared {
+    /// Connections open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+}
+
+/// One worker. Never leaves its thread.
+pub struct Worker {
+    /// Number of the worker, from 0.
+    pub index: usize,
+    /// Its clock.
+    pub clock: Clock,
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+    /// True once the process is to end: responses announce the end of their connection.
+    pub shutting_down: Cell<bool>,
+    locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
+    free: RefCell<Vec<ExchangeRef>>,
+    busy: RefCell<Vec<ExchangeRef>>,
+    /// Held by free exchanges in place of a connection and a site, which can then be let go.
+    nobody: Rc<ConnectionInfo>,
+    nowhere: Rc<LocalSite>,
+}
+
+struct NoTransport;
+
+impl Transport for NoTransport {
+    fn local_address(&self) -> Option<Address> {
+        None
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Worker {
+    /// A worker with nothing to do yet.
+    #[must_use]
+    pub fn new(index: usize, counters: Arc<Counters>, shared: Arc<Shared>) -> Rc<Self> {
+        let clock = Clock::default();
+        let nobody = ConnectionInfo {
+            id: 0,
+            peer: Address::Unix,
+            accepted: clock.now(),
+            tls: None,
+            transport: Rc::new(NoTransport),
+            listener: 0,
+        };
+        Rc::new(Self {
+            index,
+            clock,
+            counters,
+            shared,
+            shutting_down: Cell::new(false),
+            locals: RefCell::default(),
+            free: RefCell::default(),
+            busy: RefCell::default(),
+            nobody: Rc::new(nobody),
+            nowhere: Rc::default(),
+        })
+    }
+
+    /// The value of type `T` that a feature keeps on this worker, made on first use.
+    pub fn local<T: Default + 'static>(&self) -> Rc<T> {
+        let mut locals = self.locals.borrow_mut();
+        let value = locals
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Rc::new(T::default()));
+        Rc::clone(value)
+            .downcast()
+            .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
+    }
+
+    /// An exchange for a request that begins on `connection`.
+    pub fn exchange(
+        self: &Rc<Self>,
+        site: &Rc<LocalSite>,
+        connection: &Rc<ConnectionInfo>,
+    ) -> ExchangeRef {
+        let exchange = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            Rc::new(RefCell::new(Exchange::new(
+                Rc::clone(self),
+                Rc::clone(site),
+                Rc::clone(connection),
+            )))
+        });
+        exchange.borrow_mut().reset(site, connection);
+        self.busy.borrow_mut().push(Rc::clone(&exchange));
+        exchange
+    }
+
+    /// Takes an exchange back when its log line is written.
+    pub fn release(&self, exchange: ExchangeRef) {
+        let mut busy = self.busy.borrow_mut();
+        // Busy exchanges are few per worker and mostly end in the order they began.
+        if let Some(at) = busy.iter().rposition(|other| Rc::ptr_eq(other, &exchange)) {
+            busy.swap_remove(at);
+        }
+        let mut free = self.free.borrow_mut();
+        if free.len() < KEPT_EXCHANGES {
+            if let Ok(mut kept) = exchange.try_borrow_mut() {
+                kept.request.headers.shrink(KEPT_HEADERS);
+                kept.sent.headers.shrink(KEPT_HEADERS);
+                kept.body = crate::RequestBody::None;
+                kept.connection = Rc::clone(&self.nobody);
+                kept.site = Rc::clone(&self.nowhere);
+                kept.restore = None;
+                kept.sent.unfiltered = None;
+            }
+            free.push(exchange);
+        }
+    }
+
+    /// Calls `see` for every request in flight on this worker that is not being worked on right now.
+    pub fn each_live(&self, mut see: impl FnMut(&Exchange)) {
+        for exchange in self.busy.borrow().iter() {
+            if let Ok(exchange) = exchange.try_borrow() {
+                see(&exchange);
+            }
+        }
+    }
+}

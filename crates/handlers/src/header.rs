@@ -1,0 +1,10 @@
+//! To be filled.
+
+use h2o_config::Directive;
+use h2o_exchange::Scope;
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[];
+
+pub(crate) fn filter(_: &Scope) -> Option<Box<dyn h2o_exchange::Filter>> {
+    None
+}
