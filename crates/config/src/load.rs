@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::merge::MAX_MERGED;
 use crate::node::{Node, Pos, Value};
 use crate::resolve::{Document, Resolved, resolve};
 use crate::source::Source;
@@ -145,6 +146,15 @@ impl Loader<'_> {
         let mut documents = Vec::with_capacity(paths.len());
         for path in paths {
             documents.extend(self.include(&path, pos)?);
+        }
+        // The entries are copied once more for each pattern that matches their file.
+        let sizes = documents.iter().map(|document| document.root.size);
+        self.merged = sizes.fold(self.merged, usize::saturating_add);
+        if self.merged > MAX_MERGED {
+            return Err(Error::tag(
+                pos.clone(),
+                format!("more than {MAX_MERGED} entries are merged"),
+            ));
         }
         concatenate(&documents, pos).ok_or_else(|| {
             Error::tag(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::node::Pos;
 use crate::resolve::Document;
-use crate::yaml::{EventKind, Parser, Problem, Properties};
+use crate::yaml::{Event, EventKind, Parser, Properties};
 
 /// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our own
 /// recursion, and that of whoever walks the tree, within the stack.
@@ -54,70 +54,124 @@ pub(crate) fn parse(
     input: &[u8],
     included_from: Option<&Pos>,
 ) -> Result<Option<Tree>, Error> {
-    let mut parser = Parser::new(input);
-    let mut open: Vec<Collection> = Vec::new();
-    loop {
-        let event = parser
-            .poll_event()
-            .map_err(|problem| refuse(file, included_from, problem))?;
-        let pos = Pos::new(
-            file.clone(),
-            event.line.saturating_add(1),
-            event.column.saturating_add(1),
-        );
-        let node = match event.kind {
-            EventKind::Started => continue,
-            EventKind::Finished => return Ok(None),
-            EventKind::SequenceStart(_) | EventKind::MappingStart(_) if open.len() >= MAX_DEPTH => {
-                let message = format!("nested deeper than {MAX_DEPTH} levels");
-                return Err(Error::load(pos, included_from.cloned(), message));
-            }
-            EventKind::SequenceStart(properties) => {
-                open.push(Collection {
-                    is_mapping: false,
-                    items: Vec::new(),
-                    properties,
+    let mut reader = Reader {
+        parser: Parser::new(input),
+        file,
+        included_from,
+    };
+    let Some(root) = reader.root()? else {
+        return Ok(None);
+    };
+    reader.end()?;
+    Ok(Some(root))
+}
+
+struct Reader<'a> {
+    parser: Parser<'a>,
+    file: &'a Arc<str>,
+    included_from: Option<&'a Pos>,
+}
+
+impl Reader<'_> {
+    fn root(&mut self) -> Result<Option<Tree>, Error> {
+        let mut open: Vec<Collection> = Vec::new();
+        loop {
+            let event = self.poll_event()?;
+            let pos = self.pos(event.line, event.column);
+            let node = match event.kind {
+                EventKind::Started => continue,
+                EventKind::DocumentEnd { .. } | EventKind::StreamEnd => return Ok(None),
+                EventKind::SequenceStart(_) | EventKind::MappingStart(_)
+                    if open.len() >= MAX_DEPTH =>
+                {
+                    let message = format!("nested deeper than {MAX_DEPTH} levels");
+                    return Err(Error::load(pos, self.included_from.cloned(), message));
+                }
+                EventKind::SequenceStart(properties) => {
+                    open.push(Collection {
+                        is_mapping: false,
+                        items: Vec::new(),
+                        properties,
+                        pos,
+                    });
+                    continue;
+                }
+                EventKind::MappingStart(properties) => {
+                    open.push(Collection {
+                        is_mapping: true,
+                        items: Vec::new(),
+                        properties,
+                        pos,
+                    });
+                    continue;
+                }
+                EventKind::End => match open.pop() {
+                    Some(collection) => collection.finish(),
+                    None => continue,
+                },
+                EventKind::Alias(name) => Tree {
+                    content: Content::Alias(name.into()),
+                    anchor: None,
+                    tag: None,
                     pos,
-                });
-                continue;
-            }
-            EventKind::MappingStart(properties) => {
-                open.push(Collection {
-                    is_mapping: true,
-                    items: Vec::new(),
+                },
+                EventKind::Scalar {
                     properties,
-                    pos,
-                });
-                continue;
+                    text,
+                    block,
+                } => {
+                    // Line numbers of scripts written as block scalars are those of their text.
+                    let pos = if block {
+                        self.pos(event.line.saturating_add(1), 0)
+                    } else {
+                        pos
+                    };
+                    Tree::new(Content::Scalar(text.into()), properties, pos)
+                }
+            };
+            match open.last_mut() {
+                Some(collection) => collection.items.push(node),
+                None => return Ok(Some(node)),
             }
-            EventKind::End => match open.pop() {
-                Some(collection) => collection.finish(),
-                None => continue,
-            },
-            EventKind::Alias(name) => Tree {
-                content: Content::Alias(name.into()),
-                anchor: None,
-                tag: None,
-                pos,
-            },
-            EventKind::Scalar {
-                properties,
-                text,
-                block,
-            } => {
-                // Line numbers of scripts written as block scalars are those of their text.
-                let pos = if block {
-                    Pos::new(file.clone(), pos.line().saturating_add(1), 1)
-                } else {
-                    pos
-                };
-                Tree::new(Content::Scalar(text.into()), properties, pos)
-            }
-        };
-        match open.last_mut() {
-            Some(collection) => collection.items.push(node),
-            None => return Ok(Some(node)),
         }
+    }
+
+    /// Refuses what follows the document without `---` or `...` between them. A line indented less than the first one
+    /// is the usual cause, and all from there on would go unread.
+    fn end(&mut self) -> Result<(), Error> {
+        let explicit = matches!(
+            self.poll_event()?.kind,
+            EventKind::DocumentEnd { explicit: true }
+        );
+        if !explicit {
+            self.poll_event()?;
+        }
+        Ok(())
+    }
+
+    fn poll_event(&mut self) -> Result<Event, Error> {
+        self.parser.poll_event().map_err(|problem| {
+            let error = Error::load(
+                self.pos(problem.line, problem.column),
+                self.included_from.cloned(),
+                problem.message,
+            );
+            match problem.context {
+                Some((context, line)) => {
+                    error.with_hint(format!("{context}, from line {}", line.saturating_add(1)))
+                }
+                None => error,
+            }
+        })
+    }
+
+    /// From a line and column that count from 0.
+    fn pos(&self, line: u32, column: u32) -> Pos {
+        Pos::new(
+            self.file.clone(),
+            line.saturating_add(1),
+            column.saturating_add(1),
+        )
     }
 }
 
@@ -154,21 +208,5 @@ impl Collection {
             Content::Sequence(self.items)
         };
         Tree::new(content, self.properties, self.pos)
-    }
-}
-
-fn refuse(file: &Arc<str>, included_from: Option<&Pos>, problem: Problem) -> Error {
-    let pos = Pos::new(
-        file.clone(),
-        problem.line.saturating_add(1),
-        problem.column.saturating_add(1),
-    );
-    let error = Error::load(pos, included_from.cloned(), problem.message);
-    match problem.context {
-        Some((context, line)) => error.with_hint(format!(
-            "{context} that begins at line {}",
-            line.saturating_add(1)
-        )),
-        None => error,
     }
 }

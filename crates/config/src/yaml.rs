@@ -33,8 +33,11 @@ pub(crate) enum EventKind {
     /// Of a sequence or a mapping.
     End,
     Alias(String),
-    /// End of a document or of the stream.
-    Finished,
+    /// Explicit when written as `...`.
+    DocumentEnd {
+        explicit: bool,
+    },
+    StreamEnd,
     /// Start of the stream or of a document.
     Started,
 }
@@ -82,7 +85,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The next event. After [`EventKind::Finished`] or a problem there is nothing more to ask.
+    /// The next event. After [`EventKind::StreamEnd`] or a problem there is nothing more to ask.
     pub(crate) fn poll_event(&mut self) -> Result<Event, Problem> {
         let mut event = MaybeUninit::<unsafe_sys::yaml_event_t>::uninit();
         // SAFETY: `raw` is an initialised parser that only `self` uses. `yaml_parser_parse` clears the event before
@@ -189,8 +192,11 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
                 EventKind::Alias(text(event.data.alias.anchor).unwrap_or_default())
             }
             Type::YAML_STREAM_START_EVENT | Type::YAML_DOCUMENT_START_EVENT => EventKind::Started,
-            // Ends; the type without a name stands for asking after the end.
-            _ => EventKind::Finished,
+            Type::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd {
+                explicit: !event.data.document_end.implicit,
+            },
+            // Also what is returned to whom asks after the end.
+            _ => EventKind::StreamEnd,
         }
     }
 }
@@ -239,7 +245,9 @@ mod tests {
             };
             out += &match event.kind {
                 EventKind::Started => continue,
-                EventKind::Finished => return out.trim_end().to_owned(),
+                EventKind::DocumentEnd { .. } | EventKind::StreamEnd => {
+                    return out.trim_end().to_owned();
+                }
                 EventKind::Scalar {
                     properties,
                     text,
@@ -307,7 +315,7 @@ mod tests {
             ),
             (
                 b"a: b: c",
-                r#"{@0:0 "a"@0:0 ! 0:4 mapping values are not allowed in this context"#,
+                r#"{@0:0 "a"@0:0 "b"@0:3 ! 0:4 mapping values are not allowed in this context"#,
             ),
             (b"a: 1\nb: \xff", "! 1:3 invalid leading UTF-8 octet"),
         ];
