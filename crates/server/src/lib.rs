@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The engine room: workers, listeners, TLS, connection drivers, routing.
+
+mod tls;
