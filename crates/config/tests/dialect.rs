@@ -383,6 +383,14 @@ fn what_is_not_yaml_is_refused_with_line_and_column() {
             "1: control characters are not allowed (column 4)",
         ),
         (
+            "  a: b\nc: d",
+            "2: did not find expected <document start> (column 1)",
+        ),
+        (
+            "[a] ]",
+            "1: did not find expected <document start> (column 5)",
+        ),
+        (
             "%YAML 2.0\n---\na",
             "1: found incompatible YAML document (column 1)",
         ),
