@@ -12,6 +12,9 @@ use crate::yaml::{Event, EventKind, Parser, Properties};
 /// recursion, and that of whoever walks the tree, within the stack.
 pub(crate) const MAX_DEPTH: usize = 100;
 
+/// How often a file may say `%TAG`. Nothing here needs it, and libyaml compares each with all before it.
+const MAX_TAG_DIRECTIVES: usize = 1000;
+
 /// A node as written.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -54,6 +57,14 @@ pub(crate) fn parse(
     input: &[u8],
     included_from: Option<&Pos>,
 ) -> Result<Option<Tree>, Error> {
+    if tag_directives(input) > MAX_TAG_DIRECTIVES {
+        let message = format!("more than {MAX_TAG_DIRECTIVES} %TAG directives");
+        return Err(Error::load(
+            Pos::new(file.clone(), 1, 1),
+            included_from.cloned(),
+            message,
+        ));
+    }
     let mut reader = Reader {
         parser: Parser::new(input),
         file,
@@ -64,6 +75,13 @@ pub(crate) fn parse(
     };
     reader.end()?;
     Ok(Some(root))
+}
+
+/// Counts too many rather than too few: any `%TAG`, also in UTF-16.
+fn tag_directives(input: &[u8]) -> usize {
+    let after_percent = input.split(|&octet| octet == b'%').skip(1);
+    let letters = |rest: &&[u8]| rest.iter().filter(|&&octet| octet != 0).take(3).eq(b"TAG");
+    after_percent.filter(letters).count()
 }
 
 struct Reader<'a> {

@@ -126,6 +126,22 @@ fn long_words_and_many_names_are_read_in_time() {
     assert!(load_files(&[("f", &text)]).is_ok());
 }
 
+#[test]
+fn tag_directives_are_limited_at_their_value() {
+    let many = |count: usize| {
+        let mut text: String = (0..count).map(|i| format!("%TAG !t{i}! x\n")).collect();
+        text.push_str("--- a");
+        text
+    };
+    assert!(load_files(&[("f", &many(1000))]).is_ok());
+    refused(&many(1001), "more than 1000 %TAG directives");
+    let wide: Vec<u8> = format!("\u{feff}{}", many(1001))
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    assert!(load("f", &Memory::new().file("f", wide)).is_err());
+}
+
 /// Random damage to a configuration that uses everything: any answer will do, as long as there is one.
 #[test]
 fn damaged_configurations_are_answered() {
