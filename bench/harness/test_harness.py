@@ -1,0 +1,76 @@
+"""Tests of what needs no server: `python3 -m unittest discover bench`."""
+
+import tempfile
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+from . import chart, servers, stats
+from .cases import Case
+from .drivers import H2load, LoadFailed
+
+GOOD = """\
+TLS Protocol: TLSv1.3
+Cipher: TLS_AES_128_GCM_SHA256
+Server Temp Key: X25519 253 bits
+finished in 612.50ms, 3265.31 req/s, 3.97MB/s
+requests: 2000 total, 2000 started, 2000 done, 2000 succeeded, 0 failed, 0 errored, 0 timeout
+status codes: 2000 2xx, 0 3xx, 0 4xx, 0 5xx
+"""
+
+
+class Harness(unittest.TestCase):
+    def test_h2load_output_is_believed_only_if_all_went_well(self):
+        case = SimpleNamespace(scheme="https", status=200)
+        self.assertAlmostEqual(H2load.judge(GOOD, case, 2000), 0.6125)
+        for wrong in (
+            GOOD.replace("2000 succeeded, 0 failed", "1999 succeeded, 1 failed"),
+            GOOD.replace("2000 2xx, 0 3xx", "0 2xx, 2000 3xx"),
+            GOOD.replace("TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"),
+            GOOD.replace("finished", "stopped"),
+            "",
+        ):
+            with self.assertRaises(LoadFailed):
+                H2load.judge(wrong, case, 2000)
+
+    def test_spread_has_the_middle_and_both_ends(self):
+        spread = stats.Spread.of([3.0, 1.0, 2.0, 10.0, 2.0])
+        self.assertEqual((spread.low, spread.median, spread.high), (1.0, 2.0, 10.0))
+        self.assertEqual((spread.quarter, spread.three_quarters), (2.0, 3.0))
+        self.assertEqual(stats.Spread.of([7.0]).high, 7.0)
+
+    def test_ratio_is_taken_round_by_round(self):
+        mine, theirs = [{"n": 1.0}, {"n": 4.0}, {"n": 3.0}], [{"n": 2.0}, {"n": 4.0}, {"n": 4.0}]
+        ratio = stats.ratio(mine, theirs, "n")
+        self.assertEqual((ratio.low, ratio.median, ratio.high), (0.5, 0.75, 1.0))
+
+    def test_template_with_an_unknown_name_is_an_error(self):
+        self.assertEqual(servers.fill_in("port: @p@;", {"p": 80}), "port: 80;")
+        with self.assertRaises(KeyError):
+            servers.fill_in("@q@", {"p": 80})
+
+    def test_case_with_an_unknown_setting_is_an_error(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "01-x.toml"
+            path.write_text('title = "x"\nfigure = "cpu_ms_per_gb"\nconections = 3\n')
+            with self.assertRaisesRegex(ValueError, "conections"):
+                Case.load(path)
+
+    def test_axis_has_a_handful_of_round_steps(self):
+        for top in (0.03, 0.9, 1.0, 7.3, 10.4, 283.0, 1046.0, 99_999.0):
+            steps = top / chart.tick_step(top)
+            self.assertTrue(2 <= steps <= 6, f"{top}: {steps}")
+
+    def test_chart_is_well_formed_also_without_a_result(self):
+        bars = [
+            chart.Bar("a & b", ("#000", "#fff"), stats.Spread.of([1.0, 2.0]), "1.50 (1.00–2.00)"),
+            chart.Bar("none", ("#000", "#fff"), None, "no result"),
+        ]
+        for clusters in ([chart.Cluster("<case>", bars)], [chart.Cluster("empty", bars[1:])]):
+            root = ElementTree.fromstring(chart.draw("title", "µs", clusters))
+            self.assertTrue(root.tag.endswith("svg"))
+
+
+if __name__ == "__main__":
+    unittest.main()

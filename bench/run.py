@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Runs this server and others side by side, and writes a report. See README.md here."""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from harness import cases as case_files
+from harness import machine, report
+from harness import servers as server_files
+from harness.drivers import CIPHERSUITE, DRIVERS, GROUP, Cores, LoadFailed
+from harness.servers import Running, ServerFailed
+from harness.site import Site
+
+HERE = Path(__file__).resolve().parent
+# Memory hardly varies, and each of these rounds starts a server and 10,000 connections.
+FRESH_ROUNDS = 3
+
+
+class TimeIsUp(Exception):
+    """The whole run has reached its limit."""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--h2o",
+        metavar="PATH",
+        default=os.environ.get("H2O_BIN"),
+        help="this server's binary (default: $H2O_BIN, else target/release/h2o)",
+    )
+    parser.add_argument("--servers", metavar="A,B", help="only these of servers/*.toml")
+    parser.add_argument("--cases", metavar="A,B", help="only these of cases/*.toml: names, patterns or groups")
+    parser.add_argument("--rounds", type=int, help="how often each server is measured (default 5, quick 3)")
+    parser.add_argument("--seconds", type=float, help="time of one measurement (default 3, quick 0.7)")
+    parser.add_argument("--quick", action="store_true", help="shorter: to see that all works")
+    parser.add_argument("--server-core", type=int, metavar="N", help="default: the first core allowed")
+    parser.add_argument("--client-core", type=int, metavar="N", help="default: the second core allowed")
+    parser.add_argument("--max-minutes", type=float, default=45, metavar="N", help="stop then, and report (default 45)")
+    parser.add_argument("--out", type=Path, default=HERE / "out", help="where the report goes (default bench/out)")
+    parser.add_argument("--redraw", action="store_true", help="only write the report again, from report.json")
+    parser.add_argument("--list", action="store_true", help="list cases and servers")
+    args = parser.parse_args()
+    # These are relative to where the script is started, all else to the project.
+    args.out = args.out.resolve()
+    if args.h2o:
+        args.h2o = os.path.abspath(args.h2o)
+    os.chdir(HERE.parent)
+    args.rounds = args.rounds or (3 if args.quick else 5)
+    args.seconds = args.seconds or (0.7 if args.quick else 3.0)
+    return args
+
+
+def pick_servers(args, notes):
+    """The servers to run. A peer may be missing, our own may not."""
+    servers = server_files.load_all(HERE / "servers", args.h2o)
+    if args.servers:
+        names = args.servers.split(",")
+        unknown = set(names) - {server.name for server in servers}
+        if unknown:
+            sys.exit(f"no such server: {', '.join(sorted(unknown))} (see --list)")
+        servers = [server for server in servers if server.name in names]
+    for server in servers:
+        if server.binary is None and server.own:
+            sys.exit(f"{server.wanted} not found: run `cargo build --release` first, or name the binary by --h2o PATH")
+        if server.binary is None:
+            notes.append(f"{server.title} is not installed ({server.wanted}) and was left out.")
+    servers = [server for server in servers if server.binary]
+    if not servers:
+        sys.exit("no server to measure: none is installed")
+    return servers
+
+
+def pick_cases(args, notes):
+    wanted = args.cases.split(",") if args.cases else ()
+    cases = case_files.load_all(HERE / "cases", wanted)
+    if not cases:
+        sys.exit(f"no case fits {args.cases} (see --list)")
+    runnable = []
+    for case in cases:
+        needs = DRIVERS[case.driver].needs
+        if needs and not shutil.which(needs):
+            notes.append(f"{case.title}: left out, {needs} is not installed.")
+        else:
+            runnable.append(case)
+    return runnable
+
+
+def pick_cores(args):
+    allowed = sorted(os.sched_getaffinity(0))
+    server = args.server_core if args.server_core is not None else allowed[0]
+    client = args.client_core if args.client_core is not None else next((c for c in allowed if c != server), server)
+    if not {server, client} <= set(allowed):
+        sys.exit(f"cores {server} and {client} are not both allowed here: {allowed}")
+    if server == client:
+        print("only one core: servers and load share it, so rates mean little", file=sys.stderr)
+    return Cores(server, client)
+
+
+class Run:
+    """Measures every case with every server, in turn."""
+
+    def __init__(self, args, servers, cores, data):
+        self.args, self.servers, self.cores, self.data = args, servers, cores, data
+        self.deadline = time.monotonic() + args.max_minutes * 60
+        self.own_failed = False
+
+    def note(self, server, case, problem):
+        text = f"{case.title}: {server.title}: {problem}"
+        print(f"  ! {text}", file=sys.stderr)
+        self.data["notes"].append(text)
+        self.own_failed |= server.own
+
+    def case(self, case, site):
+        driver = DRIVERS[case.driver](self.cores, self.args.seconds)
+        fresh = getattr(driver, "fresh_server", False)
+        rounds = {server.name: [] for server in self.servers}
+        answers = {}
+        entrants = []  # server, its running process if it stays, what `prepare` said
+
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                try:
+                    running = stack.enter_context(Running(server, site, self.cores.server))
+                    answers[server.name] = self.check(running, case, site)
+                    prepared = driver.prepare(running, case, site)
+                    if fresh:
+                        running.stop()
+                    entrants.append((server, running, prepared))
+                except (ServerFailed, LoadFailed) as problem:
+                    self.note(server, case, problem)
+            for _ in range(min(self.args.rounds, FRESH_ROUNDS) if fresh else self.args.rounds):
+                for entrant in list(entrants):
+                    if time.monotonic() > self.deadline:
+                        raise TimeIsUp
+                    server, running, prepared = entrant
+                    try:
+                        with Running(server, site, self.cores.server) if fresh else contextlib.nullcontext(running) as it:
+                            rounds[server.name].append(driver.measure(it, case, site, prepared))
+                    except (ServerFailed, LoadFailed) as problem:
+                        # Half a series has no spread worth telling.
+                        self.note(server, case, problem)
+                        entrants.remove(entrant)
+                        del rounds[server.name]
+        self.data["cases"].append(
+            {
+                "name": case.name,
+                "title": case.title,
+                "group": case.group,
+                "figure": case.figure,
+                "answers": answers,
+                "rounds": {name: numbers for name, numbers in rounds.items() if numbers},
+            }
+        )
+
+    @staticmethod
+    def check(running, case, site):
+        """The server must give the answer that is to be measured."""
+        status, head, body = running.ask(case.scheme, case.path)
+        if status != case.status:
+            raise ServerFailed(f"{case.path} gives {status}, not {case.status}")
+        if status == 200 and body != site.size_of(case.path):
+            raise ServerFailed(f"{case.path} has {body} octets, not {site.size_of(case.path)}")
+        return {"head": head, "body": body}
+
+    def all(self, cases):
+        with Site() as site:
+            for case in cases:
+                began = time.monotonic()
+                print(f"{case.title} …", end="", flush=True, file=sys.stderr)
+                self.case(case, site)
+                print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
+                self.say()
+
+    def say(self):
+        """The last case's figures, while the run goes on."""
+        results = report.Results(self.data)
+        case = self.data["cases"][-1]
+        unit = case_files.FIGURES[case["figure"]].unit
+        for name in case["rounds"]:
+            against = results.to_best_peer(case, name)
+            ratio = f"   {report.with_spread(against)} of the best peer" if against else ""
+            print(f"    {name:12} {report.with_spread(results.spread(case, name))} {unit}{ratio}", file=sys.stderr)
+
+
+def main():
+    args = arguments()
+    if args.redraw:
+        report.write(report.Results(json.loads((args.out / "report.json").read_text())), args.out)
+        return 0
+    if args.list:
+        for case in case_files.load_all(HERE / "cases"):
+            print(f"case    {case.name:24} {case.group}: {case.title}")
+        for server in server_files.load_all(HERE / "servers", args.h2o):
+            print(f"server  {server.name:24} {server.title}: {server.binary or f'{server.wanted} (missing)'}")
+        return 0
+
+    notes = []
+    servers = pick_servers(args, notes)
+    cases = pick_cases(args, notes)
+    cores = pick_cores(args)
+    data = {
+        "began": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": machine.describe(),
+        "settings": {
+            "rounds": args.rounds,
+            "seconds": args.seconds,
+            "server_core": cores.server,
+            "client_core": cores.client,
+            "ciphersuite": CIPHERSUITE,
+            "tls_group": GROUP,
+        },
+        "load_before": machine.load_average(),
+        "servers": {
+            server.name: {
+                "title": server.title,
+                "own": server.own,
+                "version": server.version(),
+                "colour": server.colour,
+            }
+            for server in servers
+        },
+        "cases": [],
+        "notes": notes,
+    }
+    # Servers and directories are cleaned up when a script stops this one, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = Run(args, servers, cores, data)
+    interrupted = False
+    try:
+        run.all(cases)
+    except TimeIsUp:
+        notes.append(f"The run was stopped after {args.max_minutes:g} minutes; cases are missing.")
+        interrupted = True
+    except KeyboardInterrupt:
+        notes.append("The run was interrupted; cases are missing.")
+        interrupted = True
+    data["load_after"] = machine.load_average()
+    report.write(report.Results(data), args.out)
+    print(f"\n{args.out / 'report.md'}", file=sys.stderr)
+    return 1 if interrupted or run.own_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
