@@ -1,0 +1,240 @@
+//! Reading chunked coding (RFC 9112 §7.1).
+
+use h2o_http::is_token_octet;
+
+use crate::ChunkError;
+
+/// Longest chunk extension. Nobody uses them; they were a way to keep a server reading for nothing
+/// (CVE-2023-39326 class).
+pub const MAX_CHUNK_EXTENSION: usize = 4096;
+/// A body with at least this much framing, which also is more than three quarters of what was received,
+/// is refused (H2O compatibility): one octet per chunk costs us far more than the client.
+pub const MAX_CHUNK_FRAMING: u64 = 100 * 1024;
+/// Largest trailer section.
+pub const MAX_TRAILER_SECTION: usize = 8192;
+/// Most fields in a trailer section.
+pub const MAX_TRAILER_FIELDS: usize = 100;
+
+/// Where in the coding the next octet belongs; the names are those of the grammar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// `chunk-size`: digits read so far and their value.
+    Size {
+        digits: u8,
+        size: u64,
+    },
+    /// Blanks after the size, which only an extension or the line end may follow (RFC 9112 §7.1.1).
+    SizeBlank {
+        size: u64,
+        len: u16,
+    },
+    /// `chunk-ext`, from its semicolon.
+    Extension {
+        size: u64,
+        len: u16,
+    },
+    /// The line feed of a size line.
+    SizeLineFeed {
+        size: u64,
+    },
+    /// `chunk-data`.
+    Data {
+        left: u64,
+    },
+    /// The CRLF after the data.
+    DataCarriageReturn,
+    DataLineFeed,
+    /// The start of a line after the last chunk.
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    /// The line feed of a trailer field.
+    TrailerLineFeed,
+    /// The line feed of the empty line.
+    EndLineFeed,
+    End,
+}
+
+/// Reads one chunked body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkedReader {
+    state: State,
+    /// Octets of the trailer section.
+    trailer_len: u16,
+    trailer_fields: u8,
+    /// Octets that are not content.
+    framing: u64,
+}
+
+/// What one call to [`ChunkedReader::read`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chunked {
+    /// All input was framing.
+    NeedMore,
+    /// After `skip` octets of framing come `len` octets of content.
+    Data { skip: usize, len: usize },
+    /// The body ends after `taken` octets.
+    End { taken: usize },
+}
+
+impl ChunkedReader {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: State::Size { digits: 0, size: 0 },
+            trailer_len: 0,
+            trailer_fields: 0,
+            framing: 0,
+        }
+    }
+
+    /// Takes `input` up to the end of the next run of content. `content` counts the octets of content
+    /// before this call.
+    pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
+        let mut at = 0;
+        loop {
+            if let (State::Data { left }, Some(_)) = (self.state, input.get(at)) {
+                self.count_framing(at, content)?;
+                let here = input.len() - at;
+                let len = usize::try_from(left).map_or(here, |left| left.min(here));
+                self.state = match left - len as u64 {
+                    0 => State::DataCarriageReturn,
+                    left => State::Data { left },
+                };
+                return Ok(Chunked::Data { skip: at, len });
+            }
+            if self.state == State::End {
+                self.count_framing(at, content)?;
+                return Ok(Chunked::End { taken: at });
+            }
+            let Some(&octet) = input.get(at) else {
+                self.count_framing(at, content)?;
+                return Ok(Chunked::NeedMore);
+            };
+            self.state = self.on_framing(octet)?;
+            at += 1;
+        }
+    }
+
+    /// The size of the chunk whose data comes next; 0 outside of data.
+    pub(crate) const fn data_left(&self) -> u64 {
+        match self.state {
+            State::Data { left } => left,
+            _ => 0,
+        }
+    }
+
+    fn count_framing(&mut self, len: usize, content: u64) -> Result<(), ChunkError> {
+        self.framing = self.framing.saturating_add(len as u64);
+        let received = self.framing.saturating_add(content);
+        let excessive = self.framing.saturating_mul(4) > received.saturating_mul(3);
+        if self.framing >= MAX_CHUNK_FRAMING && excessive {
+            return Err(ChunkError::FramingExcessive);
+        }
+        Ok(())
+    }
+
+    /// The state after one octet of framing.
+    #[inline]
+    fn on_framing(&mut self, octet: u8) -> Result<State, ChunkError> {
+        match self.state {
+            State::Size { digits, size } => on_size(octet, digits, size),
+            State::SizeBlank { size, len } => match octet {
+                b'\r' => Ok(State::SizeLineFeed { size }),
+                b';' => Ok(State::Extension { size, len }),
+                b' ' | b'\t' => lengthen(len).map(|len| State::SizeBlank { size, len }),
+                _ => Err(ChunkError::SizeInvalid),
+            },
+            State::Extension { size, len } => match octet {
+                b'\r' => Ok(State::SizeLineFeed { size }),
+                _ if is_text(octet) => lengthen(len).map(|len| State::Extension { size, len }),
+                _ => Err(ChunkError::ExtensionInvalid),
+            },
+            State::SizeLineFeed { size } => match (octet, size) {
+                (b'\n', 0) => Ok(State::TrailerStart),
+                (b'\n', left) => Ok(State::Data { left }),
+                _ => Err(ChunkError::ExtensionInvalid),
+            },
+            State::DataCarriageReturn if octet == b'\r' => Ok(State::DataLineFeed),
+            State::DataLineFeed if octet == b'\n' => Ok(State::Size { digits: 0, size: 0 }),
+            State::DataCarriageReturn | State::DataLineFeed => Err(ChunkError::DataUnterminated),
+            State::TrailerStart
+            | State::TrailerName
+            | State::TrailerValue
+            | State::TrailerLineFeed
+            | State::EndLineFeed => self.on_trailer(octet),
+            State::Data { .. } | State::End => Ok(self.state), // Not framing; `read` handles them.
+        }
+    }
+
+    fn on_trailer(&mut self, octet: u8) -> Result<State, ChunkError> {
+        self.trailer_len += 1;
+        if usize::from(self.trailer_len) > MAX_TRAILER_SECTION {
+            return Err(ChunkError::TrailersTooLarge);
+        }
+        match self.state {
+            State::TrailerStart => match octet {
+                b'\r' => Ok(State::EndLineFeed),
+                // H2O compatibility: bare line feeds are tolerated in trailers, which nobody reads.
+                b'\n' => Ok(State::End),
+                _ if is_token_octet(octet) => self.on_trailer_field(),
+                _ => Err(ChunkError::TrailerInvalid),
+            },
+            State::TrailerName => match octet {
+                b':' => Ok(State::TrailerValue),
+                _ if is_token_octet(octet) => Ok(State::TrailerName),
+                _ => Err(ChunkError::TrailerInvalid),
+            },
+            State::TrailerValue => match octet {
+                b'\r' => Ok(State::TrailerLineFeed),
+                b'\n' => Ok(State::TrailerStart),
+                _ if is_text(octet) => Ok(State::TrailerValue),
+                _ => Err(ChunkError::TrailerInvalid),
+            },
+            State::TrailerLineFeed if octet == b'\n' => Ok(State::TrailerStart),
+            _ if octet == b'\n' => Ok(State::End),
+            _ => Err(ChunkError::TrailerInvalid),
+        }
+    }
+
+    fn on_trailer_field(&mut self) -> Result<State, ChunkError> {
+        self.trailer_fields += 1;
+        if usize::from(self.trailer_fields) > MAX_TRAILER_FIELDS {
+            return Err(ChunkError::TrailersTooLarge);
+        }
+        Ok(State::TrailerName)
+    }
+}
+
+/// The state after an octet of `chunk-size` or the one that ends it.
+#[inline]
+fn on_size(octet: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
+    if let Some(digit) = (octet as char).to_digit(16) {
+        if digits == 16 {
+            return Err(ChunkError::SizeTooLong);
+        }
+        return Ok(State::Size {
+            digits: digits + 1,
+            size: size << 4 | u64::from(digit),
+        });
+    }
+    match octet {
+        _ if digits == 0 => Err(ChunkError::SizeInvalid),
+        b'\r' => Ok(State::SizeLineFeed { size }),
+        b';' => Ok(State::Extension { size, len: 0 }),
+        b' ' | b'\t' => Ok(State::SizeBlank { size, len: 1 }),
+        _ => Err(ChunkError::SizeInvalid),
+    }
+}
+
+/// One more octet between a chunk's size and its line end.
+fn lengthen(len: u16) -> Result<u16, ChunkError> {
+    if usize::from(len) >= MAX_CHUNK_EXTENSION {
+        return Err(ChunkError::ExtensionTooLong);
+    }
+    Ok(len + 1)
+}
+
+/// True for octets of a field value or an extension.
+const fn is_text(octet: u8) -> bool {
+    octet == b'\t' || (octet >= b' ' && octet != 0x7f)
+}

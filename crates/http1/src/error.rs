@@ -1,0 +1,415 @@
+//! What a peer did wrong, and what we answer.
+
+use h2o_http::StatusCode;
+
+/// A line of a head that is not a field line (RFC 9112 §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldError {
+    /// The name is empty, is not a token, or no colon follows it.
+    NameInvalid,
+    /// A blank between name and colon (RFC 9112 §5.1: a request-smuggling vector).
+    BlankBeforeColon,
+    /// A control character in the value, a carriage return without line feed included.
+    ValueInvalid,
+    /// A continuation line (RFC 9112 §5.2).
+    Folded,
+    /// A line that ends in a bare line feed, where the settings refuse that.
+    BareLineFeed,
+}
+
+impl FieldError {
+    /// The name used in logs and counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NameInvalid => "field-name-invalid",
+            Self::BlankBeforeColon => "blank-before-colon",
+            Self::ValueInvalid => "field-value-invalid",
+            Self::Folded => "field-folded",
+            Self::BareLineFeed => "bare-line-feed",
+        }
+    }
+}
+
+/// `Content-Length` and `Transfer-Encoding` that do not say one thing (RFC 9112 §6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FramingError {
+    /// A `Content-Length` that is not 1 to 19 digits.
+    ContentLengthInvalid,
+    /// Two `Content-Length` fields that are not the same octets.
+    ContentLengthsDiffer,
+    /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
+    LengthAndCoding,
+    /// A `Transfer-Encoding` other than `chunked`.
+    TransferEncodingUnknown,
+    /// More than one `Transfer-Encoding` field.
+    TransferEncodingRepeated,
+    /// `Transfer-Encoding` in an HTTP/1.0 message (RFC 9112 §6.1: its framing is faulty).
+    TransferEncodingInHttp10,
+}
+
+impl FramingError {
+    /// The name used in logs and counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ContentLengthInvalid => "content-length-invalid",
+            Self::ContentLengthsDiffer => "content-lengths-differ",
+            Self::LengthAndCoding => "length-and-coding",
+            Self::TransferEncodingUnknown => "transfer-encoding-unknown",
+            Self::TransferEncodingRepeated => "transfer-encoding-repeated",
+            Self::TransferEncodingInHttp10 => "transfer-encoding-in-http10",
+        }
+    }
+}
+
+/// A body that is not in chunked coding (RFC 9112 §7.1), or abuses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkError {
+    /// A chunk does not start with a hexadecimal digit, or something else than an extension follows
+    /// its size.
+    SizeInvalid,
+    /// A chunk size of more than 16 digits.
+    SizeTooLong,
+    /// A control character in a chunk extension, or a line end other than CRLF.
+    ExtensionInvalid,
+    /// A chunk extension longer than [`crate::MAX_CHUNK_EXTENSION`].
+    ExtensionTooLong,
+    /// No CRLF after the data of a chunk.
+    DataUnterminated,
+    /// Framing outweighs the data (see [`crate::MAX_CHUNK_FRAMING`]).
+    FramingExcessive,
+    /// A line of the trailer section that is not a field line.
+    TrailerInvalid,
+    /// A trailer section above [`crate::MAX_TRAILER_SECTION`] or [`crate::MAX_TRAILER_FIELDS`].
+    TrailersTooLarge,
+}
+
+impl ChunkError {
+    /// The name used in logs and counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SizeInvalid => "chunk-size-invalid",
+            Self::SizeTooLong => "chunk-size-too-long",
+            Self::ExtensionInvalid => "chunk-extension-invalid",
+            Self::ExtensionTooLong => "chunk-extension-too-long",
+            Self::DataUnterminated => "chunk-data-unterminated",
+            Self::FramingExcessive => "chunk-framing-excessive",
+            Self::TrailerInvalid => "trailer-invalid",
+            Self::TrailersTooLarge => "trailers-too-large",
+        }
+    }
+}
+
+/// What a client did wrong. Each of these ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerError {
+    /// Nothing but line ends where a request was due.
+    BlankInput,
+    /// The method is not a token followed by a space.
+    MethodInvalid,
+    /// The request target is empty or has a control character.
+    TargetInvalid,
+    /// The authority of an absolute target is not `host[:port]`; user information counts as such.
+    AuthorityInvalid,
+    /// The request line does not end in `HTTP/1.` and one digit.
+    VersionInvalid,
+    /// A line of the field section is wrong.
+    Field(FieldError),
+    /// More fields than the settings allow.
+    TooManyFields,
+    /// A head longer than the settings allow.
+    HeadTooLarge,
+    /// Two `Host` fields (RFC 9112 §3.2).
+    HostRepeated,
+    /// `Host` is not `host[:port]`.
+    HostInvalid,
+    /// HTTP/1.1 without `Host`, where the settings refuse that.
+    HostMissing,
+    /// CONNECT or CONNECT-UDP whose head is not that of a tunnel.
+    ConnectInvalid,
+    /// The `masque` scheme with another method than CONNECT-UDP.
+    MasqueInvalid,
+    /// The length of the body is ambiguous or malformed.
+    Framing(FramingError),
+    /// The body is larger than `limit-request-body`.
+    BodyTooLarge,
+    /// `Expect` asks for something else than `100-continue`.
+    ExpectationUnknown,
+    /// The chunked coding of the body is broken.
+    Chunk(ChunkError),
+}
+
+impl PeerError {
+    /// What the client is told. The connection is closed in any case.
+    ///
+    /// Reasons and texts are those of H2O, which clients and tests match on.
+    #[must_use]
+    pub const fn answer(&self) -> Answer {
+        match self {
+            Self::BlankInput => Answer::CloseSilently,
+            Self::MethodInvalid
+            | Self::TargetInvalid
+            | Self::AuthorityInvalid
+            | Self::VersionInvalid
+            | Self::TooManyFields
+            | Self::HeadTooLarge
+            | Self::HostRepeated
+            | Self::HostInvalid
+            | Self::HostMissing => Answer::bad_request("Bad Request", "Bad Request"),
+            Self::Field(field) => match field {
+                FieldError::Folded => Answer::bad_request(
+                    "Bad Request",
+                    "line folding of header fields is not supported",
+                ),
+                FieldError::NameInvalid
+                | FieldError::BlankBeforeColon
+                | FieldError::ValueInvalid
+                | FieldError::BareLineFeed => Answer::bad_request("Bad Request", "Bad Request"),
+            },
+            Self::ConnectInvalid | Self::MasqueInvalid => {
+                Answer::bad_request("Bad Request", "invalid request")
+            }
+            Self::Framing(framing) => match framing {
+                FramingError::ContentLengthInvalid
+                | FramingError::ContentLengthsDiffer
+                | FramingError::LengthAndCoding => {
+                    Answer::bad_request("Invalid Request", "broken content-length header")
+                }
+                FramingError::TransferEncodingUnknown
+                | FramingError::TransferEncodingRepeated
+                | FramingError::TransferEncodingInHttp10 => {
+                    Answer::bad_request("Invalid Request", "unknown transfer-encoding")
+                }
+            },
+            Self::BodyTooLarge => Answer::Respond {
+                status: StatusCode::CONTENT_TOO_LARGE,
+                reason: "Request Entity Too Large",
+                body: "request entity is too large",
+            },
+            Self::ExpectationUnknown => Answer::Respond {
+                status: StatusCode::EXPECTATION_FAILED,
+                reason: "Expectation Failed",
+                body: "unknown expectation",
+            },
+            Self::Chunk(_) => Answer::bad_request("Invalid Request", "broken chunked-encoding"),
+        }
+    }
+
+    /// The name used in logs and counters.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::BlankInput => "blank-input",
+            Self::MethodInvalid => "method-invalid",
+            Self::TargetInvalid => "target-invalid",
+            Self::AuthorityInvalid => "authority-invalid",
+            Self::VersionInvalid => "version-invalid",
+            Self::Field(field) => field.name(),
+            Self::TooManyFields => "too-many-fields",
+            Self::HeadTooLarge => "head-too-large",
+            Self::HostRepeated => "host-repeated",
+            Self::HostInvalid => "host-invalid",
+            Self::HostMissing => "host-missing",
+            Self::ConnectInvalid => "connect-invalid",
+            Self::MasqueInvalid => "masque-invalid",
+            Self::Framing(framing) => framing.name(),
+            Self::BodyTooLarge => "body-too-large",
+            Self::ExpectationUnknown => "expectation-unknown",
+            Self::Chunk(chunk) => chunk.name(),
+        }
+    }
+}
+
+impl From<FieldError> for PeerError {
+    fn from(error: FieldError) -> Self {
+        Self::Field(error)
+    }
+}
+
+impl From<FramingError> for PeerError {
+    fn from(error: FramingError) -> Self {
+        Self::Framing(error)
+    }
+}
+
+impl From<ChunkError> for PeerError {
+    fn from(error: ChunkError) -> Self {
+        Self::Chunk(error)
+    }
+}
+
+/// The answer to a [`PeerError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Send this response, then close.
+    Respond {
+        /// The status.
+        status: StatusCode,
+        /// The reason phrase.
+        reason: &'static str,
+        /// The content, as `text/plain; charset=utf-8`.
+        body: &'static str,
+    },
+    /// Close without a word.
+    CloseSilently,
+}
+
+impl Answer {
+    const fn bad_request(reason: &'static str, body: &'static str) -> Self {
+        Self::Respond {
+            status: StatusCode::BAD_REQUEST,
+            reason,
+            body,
+        }
+    }
+}
+
+/// What a server did wrong, as our client role sees it. Each of these ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamError {
+    /// The connection ended before an octet of the response came. If the connection had been used
+    /// before, the server most likely closed it while it was idle.
+    ClosedBeforeResponse,
+    /// The connection ended within the head of the response.
+    HeadTruncated,
+    /// The connection ended before the content was complete (RFC 9112 §8).
+    BodyTruncated,
+    /// The first line is not `HTTP/1.`, a digit and a status of three digits.
+    StatusLineInvalid,
+    /// A line of the field section is wrong.
+    Field(FieldError),
+    /// More fields than the settings allow.
+    TooManyFields,
+    /// A head longer than the settings allow.
+    HeadTooLarge,
+    /// More interim responses than the settings allow.
+    TooManyInterims,
+    /// 101 where no upgrade was asked for (RFC 9110 §15.2.2).
+    UnexpectedSwitch,
+    /// The length of the content is ambiguous or malformed.
+    Framing(FramingError),
+    /// The chunked coding of the content is broken.
+    Chunk(ChunkError),
+    /// Octets came although no request was outstanding.
+    Unsolicited,
+}
+
+impl UpstreamError {
+    /// The name used in logs and counters.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ClosedBeforeResponse => "closed-before-response",
+            Self::HeadTruncated => "head-truncated",
+            Self::BodyTruncated => "body-truncated",
+            Self::StatusLineInvalid => "status-line-invalid",
+            Self::Field(field) => field.name(),
+            Self::TooManyFields => "too-many-fields",
+            Self::HeadTooLarge => "head-too-large",
+            Self::TooManyInterims => "too-many-interims",
+            Self::UnexpectedSwitch => "unexpected-switch",
+            Self::Framing(framing) => framing.name(),
+            Self::Chunk(chunk) => chunk.name(),
+            Self::Unsolicited => "unsolicited",
+        }
+    }
+
+    /// True if the server said nothing at all about the request: an idempotent one may be sent again
+    /// on another connection (RFC 9110 §9.2.2).
+    #[must_use]
+    pub const fn is_retry_safe_if_idempotent(&self) -> bool {
+        matches!(self, Self::ClosedBeforeResponse)
+    }
+}
+
+impl From<FieldError> for UpstreamError {
+    fn from(error: FieldError) -> Self {
+        Self::Field(error)
+    }
+}
+
+impl From<FramingError> for UpstreamError {
+    fn from(error: FramingError) -> Self {
+        Self::Framing(error)
+    }
+}
+
+impl From<ChunkError> for UpstreamError {
+    fn from(error: ChunkError) -> Self {
+        Self::Chunk(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_those_of_the_reference() {
+        let cases: &[(PeerError, u16, &str, &str)] = &[
+            (PeerError::MethodInvalid, 400, "Bad Request", "Bad Request"),
+            (PeerError::HeadTooLarge, 400, "Bad Request", "Bad Request"),
+            (PeerError::TooManyFields, 400, "Bad Request", "Bad Request"),
+            (
+                PeerError::Field(FieldError::Folded),
+                400,
+                "Bad Request",
+                "line folding of header fields is not supported",
+            ),
+            (
+                PeerError::ConnectInvalid,
+                400,
+                "Bad Request",
+                "invalid request",
+            ),
+            (
+                PeerError::MasqueInvalid,
+                400,
+                "Bad Request",
+                "invalid request",
+            ),
+            (
+                PeerError::Framing(FramingError::TransferEncodingUnknown),
+                400,
+                "Invalid Request",
+                "unknown transfer-encoding",
+            ),
+            (
+                PeerError::Framing(FramingError::ContentLengthInvalid),
+                400,
+                "Invalid Request",
+                "broken content-length header",
+            ),
+            (
+                PeerError::Chunk(ChunkError::SizeInvalid),
+                400,
+                "Invalid Request",
+                "broken chunked-encoding",
+            ),
+            (
+                PeerError::BodyTooLarge,
+                413,
+                "Request Entity Too Large",
+                "request entity is too large",
+            ),
+            (
+                PeerError::ExpectationUnknown,
+                417,
+                "Expectation Failed",
+                "unknown expectation",
+            ),
+        ];
+        for &(error, code, reason, body) in cases {
+            let status = StatusCode::new(code).unwrap();
+            let want = Answer::Respond {
+                status,
+                reason,
+                body,
+            };
+            assert_eq!(error.answer(), want, "{}", error.name());
+        }
+        assert_eq!(PeerError::BlankInput.answer(), Answer::CloseSilently);
+    }
+}

@@ -1,0 +1,322 @@
+//! Lines of a head: where they end, and what a field line looks like (RFC 9112 §2.2, §5). Shared by
+//! requests and responses.
+
+use std::ops::Range;
+
+use h2o_http::is_token_octet;
+
+use crate::FieldError;
+
+/// Which line ends count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineEnds {
+    /// CRLF and a bare line feed (RFC 9112 §2.2 allows a recipient that).
+    Lenient,
+    /// CRLF only.
+    Strict,
+}
+
+impl LineEnds {
+    pub(crate) const fn new(strict: bool) -> Self {
+        if strict { Self::Strict } else { Self::Lenient }
+    }
+
+    /// Length of the line end at the start of `text`: `None` if there is none.
+    #[inline]
+    pub(crate) fn at(self, text: &[u8]) -> Result<Option<usize>, FieldError> {
+        match text {
+            [b'\r', b'\n', ..] => Ok(Some(2)),
+            [b'\n', ..] => match self {
+                Self::Lenient => Ok(Some(1)),
+                Self::Strict => Err(FieldError::BareLineFeed),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+/// One line of a field section. Positions are those in the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Field {
+        name: Range<usize>,
+        /// Without surrounding blanks.
+        value: Range<usize>,
+        next: usize,
+    },
+    /// The empty line that ends the section.
+    End { next: usize },
+}
+
+/// Reads the line that starts at `at`. The input must hold a line feed from there on.
+#[inline]
+pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line, FieldError> {
+    let line = input.get(at..).unwrap_or_default();
+    if let Some(len) = ends.at(line)? {
+        return Ok(Line::End { next: at + len });
+    }
+    if let [b' ' | b'\t', ..] = line {
+        return Err(FieldError::Folded);
+    }
+    let name_len = token_len(line);
+    match line.get(name_len) {
+        Some(b':') if name_len > 0 => {}
+        Some(b' ' | b'\t') if name_len > 0 => return Err(FieldError::BlankBeforeColon),
+        _ => return Err(FieldError::NameInvalid),
+    }
+    let mut start = name_len + 1;
+    while let Some(b' ' | b'\t') = line.get(start) {
+        start += 1;
+    }
+    let mut end = start + text_len::<0x20>(&line[start..]);
+    let next = match ends.at(&line[end..])? {
+        Some(len) => at + end + len,
+        None => return Err(FieldError::ValueInvalid),
+    };
+    while end > start && matches!(line[end - 1], b' ' | b'\t') {
+        end -= 1;
+    }
+    Ok(Line::Field {
+        name: at..at + name_len,
+        value: at + start..at + end,
+        next,
+    })
+}
+
+/// Length of the token at the start of `text`.
+#[inline]
+pub(crate) fn token_len(text: &[u8]) -> usize {
+    text.iter()
+        .position(|&octet| !is_token_octet(octet))
+        .unwrap_or(text.len())
+}
+
+/// Length of the text up to the first octet below `FLOOR` (a horizontal tab is not counted as such
+/// where blanks are allowed, that is for `FLOOR` 0x20) or the first DEL. Octets from 0x80 on pass.
+///
+/// Eight octets at a time: most of a head is field values (benchmark `head`).
+#[inline]
+pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(octets) = text[at..].first_chunk::<8>() {
+        let found = below_or_del::<FLOOR>(u64::from_le_bytes(*octets));
+        if found == 0 {
+            at += 8;
+            continue;
+        }
+        at += (found.trailing_zeros() / 8) as usize;
+        if FLOOR != 0x20 || text[at] != b'\t' {
+            return at;
+        }
+        at += 1;
+    }
+    let passes = |octet: u8| (octet >= FLOOR && octet != 0x7f) || (FLOOR == 0x20 && octet == b'\t');
+    at + text[at..]
+        .iter()
+        .position(|&octet| !passes(octet))
+        .unwrap_or(text.len() - at)
+}
+
+/// Sets the high bit of octets that are below `FLOOR` or DEL. The lowest octet marked is right; borrows
+/// can mark octets above it wrongly.
+#[inline]
+const fn below_or_del<const FLOOR: u8>(octets: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let below = octets.wrapping_sub(ONES * FLOOR as u64) & !octets;
+    let del = octets ^ (ONES * 0x7f);
+    let del = del.wrapping_sub(ONES) & !del;
+    (below | del) & (ONES << 7)
+}
+
+/// Finds the end of a head in input that grows, looking at each octet once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeadScan {
+    /// Octets looked at.
+    scanned: u32,
+    /// Start of the first line that is not known to be well-formed.
+    line: u32,
+}
+
+/// What [`HeadScan::find_end`] knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadEnd {
+    /// The head ends at `end`, within the input.
+    Complete { end: usize },
+    /// The input lacks the end, and is shorter than the limit. `lines` is the position after the last
+    /// line that this call saw the end of, 0 if it saw none.
+    Incomplete { lines: usize },
+    /// The head is longer than the limit.
+    TooLarge,
+}
+
+impl HeadScan {
+    /// Octets seen before this call.
+    pub(crate) const fn scanned(self) -> usize {
+        self.scanned as usize
+    }
+
+    /// Looks for the empty line in `input`, which holds all that earlier calls saw.
+    ///
+    /// An empty line at the very start is not the end of the head (RFC 9112 §2.2), but a second one is.
+    pub(crate) fn find_end(&mut self, input: &[u8], max_head: usize) -> HeadEnd {
+        let max_head = max_head.min(u32::MAX as usize);
+        let within = &input[..input.len().min(max_head)];
+        let mut lines = 0;
+        for feed in memchr::memchr_iter(b'\n', &within[self.scanned()..]) {
+            let at = feed + self.scanned();
+            if ends_head(within, at) {
+                return HeadEnd::Complete { end: at + 1 };
+            }
+            lines = at + 1;
+        }
+        if input.len() >= max_head {
+            return HeadEnd::TooLarge;
+        }
+        self.scanned = u32::try_from(within.len()).unwrap_or(u32::MAX);
+        HeadEnd::Incomplete { lines }
+    }
+
+    /// Checks the lines that have become complete although the head is not, so that nonsense is refused
+    /// at once. `lines` is what [`HeadScan::find_end`] gave, `first` checks the first line and gives the
+    /// position after it, or `None` if it is not complete.
+    pub(crate) fn check_lines<E: From<FieldError>>(
+        &mut self,
+        lines: &[u8],
+        ends: LineEnds,
+        first: impl FnOnce(&[u8]) -> Result<Option<usize>, E>,
+    ) -> Result<(), E> {
+        if self.is_in_first_line() {
+            let Some(next) = first(lines)? else {
+                return Ok(());
+            };
+            self.line = u32::try_from(next).unwrap_or(u32::MAX);
+        }
+        while (self.line as usize) < lines.len() {
+            let (Line::Field { next, .. } | Line::End { next }) =
+                scan_line(lines, self.line as usize, ends)?;
+            self.line = u32::try_from(next).unwrap_or(u32::MAX);
+        }
+        Ok(())
+    }
+
+    /// True until [`HeadScan::check_lines`] has seen a complete first line.
+    pub(crate) const fn is_in_first_line(self) -> bool {
+        self.line == 0
+    }
+}
+
+/// True if the line feed at `at` ends an empty line that is not the one allowed at the start.
+#[inline]
+fn ends_head(input: &[u8], at: usize) -> bool {
+    match input[..at] {
+        [] | [b'\r'] => false,
+        [.., b'\n'] | [.., b'\n', b'\r'] => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_the_first_octet_below_the_floor() {
+        for fill in [b'a', 0x80, 0xff, b' ', b'~'] {
+            for len in 0..40 {
+                for stop in 0..=255u8 {
+                    let mut text = vec![fill; 40];
+                    text[len] = stop;
+                    let blank_stops = fill == b' ';
+                    let passes = (0x20..=0xff).contains(&stop) && stop != 0x7f;
+                    let want = if passes || stop == b'\t' { 40 } else { len };
+                    assert_eq!(text_len::<0x20>(&text), want, "{stop} in {fill} at {len}");
+                    let passes = passes && stop != b' ';
+                    let want = if passes { 40 } else { len };
+                    let want = if blank_stops && len > 0 { 0 } else { want };
+                    if !(blank_stops && len == 0 && passes) {
+                        assert_eq!(text_len::<0x21>(&text), want, "{stop} in {fill} at {len}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_fields_or_the_end() {
+        type Want = Result<Option<(&'static [u8], &'static [u8])>, FieldError>;
+        let cases: &[(&[u8], Want)] = &[
+            (b"a:b\r\n", Ok(Some((b"a", b"b")))),
+            (b"a: \t b c \t\n", Ok(Some((b"a", b"b c")))),
+            (b"A-b:\r\n", Ok(Some((b"A-b", b"")))),
+            (b"a: \r\n", Ok(Some((b"a", b"")))),
+            (b"a: \xff\tb\r\n", Ok(Some((b"a", b"\xff\tb")))),
+            (b"\r\n", Ok(None)),
+            (b"\n", Ok(None)),
+            (b":b\r\n", Err(FieldError::NameInvalid)),
+            (b"ab\r\n", Err(FieldError::NameInvalid)),
+            (b"a\xc3: b\r\n", Err(FieldError::NameInvalid)),
+            (b"a : b\r\n", Err(FieldError::BlankBeforeColon)),
+            (b" a: b\r\n", Err(FieldError::Folded)),
+            (b"\ta\r\n", Err(FieldError::Folded)),
+            (b"a: b\0\r\n", Err(FieldError::ValueInvalid)),
+            (b"a: b\rc\r\n", Err(FieldError::ValueInvalid)),
+            (b"a: b\r\r\n", Err(FieldError::ValueInvalid)),
+            (b"a: \x7f\r\n", Err(FieldError::ValueInvalid)),
+            (b"\r\r\n", Err(FieldError::NameInvalid)),
+        ];
+        for (input, want) in cases {
+            let got = scan_line(input, 0, LineEnds::Lenient).map(|line| match line {
+                Line::Field { name, value, next } => {
+                    assert_eq!(next, input.len());
+                    Some((&input[name], &input[value]))
+                }
+                Line::End { next } => {
+                    assert_eq!(next, input.len());
+                    None
+                }
+            });
+            assert_eq!(got, *want, "{}", input.escape_ascii());
+        }
+        for input in [&b"a: b\n"[..], b"\n"] {
+            let got = scan_line(input, 0, LineEnds::Strict);
+            assert_eq!(got, Err(FieldError::BareLineFeed));
+        }
+    }
+
+    #[test]
+    fn heads_end_at_the_first_empty_line_after_a_line() {
+        let cases: &[(&[u8], usize)] = &[
+            (b"a\r\n\r\nxyz", 5),
+            (b"a\n\nxyz", 3),
+            (b"a\r\n\nxyz", 4),
+            (b"\r\na\r\n\r\nxyz", 7),
+            (b"\na\n\r\nxyz", 5),
+            (b"\r\n\r\nxyz", 4),
+            (b"\n\nxyz", 2),
+        ];
+        for (input, end) in cases {
+            for step in 1..=input.len() {
+                let mut scan = HeadScan::default();
+                let mut seen = 0;
+                let found = loop {
+                    seen = (seen + step).min(input.len());
+                    if let HeadEnd::Complete { end } = scan.find_end(&input[..seen], 100) {
+                        break end;
+                    }
+                };
+                assert_eq!(found, *end, "{}", input.escape_ascii());
+            }
+        }
+        let mut scan = HeadScan::default();
+        assert_eq!(
+            scan.find_end(b"abcd\r\n", 7),
+            HeadEnd::Incomplete { lines: 6 }
+        );
+        assert_eq!(scan.find_end(b"abcd\r\n\r", 7), HeadEnd::TooLarge);
+        let mut scan = HeadScan::default();
+        assert_eq!(
+            scan.find_end(b"abc\r\n\r\n", 7),
+            HeadEnd::Complete { end: 7 }
+        );
+    }
+}

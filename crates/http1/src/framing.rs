@@ -1,0 +1,150 @@
+//! How long the content of a message is (RFC 9112 §6). Shared by requests and responses.
+
+use h2o_http::BodyLength;
+
+use crate::FramingError;
+
+/// The framing fields of one head, collected while its lines are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FramingFields<'a> {
+    content_length: Option<&'a [u8]>,
+    lengths_differ: bool,
+    transfer_encoding: Option<&'a [u8]>,
+    coding_repeated: bool,
+}
+
+impl<'a> FramingFields<'a> {
+    pub(crate) fn on_content_length(&mut self, value: &'a [u8]) {
+        let first = *self.content_length.get_or_insert(value);
+        self.lengths_differ |= first != value;
+    }
+
+    pub(crate) fn on_transfer_encoding(&mut self, value: &'a [u8]) {
+        self.coding_repeated |= self.transfer_encoding.is_some();
+        self.transfer_encoding = Some(value);
+    }
+
+    /// True if the head has any of the fields.
+    pub(crate) const fn is_any(&self) -> bool {
+        self.content_length.is_some() || self.transfer_encoding.is_some()
+    }
+
+    /// What the fields say together. Anything that another recipient could read differently is refused:
+    /// request smuggling needs two readings (RFC 9112 §11.2).
+    pub(crate) fn body_length(&self, is_http10: bool) -> Result<BodyLength, FramingError> {
+        match (self.content_length, self.transfer_encoding) {
+            (None, None) => Ok(BodyLength::None),
+            (Some(_), Some(_)) => Err(FramingError::LengthAndCoding),
+            (None, Some(_)) if self.coding_repeated => Err(FramingError::TransferEncodingRepeated),
+            (None, Some(_)) if is_http10 => Err(FramingError::TransferEncodingInHttp10),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => {
+                Ok(BodyLength::Unknown)
+            }
+            (None, Some(_)) => Err(FramingError::TransferEncodingUnknown),
+            (Some(_), None) if self.lengths_differ => Err(FramingError::ContentLengthsDiffer),
+            (Some(digits), None) => parse_content_length(digits)
+                .map(BodyLength::Known)
+                .ok_or(FramingError::ContentLengthInvalid),
+        }
+    }
+}
+
+/// `Content-Length` is 1 to 19 digits: what fits 63 bits, and nothing that wraps.
+fn parse_content_length(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 19 {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |length, &digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| length * 10 + u64::from(digit - b'0'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_one_reading() {
+        type Want = Result<BodyLength, FramingError>;
+        let cases: &[(&[&str], &[&str], Want)] = &[
+            (&[], &[], Ok(BodyLength::None)),
+            (&["0"], &[], Ok(BodyLength::Known(0))),
+            (&["007"], &[], Ok(BodyLength::Known(7))),
+            (
+                &["9999999999999999999"],
+                &[],
+                Ok(BodyLength::Known(9_999_999_999_999_999_999)),
+            ),
+            (&["5", "5"], &[], Ok(BodyLength::Known(5))),
+            (&[], &["chunked"], Ok(BodyLength::Unknown)),
+            (&[], &["CHUNKED"], Ok(BodyLength::Unknown)),
+            (&["5", "05"], &[], Err(FramingError::ContentLengthsDiffer)),
+            (
+                &["5", "6", "5"],
+                &[],
+                Err(FramingError::ContentLengthsDiffer),
+            ),
+            (&[""], &[], Err(FramingError::ContentLengthInvalid)),
+            (
+                &["10000000000000000000"],
+                &[],
+                Err(FramingError::ContentLengthInvalid),
+            ),
+            (&["5, 5"], &[], Err(FramingError::ContentLengthInvalid)),
+            (&["+5"], &[], Err(FramingError::ContentLengthInvalid)),
+            (&["-5"], &[], Err(FramingError::ContentLengthInvalid)),
+            (&["5 "], &[], Err(FramingError::ContentLengthInvalid)),
+            (&["0x5"], &[], Err(FramingError::ContentLengthInvalid)),
+            (&["5"], &["chunked"], Err(FramingError::LengthAndCoding)),
+            (
+                &[],
+                &["chunked", "chunked"],
+                Err(FramingError::TransferEncodingRepeated),
+            ),
+            (
+                &[],
+                &["gzip, chunked"],
+                Err(FramingError::TransferEncodingUnknown),
+            ),
+            (
+                &[],
+                &["chunked, chunked"],
+                Err(FramingError::TransferEncodingUnknown),
+            ),
+            (
+                &[],
+                &["chunked;q=1"],
+                Err(FramingError::TransferEncodingUnknown),
+            ),
+            (
+                &[],
+                &["identity"],
+                Err(FramingError::TransferEncodingUnknown),
+            ),
+            (
+                &[],
+                &["xchunked"],
+                Err(FramingError::TransferEncodingUnknown),
+            ),
+            (&[], &[""], Err(FramingError::TransferEncodingUnknown)),
+        ];
+        for (lengths, codings, want) in cases {
+            let mut fields = FramingFields::default();
+            for value in *lengths {
+                fields.on_content_length(value.as_bytes());
+            }
+            for value in *codings {
+                fields.on_transfer_encoding(value.as_bytes());
+            }
+            assert_eq!(fields.body_length(false), *want, "{lengths:?} {codings:?}");
+        }
+        let mut fields = FramingFields::default();
+        fields.on_transfer_encoding(b"chunked");
+        assert_eq!(
+            fields.body_length(true),
+            Err(FramingError::TransferEncodingInHttp10)
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! Request heads (RFC 9112 §3): request line, target forms, `Host`, and what the head says about the
+//! body and the connection.
+
+use std::ops::Range;
+
+use h2o_http::{
+    BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_octet,
+};
+
+use crate::field_lines::{Line, LineEnds, scan_line, text_len, token_len};
+use crate::framing::FramingFields;
+use crate::{PeerError, Settings};
+
+/// What the connection needs to know of a request besides its [`RequestHead`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// The client wants the connection kept.
+    pub(crate) is_persistent: bool,
+    /// `Expect: 100-continue`, with a body.
+    pub(crate) expects_continue: bool,
+}
+
+/// Reads a head into `head`. `input` must be a complete one, as [`crate::field_lines::HeadScan`] finds.
+///
+/// On an error the request line may have been filled in, for the log.
+pub(crate) fn parse(
+    input: &[u8],
+    settings: &Settings,
+    scheme: Scheme,
+    head: &mut RequestHead,
+) -> Result<Wishes, PeerError> {
+    let ends = LineEnds::new(settings.strict);
+    head.clear();
+    let line = RequestLine::parse(input, ends)?;
+    let method = &input[line.method.clone()];
+    head.method = Method::from_token(method).ok_or(PeerError::MethodInvalid)?;
+    head.scheme = scheme;
+    head.version = line.version;
+    head.headers.store(input);
+    let mut fields = Fields::default();
+    fields.parse(input, line.next, settings, head)?;
+
+    head.set_authority(fields.host.span(line.version, settings.strict)?);
+    let is_connect = matches!(head.method, Method::Connect | Method::ConnectUdp);
+    set_target(input, line.target, head)?;
+    if is_connect {
+        check_connect(&fields, head)?;
+    } else if head.scheme == Scheme::Masque {
+        return Err(PeerError::MasqueInvalid);
+    }
+    let is_http10 = line.version == Version::Http10;
+    head.body = match fields.framing.body_length(is_http10)? {
+        _ if is_connect => BodyLength::Tunnel,
+        BodyLength::Known(length) if length > settings.limit_request_body => {
+            return Err(PeerError::BodyTooLarge);
+        }
+        body => body,
+    };
+    // H2O compatibility: an expectation counts only where there is a body to wait for.
+    let expects = fields.framing.is_any();
+    if expects && fields.expects_other {
+        return Err(PeerError::ExpectationUnknown);
+    }
+    let offers_upgrade = fields.connection.upgrade
+        && !fields.upgrade.is_empty()
+        && head.body == BodyLength::None
+        && !is_http10;
+    if offers_upgrade {
+        head.set_upgrade(span(&fields.upgrade));
+    }
+    let options = fields.connection;
+    Ok(Wishes {
+        is_persistent: !is_connect && options.is_persistent(is_http10, offers_upgrade),
+        expects_continue: expects && fields.expects_continue,
+    })
+}
+
+/// Spans of the arena are positions of the input: [`parse`] stores the head at its start.
+fn span(range: &Range<usize>) -> Span {
+    Span::new(range.start, range.len())
+}
+
+/// Checks the first line of `input` if it is complete, and gives the position after it.
+pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<usize>, PeerError> {
+    if memchr::memchr(b'\n', &input[empty_line_len(input)..]).is_none() {
+        return Ok(None);
+    }
+    RequestLine::parse(input, ends).map(|line| Some(line.next))
+}
+
+/// Checks the start of a first line that is not complete, so that a TLS handshake on a cleartext port is
+/// answered without waiting for a line feed.
+pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), PeerError> {
+    /// Longer than all methods in use; what comes after is checked once the line is complete.
+    const CHECKED: usize = 64;
+    let line = &input[empty_line_len(input)..];
+    let line = &line[..line.len().min(CHECKED)];
+    match line.iter().position(|&octet| !is_token_octet(octet)) {
+        None => Ok(()),
+        Some(at) if at > 0 && line[at] == b' ' => Ok(()),
+        // It can still become the one empty line that is skipped.
+        Some(0) if input == b"\r" => Ok(()),
+        Some(_) => Err(PeerError::MethodInvalid),
+    }
+}
+
+/// RFC 9112 §2.2: one empty line before the request line is skipped.
+fn empty_line_len(input: &[u8]) -> usize {
+    match input {
+        [b'\r', b'\n', ..] => 2,
+        [b'\n', ..] => 1,
+        _ => 0,
+    }
+}
+
+/// The parts of a request line, as positions in the input.
+struct RequestLine {
+    method: Range<usize>,
+    target: Range<usize>,
+    version: Version,
+    next: usize,
+}
+
+impl RequestLine {
+    fn parse(input: &[u8], ends: LineEnds) -> Result<Self, PeerError> {
+        let start = empty_line_len(input);
+        let method = start..start + token_len(&input[start..]);
+        let target_at = skip_spaces(input, method.end);
+        if method.is_empty() || target_at == method.end {
+            return Err(PeerError::MethodInvalid);
+        }
+        let target = target_at..target_at + text_len::<0x21>(&input[target_at..]);
+        let version_at = skip_spaces(input, target.end);
+        if target.is_empty() || version_at == target.end {
+            return Err(PeerError::TargetInvalid);
+        }
+        let (version, at) = match input[version_at..] {
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0', ..] => {
+                (Version::Http10, version_at + 8)
+            }
+            // A higher minor version is treated as the highest we know (RFC 9110 §2.5).
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9', ..] => {
+                (Version::Http11, version_at + 8)
+            }
+            _ => return Err(PeerError::VersionInvalid),
+        };
+        let line_end = ends.at(&input[at..])?.ok_or(PeerError::VersionInvalid)?;
+        Ok(Self {
+            method,
+            target,
+            version,
+            next: at + line_end,
+        })
+    }
+}
+
+#[inline]
+fn skip_spaces(input: &[u8], at: usize) -> usize {
+    at + input[at..]
+        .iter()
+        .take_while(|&&octet| octet == b' ')
+        .count()
+}
+
+/// What the field section says, besides the fields that go to the list.
+#[derive(Default)]
+struct Fields<'a> {
+    host: Host<'a>,
+    framing: FramingFields<'a>,
+    upgrade: Range<usize>,
+    expects_continue: bool,
+    expects_other: bool,
+    connection: ConnectionOptions,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the section that starts at `at`.
+    #[inline]
+    fn parse(
+        &mut self,
+        input: &'a [u8],
+        mut at: usize,
+        settings: &Settings,
+        head: &mut RequestHead,
+    ) -> Result<(), PeerError> {
+        let ends = LineEnds::new(settings.strict);
+        let mut seen = 0;
+        while let Line::Field { name, value, next } = scan_line(input, at, ends)? {
+            at = next;
+            seen += 1;
+            if seen > settings.max_fields {
+                return Err(PeerError::TooManyFields);
+            }
+            let known = Known::from_any_case(&input[name.clone()]);
+            if !self.on_field(known, &input[value.clone()], &value, head) {
+                head.headers
+                    .push_stored_as(known, span(&name), span(&value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a field the engine cares about; true if it is kept out of the list.
+    #[inline]
+    fn on_field(
+        &mut self,
+        known: Option<Known>,
+        text: &'a [u8],
+        value: &Range<usize>,
+        head: &mut RequestHead,
+    ) -> bool {
+        match known {
+            Some(Known::Host) => self.host.on_field(text, value),
+            Some(Known::ContentLength) => self.framing.on_content_length(text),
+            Some(Known::TransferEncoding) => self.framing.on_transfer_encoding(text),
+            Some(Known::Upgrade) => self.upgrade = value.clone(),
+            Some(Known::Expect) => {
+                let is_continue = text.eq_ignore_ascii_case(b"100-continue");
+                self.expects_continue |= is_continue;
+                self.expects_other |= !is_continue;
+                head.set_expect(span(value));
+            }
+            Some(Known::Connection) => {
+                self.connection.on_field(text);
+                return false;
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The `Host` field (RFC 9112 §3.2).
+#[derive(Default)]
+struct Host<'a> {
+    text: &'a [u8],
+    at: Range<usize>,
+    seen: usize,
+}
+
+impl<'a> Host<'a> {
+    fn on_field(&mut self, text: &'a [u8], at: &Range<usize>) {
+        self.text = text;
+        self.at = at.clone();
+        self.seen += 1;
+    }
+
+    /// The value, empty if there is none; an empty value counts as none.
+    fn span(&self, version: Version, strict: bool) -> Result<Span, PeerError> {
+        if self.seen > 1 {
+            return Err(PeerError::HostRepeated);
+        }
+        if self.text.is_empty() {
+            return match version {
+                Version::Http11 if strict => Err(PeerError::HostMissing),
+                _ => Ok(Span::default()),
+            };
+        }
+        authority::split(self.text).ok_or(PeerError::HostInvalid)?;
+        Ok(span(&self.at))
+    }
+}
+
+/// Sets target, and authority and scheme where the target has them (RFC 9112 §3.2).
+#[inline]
+fn set_target(input: &[u8], target: Range<usize>, head: &mut RequestHead) -> Result<(), PeerError> {
+    let text = &input[target.clone()];
+    if text[0] == b'/' {
+        head.set_target(span(&target));
+        return Ok(());
+    }
+    if head.method == Method::Connect {
+        head.set_authority(span(&target));
+        head.set_target(span(&target));
+        return Ok(());
+    }
+    // H2O compatibility: the schemes are recognised in lower case only.
+    let scheme = [Scheme::Http, Scheme::Https, Scheme::Masque]
+        .into_iter()
+        .find(|scheme| {
+            text.strip_prefix(scheme.as_str().as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"://"))
+        });
+    let Some(scheme) = scheme else {
+        head.set_target(span(&target));
+        return Ok(());
+    };
+    let authority_at = target.start + scheme.as_str().len() + 3;
+    let rest = &input[authority_at..target.end];
+    let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+    // User information is no part of a target (RFC 9110 §4.2.4), and no host has an `@`.
+    authority::split(&rest[..authority_len]).ok_or(PeerError::AuthorityInvalid)?;
+    head.scheme = scheme;
+    head.set_authority(Span::new(authority_at, authority_len));
+    let path = &rest[authority_len..];
+    if path.first() == Some(&b'/') {
+        head.set_target(Span::new(authority_at + authority_len, path.len()));
+    } else {
+        let mut rooted = Vec::with_capacity(path.len() + 1);
+        rooted.push(b'/');
+        rooted.extend_from_slice(path);
+        let rooted = head.headers.store(&rooted);
+        head.set_target(rooted);
+    }
+    Ok(())
+}
+
+/// CONNECT names `host:port` and nothing else (RFC 9110 §9.3.6); CONNECT-UDP drafts put the authority in
+/// an absolute target with the path `/`. Neither has a body.
+fn check_connect(fields: &Fields<'_>, head: &RequestHead) -> Result<(), PeerError> {
+    let target = head.target();
+    let is_fit = if head.method == Method::Connect {
+        let port = authority::split(target).and_then(|(_, port)| port);
+        port.is_some_and(|port| port != 0)
+            && (fields.host.text.is_empty() || fields.host.text == target)
+    } else {
+        head.scheme != Scheme::Http && target == b"/"
+    };
+    if is_fit && head.version == Version::Http11 && !fields.framing.is_any() {
+        return Ok(());
+    }
+    Err(PeerError::ConnectInvalid)
+}
+
+/// The options of `Connection` (RFC 9110 §7.6.1). Repeated fields count as one list.
+#[derive(Clone, Copy, Debug, Default)]
+struct ConnectionOptions {
+    is_present: bool,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+}
+
+impl ConnectionOptions {
+    fn on_field(&mut self, value: &[u8]) {
+        self.is_present = true;
+        for option in value.split(|&octet| octet == b',') {
+            let option = option.trim_ascii();
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+        }
+    }
+
+    /// `close` always wins (RFC 9112 §9.6). A `Connection` without `keep-alive` closes in HTTP/1.1 as well
+    /// (H2O compatibility), unless it is there for the sake of an upgrade, which we may not follow.
+    const fn is_persistent(self, is_http10: bool, offers_upgrade: bool) -> bool {
+        !self.close && (self.keep_alive || (!is_http10 && (!self.is_present || offers_upgrade)))
+    }
+}

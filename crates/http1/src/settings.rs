@@ -1,0 +1,68 @@
+//! What the two roles are told about limits and times.
+
+use std::time::Duration;
+
+/// Settings of the server role, shared by all connections of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Largest head, from the first octet to the empty line.
+    pub max_head: usize,
+    /// Most fields in a head, those kept apart from the list included.
+    pub max_fields: usize,
+    /// `limit-request-body`: a longer `Content-Length` or a chunked body that reaches it gets 413.
+    pub limit_request_body: u64,
+    /// `http1-request-timeout`: bounds the whole head, from the moment we wait for it.
+    pub request_timeout: Duration,
+    /// `http1-request-io-timeout`: the longest silence while we read a request or write a response.
+    pub io_timeout: Duration,
+    /// Lowest average rate of a body, and of the client's taking our octets, in octets per second;
+    /// 0 turns the check off. Stops clients that send one octet per `io_timeout`.
+    pub body_min_rate: u32,
+    /// How long a transfer may last before its rate counts.
+    pub body_grace: Duration,
+    /// `http1-strict`: refuses HTTP/1.1 without `Host` and bare line feeds in heads.
+    pub strict: bool,
+    /// `http1-upgrade-to-http2`: the HTTP/2 preface is reported instead of refused.
+    pub upgrade_to_http2: bool,
+}
+
+/// 8192 octets for the request line and 4096 for each of 100 fields (H2O compatibility).
+pub(crate) const MAX_HEAD: usize = 417_792;
+pub(crate) const MAX_FIELDS: usize = 100;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_head: MAX_HEAD,
+            max_fields: MAX_FIELDS,
+            limit_request_body: 1 << 30,
+            request_timeout: Duration::from_secs(10),
+            io_timeout: Duration::from_secs(5),
+            body_min_rate: 500,
+            body_grace: Duration::from_secs(20),
+            strict: false,
+            upgrade_to_http2: true,
+        }
+    }
+}
+
+/// Settings of the client role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// Largest head, from the first octet to the empty line.
+    pub max_head: usize,
+    /// Most fields in a head.
+    pub max_fields: usize,
+    /// Most interim (1xx) responses to one request; they are free of charge for a hostile server.
+    pub max_interims: u32,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            max_head: MAX_HEAD,
+            max_fields: MAX_FIELDS,
+            max_interims: 100,
+        }
+    }
+}
