@@ -40,6 +40,8 @@ pub struct Exchange {
     pub delegated: bool,
     /// Octets of request content received.
     pub request_body_bytes: u64,
+    /// True once an error document is being fetched in place of the response: no other one will be.
+    pub error_document: bool,
     /// Fields put aside while an error document is fetched.
     pub saved_headers: Option<Headers>,
     /// Applied to the final response before its filters run.
@@ -124,6 +126,7 @@ impl Exchange {
             http1_index: 0,
             reroutes: (0, 0),
             delegated: false,
+            error_document: false,
             request_body_bytes: 0,
             saved_headers: None,
             restore: None,
@@ -153,6 +156,7 @@ impl Exchange {
         self.http1_index = 0;
         self.reroutes = (0, 0);
         self.delegated = false;
+        self.error_document = false;
         self.request_body_bytes = 0;
         self.saved_headers = None;
         self.restore = None;
