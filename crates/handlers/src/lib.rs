@@ -9,6 +9,8 @@ mod file;
 mod header;
 mod redirect;
 mod status;
+#[cfg(test)]
+mod testing;
 
 use h2o_config::Directive;
 use h2o_exchange::{FilterFactory, Scope};

@@ -1,0 +1,149 @@
+//! What unit tests of handlers and filters stand on: a configuration in memory, one request on a worker without sockets.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use h2o_config::{Directive, Error, Level, Memory, Registry, load};
+use h2o_exchange::{
+    Address, ConnectionInfo, Counters, Exchange, Features, FilterFactory, Host, HostName,
+    LocalSite, Scope, Shared, Site, Transport, Worker,
+};
+use h2o_http::{Method, Name};
+
+/// A site with one host and one path.
+pub(crate) struct Setup {
+    /// The features under test.
+    pub(crate) directives: &'static [Directive<Scope>],
+    /// Their filter, if they have one.
+    pub(crate) filter: Option<FilterFactory>,
+    /// Key of the host.
+    pub(crate) host: &'static str,
+    /// Key of the path.
+    pub(crate) path: &'static str,
+}
+
+impl Setup {
+    /// Reads the directives of the three levels, outermost first; each text is the file `f`. An empty text stands for no
+    /// directives.
+    pub(crate) fn read(&self, [global, host, path]: [&str; 3]) -> Result<Site, Error> {
+        let features = Features {
+            registry: Registry::new(&[self.directives]),
+            filters: self.filter.into_iter().collect(),
+        };
+        let mut scope = Scope::new(Arc::new(features));
+        run(&mut scope, global)?;
+        let settings = scope.settings.clone();
+        let name = HostName {
+            name: self.host.into(),
+            port: None,
+        };
+        let paths = scope.enter(Level::Host, |scope| {
+            scope.host = Some(name.clone());
+            run(scope, host)?;
+            let route = scope.enter(Level::Path, |scope| {
+                scope.path = Some(self.path.into());
+                run(scope, path)?;
+                Ok(scope.build_path(self.path))
+            })?;
+            Ok(vec![route, scope.build_path("")])
+        })?;
+        let host = Host {
+            authority: name.to_authority().into(),
+            name,
+            paths,
+            ..Host::default()
+        };
+        Ok(Site {
+            hosts: vec![host],
+            settings,
+            shared: std::mem::take(&mut scope.shared),
+            ..Site::default()
+        })
+    }
+
+    /// The text of the error that a path with these directives is refused with.
+    pub(crate) fn refusal(&self, path: &str) -> String {
+        match self.read(["", "", path]) {
+            Ok(_) => "accepted".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+fn run(scope: &mut Scope, text: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let files = Memory::new().file("f", text);
+    scope.run(&load("f", &files)?)
+}
+
+/// A request for `target` at `authority` that has been routed.
+pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -> Exchange {
+    let shared = Shared {
+        started: Duration::ZERO,
+        generation: None,
+        connections: AtomicUsize::new(1),
+        max_connections: 1,
+        soft_connection_limit: 1,
+        soft_connection_min_age: Duration::ZERO,
+        listeners: 1,
+        workers: std::sync::OnceLock::new(),
+    };
+    let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+    let connection = ConnectionInfo {
+        id: 1,
+        peer: Address::Unix,
+        accepted: worker.clock.now(),
+        tls: None,
+        transport: Rc::new(Nowhere),
+        listener: 0,
+    };
+    let mut exchange = Exchange::new(
+        worker,
+        Rc::new(LocalSite(Arc::new(site))),
+        Rc::new(connection),
+    );
+    exchange.request.method = Method::from_token(method.as_bytes()).expect("tests use tokens");
+    let span = exchange.request.headers.store(authority.as_bytes());
+    exchange.request.set_authority(span);
+    let span = exchange.request.headers.store(target.as_bytes());
+    exchange.request.set_target(span);
+    exchange.route = exchange.site.select_path(0, exchange.request.path());
+    exchange
+}
+
+struct Nowhere;
+
+impl Transport for Nowhere {
+    fn local_address(&self) -> Option<Address> {
+        None
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// `name: value` for each line of `text`.
+pub(crate) fn headers(text: &str) -> h2o_http::Headers {
+    let mut headers = h2o_http::Headers::new();
+    for line in text.lines() {
+        let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+        headers.push(Name::from_lower(name), value.as_bytes());
+    }
+    headers
+}
+
+/// The fields as [`headers`] reads them.
+pub(crate) fn shown(headers: &h2o_http::Headers) -> String {
+    let lines: Vec<_> = headers
+        .iter()
+        .map(|field| format!("{}: {}", field.name.as_str(), field.value.escape_ascii()))
+        .collect();
+    lines.join("\n")
+}
