@@ -1,0 +1,142 @@
+//! One change to a header block, with names looked up and values checked when the configuration is read.
+
+use h2o_config::{Error, Node};
+use h2o_http::{Headers, Known, Name, escape, is_token};
+
+use super::cookie;
+
+/// What to do to a header block.
+#[derive(Clone, Debug)]
+pub(super) enum Edit {
+    Add(FieldLine),
+    Append(FieldLine),
+    Merge(FieldLine),
+    Set(FieldLine),
+    SetIfEmpty(FieldLine),
+    Unset(Box<[FieldName]>),
+    UnsetUnless(Box<[FieldName]>),
+    CookieUnset(Box<[Box<str>]>),
+    CookieUnsetUnless(Box<[Box<str>]>),
+}
+
+impl Edit {
+    pub(super) fn apply(&self, headers: &mut Headers) {
+        match self {
+            Self::Add(line) => headers.push(line.name.get(), line.value()),
+            Self::Append(line) => line.append_to(headers),
+            Self::Merge(line) => {
+                let first = headers.get(line.name.get());
+                if !first.is_some_and(|value| escape::list_contains(value, line.value())) {
+                    line.append_to(headers);
+                }
+            }
+            Self::Set(line) => headers.set(line.name.get(), line.value()),
+            Self::SetIfEmpty(line) => {
+                if headers.get(line.name.get()).is_none() {
+                    headers.push(line.name.get(), line.value());
+                }
+            }
+            Self::Unset(names) => {
+                for name in names {
+                    headers.remove(name.get());
+                }
+            }
+            Self::UnsetUnless(names) => {
+                headers.retain(|field| names.iter().any(|name| name.get() == field.name));
+            }
+            Self::CookieUnset(names) => {
+                cookie::retain(headers, |name| !cookie::is_among(names, name))
+            }
+            Self::CookieUnsetUnless(names) => {
+                cookie::retain(headers, |name| cookie::is_among(names, name))
+            }
+        }
+    }
+}
+
+/// A field as a rule writes it.
+#[derive(Clone, Debug)]
+pub(super) struct FieldLine {
+    name: FieldName,
+    value: Box<str>,
+}
+
+impl FieldLine {
+    /// Reads `name: value`; everything after the first colon is the value, literally.
+    pub(super) fn read(node: &Node) -> Result<Self, Error> {
+        let (name, value) = node
+            .scalar()?
+            .split_once(':')
+            .map(|(name, value)| (name.trim_ascii(), value.trim_ascii()))
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                node.error("failed to parse the value; should be in form of `name: value`")
+            })?;
+        let name = FieldName::new(node, name)?;
+        // A line break would begin another field (RFC 9110 §5.5).
+        if value
+            .bytes()
+            .any(|octet| octet.is_ascii_control() && octet != b'\t')
+        {
+            return Err(node.error("invalid header value"));
+        }
+        let value = value.into();
+        Ok(Self { name, value })
+    }
+
+    fn value(&self) -> &[u8] {
+        self.value.as_bytes()
+    }
+
+    fn append_to(&self, headers: &mut Headers) {
+        match headers.get(self.name.get()) {
+            None => headers.push(self.name.get(), self.value()),
+            Some(b"") => headers.replace(self.name.get(), self.value()),
+            Some(first) => {
+                let joined = [first, b", ", self.value()].concat();
+                headers.replace(self.name.get(), &joined);
+            }
+        }
+    }
+}
+
+/// A field name of a rule.
+#[derive(Clone, Debug)]
+pub(super) enum FieldName {
+    Known(Known),
+    /// Lower case.
+    Other(Box<str>),
+}
+
+impl FieldName {
+    pub(super) fn read_all(list: &[Node]) -> Result<Box<[Self]>, Error> {
+        list.iter()
+            .map(|node| Self::new(node, node.scalar()?.trim_ascii()))
+            .collect()
+    }
+
+    fn new(node: &Node, name: &str) -> Result<Self, Error> {
+        if !is_token(name.as_bytes()) {
+            return Err(node.error("invalid header name"));
+        }
+        match Known::from_any_case(name.as_bytes()) {
+            // Those of the protocol engines, and `date`, which a cache would trust.
+            Some(
+                Known::Connection
+                | Known::ContentLength
+                | Known::TransferEncoding
+                | Known::Date
+                | Known::Server,
+            ) => Err(node.error("the named header cannot be rewritten")),
+            Some(known) => Ok(Self::Known(known)),
+            None => Ok(Self::Other(name.to_ascii_lowercase().into())),
+        }
+    }
+
+    fn get(&self) -> Name<'_> {
+        match self {
+            Self::Known(known) => Name::Known(*known),
+            Self::Other(name) => Name::Other(name),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! `header.*`: rules that edit the fields of responses.
+//!
+//! The rules of a path are those of the global level, of its host and its own, in this order; an inner level adds to
+//! the list and cannot take anything away from it.
+
+mod cookie;
+mod edit;
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope};
+
+use self::edit::{Edit, FieldLine, FieldName};
+
+/// Which responses a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Final responses.
+    Final,
+    /// 103 responses. No part of the server makes them yet.
+    Early,
+    /// Both.
+    All,
+}
+
+/// One rule of a path.
+#[derive(Clone, Debug)]
+struct Rule {
+    edit: Edit,
+    when: When,
+}
+
+/// The rules of a level, those inherited first.
+#[derive(Clone, Debug, Default)]
+struct Rules(Vec<Rule>);
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    directive(
+        "header.add",
+        LINES,
+        "Adds the field to the response, also if it has one of that name.",
+        |scope, command| {
+            read(scope, command, |value| {
+                FieldLine::read(value).map(Edit::Add)
+            })
+        },
+    ),
+    directive(
+        "header.append",
+        LINES,
+        "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
+        |scope, command| {
+            read(scope, command, |value| {
+                FieldLine::read(value).map(Edit::Append)
+            })
+        },
+    ),
+    directive(
+        "header.merge",
+        LINES,
+        "As `header.append`, but does nothing if the value is already an element of the first field of that name.",
+        |scope, command| {
+            read(scope, command, |value| {
+                FieldLine::read(value).map(Edit::Merge)
+            })
+        },
+    ),
+    directive(
+        "header.set",
+        LINES,
+        "Replaces all fields of that name by this one.",
+        |scope, command| {
+            read(scope, command, |value| {
+                FieldLine::read(value).map(Edit::Set)
+            })
+        },
+    ),
+    directive(
+        "header.setifempty",
+        LINES,
+        "Adds the field if the response has none of that name.",
+        |scope, command| {
+            read(scope, command, |value| {
+                FieldLine::read(value).map(Edit::SetIfEmpty)
+            })
+        },
+    ),
+    directive(
+        "header.unset",
+        NAMES,
+        "Removes all fields of these names.",
+        |scope, command| {
+            read_list(scope, command, |list| {
+                FieldName::read_all(list).map(Edit::Unset)
+            })
+        },
+    ),
+    directive(
+        "header.unsetunless",
+        NAMES,
+        "Removes all fields but those of these names.",
+        |scope, command| {
+            read_list(scope, command, |list| {
+                FieldName::read_all(list).map(Edit::UnsetUnless)
+            })
+        },
+    ),
+    directive(
+        "header.cookie.unset",
+        COOKIES,
+        "Removes the cookies of these names from `cookie` fields.",
+        |scope, command| {
+            read_list(scope, command, |list| {
+                cookie::read_all(list).map(Edit::CookieUnset)
+            })
+        },
+    ),
+    directive(
+        "header.cookie.unsetunless",
+        COOKIES,
+        "Removes all cookies but those of these names from `cookie` fields.",
+        |scope, command| {
+            read_list(scope, command, |list| {
+                cookie::read_all(list).map(Edit::CookieUnsetUnless)
+            })
+        },
+    ),
+];
+
+const LINES: &str = "`NAME: VALUE`|[`NAME: VALUE`...]|{header: `NAME: VALUE`|[`NAME: VALUE`...], when: final|early|all}";
+const NAMES: &str = "NAME|[NAME...]|{header: NAME|[NAME...], when: final|early|all}";
+const COOKIES: &str = "COOKIE|[COOKIE...]|{header: COOKIE|[COOKIE...], when: final|early|all}";
+
+const fn directive(
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels: Levels::ALL_BUT_EXTENSION,
+        pass: Pass::Settings,
+        kinds: Kinds::ANY,
+        value,
+        default: "",
+        help,
+        apply,
+    }
+}
+
+/// Adds a rule for each element of the argument.
+fn read(
+    scope: &mut Scope,
+    command: &Command<'_>,
+    edit: impl Fn(&Node) -> Result<Edit, Error>,
+) -> Result<(), Error> {
+    let (list, when) = list_and_when(command)?;
+    for element in list.one_or_more() {
+        let edit = edit(element)?;
+        scope.edit::<Rules>().0.push(Rule { edit, when });
+    }
+    Ok(())
+}
+
+/// Adds one rule for all elements of the argument.
+fn read_list(
+    scope: &mut Scope,
+    command: &Command<'_>,
+    edit: impl Fn(&[Node]) -> Result<Edit, Error>,
+) -> Result<(), Error> {
+    let (list, when) = list_and_when(command)?;
+    let edit = edit(list.one_or_more())?;
+    scope.edit::<Rules>().0.push(Rule { edit, when });
+    Ok(())
+}
+
+fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::required("header", Kinds::SCALAR.or(Kinds::SEQUENCE)),
+        Attribute::optional("when", Kinds::SCALAR),
+    ];
+    if command.node.as_mapping().is_none() {
+        return Ok((command.node, When::Final));
+    }
+    let attributes = command.node.attributes(&SPEC)?;
+    let when = match attributes.get("when") {
+        None => When::Final,
+        Some(word) => {
+            [When::Final, When::Early, When::All][word.one_of(&["final", "early", "all"])?]
+        }
+    };
+    Ok((attributes.require("header")?, when))
+}
+
+pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
+    let rules = scope.settings.peek::<Rules>()?;
+    let edits: Box<[Edit]> = rules
+        .0
+        .iter()
+        .filter(|rule| matches!(rule.when, When::Final | When::All))
+        .map(|rule| rule.edit.clone())
+        .collect();
+    if edits.is_empty() {
+        return None;
+    }
+    Some(Box::new(HeaderFilter { edits }))
+}
+
+struct HeaderFilter {
+    edits: Box<[Edit]>,
+}
+
+impl Filter for HeaderFilter {
+    fn on_response(&self, _: &mut Exchange, response: &mut Response) -> Filtered {
+        for edit in &self.edits {
+            edit.apply(&mut response.headers);
+        }
+        Filtered::Continue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, headers, request, shown};
+    use h2o_exchange::Body;
+    use h2o_http::StatusCode;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: Some(filter),
+        host: "default",
+        path: "/",
+    };
+
+    fn filtered(levels: [&str; 3], before: &str) -> String {
+        let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
+        let mut exchange = request(site, "GET", "default", "/");
+        let mut response = Response::new(StatusCode::OK, headers(before), Body::Empty);
+        let site = std::rc::Rc::clone(&exchange.site);
+        for filter in &site.path(exchange.route).filters {
+            assert!(matches!(
+                filter.on_response(&mut exchange, &mut response),
+                Filtered::Continue
+            ));
+        }
+        shown(&response.headers)
+    }
+
+    #[test]
+    fn each_command_edits_the_fields_it_names() {
+        let cases = [
+            ("header.add: 'X-A: 1'", "x-a: 0", "x-a: 0\nx-a: 1"),
+            ("header.add: 'x-a  :  b: c '", "", "x-a: b: c"),
+            ("header.add: 'x-a:'", "", "x-a: "),
+            ("header.add: [ 'x-a: 1', 'x-b: 2' ]", "", "x-a: 1\nx-b: 2"),
+            (
+                "header.append: 'vary: b'",
+                "vary: a\nvary: c",
+                "vary: a, b\nvary: c",
+            ),
+            ("header.append: 'vary: b'", "vary: ", "vary: b"),
+            ("header.append: 'vary: b'", "", "vary: b"),
+            ("header.merge: 'Vary: B'", "vary: a, b", "vary: a, b"),
+            ("header.merge: 'vary: b'", "vary: ab", "vary: ab, b"),
+            (
+                "header.merge: 'vary: b'",
+                "vary: a\nvary: b",
+                "vary: a, b\nvary: b",
+            ),
+            ("header.merge: 'vary: b'", "x-a: b", "x-a: b\nvary: b"),
+            (
+                "header.set: 'x-a: 1'",
+                "x-a: 0\nx-b: 0\nx-a: 9",
+                "x-b: 0\nx-a: 1",
+            ),
+            ("header.setifempty: 'x-a: 1'", "x-a: ", "x-a: "),
+            ("header.setifempty: 'x-a: 1'", "x-b: ", "x-b: \nx-a: 1"),
+            ("header.unset: X-A", "x-a: 0\nx-b: 0\nx-a: 9", "x-b: 0"),
+            (
+                "header.unset: [ x-a, etag ]",
+                "etag: 0\nx-b: 0\nx-a: 9",
+                "x-b: 0",
+            ),
+            (
+                "header.unsetunless: [ x-a, etag ]",
+                "etag: 0\nx-b: 0\ndate: now\nx-a: 9",
+                "etag: 0\nx-a: 9",
+            ),
+            (
+                "header.cookie.unset: a",
+                "cookie: a=1; b=2\ncookie: a=3",
+                "cookie: b=2",
+            ),
+            (
+                "header.cookie.unsetunless: [ a ]",
+                "x-a: 1\ncookie: a=1; b=2",
+                "x-a: 1\ncookie: a=1",
+            ),
+            ("header.cookie.unset: A", "cookie: a=1", "cookie: a=1"),
+            ("header.add: { header: 'x-a: 1' }", "", "x-a: 1"),
+            (
+                "header.add: { header: [ 'x-a: 1', 'x-b: 2' ], when: ALL }",
+                "",
+                "x-a: 1\nx-b: 2",
+            ),
+            (
+                "header.set: { header: 'x-a: 1', when: early }",
+                "x-a: 0",
+                "x-a: 0",
+            ),
+            ("header.set: 'x-a: |\n  1'", "", "x-a: | 1"),
+            ("header.set: |\n  x-a: 1\n", "", "x-a: 1"),
+        ];
+        for (config, before, want) in cases {
+            assert_eq!(filtered(["", "", config], before), want, "{config}");
+        }
+    }
+
+    #[test]
+    fn rules_run_from_the_outermost_level_inwards_in_file_order() {
+        let levels = [
+            "header.add: 'x: global'",
+            "header.add: 'x: host 1'\nheader.append: 'x: host 2'\nheader.add: 'x: host 3'",
+            "header.unset: y\nheader.add: 'x: path'",
+        ];
+        assert_eq!(
+            filtered(levels, "y: 0"),
+            "x: global, host 2\nx: host 1\nx: host 3\nx: path"
+        );
+    }
+
+    #[test]
+    fn an_inner_level_leaves_its_neighbours_alone() {
+        let mut scope = SETUP
+            .read(["header.add: 'x: 1'", "", "header.add: 'x: 2'"])
+            .unwrap();
+        // The entry for "no path matched" has the rules of the host only.
+        let outside = scope.hosts[0].paths.pop().unwrap();
+        assert_eq!(outside.settings.get::<Rules>().0.len(), 1);
+        assert_eq!(scope.hosts[0].paths[0].settings.get::<Rules>().0.len(), 2);
+        assert_eq!(scope.settings.get::<Rules>().0.len(), 1);
+    }
+
+    #[test]
+    fn a_path_without_rules_for_final_responses_has_no_filter() {
+        for config in [
+            "",
+            "header.add: { header: 'x: 1', when: early }",
+            "header.add: []",
+        ] {
+            let site = SETUP.read(["", "", config]).unwrap();
+            assert!(site.hosts[0].paths[0].filters.is_empty(), "{config}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_is_refused() {
+        let in_add = |text: &str| format!("[f:1] in command header.add, {text}");
+        let form = "failed to parse the value; should be in form of `name: value`";
+        let fixed = "the named header cannot be rewritten";
+        let cases = [
+            ("header.add: x", in_add(&format!("{form} (column 13)"))),
+            ("header.add: ''", in_add(&format!("{form} (column 13)"))),
+            ("header.add: ': x'", in_add(&format!("{form} (column 13)"))),
+            (
+                "header.add: [ 'a: b', c ]",
+                in_add(&format!("{form} (column 23)")),
+            ),
+            (
+                "header.add: [ [ 'a: b' ] ]",
+                in_add("argument must be a scalar (column 15)"),
+            ),
+            (
+                "header.add: 'a b: c'",
+                in_add("invalid header name (column 13)"),
+            ),
+            (
+                "header.add: \"a: b\\r\\nc: d\"",
+                in_add("invalid header value (column 13)"),
+            ),
+            (
+                "header.add: 'Date: now'",
+                in_add(&format!("{fixed} (column 13)")),
+            ),
+            (
+                "header.add: 'content-length: 1'",
+                in_add(&format!("{fixed} (column 13)")),
+            ),
+            (
+                "header.add: 'Connection: close'",
+                in_add(&format!("{fixed} (column 13)")),
+            ),
+            (
+                "header.add: 'transfer-encoding: x'",
+                in_add(&format!("{fixed} (column 13)")),
+            ),
+            (
+                "header.add: 'server: x'",
+                in_add(&format!("{fixed} (column 13)")),
+            ),
+            (
+                "header.add: {}",
+                in_add("cannot find mandatory attribute: header (column 13)"),
+            ),
+            (
+                "header.add: { header: {} }",
+                in_add("attribute `header` must be a scalar or a sequence (column 23)"),
+            ),
+            (
+                "header.add: { header: 'a: b', when: never }",
+                in_add("argument must be one of: final,early,all (column 37)"),
+            ),
+            (
+                "header.unset: 'a: b'",
+                "[f:1] in command header.unset, invalid header name (column 15)".to_owned(),
+            ),
+            (
+                "header.unset:",
+                "[f:1] in command header.unset, invalid header name (column 14)".to_owned(),
+            ),
+            (
+                "header.unsetunless: [ a, server ]",
+                format!("[f:1] in command header.unsetunless, {fixed} (column 26)"),
+            ),
+            (
+                "header.cookie.unset: 'a=b'",
+                "[f:1] in command header.cookie.unset, invalid cookie name (column 22)".to_owned(),
+            ),
+        ];
+        for (config, want) in cases {
+            assert_eq!(SETUP.refusal(config), want, "{config}");
+        }
+    }
+}
