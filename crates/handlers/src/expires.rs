@@ -1,10 +1,267 @@
-//! To be filled.
+//! `expires`: how long clients may keep a response.
 
-use h2o_config::Directive;
-use h2o_exchange::Scope;
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope};
+use h2o_http::{Headers, Known, Name, escape};
 
-pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[];
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "expires",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "OFF|NUMBER second|minute|hour|day|month|year",
+    default: "",
+    help: "Sends `cache-control: max-age=SECONDS` with successful responses and redirects, in addition to what \
+           `cache-control` says already. A month has 30 days and a year 365 (H2O sends thirty times that for a year). \
+           `OFF` cancels the value of an outer level.",
+    apply: |scope, command| {
+        let max_age = read(command)?;
+        *scope.edit::<Expires>() = Expires(max_age);
+        Ok(())
+    },
+}];
 
-pub(crate) fn filter(_: &Scope) -> Option<Box<dyn h2o_exchange::Filter>> {
-    None
+/// The element of `cache-control`, `max-age=SECONDS`.
+#[derive(Clone, Debug, Default)]
+struct Expires(Option<Box<str>>);
+
+/// Seconds of each unit. Text may follow the name: `days`.
+const UNITS: [(&str, u64); 6] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 60 * 60),
+    ("day", 24 * 60 * 60),
+    ("month", 30 * 24 * 60 * 60),
+    ("year", 365 * 24 * 60 * 60),
+];
+
+fn read(command: &Command<'_>) -> Result<Option<Box<str>>, Error> {
+    let text = command.node.scalar()?;
+    if text.eq_ignore_ascii_case("OFF") {
+        return Ok(None);
+    }
+    let malformed = || {
+        command.error(
+            "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)",
+        )
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim_ascii();
+    let number: u64 = number.parse().map_err(|_| malformed())?;
+    if unit.is_empty() {
+        return Err(malformed());
+    }
+    let seconds = UNITS
+        .iter()
+        .find(|(name, _)| {
+            let start = unit.get(..name.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+        })
+        .map(|(_, seconds)| seconds)
+        .ok_or_else(|| command.error(format!("unknown unit:`{unit}` (see --help)")))?;
+    let seconds = number.checked_mul(*seconds).ok_or_else(malformed)?;
+    Ok(Some(format!("max-age={seconds}").into()))
+}
+
+pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
+    let max_age = scope.settings.peek::<Expires>()?.0.clone()?;
+    Some(Box::new(ExpiresFilter { max_age }))
+}
+
+struct ExpiresFilter {
+    max_age: Box<str>,
+}
+
+impl Filter for ExpiresFilter {
+    fn on_response(&self, _: &mut Exchange, response: &mut Response) -> Filtered {
+        // Not 300 and 308, which caches may keep as well (H2O compatibility).
+        if matches!(
+            response.status.as_u16(),
+            200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307
+        ) {
+            add_directive(&mut response.headers, self.max_age.as_bytes());
+        }
+        Filtered::Continue
+    }
+}
+
+/// Adds an element to `cache-control` unless it is there: to the last field of that name, or as a field of its own.
+fn add_directive(headers: &mut Headers, element: &[u8]) {
+    let mut count = 0;
+    for value in headers.get_all(Known::CacheControl) {
+        if escape::list_contains(value, element) {
+            return;
+        }
+        count += 1;
+    }
+    if count == 0 {
+        headers.push(Known::CacheControl, element);
+        return;
+    }
+    headers.edit(|field| {
+        if field.name != Name::Known(Known::CacheControl) {
+            return None;
+        }
+        count -= 1;
+        (count == 0).then(|| {
+            Some(match field.value {
+                b"" => element.to_vec(),
+                value => [value, b", ", element].concat(),
+            })
+        })
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, headers, request, shown};
+    use h2o_exchange::Body;
+    use h2o_http::StatusCode;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: Some(filter),
+        host: "default",
+        path: "/",
+    };
+
+    fn filtered(levels: [&str; 3], status: u16, before: &str) -> String {
+        let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
+        let mut exchange = request(site, "GET", "default", "/");
+        let status = StatusCode::new(status).unwrap();
+        let mut response = Response::new(status, headers(before), Body::Empty);
+        let site = std::rc::Rc::clone(&exchange.site);
+        for filter in &site.path(exchange.route).filters {
+            assert!(matches!(
+                filter.on_response(&mut exchange, &mut response),
+                Filtered::Continue
+            ));
+        }
+        shown(&response.headers)
+    }
+
+    #[test]
+    fn units_are_known_by_how_they_begin() {
+        let cases = [
+            ("1 second", 1),
+            ("0 seconds", 0),
+            ("2 minutes", 120),
+            ("3 Hours", 10800),
+            ("1day", 86400),
+            ("1 DAY", 86400),
+            ("2 months", 5_184_000),
+            ("1 year", 31_536_000),
+            ("1 yearling", 31_536_000),
+        ];
+        for (value, seconds) in cases {
+            assert_eq!(
+                filtered(["", "", &format!("expires: {value}")], 200, ""),
+                format!("cache-control: max-age={seconds}"),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn max_age_is_added_to_what_is_there() {
+        let age = "max-age=60";
+        let cases = [
+            ("", format!("cache-control: {age}")),
+            (
+                "cache-control: public",
+                format!("cache-control: public, {age}"),
+            ),
+            ("cache-control: ", format!("cache-control: {age}")),
+            (
+                "cache-control: max-age=1",
+                format!("cache-control: max-age=1, {age}"),
+            ),
+            (
+                "cache-control: max-age=600",
+                format!("cache-control: max-age=600, {age}"),
+            ),
+            (
+                "cache-control: a, Max-Age=60",
+                "cache-control: a, Max-Age=60".to_owned(),
+            ),
+            (
+                "cache-control: a\netag: e\ncache-control: b\nvary: v",
+                format!("cache-control: a\netag: e\ncache-control: b, {age}\nvary: v"),
+            ),
+            (
+                "cache-control: max-age=60\ncache-control: b",
+                "cache-control: max-age=60\ncache-control: b".to_owned(),
+            ),
+        ];
+        for (before, want) in cases {
+            assert_eq!(
+                filtered(["", "", "expires: 1 minute"], 200, before),
+                want,
+                "{before}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_some_statuses_get_it() {
+        for status in 100..=599 {
+            let want = [200, 201, 204, 206, 301, 302, 303, 304, 307].contains(&status);
+            assert_eq!(
+                !filtered(["expires: 1 day", "", ""], status, "").is_empty(),
+                want,
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_innermost_and_last_value_counts() {
+        let cases = [
+            (["expires: 1 day", "", ""], "cache-control: max-age=86400"),
+            (
+                ["expires: 1 day", "expires: 1 hour", ""],
+                "cache-control: max-age=3600",
+            ),
+            (["expires: 1 day", "", "expires: off"], ""),
+            (
+                ["expires: off", "", "expires: 1 hour\nexpires: 1 second"],
+                "cache-control: max-age=1",
+            ),
+        ];
+        for (levels, want) in cases {
+            assert_eq!(filtered(levels, 200, ""), want, "{levels:?}");
+        }
+        let site = SETUP.read(["expires: 1 day", "", "expires: OFF"]).unwrap();
+        assert!(site.hosts[0].paths[0].filters.is_empty());
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let form = "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)";
+        let cases = [
+            ("''", form.to_owned()),
+            ("ON", form.to_owned()),
+            ("1", form.to_owned()),
+            ("day", form.to_owned()),
+            ("-1 day", form.to_owned()),
+            ("99999999999999999999 days", form.to_owned()),
+            ("999999999999999999 years", form.to_owned()),
+            ("1 week", "unknown unit:`week` (see --help)".to_owned()),
+            ("1.5 days", "unknown unit:`.5 days` (see --help)".to_owned()),
+            ("1 m", "unknown unit:`m` (see --help)".to_owned()),
+        ];
+        for (value, want) in cases {
+            assert_eq!(
+                SETUP.refusal(&format!("expires: {value}")),
+                format!("[f:1] in command expires, {want} (column 10)"),
+                "{value}"
+            );
+        }
+        assert_eq!(
+            SETUP.refusal("expires: [1 day]"),
+            "[f:1] in command expires, argument cannot be a sequence (column 10)"
+        );
+    }
 }
