@@ -1,6 +1,430 @@
-//! To be filled.
+//! `redirect`: sends clients elsewhere, or runs the request again at another place of this server.
 
-use h2o_config::Directive;
-use h2o_exchange::Scope;
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::{Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope};
+use h2o_http::{Method, StatusCode, authority, escape};
 
-pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[];
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "redirect",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::ANY,
+    value: "URL|{url: URL, status: 300-399, internal: YES|NO}",
+    default: "",
+    help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
+           `*` in the URL stands for what the `*` of the host entry matched. `internal: YES` answers with the resource \
+           at that place instead: with status 307 or 308 it is asked for with the same method and body, with any \
+           other by `GET`.",
+    apply: |scope, command| {
+        let redirect = read(command)?;
+        scope.handlers.push(Box::new(redirect));
+        Ok(())
+    },
+}];
+
+struct Redirect {
+    url: Box<str>,
+    status: StatusCode,
+    target: Target,
+}
+
+enum Target {
+    /// The client is told to go there.
+    External,
+    /// We go there.
+    Internal,
+}
+
+fn read(command: &Command<'_>) -> Result<Redirect, Error> {
+    const SPEC: [Attribute; 3] = [
+        Attribute::required("url", Kinds::SCALAR),
+        Attribute::required("status", Kinds::SCALAR),
+        Attribute::optional("internal", Kinds::SCALAR),
+    ];
+    if command.node.as_sequence().is_some() {
+        return Err(command.error("value must be a string or a mapping"));
+    }
+    if command.node.as_str().is_some() {
+        return Ok(Redirect {
+            url: read_url(command.node)?,
+            status: StatusCode::FOUND,
+            target: Target::External,
+        });
+    }
+    let attributes = command.node.attributes(&SPEC)?;
+    let is_internal = match attributes.get("internal") {
+        Some(word) => word.yes_no()?,
+        None => false,
+    };
+    Ok(Redirect {
+        url: read_url(attributes.require("url")?)?,
+        status: read_status(attributes.require("status")?)?,
+        target: if is_internal {
+            Target::Internal
+        } else {
+            Target::External
+        },
+    })
+}
+
+fn read_url(node: &Node) -> Result<Box<str>, Error> {
+    let url = node.scalar()?;
+    // It goes into a field as it is.
+    if url.bytes().any(|octet| octet.is_ascii_control()) {
+        return Err(node.error("URL must not contain control characters"));
+    }
+    Ok(url.into())
+}
+
+fn read_status(node: &Node) -> Result<StatusCode, Error> {
+    Some(node.integer("%d", 0..=u64::MAX)?)
+        .filter(|code| (300..=399).contains(code))
+        .and_then(StatusCode::new)
+        .ok_or_else(|| node.error("value of property `status` should be within 300 to 399"))
+}
+
+impl Handler for Redirect {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let url = self.destination(exchange);
+        match self.target {
+            Target::Internal => Outcome::Reroute(self.reroute_internally(exchange, url)),
+            // The client asked for one resource and is to get content.
+            Target::External if exchange.delegated => Outcome::Reroute(self.follow(exchange, url)),
+            Target::External => Outcome::Done(Response::redirect(self.status, "Redirected", &url)),
+        }
+    }
+}
+
+impl Redirect {
+    /// The URL, the rest of the path, the query: put together as text.
+    fn destination(&self, exchange: &Exchange) -> Vec<u8> {
+        let route = exchange.site.path(exchange.route);
+        let path = exchange.request.path();
+        // The rest begins with a slash also where the key ends in one.
+        let key = route.path.strip_suffix('/').unwrap_or(&route.path);
+        let rest = path.get(key.len()..).unwrap_or_default();
+        let query = exchange.request.query();
+
+        let mut url = self.fill_in_host(exchange);
+        url.reserve(rest.len() + query.len());
+        let rest = if url.ends_with(b"/") {
+            rest.strip_prefix(b"/").unwrap_or(rest)
+        } else {
+            rest
+        };
+        escape::uri(rest, b"/@:", &mut url);
+        url.extend_from_slice(query);
+        url
+    }
+
+    /// The URL with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was not
+    /// found by a wildcard the stars stay.
+    fn fill_in_host(&self, exchange: &Exchange) -> Vec<u8> {
+        let url = self.url.as_bytes();
+        if memchr::memchr(b'*', url).is_none() {
+            return url.to_vec();
+        }
+        let entry = &exchange.site.host(exchange.route).name;
+        let matched = authority::split(exchange.request.authority())
+            .filter(|(host, _)| entry.matches_name(host))
+            .zip(entry.name.strip_prefix('*'))
+            .map(|((host, _), suffix)| &host[..host.len() - suffix.len()]);
+        let Some(matched) = matched else {
+            return url.to_vec();
+        };
+        let mut filled = Vec::with_capacity(url.len() + matched.len());
+        for &octet in url {
+            match octet {
+                b'*' => filled.extend_from_slice(matched),
+                octet => filled.push(octet),
+            }
+        }
+        filled
+    }
+
+    /// 307 and 308 repeat the request as it is (RFC 9110 §15.4.8, §15.4.9).
+    fn keeps_method(&self) -> bool {
+        self.status == StatusCode::TEMPORARY_REDIRECT
+            || self.status == StatusCode::PERMANENT_REDIRECT
+    }
+
+    fn reroute_internally(&self, exchange: &Exchange, url: Vec<u8>) -> Reroute {
+        let keeps_method = self.keeps_method();
+        Reroute {
+            kind: RerouteKind::Delegation,
+            method: if keeps_method {
+                exchange.request.method.clone()
+            } else {
+                Method::Get
+            },
+            url,
+            keep_body: keeps_method,
+            without_fields: false,
+            restore: None,
+            unresolved: || {
+                Response::error(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "Internal Server Error",
+                    "internal server error",
+                )
+            },
+        }
+    }
+
+    fn follow(&self, exchange: &Exchange, url: Vec<u8>) -> Reroute {
+        let method = match &exchange.request.method {
+            Method::Post if !self.keeps_method() => Method::Get,
+            method => method.clone(),
+        };
+        Reroute {
+            kind: RerouteKind::Delegation,
+            method,
+            url,
+            keep_body: true,
+            without_fields: false,
+            restore: None,
+            unresolved: || {
+                Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "internal error")
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, request};
+    use h2o_exchange::Body;
+    use h2o_http::Known;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: None,
+        host: "*.old.example",
+        path: "/",
+    };
+
+    fn ask(
+        path: &'static str,
+        config: &str,
+        edit: impl FnOnce(&mut Exchange),
+        target: &str,
+    ) -> Outcome {
+        let setup = Setup { path, ..SETUP };
+        let site = setup
+            .read(["", "", config])
+            .unwrap_or_else(|error| panic!("{error}"));
+        let mut exchange = request(site, "POST", "Shop.old.example:8080", target);
+        edit(&mut exchange);
+        let site = std::rc::Rc::clone(&exchange.site);
+        site.path(exchange.route).handlers[0].on_request(&mut exchange)
+    }
+
+    fn location(path: &'static str, url: &str, target: &str) -> String {
+        let outcome = ask(path, &format!("redirect: {url}"), |_| (), target);
+        let Outcome::Done(response) = outcome else {
+            panic!("{url} is external")
+        };
+        response
+            .headers
+            .get(Known::Location)
+            .unwrap()
+            .escape_ascii()
+            .to_string()
+    }
+
+    #[test]
+    fn destination_is_url_then_rest_of_path_then_query() {
+        let cases = [
+            ("/r", "http://h/x", "/r", "http://h/x"),
+            ("/r", "http://h/x", "/r/a", "http://h/x/a"),
+            ("/r", "http://h/x", "/r/", "http://h/x/"),
+            ("/r", "http://h/x/", "/r", "http://h/x/"),
+            ("/r", "http://h/x/", "/r/a", "http://h/x/a"),
+            ("/r/", "http://h/x", "/r/a", "http://h/x/a"),
+            ("/r/", "http://h/x", "/r/", "http://h/x/"),
+            ("/r/", "http://h/x/", "/r/a?q", "http://h/x/a?q"),
+            ("/", "http://h/?u=", "/a?q", "http://h/?u=/a?q"),
+            ("/", "http://h", "/", "http://h/"),
+            ("/", "/b", "/a", "/b/a"),
+            ("/", "b", "/a", "b/a"),
+            (
+                "/",
+                "http://h",
+                "/%41/..//b%20%3F%2a%40:%c3%a4\"?%41\"",
+                "http://h//b%20%3F*@:%C3%A4%22?%41\\\"",
+            ),
+        ];
+        for (path, url, target, want) in cases {
+            assert_eq!(location(path, url, target), want, "{path} {url} {target}");
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_what_the_wildcard_matched() {
+        let cases = [
+            (
+                "*.old.example",
+                "Shop.old.example:81",
+                "https://Shop.new.example/Shop/",
+            ),
+            (
+                "*.old.example",
+                "a.b.old.example",
+                "https://a.b.new.example/a.b/",
+            ),
+            (
+                "*",
+                "Any.example",
+                "https://Any.example.new.example/Any.example/",
+            ),
+            ("*.old.example", "other.example", "https://*.new.example/*/"),
+            ("*.old.example", "", "https://*.new.example/*/"),
+            ("old.example", "old.example", "https://*.new.example/*/"),
+        ];
+        for (host, authority, want) in cases {
+            let setup = Setup { host, ..SETUP };
+            let config = "redirect: 'https://*.new.example/*/'";
+            let mut exchange =
+                request(setup.read(["", "", config]).unwrap(), "GET", authority, "/");
+            let site = std::rc::Rc::clone(&exchange.site);
+            let outcome = site.path(exchange.route).handlers[0].on_request(&mut exchange);
+            let Outcome::Done(response) = outcome else {
+                panic!("the redirect is external")
+            };
+            assert_eq!(
+                response.headers.get(Known::Location).unwrap(),
+                want.as_bytes(),
+                "{host} {authority}"
+            );
+        }
+    }
+
+    #[test]
+    fn external_redirects_send_a_small_page() {
+        let config = "redirect: { url: 'http://h/?a&', status: 308 }";
+        let Outcome::Done(response) = ask("/", config, |_| (), "/") else {
+            panic!("it is external")
+        };
+        assert_eq!(
+            (response.status.as_u16(), response.reason()),
+            (308, "Redirected")
+        );
+        let Body::Bytes(page) = &response.body else {
+            panic!("the page is in memory")
+        };
+        assert_eq!(
+            page,
+            "<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"http://h/?a&amp;/\">here</A>"
+        );
+    }
+
+    /// Method, URL and whether the body is kept.
+    fn rerouted(config: &str, edit: impl FnOnce(&mut Exchange)) -> (String, String, bool) {
+        let Outcome::Reroute(reroute) = ask("/", config, edit, "/a") else {
+            panic!("{config} is no external redirect")
+        };
+        assert_eq!(reroute.kind, RerouteKind::Delegation);
+        assert!(!reroute.without_fields && reroute.restore.is_none());
+        let url = String::from_utf8(reroute.url).unwrap();
+        (reroute.method.as_str().to_owned(), url, reroute.keep_body)
+    }
+
+    #[test]
+    fn internal_redirects_keep_method_and_body_for_307_and_308() {
+        for (status, method, keeps) in [
+            (300, "GET", false),
+            (302, "GET", false),
+            (307, "POST", true),
+            (308, "POST", true),
+        ] {
+            let config = format!("redirect: {{ url: /b/, status: {status}, internal: yes }}");
+            let want = (method.to_owned(), "/b/a".to_owned(), keeps);
+            assert_eq!(rerouted(&config, |_| ()), want, "{status}");
+        }
+        let config = "redirect: { url: /b, status: 302, internal: YES }";
+        let Outcome::Reroute(reroute) = ask("/", config, |_| (), "/") else {
+            panic!("it is internal")
+        };
+        let answer = (reroute.unresolved)();
+        assert_eq!(
+            (answer.status.as_u16(), answer.reason()),
+            (503, "Internal Server Error")
+        );
+    }
+
+    #[test]
+    fn external_redirects_of_delegated_requests_are_followed() {
+        let cases = [
+            (302, Method::Post, "GET"),
+            (302, Method::Put, "PUT"),
+            (307, Method::Post, "POST"),
+        ];
+        for (status, method, want) in cases {
+            let config = format!("redirect: {{ url: http://h/, status: {status}, internal: NO }}");
+            let got = rerouted(&config, |exchange| {
+                exchange.delegated = true;
+                exchange.request.method = method;
+            });
+            assert_eq!(
+                got,
+                (want.to_owned(), "http://h/a".to_owned(), true),
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let cases = [
+            ("[]", "value must be a string or a mapping (column 11)"),
+            (
+                "{ url: /a }",
+                "cannot find mandatory attribute: status (column 11)",
+            ),
+            (
+                "{ status: 301 }",
+                "cannot find mandatory attribute: url (column 11)",
+            ),
+            (
+                "{ url: /a, internal: YES }",
+                "cannot find mandatory attribute: status (column 11)",
+            ),
+            (
+                "{ url: /a, status: 299 }",
+                "value of property `status` should be within 300 to 399 (column 30)",
+            ),
+            (
+                "{ url: /a, status: 400 }",
+                "value of property `status` should be within 300 to 399 (column 30)",
+            ),
+            (
+                "{ url: /a, status: 30x }",
+                "argument must match the format: %d (column 30)",
+            ),
+            (
+                "{ url: /a, status: 301, internal: ON }",
+                "argument must be one of: YES,NO (column 45; did you mean `NO`?)",
+            ),
+            (
+                "{ url: /a, statsu: 301 }",
+                "unexpected key:statsu (column 22; did you mean `status`?)",
+            ),
+            (
+                "{ url: [ /a ], status: 301 }",
+                "attribute `url` must be a scalar (column 18)",
+            ),
+            (
+                "\"/a\\r\\nb\"",
+                "URL must not contain control characters (column 11)",
+            ),
+        ];
+        for (value, want) in cases {
+            assert_eq!(
+                SETUP.refusal(&format!("redirect: {value}")),
+                format!("[f:1] in command redirect, {want}"),
+                "{value}"
+            );
+        }
+    }
+}
