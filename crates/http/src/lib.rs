@@ -11,6 +11,7 @@ pub mod escape;
 mod head;
 mod headers;
 mod method;
+pub mod mime;
 mod name;
 pub mod path;
 mod status;
