@@ -48,6 +48,8 @@ pub struct Exchange {
     pub restore: Option<Restore>,
     /// MIME attributes of the response, where the handler knows better than `content-type` tells.
     pub mime: Option<MimeHint>,
+    /// Set while a handler of `file.custom-handler` is being asked.
+    pub script: Option<ScriptPath>,
     /// Field block for the next response, memory kept from the last one.
     spare: Headers,
 }
@@ -59,6 +61,18 @@ pub struct MimeHint {
     pub compressible: bool,
     /// Blocks rendering: sent before other types.
     pub highest_priority: bool,
+}
+
+/// The file that made `file.custom-handler` ask a handler. It can be read during [`crate::Handler::on_request`];
+/// a handler that answers later takes or copies it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptPath {
+    /// The part of the normalised path that names the file, the name of an index file included: `SCRIPT_NAME`.
+    pub name: Vec<u8>,
+    /// The file: `SCRIPT_FILENAME`.
+    pub file: Vec<u8>,
+    /// What follows `name` in the normalised path: `PATH_INFO`.
+    pub path_info: Option<Vec<u8>>,
 }
 
 /// The request line as received.
@@ -131,6 +145,7 @@ impl Exchange {
             saved_headers: None,
             restore: None,
             mime: None,
+            script: None,
             spare: Headers::new(),
         }
     }
@@ -161,6 +176,7 @@ impl Exchange {
         self.saved_headers = None;
         self.restore = None;
         self.mime = None;
+        self.script = None;
     }
 
     /// An empty field block for the response, with memory kept from earlier ones.

@@ -23,7 +23,7 @@ pub use body::{Body, BodyError, BodySource};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
-pub use exchange::{EnvCommands, Exchange, MimeHint, Original, Sent, Timings};
+pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};
 pub use file::{FileRange, FileReader, OpenFile};
 pub use outcome::{
     Filter, Filtered, Handler, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind, Response,

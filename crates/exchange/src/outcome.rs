@@ -17,7 +17,9 @@ pub enum Outcome {
     Declined,
     /// Answered without waiting.
     Done(Response),
-    /// Will be answered; polled by the connection that owns the exchange.
+    /// Will be answered; polled by the connection that owns the exchange. The connection holds no borrow of
+    /// the exchange while it polls: the future may borrow it (see [`crate::Worker::reference`]), though never
+    /// across a wait.
     Later(LocalBoxFuture<Self>),
     /// The request is run again at another place of the site.
     Reroute(Reroute),

@@ -149,6 +149,17 @@ impl Worker {
         exchange
     }
 
+    /// The reference behind an exchange of this worker that is in use, for the futures of
+    /// [`crate::Outcome::Later`].
+    #[must_use]
+    pub fn reference(&self, exchange: &Exchange) -> Option<ExchangeRef> {
+        let busy = self.busy.borrow();
+        let found = busy
+            .iter()
+            .rfind(|other| std::ptr::eq(other.as_ptr(), exchange));
+        found.cloned()
+    }
+
     /// Takes an exchange back when its log line is written.
     pub fn release(&self, exchange: ExchangeRef) {
         let mut busy = self.busy.borrow_mut();
