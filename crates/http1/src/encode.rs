@@ -1,6 +1,6 @@
 //! Writing heads and chunk framing. Shared by both roles.
 
-use h2o_http::{Field, Headers, Known, StatusCode};
+use h2o_http::{Field, Headers, Known, Name, StatusCode};
 
 /// Room for status line, `Connection`, `Content-Length`, `Server` and the empty line.
 pub(crate) const HEAD_ROOM: usize = 192;
@@ -22,13 +22,13 @@ pub(crate) fn status_line(out: &mut Vec<u8>, status: StatusCode, reason: Option<
 pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
     for each in headers.iter() {
         match each.name {
-            h2o_http::Name::Known(
+            Name::Known(
                 Known::Connection
                 | Known::ContentLength
                 | Known::TransferEncoding
                 | Known::KeepAlive,
             ) => {}
-            _ => field(out, &each),
+            Name::Known(_) | Name::Other(_) => field(out, &each),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer did wrong, and what we answer.
+//! What a client did wrong, and what we answer.
 
 use h2o_http::StatusCode;
 
@@ -263,82 +263,6 @@ impl Answer {
             reason,
             body,
         }
-    }
-}
-
-/// What a server did wrong, as our client role sees it. Each of these ends the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamError {
-    /// The connection ended before an octet of the response came. If the connection had been used
-    /// before, the server most likely closed it while it was idle.
-    ClosedBeforeResponse,
-    /// The connection ended within the head of the response.
-    HeadTruncated,
-    /// The connection ended before the content was complete (RFC 9112 §8).
-    BodyTruncated,
-    /// The first line is not `HTTP/1.`, a digit and a status of three digits.
-    StatusLineInvalid,
-    /// A line of the field section is wrong.
-    Field(FieldError),
-    /// More fields than the settings allow.
-    TooManyFields,
-    /// A head longer than the settings allow.
-    HeadTooLarge,
-    /// More interim responses than the settings allow.
-    TooManyInterims,
-    /// 101 where no upgrade was asked for (RFC 9110 §15.2.2).
-    UnexpectedSwitch,
-    /// The length of the content is ambiguous or malformed.
-    Framing(FramingError),
-    /// The chunked coding of the content is broken.
-    Chunk(ChunkError),
-    /// Octets came although no request was outstanding.
-    Unsolicited,
-}
-
-impl UpstreamError {
-    /// The name used in logs and counters.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::ClosedBeforeResponse => "closed-before-response",
-            Self::HeadTruncated => "head-truncated",
-            Self::BodyTruncated => "body-truncated",
-            Self::StatusLineInvalid => "status-line-invalid",
-            Self::Field(field) => field.name(),
-            Self::TooManyFields => "too-many-fields",
-            Self::HeadTooLarge => "head-too-large",
-            Self::TooManyInterims => "too-many-interims",
-            Self::UnexpectedSwitch => "unexpected-switch",
-            Self::Framing(framing) => framing.name(),
-            Self::Chunk(chunk) => chunk.name(),
-            Self::Unsolicited => "unsolicited",
-        }
-    }
-
-    /// True if the server said nothing at all about the request: an idempotent one may be sent again
-    /// on another connection (RFC 9110 §9.2.2).
-    #[must_use]
-    pub const fn is_retry_safe_if_idempotent(&self) -> bool {
-        matches!(self, Self::ClosedBeforeResponse)
-    }
-}
-
-impl From<FieldError> for UpstreamError {
-    fn from(error: FieldError) -> Self {
-        Self::Field(error)
-    }
-}
-
-impl From<FramingError> for UpstreamError {
-    fn from(error: FramingError) -> Self {
-        Self::Framing(error)
-    }
-}
-
-impl From<ChunkError> for UpstreamError {
-    fn from(error: ChunkError) -> Self {
-        Self::Chunk(error)
     }
 }
 

@@ -7,6 +7,7 @@ use h2o_http::{
     BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_octet,
 };
 
+use crate::connection_field::ConnectionOptions;
 use crate::field_lines::{Line, LineEnds, scan_line, text_len, token_len};
 use crate::framing::FramingFields;
 use crate::{PeerError, Settings};
@@ -61,7 +62,7 @@ pub(crate) fn parse(
     if expects && fields.expects_other {
         return Err(PeerError::ExpectationUnknown);
     }
-    let offers_upgrade = fields.connection.upgrade
+    let offers_upgrade = fields.connection.upgrade()
         && !fields.upgrade.is_empty()
         && head.body == BodyLength::None
         && !is_http10;
@@ -320,31 +321,4 @@ fn check_connect(fields: &Fields<'_>, head: &RequestHead) -> Result<(), PeerErro
         return Ok(());
     }
     Err(PeerError::ConnectInvalid)
-}
-
-/// The options of `Connection` (RFC 9110 §7.6.1). Repeated fields count as one list.
-#[derive(Clone, Copy, Debug, Default)]
-struct ConnectionOptions {
-    is_present: bool,
-    close: bool,
-    keep_alive: bool,
-    upgrade: bool,
-}
-
-impl ConnectionOptions {
-    fn on_field(&mut self, value: &[u8]) {
-        self.is_present = true;
-        for option in value.split(|&octet| octet == b',') {
-            let option = option.trim_ascii();
-            self.close |= option.eq_ignore_ascii_case(b"close");
-            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            self.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
-        }
-    }
-
-    /// `close` always wins (RFC 9112 §9.6). A `Connection` without `keep-alive` closes in HTTP/1.1 as well
-    /// (H2O compatibility), unless it is there for the sake of an upgrade, which we may not follow.
-    const fn is_persistent(self, is_http10: bool, offers_upgrade: bool) -> bool {
-        !self.close && (self.keep_alive || (!is_http10 && (!self.is_present || offers_upgrade)))
-    }
 }

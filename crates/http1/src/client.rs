@@ -1,0 +1,408 @@
+//! The client role of one connection.
+
+mod request;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use h2o_http::{BodyLength, Headers, Method};
+
+pub use request::ClientRequest;
+
+use crate::chunked::{Chunked, ChunkedReader};
+use crate::encode::{BodyMode, BodyWriter, Finished};
+use crate::field_lines::{HeadEnd, HeadScan};
+use crate::response_head::{self, Asked, ClientResponse, Delimited};
+use crate::{ClientSettings, UpstreamError};
+
+/// What one step over the input found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientReceived {
+    /// Nothing can be reported before more octets arrive.
+    NeedMore {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// The head of an interim (1xx) response is filled in; the final one follows.
+    Interim {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// The head of the final response is complete and filled in.
+    Response {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// Content of the response, or octets of a tunnel.
+    Data {
+        /// Octets the caller drops, once it has used the content.
+        taken: usize,
+        /// Where in the input the content lies.
+        data: Range<usize>,
+    },
+    /// The content is complete.
+    BodyEnd {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+}
+
+/// What the end of the connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing: no request was outstanding, or its response is complete.
+    Nothing,
+    /// The content of the response, which only the end delimits; it is complete.
+    Body,
+    /// The tunnel.
+    Tunnel,
+}
+
+/// What the server is to send next. A caller that limits the server's time does it by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// Nothing: no request is outstanding, or the connection is broken.
+    Nothing,
+    /// The head of a response.
+    Head,
+    /// Content.
+    Body,
+    /// Whatever the tunnel carries.
+    Tunnel,
+}
+
+/// What we read next.
+#[derive(Clone, Copy, Debug)]
+enum Receiving {
+    /// No request is outstanding.
+    Idle,
+    Head(HeadScan),
+    Sized {
+        left: u64,
+    },
+    Chunked(ChunkedReader),
+    UntilClose,
+    Tunnel,
+    /// The server broke the protocol; nothing it sends is looked at.
+    Failed,
+}
+
+/// How far the request is.
+#[derive(Clone, Copy, Debug)]
+enum Sending {
+    Body(BodyWriter),
+    Tunnel,
+    Complete,
+}
+
+/// The client role of one connection: octets in, events and octets out.
+///
+/// One request is outstanding at a time. The caller owns the buffers and hands them over as it does to
+/// [`crate::ServerConnection`].
+#[derive(Debug)]
+pub struct ClientConnection {
+    settings: Arc<ClientSettings>,
+    receiving: Receiving,
+    sending: Sending,
+    asked: Asked,
+    interims: u32,
+    /// Octets of content of the current response.
+    received: u64,
+    is_persistent: bool,
+    requests: u64,
+}
+
+impl ClientConnection {
+    /// A connection that was just established.
+    #[must_use]
+    pub const fn new(settings: Arc<ClientSettings>) -> Self {
+        Self {
+            settings,
+            receiving: Receiving::Idle,
+            sending: Sending::Complete,
+            asked: Asked {
+                is_head: false,
+                is_connect: false,
+                offers_upgrade: false,
+            },
+            interims: 0,
+            received: 0,
+            is_persistent: true,
+            requests: 0,
+        }
+    }
+
+    /// Writes the head of a request and says how its content is delimited. The connection must be new or
+    /// [reusable](ClientConnection::is_reusable).
+    pub fn send_request(&mut self, request: &ClientRequest<'_>, out: &mut Vec<u8>) -> BodyMode {
+        assert!(
+            matches!(
+                (&self.receiving, self.is_persistent),
+                (Receiving::Idle, true)
+            ),
+            "a second request would mix two responses"
+        );
+        let mode = match request.body {
+            BodyLength::None | BodyLength::Tunnel => BodyMode::None,
+            BodyLength::Known(length) => BodyMode::Identity(length),
+            BodyLength::Unknown => BodyMode::Chunked,
+        };
+        self.asked = Asked {
+            is_head: *request.method == Method::Head,
+            is_connect: matches!(request.method, Method::Connect | Method::ConnectUdp),
+            offers_upgrade: request.upgrade.is_some(),
+        };
+        self.is_persistent = request.keep_alive || self.asked.offers_upgrade;
+        self.receiving = Receiving::Head(HeadScan::default());
+        self.sending = match BodyWriter::new(mode) {
+            BodyWriter::Done => Sending::Complete,
+            writer => Sending::Body(writer),
+        };
+        self.interims = 0;
+        self.received = 0;
+        self.requests += 1;
+        request::encode(request, mode, out);
+        mode
+    }
+
+    /// Writes content. What exceeds the announced length is left out.
+    pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        match &mut self.sending {
+            Sending::Body(writer) => writer.send_data(data, out),
+            Sending::Tunnel => out.extend_from_slice(data),
+            Sending::Complete => {}
+        }
+    }
+
+    /// Writes what comes before `len` octets of content that the caller sends by other means, and says how
+    /// many of them to send.
+    #[must_use]
+    pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
+        match &mut self.sending {
+            Sending::Body(writer) => writer.begin_data(len, out),
+            Sending::Tunnel => len,
+            Sending::Complete => 0,
+        }
+    }
+
+    /// Writes what comes after the content announced by [`ClientConnection::begin_data`].
+    pub fn end_data(&mut self, out: &mut Vec<u8>) {
+        if let Sending::Body(writer) = &mut self.sending {
+            writer.end_data(out);
+        }
+    }
+
+    /// Ends the request. If it is shorter than announced, only closing the connection tells the server.
+    pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        if let Sending::Body(writer) = &mut self.sending {
+            match writer.finish(trailers, out) {
+                Finished::Complete => {}
+                Finished::Short => self.is_persistent = false,
+            }
+        }
+        self.sending = Sending::Complete;
+    }
+
+    /// Ends the request midway, so that the server can tell; the connection is to be closed.
+    pub fn abort(&mut self, out: &mut Vec<u8>) {
+        if let Sending::Body(writer) = &mut self.sending {
+            writer.abort(out);
+        }
+        self.is_persistent = false;
+        self.sending = Sending::Complete;
+    }
+
+    /// One step over `input`, which is all octets received and not yet taken. The caller drops `taken`
+    /// octets and calls again while progress is made.
+    ///
+    /// # Errors
+    /// What the server did wrong; the connection is to be closed.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        head: &mut ClientResponse,
+    ) -> Result<ClientReceived, UpstreamError> {
+        let received = match &mut self.receiving {
+            Receiving::Idle if input.is_empty() => Ok(ClientReceived::NeedMore { taken: 0 }),
+            Receiving::Idle => Err(UpstreamError::Unsolicited),
+            Receiving::Head(scan) => {
+                let mut scan = *scan;
+                self.recv_head(&mut scan, input, head)
+            }
+            Receiving::Sized { left } => {
+                let (step, rest) = recv_sized(*left, input);
+                *left = rest;
+                Ok(step)
+            }
+            Receiving::Chunked(reader) => recv_chunked(reader, &mut self.received, input),
+            Receiving::UntilClose | Receiving::Tunnel => Ok(recv_raw(input)),
+            Receiving::Failed => Ok(ClientReceived::NeedMore { taken: 0 }),
+        };
+        match received {
+            Ok(ClientReceived::BodyEnd { .. }) => self.receiving = Receiving::Idle,
+            Err(_) => self.fail(),
+            Ok(_) => {}
+        }
+        received
+    }
+
+    fn recv_head(
+        &mut self,
+        scan: &mut HeadScan,
+        input: &[u8],
+        head: &mut ClientResponse,
+    ) -> Result<ClientReceived, UpstreamError> {
+        match scan.find_end(input, self.settings.max_head) {
+            HeadEnd::TooLarge => Err(UpstreamError::HeadTooLarge),
+            HeadEnd::Complete { end } => self.on_head(&input[..end], head),
+            HeadEnd::Incomplete { lines } => {
+                let lines = &input[..lines];
+                if !lines.is_empty() {
+                    scan.check_lines(lines, response_head::ENDS, response_head::check_first_line)?;
+                }
+                if scan.is_in_first_line() {
+                    response_head::check_partial_line(input)?;
+                }
+                self.receiving = Receiving::Head(*scan);
+                Ok(ClientReceived::NeedMore { taken: 0 })
+            }
+        }
+    }
+
+    fn on_head(
+        &mut self,
+        input: &[u8],
+        head: &mut ClientResponse,
+    ) -> Result<ClientReceived, UpstreamError> {
+        let verdict = response_head::parse(input, &self.settings, self.asked, head)?;
+        let taken = input.len();
+        self.receiving = match verdict.delimited {
+            Delimited::Interim => {
+                self.interims += 1;
+                if self.interims > self.settings.max_interims {
+                    return Err(UpstreamError::TooManyInterims);
+                }
+                self.receiving = Receiving::Head(HeadScan::default());
+                return Ok(ClientReceived::Interim { taken });
+            }
+            Delimited::Length(0) => Receiving::Idle,
+            Delimited::Length(left) => Receiving::Sized { left },
+            Delimited::Chunked => Receiving::Chunked(ChunkedReader::new()),
+            Delimited::UntilClose => Receiving::UntilClose,
+            Delimited::Tunnel => {
+                self.sending = Sending::Tunnel;
+                Receiving::Tunnel
+            }
+        };
+        self.is_persistent &= verdict.is_persistent;
+        Ok(ClientReceived::Response { taken })
+    }
+
+    fn fail(&mut self) {
+        self.receiving = Receiving::Failed;
+        self.is_persistent = false;
+    }
+
+    /// The server has closed the connection. The caller has given all octets before to
+    /// [`ClientConnection::receive`].
+    ///
+    /// # Errors
+    /// The response is not complete: its absence, and whether its head or its content was cut off, are
+    /// told apart.
+    pub fn on_closed(&mut self) -> Result<Ended, UpstreamError> {
+        let ended = match &self.receiving {
+            Receiving::Idle | Receiving::Failed => Ok(Ended::Nothing),
+            Receiving::Head(scan) if scan.scanned() == 0 && self.interims == 0 => {
+                Err(UpstreamError::ClosedBeforeResponse)
+            }
+            Receiving::Head(_) => Err(UpstreamError::HeadTruncated),
+            Receiving::Sized { left: 0 } | Receiving::UntilClose => Ok(Ended::Body),
+            Receiving::Sized { .. } | Receiving::Chunked(_) => Err(UpstreamError::BodyTruncated),
+            Receiving::Tunnel => Ok(Ended::Tunnel),
+        };
+        self.is_persistent = false;
+        self.receiving = Receiving::Failed;
+        ended
+    }
+
+    /// True if the next request can go over this connection: the response is complete, so is the request,
+    /// both sides want to go on, and the server has sent nothing more (`leftover`), which could only be
+    /// taken for the next response.
+    #[must_use]
+    pub const fn is_reusable(&self, leftover: &[u8]) -> bool {
+        matches!(
+            (&self.receiving, &self.sending),
+            (Receiving::Idle, Sending::Complete)
+        ) && self.is_persistent
+            && leftover.is_empty()
+    }
+
+    /// Number of the current request, from 1; 0 before the first. A connection closed before the response
+    /// to a later one was probably idle for too long (RFC 9112 §9.3.1).
+    #[must_use]
+    pub const fn request_index(&self) -> u64 {
+        self.requests
+    }
+
+    /// True once the final response is complete.
+    #[must_use]
+    pub const fn is_response_done(&self) -> bool {
+        matches!(self.receiving, Receiving::Idle)
+    }
+
+    /// True once the request is written as a whole, or given up.
+    #[must_use]
+    pub const fn is_request_done(&self) -> bool {
+        matches!(self.sending, Sending::Complete)
+    }
+
+    /// What the server is to send next.
+    #[must_use]
+    pub const fn awaited(&self) -> Awaited {
+        match self.receiving {
+            Receiving::Idle | Receiving::Failed => Awaited::Nothing,
+            Receiving::Head(_) => Awaited::Head,
+            Receiving::Sized { .. } | Receiving::Chunked(_) | Receiving::UntilClose => {
+                Awaited::Body
+            }
+            Receiving::Tunnel => Awaited::Tunnel,
+        }
+    }
+}
+
+/// A step over content of known length, of which `left` octets are due, and what is due after it.
+fn recv_sized(left: u64, input: &[u8]) -> (ClientReceived, u64) {
+    if left == 0 {
+        return (ClientReceived::BodyEnd { taken: 0 }, 0);
+    }
+    let len = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
+    (recv_raw(&input[..len]), left - len as u64)
+}
+
+fn recv_raw(input: &[u8]) -> ClientReceived {
+    match input.len() {
+        0 => ClientReceived::NeedMore { taken: 0 },
+        taken => ClientReceived::Data {
+            taken,
+            data: 0..taken,
+        },
+    }
+}
+
+fn recv_chunked(
+    reader: &mut ChunkedReader,
+    received: &mut u64,
+    input: &[u8],
+) -> Result<ClientReceived, UpstreamError> {
+    Ok(match reader.read(input, *received)? {
+        Chunked::NeedMore => ClientReceived::NeedMore { taken: input.len() },
+        Chunked::End { taken } => ClientReceived::BodyEnd { taken },
+        Chunked::Data { skip, len } => {
+            *received = received.saturating_add(len as u64);
+            ClientReceived::Data {
+                taken: skip + len,
+                data: skip..skip + len,
+            }
+        }
+    })
+}

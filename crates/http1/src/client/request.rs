@@ -1,0 +1,88 @@
+//! The request a client sends.
+
+use h2o_http::{BodyLength, Headers, Known, Method, Name};
+
+use crate::encode::{self, BodyMode};
+use crate::field_lines::text_len;
+
+/// A request to send.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientRequest<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// Path and query, an absolute URI for a proxy, or `host:port` for CONNECT.
+    pub target: &'a [u8],
+    /// Value of `host`.
+    pub host: &'a [u8],
+    /// The other fields. Those that frame the message are the engine's and left out.
+    pub headers: &'a Headers,
+    /// How long the content is; [`BodyLength::Unknown`] sends chunks.
+    pub body: BodyLength,
+    /// Whether the connection is to be kept for another request.
+    pub keep_alive: bool,
+    /// The protocol to switch to, if one is offered (RFC 9110 §7.8). Needs a request without content.
+    pub upgrade: Option<&'a [u8]>,
+    /// Adds `expect: 100-continue`; the caller then waits with the content for an interim response.
+    pub expects_continue: bool,
+}
+
+/// Names are in lower case and in the order of H2O's proxy, which back ends may have come to rely on.
+pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<u8>) {
+    out.reserve(encode::HEAD_ROOM + request.target.len() + request.host.len());
+    out.extend_from_slice(request.method.as_str().as_bytes());
+    out.push(b' ');
+    write_target(request.target, out);
+    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
+    encode::text(out, request.host);
+    out.extend_from_slice(b"\r\nconnection: ");
+    match request.upgrade {
+        Some(token) => {
+            out.extend_from_slice(b"upgrade\r\nupgrade: ");
+            encode::text(out, token);
+        }
+        None if request.keep_alive => out.extend_from_slice(b"keep-alive"),
+        None => out.extend_from_slice(b"close"),
+    }
+    out.extend_from_slice(b"\r\n");
+    if request.expects_continue {
+        out.extend_from_slice(b"expect: 100-continue\r\n");
+    }
+    match mode {
+        BodyMode::None | BodyMode::UntilClose => {}
+        BodyMode::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        BodyMode::Identity(length) => {
+            out.extend_from_slice(b"content-length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    for field in request.headers.iter() {
+        match field.name {
+            Name::Known(
+                Known::Host
+                | Known::Connection
+                | Known::ContentLength
+                | Known::TransferEncoding
+                | Known::KeepAlive
+                | Known::Upgrade,
+            ) => {}
+            Name::Known(_) | Name::Other(_) => encode::field(out, &field),
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A blank or control character in a target would let whoever chose it write requests of his own. None
+/// that was received has one; in one that a script made up it is percent-encoded.
+fn write_target(target: &[u8], out: &mut Vec<u8>) {
+    let mut rest = target;
+    loop {
+        let (fit, other) = rest.split_at(text_len::<0x21>(rest));
+        out.extend_from_slice(fit);
+        let Some((first, tail)) = other.split_first() else {
+            return;
+        };
+        h2o_http::escape::uri(&[*first], b"", out);
+        rest = tail;
+    }
+}

@@ -1,0 +1,66 @@
+//! The `Connection` field (RFC 9110 §7.6.1) and what it means for persistence. Shared by requests and
+//! responses.
+
+/// The options of all `Connection` fields of a head, which count as one list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnectionOptions {
+    is_present: bool,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+}
+
+impl ConnectionOptions {
+    pub(crate) fn on_field(&mut self, value: &[u8]) {
+        self.is_present = true;
+        for option in value.split(|&octet| octet == b',') {
+            let option = option.trim_ascii();
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+        }
+    }
+
+    pub(crate) const fn upgrade(self) -> bool {
+        self.upgrade
+    }
+
+    /// `close` always wins (RFC 9112 §9.6). A `Connection` without `keep-alive` closes in HTTP/1.1 as well
+    /// (H2O compatibility), unless it is there for the sake of an upgrade that we need not follow.
+    pub(crate) const fn is_persistent(self, is_http10: bool, offers_upgrade: bool) -> bool {
+        !self.close && (self.keep_alive || (!is_http10 && (!self.is_present || offers_upgrade)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn persistence_follows_version_and_options() {
+        let cases: &[(&[&str], bool, bool, bool)] = &[
+            // fields, kept in 1.1, kept in 1.0, kept in 1.1 with an upgrade offered
+            (&[], true, false, true),
+            (&["keep-alive"], true, true, true),
+            (&["Keep-Alive"], true, true, true),
+            (&["TE, keep-alive"], true, true, true),
+            (&["TE", "keep-alive"], true, true, true),
+            (&["TE"], false, false, true),
+            (&[""], false, false, true),
+            (&["close"], false, false, false),
+            (&["keep-alive, Close"], false, false, false),
+            (&["close", "keep-alive"], false, false, false),
+            (&["Upgrade, HTTP2-Settings"], false, false, true),
+            (&["keep-alivex"], false, false, true),
+        ];
+        for (fields, http11, http10, upgrade) in cases {
+            let mut options = ConnectionOptions::default();
+            for field in *fields {
+                options.on_field(field.as_bytes());
+            }
+            assert_eq!(options.is_persistent(false, false), *http11, "{fields:?}");
+            assert_eq!(options.is_persistent(true, false), *http10, "{fields:?}");
+            assert_eq!(options.is_persistent(false, true), *upgrade, "{fields:?}");
+        }
+    }
+}

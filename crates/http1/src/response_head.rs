@@ -1,0 +1,397 @@
+//! Response heads (RFC 9112 §4), as our client role reads them.
+
+use std::ops::Range;
+
+use h2o_http::{BodyLength, Headers, Known, Span, StatusCode, Version};
+
+use crate::connection_field::ConnectionOptions;
+use crate::field_lines::{Line, LineEnds, scan_line, text_len};
+use crate::framing::FramingFields;
+use crate::{ClientSettings, UpstreamError};
+
+/// Servers are never refused for bare line feeds: we cannot choose them as clients can choose us.
+pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
+
+/// The head of a response received. The same value is filled again for each response, so that it costs
+/// no allocation.
+#[derive(Clone, Debug)]
+pub struct ClientResponse {
+    /// HTTP/1.0 or 1.1.
+    pub version: Version,
+    /// The status; 1xx for an interim response.
+    pub status: StatusCode,
+    /// The fields. `Content-Length` and `Transfer-Encoding` are not among them.
+    pub headers: Headers,
+    /// `Content-Length`, also where it announces what HEAD or 304 leave out.
+    pub length: Option<u64>,
+    /// How long the content is. [`BodyLength::Unknown`] covers chunks and content that ends with the
+    /// connection.
+    pub body: BodyLength,
+    reason: Span,
+}
+
+impl ClientResponse {
+    /// An empty head. Allocates nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            version: Version::Http11,
+            status: StatusCode::OK,
+            headers: Headers::new(),
+            length: None,
+            body: BodyLength::None,
+            reason: Span::default(),
+        }
+    }
+
+    /// The reason phrase as received, which may be empty.
+    #[must_use]
+    pub fn reason(&self) -> &[u8] {
+        self.headers.text(self.reason)
+    }
+}
+
+impl Default for ClientResponse {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The request a response answers, as far as it bears on the reading (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) is_head: bool,
+    pub(crate) is_connect: bool,
+    pub(crate) offers_upgrade: bool,
+}
+
+/// How the content is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delimited {
+    /// 1xx: another head follows.
+    Interim,
+    Length(u64),
+    Chunked,
+    UntilClose,
+    Tunnel,
+}
+
+/// What the connection needs to know of a response besides its [`ClientResponse`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) delimited: Delimited,
+    pub(crate) is_persistent: bool,
+}
+
+/// Reads a head into `head`. `input` must be a complete one, as [`crate::field_lines::HeadScan`] finds.
+pub(crate) fn parse(
+    input: &[u8],
+    settings: &ClientSettings,
+    asked: Asked,
+    head: &mut ClientResponse,
+) -> Result<Verdict, UpstreamError> {
+    let line = StatusLine::parse(input)?;
+    head.headers.clear();
+    head.headers.store(input);
+    head.version = line.version;
+    head.status = line.status;
+    head.reason = Span::new(line.reason.start, line.reason.len());
+    let mut framing = FramingFields::default();
+    let mut options = ConnectionOptions::default();
+    let (mut at, mut seen) = (line.next, 0);
+    while let Line::Field { name, value, next } = scan_line(input, at, ENDS)? {
+        at = next;
+        seen += 1;
+        if seen > settings.max_fields {
+            return Err(UpstreamError::TooManyFields);
+        }
+        let known = Known::from_any_case(&input[name.clone()]);
+        let text = &input[value.clone()];
+        match known {
+            Some(Known::ContentLength) => framing.on_content_length(text),
+            Some(Known::TransferEncoding) => framing.on_transfer_encoding(text),
+            _ => {
+                if known == Some(Known::Connection) {
+                    options.on_field(text);
+                }
+                let span = |range: Range<usize>| Span::new(range.start, range.len());
+                head.headers.push_stored_as(known, span(name), span(value));
+            }
+        }
+    }
+    judge(&framing, options, asked, head)
+}
+
+/// RFC 9112 §6.3, in its order.
+fn judge(
+    framing: &FramingFields<'_>,
+    options: ConnectionOptions,
+    asked: Asked,
+    head: &mut ClientResponse,
+) -> Result<Verdict, UpstreamError> {
+    let is_http10 = head.version == Version::Http10;
+    head.length = None;
+    head.body = BodyLength::None;
+    let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+    let delimited = if is_switch && !asked.offers_upgrade {
+        return Err(UpstreamError::UnexpectedSwitch);
+    } else if is_switch || asked.is_connect && (200..300).contains(&head.status.as_u16()) {
+        Delimited::Tunnel
+    } else if head.status.is_informational() {
+        Delimited::Interim
+    } else {
+        let body = framing.body_length(is_http10)?;
+        if let BodyLength::Known(length) = body {
+            head.length = Some(length);
+        }
+        match body {
+            _ if asked.is_head || head.status.is_bodyless() => Delimited::Length(0),
+            BodyLength::Known(length) => Delimited::Length(length),
+            BodyLength::Unknown => Delimited::Chunked,
+            BodyLength::None | BodyLength::Tunnel => Delimited::UntilClose,
+        }
+    };
+    head.body = match delimited {
+        Delimited::Interim => BodyLength::None,
+        Delimited::Length(0) if head.length != Some(0) => BodyLength::None,
+        Delimited::Length(length) => BodyLength::Known(length),
+        Delimited::Chunked | Delimited::UntilClose => BodyLength::Unknown,
+        Delimited::Tunnel => BodyLength::Tunnel,
+    };
+    let is_delimited = !matches!(delimited, Delimited::UntilClose | Delimited::Tunnel);
+    Ok(Verdict {
+        delimited,
+        is_persistent: is_delimited && options.is_persistent(is_http10, false),
+    })
+}
+
+/// Checks the first line of `input`, which is complete, and gives the position after it.
+pub(crate) fn check_first_line(input: &[u8]) -> Result<Option<usize>, UpstreamError> {
+    StatusLine::parse(input).map(|line| Some(line.next))
+}
+
+/// Checks the start of a first line that is not complete.
+pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), UpstreamError> {
+    const START: &[u8] = b"HTTP/1.";
+    let len = input.len().min(START.len());
+    if input[..len] == START[..len] {
+        return Ok(());
+    }
+    Err(UpstreamError::StatusLineInvalid)
+}
+
+/// The parts of a status line; the reason as positions in the input.
+struct StatusLine {
+    version: Version,
+    status: StatusCode,
+    reason: Range<usize>,
+    next: usize,
+}
+
+impl StatusLine {
+    fn parse(input: &[u8]) -> Result<Self, UpstreamError> {
+        let invalid = UpstreamError::StatusLineInvalid;
+        let Some(
+            &[
+                b'H',
+                b'T',
+                b'T',
+                b'P',
+                b'/',
+                b'1',
+                b'.',
+                minor @ b'0'..=b'9',
+                b' ',
+                a,
+                b,
+                c,
+            ],
+        ) = input.first_chunk::<12>()
+        else {
+            return Err(invalid);
+        };
+        let code = [a, b, c].iter().try_fold(0u16, |code, &digit| {
+            digit
+                .is_ascii_digit()
+                .then(|| code * 10 + u16::from(digit - b'0'))
+        });
+        let status = code.and_then(StatusCode::new).ok_or(invalid)?;
+        // RFC 9112 §4: the space before an absent reason is due, but servers leave it out.
+        let reason_at = match input.get(12) {
+            Some(b' ') => 13,
+            _ => 12,
+        };
+        let reason_len = text_len::<0x20>(&input[reason_at..]);
+        if reason_at == 12 && reason_len > 0 {
+            return Err(invalid);
+        }
+        let end = reason_at + reason_len;
+        let line_end = ENDS.at(&input[end..])?.ok_or(invalid)?;
+        Ok(Self {
+            version: match minor {
+                b'0' => Version::Http10,
+                _ => Version::Http11,
+            },
+            status,
+            reason: reason_at..end,
+            next: end + line_end,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: Asked = Asked {
+        is_head: false,
+        is_connect: false,
+        offers_upgrade: false,
+    };
+
+    fn read(input: &[u8], asked: Asked) -> Result<(ClientResponse, Verdict), UpstreamError> {
+        let mut head = ClientResponse::new();
+        let verdict = parse(input, &ClientSettings::default(), asked, &mut head)?;
+        Ok((head, verdict))
+    }
+
+    #[test]
+    fn status_lines_may_lack_the_reason() {
+        type Want = Option<(u16, &'static [u8])>;
+        let cases: &[(&[u8], Want)] = &[
+            (b"HTTP/1.1 200 OK\r\n\r\n", Some((200, b"OK"))),
+            (b"HTTP/1.0 404 Not  Found \n\n", Some((404, b"Not  Found "))),
+            (b"HTTP/1.1 200 \r\n\r\n", Some((200, b""))),
+            (b"HTTP/1.1 200\r\n\r\n", Some((200, b""))),
+            (b"HTTP/1.7 999 \xff\r\n\r\n", Some((999, b"\xff"))),
+            (b"HTTP/1.1 099 x\r\n\r\n", None),
+            (b"HTTP/1.1 20 x\r\n\r\n", None),
+            (b"HTTP/1.1 2000\r\n\r\n", None),
+            (b"HTTP/1.1 200x\r\n\r\n", None),
+            (b"HTTP/1.1  200 OK\r\n\r\n", None),
+            (b"HTTP/2.0 200 OK\r\n\r\n", None),
+            (b"http/1.1 200 OK\r\n\r\n", None),
+            (b"HTTP/1.10 200 OK\r\n\r\n", None),
+            (b"HTTP/1.1 200 O\x07K\r\n\r\n", None),
+            (b"HTTP/1.1 200 O\rK\r\n\r\n", None),
+            (b"\r\nHTTP/1.1 200 OK\r\n\r\n", None),
+        ];
+        for (input, want) in cases {
+            let got =
+                read(input, GET).map(|(head, _)| (head.status.as_u16(), head.reason().to_vec()));
+            let want = want
+                .map(|(status, reason)| (status, reason.to_vec()))
+                .ok_or(UpstreamError::StatusLineInvalid);
+            assert_eq!(got, want, "{}", input.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn content_is_delimited_as_the_rfc_orders_it() {
+        let head = Asked {
+            is_head: true,
+            ..GET
+        };
+        let connect = Asked {
+            is_connect: true,
+            ..GET
+        };
+        let upgrade = Asked {
+            offers_upgrade: true,
+            ..GET
+        };
+        type Want = Result<(Delimited, Option<u64>, bool), UpstreamError>;
+        let cases: &[(Asked, &[u8], Want)] = &[
+            (
+                GET,
+                b"HTTP/1.1 200 OK\r\n\r\n",
+                Ok((Delimited::UntilClose, None, false)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+                Ok((Delimited::Length(0), Some(0), true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), false)),
+            ),
+            (
+                GET,
+                b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), false)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                Ok((Delimited::Chunked, None, true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 304 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(0), Some(3), true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 204 x\r\ntransfer-encoding: chunked\r\n\r\n",
+                Ok((Delimited::Length(0), None, true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 100 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Interim, None, true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.1 101 x\r\n\r\n",
+                Err(UpstreamError::UnexpectedSwitch),
+            ),
+            (
+                upgrade,
+                b"HTTP/1.1 101 x\r\n\r\n",
+                Ok((Delimited::Tunnel, None, false)),
+            ),
+            (
+                upgrade,
+                b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), true)),
+            ),
+            (
+                head,
+                b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(0), Some(3), true)),
+            ),
+            (
+                head,
+                b"HTTP/1.1 200 x\r\n\r\n",
+                Ok((Delimited::Length(0), None, true)),
+            ),
+            (
+                connect,
+                b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Tunnel, None, false)),
+            ),
+            (
+                connect,
+                b"HTTP/1.1 403 x\r\ncontent-length: 3\r\n\r\n",
+                Ok((Delimited::Length(3), Some(3), true)),
+            ),
+        ];
+        for (asked, input, want) in cases {
+            let got = read(input, *asked)
+                .map(|(head, verdict)| (verdict.delimited, head.length, verdict.is_persistent));
+            assert_eq!(got, *want, "{}", input.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What the client sends: heads, bodies, tunnelled octets.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use h2o_http::{BodyLength, Method, RequestHead};
+
+use super::{Exchange, Expectation, Receiving, ServerConnection};
+use crate::PeerError;
+use crate::chunked::{Chunked, ChunkedReader};
+use crate::field_lines::{HeadEnd, HeadScan, LineEnds};
+use crate::request_head;
+
+/// What one step over the input found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing can be reported before more octets arrive.
+    NeedMore {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// The head of a request is complete and filled in.
+    Request {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// Content of the body.
+    Data {
+        /// Octets the caller drops, once it has used the content.
+        taken: usize,
+        /// Where in the input the content lies.
+        data: Range<usize>,
+    },
+    /// The body is complete.
+    BodyEnd {
+        /// Octets the caller drops.
+        taken: usize,
+    },
+    /// The client speaks HTTP/2: the octets belong to another engine. Nothing is taken.
+    Http2Preface,
+}
+
+impl ServerConnection {
+    /// One step over `input`, which is all octets received and not yet taken. The caller drops `taken`
+    /// octets and calls again while progress is made.
+    ///
+    /// An incomplete head is not taken; the engine remembers how far it has looked. While a response is in
+    /// progress and the body is complete, nothing is taken: pipelined requests wait.
+    ///
+    /// # Errors
+    /// What the client did wrong. If no response has begun, [`ServerConnection::error_response`] says so;
+    /// the connection is to be closed once what was begun is written.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        now: Instant,
+        head: &mut RequestHead,
+    ) -> Result<Received, PeerError> {
+        let received = match &mut self.receiving {
+            Receiving::Head(_) => self.recv_head(input, now, head),
+            Receiving::Sized { .. } => Ok(self.recv_sized(input, now)),
+            Receiving::Chunked(_) => self.recv_chunked(input, now),
+            Receiving::Tunnel => Ok(recv_tunnel(input)),
+            Receiving::Complete | Receiving::Failed => Ok(Received::NeedMore { taken: 0 }),
+        };
+        if received.is_err() {
+            self.receiving = Receiving::Failed;
+            self.exchange.is_persistent = false;
+            self.timers.stop_reading();
+        }
+        received
+    }
+
+    fn recv_head(
+        &mut self,
+        input: &[u8],
+        now: Instant,
+        head: &mut RequestHead,
+    ) -> Result<Received, PeerError> {
+        let Receiving::Head(mut scan) = self.receiving else {
+            return Ok(Received::NeedMore { taken: 0 });
+        };
+        if input.is_empty() {
+            return Ok(Received::NeedMore { taken: 0 });
+        }
+        if self.first_octet_at.is_none() {
+            self.first_octet_at = Some(now);
+        }
+        if self.requests == 0 && self.settings.upgrade_to_http2 && is_http2_preface(input) {
+            return Ok(Received::Http2Preface);
+        }
+        let seen = scan.scanned();
+        let found = match scan.find_end(input, self.settings.max_head) {
+            HeadEnd::TooLarge => Err(PeerError::HeadTooLarge),
+            HeadEnd::Complete { end } => self.on_head(&input[..end], now, head),
+            HeadEnd::Incomplete { lines } => {
+                let checked = check_incomplete(&mut scan, input, lines, self.settings.strict);
+                self.receiving = Receiving::Head(scan);
+                if seen < input.len() {
+                    self.timers.on_read(&self.settings, now);
+                }
+                checked.map(|()| Received::NeedMore { taken: 0 })
+            }
+        };
+        // H2O compatibility: a few stray line ends are not worth an answer.
+        let is_blank = input.len() <= 4 && input.iter().all(|octet| matches!(octet, b'\r' | b'\n'));
+        found.map_err(|error| {
+            if is_blank {
+                PeerError::BlankInput
+            } else {
+                error
+            }
+        })
+    }
+
+    fn on_head(
+        &mut self,
+        input: &[u8],
+        now: Instant,
+        head: &mut RequestHead,
+    ) -> Result<Received, PeerError> {
+        let parsed = request_head::parse(input, &self.settings, self.scheme, head);
+        self.exchange.is_head = head.method == Method::Head;
+        let wishes = parsed?;
+        self.requests += 1;
+        self.exchange = Exchange::new(head, wishes);
+        self.receiving = match head.body {
+            BodyLength::None | BodyLength::Known(0) => Receiving::Complete,
+            BodyLength::Known(left) => Receiving::Sized { left },
+            BodyLength::Unknown => Receiving::Chunked(ChunkedReader::new()),
+            BodyLength::Tunnel => Receiving::Tunnel,
+        };
+        match self.receiving {
+            Receiving::Sized { .. } | Receiving::Chunked(_) => {
+                self.timers.await_body(&self.settings, now);
+                if self.wants_continue() {
+                    // The client waits for us.
+                    self.timers.pause_body(now);
+                }
+            }
+            Receiving::Complete | Receiving::Tunnel | Receiving::Head(_) | Receiving::Failed => {
+                self.timers.stop_reading();
+            }
+        }
+        Ok(Received::Request { taken: input.len() })
+    }
+
+    fn recv_sized(&mut self, input: &[u8], now: Instant) -> Received {
+        let Receiving::Sized { left } = &mut self.receiving else {
+            return Received::NeedMore { taken: 0 };
+        };
+        if *left == 0 {
+            self.on_body_end();
+            return Received::BodyEnd { taken: 0 };
+        }
+        let len = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
+        if len == 0 {
+            return Received::NeedMore { taken: 0 };
+        }
+        *left -= len as u64;
+        self.body_received += len as u64;
+        self.on_body_read(now);
+        Received::Data {
+            taken: len,
+            data: 0..len,
+        }
+    }
+
+    fn recv_chunked(&mut self, input: &[u8], now: Instant) -> Result<Received, PeerError> {
+        let Receiving::Chunked(reader) = &mut self.receiving else {
+            return Ok(Received::NeedMore { taken: 0 });
+        };
+        let found = reader.read(input, self.body_received)?;
+        let data_left = reader.data_left();
+        if !input.is_empty() {
+            self.on_body_read(now);
+        }
+        match found {
+            Chunked::NeedMore => Ok(Received::NeedMore { taken: input.len() }),
+            Chunked::End { taken } => {
+                self.on_body_end();
+                Ok(Received::BodyEnd { taken })
+            }
+            Chunked::Data { skip, len } => {
+                self.body_received = self.body_received.saturating_add(len as u64);
+                // H2O compatibility: "reaches", where Content-Length has to exceed. The announced rest of
+                // the chunk counts, so that the refusal does not wait for it.
+                let announced = self.body_received.saturating_add(data_left);
+                if announced >= self.settings.limit_request_body {
+                    return Err(PeerError::BodyTooLarge);
+                }
+                Ok(Received::Data {
+                    taken: skip + len,
+                    data: skip..skip + len,
+                })
+            }
+        }
+    }
+
+    fn on_body_read(&mut self, now: Instant) {
+        self.timers.resume_body(&self.settings, now);
+        self.timers.on_read(&self.settings, now);
+    }
+
+    fn on_body_end(&mut self) {
+        self.receiving = Receiving::Complete;
+        self.exchange.expectation = Expectation::None;
+        self.timers.stop_reading();
+    }
+}
+
+fn recv_tunnel(input: &[u8]) -> Received {
+    match input.len() {
+        0 => Received::NeedMore { taken: 0 },
+        len => Received::Data {
+            taken: len,
+            data: 0..len,
+        },
+    }
+}
+
+/// RFC 9113 §3.4; as much of it as tells it from any HTTP/1 request.
+fn is_http2_preface(input: &[u8]) -> bool {
+    input.starts_with(b"PRI * HTTP/2")
+}
+
+fn check_incomplete(
+    scan: &mut HeadScan,
+    input: &[u8],
+    lines: usize,
+    strict: bool,
+) -> Result<(), PeerError> {
+    let ends = LineEnds::new(strict);
+    scan.check_lines(&input[..lines], ends, |lines| {
+        request_head::check_first_line(lines, ends)
+    })?;
+    if scan.is_in_first_line() {
+        request_head::check_partial_line(input)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What we send: interim and final responses, their content, and the ways they end.
+
+use std::time::Instant;
+
+use h2o_http::{Headers, StatusCode};
+
+use super::{Expectation, Receiving, Sending, ServerConnection};
+use crate::Answer;
+use crate::encode::{self, BodyMode, BodyWriter, Finished};
+
+/// The head of a response to send.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The reason phrase; `None` for the registered one.
+    pub reason: Option<&'a str>,
+    /// The fields. Those that frame the message are the engine's and left out.
+    pub headers: &'a Headers,
+    /// Length of the content, if it is known.
+    pub length: Option<u64>,
+    /// Value of `Server`, if it is to be sent.
+    pub server: Option<&'a [u8]>,
+}
+
+impl ServerConnection {
+    /// True if the client waits for `100 Continue` before it sends its body. Either
+    /// [`ServerConnection::send_continue`] or a final response answers that.
+    #[must_use]
+    pub const fn wants_continue(&self) -> bool {
+        matches!(self.exchange.expectation, Expectation::Waiting)
+    }
+
+    /// Writes `100 Continue`, to HTTP/1.0 as well (H2O compatibility: whoever asks is answered), unless
+    /// the client does not wait for it.
+    pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {
+        if self.wants_continue() && matches!(self.sending, Sending::Awaited) {
+            out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.exchange.expectation = Expectation::None;
+            self.timers.resume_body(&self.settings, now);
+        }
+    }
+
+    /// Writes an interim response, except to an HTTP/1.0 client (RFC 9110 §15.2) or once the final
+    /// response has begun.
+    pub fn send_informational(&mut self, status: StatusCode, headers: &Headers, out: &mut Vec<u8>) {
+        let is_due = matches!(self.sending, Sending::Awaited) && !self.exchange.is_http10;
+        if is_due && status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+            encode::status_line(out, status, None);
+            encode::fields(out, headers);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Writes the head of the final response and says how its content is delimited.
+    ///
+    /// 101 to a request that offered an upgrade and 2xx to CONNECT make the connection a tunnel.
+    pub fn respond(
+        &mut self,
+        response: &ResponseHead<'_>,
+        out: &mut Vec<u8>,
+        now: Instant,
+    ) -> BodyMode {
+        debug_assert!(
+            matches!(self.sending, Sending::Awaited),
+            "a second response"
+        );
+        if self.wants_continue() {
+            // The client may now send its body or not; nobody can tell what comes next (RFC 9110 §10.1.1).
+            self.exchange.is_persistent = false;
+            self.exchange.expectation = Expectation::None;
+            self.timers.resume_body(&self.settings, now);
+        }
+        let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_upgrade && self.exchange.offers_upgrade || self.is_connect_success(response.status) {
+            return self.respond_tunnel(response, is_upgrade, out);
+        }
+        let mode = self.body_mode(response);
+        // A client takes a 1xx for an interim response and waits on: closing ends that.
+        let is_final = !response.status.is_informational();
+        if mode == BodyMode::UntilClose || !is_final || self.is_shutting_down {
+            self.exchange.is_persistent = false;
+        }
+        out.reserve(encode::HEAD_ROOM);
+        encode::status_line(out, response.status, response.reason);
+        self.write_connection(out);
+        if let Some(length) = response.length
+            && !response.status.is_informational()
+            && response.status != StatusCode::NO_CONTENT
+        {
+            encode::content_length(out, length);
+        }
+        write_fields(response, out);
+        out.extend_from_slice(match mode {
+            BodyMode::Chunked => b"transfer-encoding: chunked\r\n\r\n",
+            BodyMode::None | BodyMode::Identity(_) | BodyMode::UntilClose => b"\r\n",
+        });
+        self.sending = match BodyWriter::new(mode) {
+            BodyWriter::Done => Sending::Complete,
+            writer => Sending::Body(writer),
+        };
+        if matches!(self.receiving, Receiving::Tunnel) {
+            // A refused CONNECT: what the client sends ahead is not for us.
+            self.receiving = Receiving::Complete;
+        }
+        mode
+    }
+
+    fn is_connect_success(&self, status: StatusCode) -> bool {
+        self.exchange.is_connect && (200..300).contains(&status.as_u16())
+    }
+
+    fn respond_tunnel(
+        &mut self,
+        response: &ResponseHead<'_>,
+        is_upgrade: bool,
+        out: &mut Vec<u8>,
+    ) -> BodyMode {
+        encode::status_line(out, response.status, response.reason);
+        out.extend_from_slice(if is_upgrade {
+            b"Connection: upgrade\r\n"
+        } else {
+            b"Connection: close\r\n"
+        });
+        write_fields(response, out);
+        out.extend_from_slice(b"\r\n");
+        self.exchange.is_persistent = false;
+        self.upgrade();
+        BodyMode::UntilClose
+    }
+
+    /// Makes the connection a tunnel: octets pass raw both ways, and nothing is timed.
+    /// [`ServerConnection::respond`] does so by itself where HTTP/1 says so.
+    pub const fn upgrade(&mut self) {
+        self.exchange.is_persistent = false;
+        self.receiving = Receiving::Tunnel;
+        self.sending = Sending::Tunnel;
+        self.timers.stop();
+    }
+
+    fn body_mode(&self, response: &ResponseHead<'_>) -> BodyMode {
+        if self.exchange.is_head || response.status.is_bodyless() {
+            return BodyMode::None;
+        }
+        match response.length {
+            Some(length) => BodyMode::Identity(length),
+            None if self.exchange.is_http10 => BodyMode::UntilClose,
+            None => BodyMode::Chunked,
+        }
+    }
+
+    fn write_connection(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(if self.exchange.is_persistent {
+            b"Connection: keep-alive\r\n"
+        } else {
+            b"Connection: close\r\n"
+        });
+    }
+
+    /// Writes the answer to a [`PeerError`], if there is one and no response has begun. The response is
+    /// complete and the connection closes after it.
+    pub fn error_response(&mut self, answer: Answer, server: Option<&[u8]>, out: &mut Vec<u8>) {
+        self.exchange.is_persistent = false;
+        self.timers.stop_reading();
+        if !matches!(self.sending, Sending::Awaited) {
+            return;
+        }
+        self.receiving = Receiving::Failed;
+        self.sending = Sending::Complete;
+        if let Answer::Respond {
+            status,
+            reason,
+            body,
+        } = answer
+        {
+            encode::status_line(out, status, Some(reason));
+            self.write_connection(out);
+            encode::content_length(out, body.len() as u64);
+            write_server(server, out);
+            out.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n\r\n");
+            if !self.exchange.is_head {
+                out.extend_from_slice(body.as_bytes());
+            }
+        }
+    }
+
+    /// Writes content. What exceeds the announced length, and any content where none is allowed, is left
+    /// out.
+    pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        match &mut self.sending {
+            Sending::Body(writer) => writer.send_data(data, out),
+            Sending::Tunnel => out.extend_from_slice(data),
+            Sending::Awaited | Sending::Complete => {}
+        }
+    }
+
+    /// Writes what comes before `len` octets of content that the caller sends by other means, and says how
+    /// many of them to send: less than `len` only where [`ServerConnection::send_data`] would leave some out.
+    #[must_use]
+    pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
+        match &mut self.sending {
+            Sending::Body(writer) => writer.begin_data(len, out),
+            Sending::Tunnel => len,
+            Sending::Awaited | Sending::Complete => 0,
+        }
+    }
+
+    /// Writes what comes after the content announced by [`ServerConnection::begin_data`].
+    pub fn end_data(&mut self, out: &mut Vec<u8>) {
+        if let Sending::Body(writer) = &mut self.sending {
+            writer.end_data(out);
+        }
+    }
+
+    /// Ends the response. If it is shorter than announced the connection closes.
+    pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        match &mut self.sending {
+            Sending::Body(writer) => match writer.finish(trailers, out) {
+                Finished::Complete => {}
+                Finished::Short => self.exchange.is_persistent = false,
+            },
+            Sending::Awaited => self.exchange.is_persistent = false,
+            Sending::Tunnel | Sending::Complete => {}
+        }
+        self.sending = Sending::Complete;
+    }
+
+    /// Ends the response midway, so that the client can tell; the connection closes.
+    pub fn abort(&mut self, out: &mut Vec<u8>) {
+        if let Sending::Body(writer) = &mut self.sending {
+            writer.abort(out);
+        }
+        self.exchange.is_persistent = false;
+        self.sending = Sending::Complete;
+    }
+}
+
+fn write_server(server: Option<&[u8]>, out: &mut Vec<u8>) {
+    if let Some(server) = server {
+        out.extend_from_slice(b"Server: ");
+        encode::text(out, server);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn write_fields(response: &ResponseHead<'_>, out: &mut Vec<u8>) {
+    write_server(response.server, out);
+    encode::fields(out, response.headers);
+}
