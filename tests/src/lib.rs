@@ -1,1 +1,30 @@
-//! End-to-end test kit.
+//! End-to-end test kit: the real binary on a configuration of its own, and clients that are not ours.
+//!
+//! A test writes a configuration with place-holders, starts it, asks, and compares texts:
+//!
+//! ```no_run
+//! let server = h2o_tests::Setup::new(
+//!     "listen: @PORT@\nhosts:\n  default:\n    paths:\n      /:\n        file.dir: @DIR@/www\n",
+//! )
+//! .file("www/a.txt", "hello")
+//! .start();
+//! server.ask("GET /a.txt").must_be("200 OK\ncontent-type: text/plain\n\nhello");
+//! ```
+//!
+//! The binary is `$H2O_BIN`, else the one built beside the tests. Every wait has a limit; servers and clients end with
+//! the value that stands for them.
+
+pub mod certs;
+mod clients;
+mod deadline;
+mod folder;
+mod message;
+mod raw;
+mod server;
+
+pub use clients::{Output, curl, openssl, run, run_with_input};
+pub use deadline::{Deadline, eventually};
+pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
+pub use message::Response;
+pub use raw::Raw;
+pub use server::{Refused, Server, Setup, binary};

@@ -1,0 +1,134 @@
+//! Certificates, made by openssl.
+
+use crate::{Folder, openssl};
+
+/// Algorithm of a key and the form its file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// `BEGIN RSA PRIVATE KEY`
+    RsaPkcs1,
+    /// `BEGIN PRIVATE KEY` with an RSA key
+    RsaPkcs8,
+    /// `BEGIN EC PRIVATE KEY`, P-256
+    EcSec1,
+    /// `BEGIN PRIVATE KEY` with a P-256 key
+    EcPkcs8,
+}
+
+impl Key {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::RsaPkcs1, Self::RsaPkcs8, Self::EcSec1, Self::EcPkcs8];
+
+    /// The first line of its file.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::RsaPkcs1 => "-----BEGIN RSA PRIVATE KEY-----",
+            Self::EcSec1 => "-----BEGIN EC PRIVATE KEY-----",
+            Self::RsaPkcs8 | Self::EcPkcs8 => "-----BEGIN PRIVATE KEY-----",
+        }
+    }
+}
+
+/// Writes a key to `NAME.key`.
+///
+/// # Panics
+/// If openssl cannot.
+pub fn key(folder: &Folder, name: &str, kind: Key) {
+    let file = folder.name_of(&format!("{name}.key"));
+    let out = match kind {
+        Key::RsaPkcs1 => openssl(&["genrsa", "-traditional", "-out", &file, "2048"]),
+        Key::RsaPkcs8 => openssl(&[
+            "genpkey",
+            "-algorithm",
+            "RSA",
+            "-pkeyopt",
+            "rsa_keygen_bits:2048",
+            "-out",
+            &file,
+        ]),
+        Key::EcSec1 => openssl(&[
+            "ecparam",
+            "-name",
+            "prime256v1",
+            "-genkey",
+            "-noout",
+            "-out",
+            &file,
+        ]),
+        Key::EcPkcs8 => openssl(&[
+            "genpkey",
+            "-algorithm",
+            "EC",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-out",
+            &file,
+        ]),
+    };
+    let _ = out.success();
+    let written = folder.read(&format!("{name}.key"));
+    assert!(written.starts_with(kind.label()), "{kind:?}: {written}");
+}
+
+/// Writes a key to `NAME.key` and a self-signed certificate for `host` and 127.0.0.1 to `NAME.crt`.
+pub fn self_signed(folder: &Folder, name: &str, kind: Key, host: &str) {
+    key(folder, name, kind);
+    let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
+    let _ = openssl(&[
+        "req",
+        "-x509",
+        "-new",
+        "-sha256",
+        "-days",
+        "30",
+        "-key",
+        &folder.name_of(&key),
+        "-out",
+        &folder.name_of(&certificate),
+        "-subj",
+        &format!("/CN={host}"),
+        "-addext",
+        &format!("subjectAltName=DNS:{host},IP:127.0.0.1"),
+    ])
+    .success();
+}
+
+/// Writes a key to `NAME.key` and a client certificate, signed by `ISSUER.key`, to `NAME.crt`.
+pub fn client(folder: &Folder, name: &str, issuer: &str) {
+    key(folder, name, Key::EcPkcs8);
+    let file = |suffix: &str| folder.name_of(&format!("{name}.{suffix}"));
+    let _ = openssl(&[
+        "req",
+        "-new",
+        "-key",
+        &file("key"),
+        "-out",
+        &file("csr"),
+        "-subj",
+        "/CN=client",
+    ])
+    .success();
+    folder.write(
+        &format!("{name}.ext"),
+        "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\nsubjectAltName=DNS:client.example\n",
+    );
+    let _ = openssl(&[
+        "x509",
+        "-req",
+        "-days",
+        "30",
+        "-CAcreateserial",
+        "-in",
+        &file("csr"),
+        "-out",
+        &file("crt"),
+        "-CA",
+        &folder.name_of(&format!("{issuer}.crt")),
+        "-CAkey",
+        &folder.name_of(&format!("{issuer}.key")),
+        "-extfile",
+        &file("ext"),
+    ])
+    .success();
+}

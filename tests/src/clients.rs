@@ -1,0 +1,123 @@
+//! Programs that are not ours.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::Response;
+
+/// What a program left behind.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit status; 124 if it took longer than 60 seconds.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Standard output as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard output, if the program succeeded.
+    ///
+    /// # Panics
+    /// If it did not.
+    #[must_use]
+    pub fn success(self) -> Vec<u8> {
+        assert_eq!(self.code, 0, "{self}");
+        self.stdout
+    }
+}
+
+impl std::fmt::Display for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "exit status {}\n{}\n{}",
+            self.code,
+            self.text(),
+            self.stderr
+        )
+    }
+}
+
+/// Runs a program to its end.
+///
+/// # Panics
+/// If there is no such program.
+#[must_use]
+pub fn run(program: &str, args: &[&str]) -> Output {
+    run_with_input(program, args, "")
+}
+
+/// Runs a program to its end with `input` on its standard input.
+///
+/// # Panics
+/// If there is no such program.
+#[must_use]
+pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
+    let mut child = Command::new("timeout")
+        .args(["-k", "1", "60", program])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("coreutils are installed");
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program need not read its input.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .expect("nobody else waits for our child");
+    let code = output.status.code().unwrap_or(-1);
+    assert!(code != 127, "{program} is not installed");
+    Output {
+        code,
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Asks with curl over HTTP/1.1; `args` are its options and the URL.
+///
+/// # Panics
+/// If curl gets no response.
+#[must_use]
+pub fn curl(args: &[&str]) -> Response {
+    let fixed = [
+        "--silent",
+        "--show-error",
+        "--include",
+        "--http1.1",
+        "--max-time",
+        "30",
+    ];
+    let output = run("curl", &[&fixed[..], args].concat()).success();
+    let end = b"\r\n\r\n";
+    let mut rest = &output[..];
+    loop {
+        let at = rest
+            .windows(end.len())
+            .position(|window| window == end)
+            .unwrap_or_else(|| panic!("no head: {}", rest.escape_ascii()));
+        let mut response = Response::parse_head(&rest[..at]);
+        rest = &rest[at + end.len()..];
+        if response.code() >= 200 {
+            response.body = rest.to_vec();
+            return response;
+        }
+    }
+}
+
+/// Runs openssl.
+#[must_use]
+pub fn openssl(args: &[&str]) -> Output {
+    run("openssl", args)
+}

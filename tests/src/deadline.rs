@@ -1,0 +1,64 @@
+//! Bounded waiting.
+
+use std::time::{Duration, Instant};
+
+/// The time after which a wait has failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    began: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// A deadline `limit` from now.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tests wait for processes and sockets, which have no virtual clock"
+    )]
+    pub fn after(limit: Duration) -> Self {
+        Self {
+            began: Instant::now(),
+            limit,
+        }
+    }
+
+    /// A deadline `seconds` from now.
+    #[must_use]
+    pub fn after_secs(seconds: u64) -> Self {
+        Self::after(Duration::from_secs(seconds))
+    }
+
+    /// True once it has passed.
+    #[must_use]
+    pub fn has_passed(&self) -> bool {
+        self.began.elapsed() >= self.limit
+    }
+
+    /// Time since it was set.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Time that is left.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.began.elapsed())
+    }
+}
+
+/// Asks again and again until there is an answer.
+///
+/// # Panics
+/// If there is none within 20 seconds; `what` says what was waited for.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Deadline::after_secs(20);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(!deadline.has_passed(), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,97 @@
+//! A directory for one server: its configuration, what it serves and what it writes.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use tempfile::TempDir;
+
+/// Modification time of every file written by [`Folder::write`], in seconds since the epoch.
+pub const MODIFIED: u64 = 1_704_164_645;
+
+/// [`MODIFIED`] as HTTP writes it. In an entity-tag it reads `65937d25`.
+pub const MODIFIED_TEXT: &str = "Tue, 02 Jan 2024 03:04:05 GMT";
+
+/// A directory that is removed with the value. Everyone may write into it, since a server started by root runs as
+/// another user.
+#[derive(Debug)]
+pub struct Folder(TempDir);
+
+impl Folder {
+    /// An empty directory.
+    ///
+    /// # Panics
+    /// If there can be none.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it makes a directory, which no default should"
+    )]
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("h2o-test-")
+            .tempdir()
+            .expect("the temporary directory is writable");
+        open_to_all(folder.path());
+        Self(folder)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The path of something inside.
+    #[must_use]
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// As [`Self::at`], as text.
+    #[must_use]
+    pub fn name_of(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+
+    /// Writes a file, last modified at [`MODIFIED`], with the directories it lies in.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.at(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).expect("the folder is writable");
+        }
+        fs::write(&path, content).expect("the folder is writable");
+        File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(UNIX_EPOCH + Duration::from_secs(MODIFIED)))
+            .expect("the file was just written");
+        path
+    }
+
+    /// Makes a directory that everyone may write into.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn make_dir(&self, name: &str) -> PathBuf {
+        let path = self.at(name);
+        fs::create_dir_all(&path).expect("the folder is writable");
+        open_to_all(&path);
+        path
+    }
+
+    /// The text of a file; empty if there is none.
+    #[must_use]
+    pub fn read(&self, name: &str) -> String {
+        let content = fs::read(self.at(name)).unwrap_or_default();
+        String::from_utf8_lossy(&content).into_owned()
+    }
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o777)).expect("the directory is ours");
+}

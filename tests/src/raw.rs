@@ -1,0 +1,183 @@
+//! A client that sends exactly the octets it is told to.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use crate::{Deadline, Response};
+
+/// How long any single read may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A TCP connection to a server on this machine.
+#[derive(Debug)]
+pub struct Raw {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Raw {
+    /// Connects.
+    ///
+    /// # Panics
+    /// If nobody listens there.
+    #[must_use]
+    pub fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port))
+            .unwrap_or_else(|error| panic!("cannot connect to port {port}: {error}"));
+        stream.set_nodelay(true).expect("it is a TCP socket");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("the time is not zero");
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .expect("the time is not zero");
+        Self {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends.
+    ///
+    /// # Panics
+    /// If the server has closed the connection.
+    pub fn send(&mut self, octets: impl AsRef<[u8]>) {
+        self.stream
+            .write_all(octets.as_ref())
+            .expect("the server takes what we send");
+    }
+
+    /// Sends as much as the server takes; true if it took all.
+    pub fn try_send(&mut self, octets: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(octets.as_ref()).is_ok()
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&mut self) {
+        // The server may have closed the connection already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Receives once more; 0 at the end, which a reset is as well.
+    fn receive(&mut self) -> usize {
+        let mut buffer = [0; 64 * 1024];
+        match self.stream.read(&mut buffer) {
+            Ok(count) => {
+                self.received.extend_from_slice(&buffer[..count]);
+                count
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+            Err(error) => panic!(
+                "nothing more comes ({error}) after {}",
+                self.received.escape_ascii()
+            ),
+        }
+    }
+
+    /// Everything up to and with `end`.
+    ///
+    /// # Panics
+    /// If the connection ends before that.
+    pub fn read_until(&mut self, end: &[u8]) -> Vec<u8> {
+        loop {
+            let found = self
+                .received
+                .windows(end.len())
+                .position(|window| window == end);
+            if let Some(at) = found {
+                return self.received.drain(..at + end.len()).collect();
+            }
+            assert!(
+                self.receive() > 0,
+                "the connection ends after {}",
+                self.received.escape_ascii()
+            );
+        }
+    }
+
+    /// The next `count` octets.
+    ///
+    /// # Panics
+    /// If the connection ends before that.
+    pub fn read_exactly(&mut self, count: usize) -> Vec<u8> {
+        while self.received.len() < count {
+            assert!(
+                self.receive() > 0,
+                "the connection ends {} octets early",
+                count - self.received.len()
+            );
+        }
+        self.received.drain(..count).collect()
+    }
+
+    /// Everything up to the end of the connection.
+    pub fn read_to_end(&mut self) -> Vec<u8> {
+        while self.receive() > 0 {}
+        std::mem::take(&mut self.received)
+    }
+
+    /// The head of the next response.
+    pub fn read_head(&mut self) -> Response {
+        let head = self.read_until(b"\r\n\r\n");
+        Response::parse_head(&head)
+    }
+
+    /// The next response to a request with that method.
+    pub fn read_response(&mut self, method: &str) -> Response {
+        let mut response = self.read_head();
+        let code = response.code();
+        if method == "HEAD" || code < 200 || code == 204 || code == 304 {
+            return response;
+        }
+        response.body = if response.field("transfer-encoding") == Some("chunked") {
+            self.read_chunks()
+        } else if let Some(length) = response.field("content-length") {
+            let length = length.parse().expect("content-length is a number");
+            self.read_exactly(length)
+        } else {
+            self.read_to_end()
+        };
+        response
+    }
+
+    fn read_chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let line = self.read_until(b"\r\n");
+            let size = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
+            let size = usize::from_str_radix(&size, 16)
+                .unwrap_or_else(|_| panic!("no chunk size: {size}"));
+            if size == 0 {
+                while self.read_until(b"\r\n") != b"\r\n" {}
+                return body;
+            }
+            body.extend(self.read_exactly(size));
+            assert_eq!(self.read_exactly(2), b"\r\n", "a chunk ends in CR LF");
+        }
+    }
+
+    /// How long it takes until the server closes the connection; what comes before is dropped.
+    ///
+    /// # Panics
+    /// If that takes longer than `limit`.
+    pub fn time_to_close(&mut self, limit: Duration) -> Duration {
+        let deadline = Deadline::after(limit);
+        self.stream
+            .set_read_timeout(Some(limit))
+            .expect("the limit is not zero");
+        while self.receive() > 0 {
+            assert!(
+                !deadline.has_passed(),
+                "the connection is open after {limit:?}"
+            );
+        }
+        deadline.elapsed()
+    }
+}

@@ -1,0 +1,452 @@
+//! The server under test as a child process.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::{Deadline, Folder, Raw, Response, eventually};
+
+/// The line a server writes when it serves.
+const READY: &str = "is ready to serve requests";
+
+/// How long a server may take to serve.
+const START: Duration = Duration::from_secs(20);
+
+/// How often other ports are tried when somebody else has taken one of ours meanwhile.
+const TRIES: usize = 5;
+
+/// The binary under test: `$H2O_BIN`, else the one beside the tests, which is built if there is none.
+///
+/// # Panics
+/// If it cannot be found or built.
+#[must_use]
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("H2O_BIN") {
+        Some(path) => path.into(),
+        None => find_or_build(),
+    })
+}
+
+fn find_or_build() -> PathBuf {
+    // TARGET/PROFILE/deps/TEST
+    let test = std::env::current_exe().expect("the system tells where we are");
+    let profile = test
+        .ancestors()
+        .nth(2)
+        .expect("cargo puts tests two levels below its target directory");
+    let found = profile.join("h2o");
+    if found.exists() {
+        return found;
+    }
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--package", "h2o", "--target-dir"]);
+    build.arg(profile.parent().unwrap_or(profile));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    let status = build.status().expect("cargo is installed");
+    assert!(status.success(), "h2o cannot be built");
+    found
+}
+
+/// A server to be started.
+///
+/// In the configuration, `@DIR@` stands for a directory of its own and `@PORT@`, as well as every other word in capitals
+/// that ends in `PORT`, for a free TCP port.
+#[derive(Debug)]
+pub struct Setup {
+    folder: Folder,
+    config: Option<String>,
+    directory: Option<PathBuf>,
+    variables: Vec<(String, String)>,
+}
+
+/// A server that ended before it served.
+#[derive(Debug)]
+pub struct Refused {
+    /// Exit status.
+    pub code: Option<i32>,
+    /// Its messages.
+    pub stderr: String,
+}
+
+impl Setup {
+    /// A server with this configuration.
+    #[must_use]
+    pub fn new(config: &str) -> Self {
+        Self::in_folder(Folder::new(), config)
+    }
+
+    /// A server with this configuration and a directory that exists already.
+    #[must_use]
+    pub fn in_folder(folder: Folder, config: &str) -> Self {
+        Self {
+            folder,
+            config: Some(config.to_owned()),
+            directory: None,
+            variables: Vec::new(),
+        }
+    }
+
+    /// A server without a configuration, run in a subdirectory of its folder.
+    #[must_use]
+    pub fn bare(folder: Folder, directory: &str) -> Self {
+        let directory = folder.at(directory);
+        Self {
+            folder,
+            config: None,
+            directory: Some(directory),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Writes a file into the server's directory.
+    #[must_use]
+    pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
+        self.folder.write(name, content);
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the server and waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(self) -> Server {
+        match self.try_start() {
+            Ok(server) => server,
+            Err(refused) => panic!(
+                "the server ended with {:?}:\n{}",
+                refused.code, refused.stderr
+            ),
+        }
+    }
+
+    /// Starts the server; waits until it serves or has ended.
+    ///
+    /// # Errors
+    /// How it ended.
+    ///
+    /// # Panics
+    /// If it does neither.
+    pub fn try_start(self) -> Result<Server, Refused> {
+        let mut tries = TRIES;
+        loop {
+            let ports = self.write_config();
+            let mut process = self.spawn();
+            let Some(status) = process.wait_until_ready(&self.folder) else {
+                return Ok(Server {
+                    process,
+                    folder: self.folder,
+                    ports,
+                });
+            };
+            tries -= 1;
+            let messages = process.log.text();
+            let ports_are_taken = messages.contains("Address already in use");
+            if !ports_are_taken || tries == 0 {
+                return Err(Refused {
+                    code: status.code(),
+                    stderr: messages,
+                });
+            }
+        }
+    }
+
+    fn write_config(&self) -> BTreeMap<String, u16> {
+        let Some(config) = &self.config else {
+            return BTreeMap::new();
+        };
+        let (text, ports) = fill_in(config, self.folder.path());
+        self.folder.write("h2o.conf", text);
+        ports
+    }
+
+    fn spawn(&self) -> Process {
+        let mut command = Command::new(binary());
+        if self.config.is_some() {
+            command.arg("-c").arg(self.folder.at("h2o.conf"));
+        }
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let mut child = command
+            .envs(self.variables.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary().display()));
+        let log = Log::default();
+        if let Some(stdout) = child.stdout.take() {
+            log.follow(stdout);
+        }
+        if let Some(stderr) = child.stderr.take() {
+            log.follow(stderr);
+        }
+        Process { child, log }
+    }
+}
+
+/// Replaces the place-holders of a configuration.
+fn fill_in(config: &str, directory: &Path) -> (String, BTreeMap<String, u16>) {
+    let mut ports = BTreeMap::new();
+    // Held until all are picked, so that they differ.
+    let mut held = Vec::new();
+    let mut text = String::new();
+    for (index, part) in config.split('@').enumerate() {
+        let is_name = index % 2 == 1;
+        if !is_name {
+            text.push_str(part);
+        } else if part == "DIR" {
+            text.push_str(&directory.display().to_string());
+        } else {
+            assert!(
+                part.ends_with("PORT"),
+                "@{part}@ is no place-holder; a configuration has no other @"
+            );
+            let port = ports.entry(part.to_owned()).or_insert_with(|| {
+                let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+                let address = listener.local_addr().expect("the socket is bound");
+                held.push(listener);
+                address.port()
+            });
+            text.push_str(&port.to_string());
+        }
+    }
+    (text, ports)
+}
+
+/// What a process has written, line by line.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl Log {
+    fn follow(&self, stream: impl std::io::Read + Send + 'static) {
+        let log = self.clone();
+        std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while stream
+                .read_until(b'\n', &mut line)
+                .is_ok_and(|count| count > 0)
+            {
+                log.lock().push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        });
+    }
+
+    fn text(&self) -> String {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, String> {
+        self.0
+            .lock()
+            .expect("nothing panics while it holds the lock")
+    }
+}
+
+/// A server that serves. It ends with this value.
+#[derive(Debug)]
+pub struct Server {
+    // Before the folder: the process ends before its directory goes.
+    process: Process,
+    /// Its directory.
+    pub folder: Folder,
+    ports: BTreeMap<String, u16>,
+}
+
+impl Server {
+    /// The port that stands in the configuration as `@NAME@`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn port_of(&self, name: &str) -> u16 {
+        *self
+            .ports
+            .get(name)
+            .unwrap_or_else(|| panic!("the configuration has no @{name}@"))
+    }
+
+    /// The port `@PORT@`.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port_of("PORT")
+    }
+
+    /// A URL at `@PORT@`.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port())
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// What it has written to standard output and standard error.
+    #[must_use]
+    pub fn messages(&self) -> String {
+        self.process.log.text()
+    }
+
+    /// Connects to `@PORT@`.
+    #[must_use]
+    pub fn connect(&self) -> Raw {
+        Raw::connect(self.port())
+    }
+
+    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, then a line for each field. `Host` and `Connection: close` are
+    /// added unless they are there.
+    #[must_use]
+    pub fn ask(&self, request: &str) -> Response {
+        let mut connection = self.connect();
+        let (method, head) = request_head(request);
+        connection.send(head);
+        connection.read_response(&method)
+    }
+
+    /// Waits until a file in its directory has `text` in it and returns the file.
+    #[must_use]
+    pub fn read_until(&self, name: &str, text: &str) -> String {
+        eventually(&format!("`{text}` in {name}"), || {
+            Some(self.folder.read(name)).filter(|content| content.contains(text))
+        })
+    }
+
+    /// Sends TERM.
+    ///
+    /// # Panics
+    /// If the process has been waited for.
+    pub fn terminate(&self) {
+        let pid = Pid::from_child(&self.process.child);
+        kill_process(pid, Signal::TERM).expect("the process is ours");
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end within `limit`.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        self.process.wait_within(limit).unwrap_or_else(|| {
+            panic!(
+                "the server still runs after {limit:?}:\n{}",
+                self.messages()
+            )
+        })
+    }
+
+    /// Sends TERM, waits for the end, which must be a success, and gives back the folder.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[must_use]
+    pub fn stop(mut self) -> Folder {
+        self.terminate();
+        let status = self.wait(Duration::from_secs(15));
+        assert!(status.success(), "{status}:\n{}", self.messages());
+        self.folder
+    }
+}
+
+/// The head of a request with the method apart.
+fn request_head(request: &str) -> (String, String) {
+    let (line, fields) = request.split_once('\n').unwrap_or((request, ""));
+    let has = |name: &str| {
+        fields.lines().any(|field| {
+            let start = field.get(..name.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+        })
+    };
+    let mut head = format!("{line} HTTP/1.1\r\n");
+    if !has("host:") {
+        head.push_str("Host: www.example.com\r\n");
+    }
+    if !has("connection:") {
+        head.push_str("Connection: close\r\n");
+    }
+    for field in fields.lines() {
+        head.push_str(field);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    let method = line.split(' ').next().unwrap_or_default();
+    (method.to_owned(), head)
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    log: Log,
+}
+
+impl Process {
+    /// `None` once it serves.
+    fn wait_until_ready(&mut self, folder: &Folder) -> Option<ExitStatus> {
+        let deadline = Deadline::after(START);
+        loop {
+            // With `error-log: @DIR@/error-log` the line goes there.
+            if self.log.lock().contains(READY) || folder.read("error-log").contains(READY) {
+                return None;
+            }
+            if let Some(status) = self.wait_within(Duration::ZERO) {
+                // The threads that follow its messages may be behind.
+                std::thread::sleep(Duration::from_millis(50));
+                return Some(status);
+            }
+            let messages = self.log.text();
+            assert!(
+                !deadline.has_passed(),
+                "the server does not serve:\n{messages}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn wait_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Deadline::after(limit);
+        loop {
+            let status = self.child.try_wait().expect("nobody else waits for it");
+            if status.is_some() || deadline.has_passed() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = kill_process(pid, Signal::TERM);
+            if self.wait_within(Duration::from_millis(500)).is_none() {
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = self.child.wait();
+            }
+        }
+        // What it has started is in its process group.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
