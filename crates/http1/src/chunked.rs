@@ -238,3 +238,129 @@ fn lengthen(len: u16) -> Result<u16, ChunkError> {
 const fn is_text(octet: u8) -> bool {
     octet == b'\t' || (octet >= b' ' && octet != 0x7f)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Content and the position after the body, with the input in pieces of `step` octets.
+    fn read(input: &[u8], step: usize) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
+        let mut reader = ChunkedReader::new();
+        let mut content = Vec::new();
+        let (mut at, mut seen) = (0, 0);
+        loop {
+            match reader.read(&input[at..seen], content.len() as u64)? {
+                Chunked::NeedMore if seen == input.len() => return Ok((content, None)),
+                Chunked::NeedMore => (at, seen) = (seen, (seen + step).min(input.len())),
+                Chunked::Data { skip, len } => {
+                    assert!(len > 0);
+                    content.extend_from_slice(&input[at + skip..at + skip + len]);
+                    at += skip + len;
+                }
+                Chunked::End { taken } => return Ok((content, Some(at + taken))),
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_read_alike_in_pieces_of_any_size() {
+        type Want = Result<(&'static [u8], Option<usize>), ChunkError>;
+        let cases: &[(&[u8], Want)] = &[
+            (b"0\r\n\r\nGET", Ok((b"", Some(5)))),
+            (b"3\r\nabc\r\n0\r\n\r\n", Ok((b"abc", Some(13)))),
+            (
+                b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+                Ok((b"abcde", Some(20))),
+            ),
+            (b"0003\r\nabc\r\n000\r\n\r\n", Ok((b"abc", Some(18)))),
+            (
+                b"a\r\n0123456789\r\nA\r\n0123456789\r\n0\r\n\r\n",
+                Ok((b"01234567890123456789", Some(35))),
+            ),
+            (b"3;a=\"b\";c\r\nabc\r\n0;x\r\n\r\n", Ok((b"abc", Some(23)))),
+            (b"3 \t\r\nabc\r\n0 ;x\t\xff\r\n\r\n", Ok((b"abc", Some(20)))),
+            (b"0\r\nA: b\r\nC:\r\n\r\nx", Ok((b"", Some(15)))),
+            (b"0\r\nA: b\n\nx", Ok((b"", Some(9)))),
+            (b"0\r\n\nx", Ok((b"", Some(4)))),
+            (b"3\r\nab", Ok((b"ab", None))),
+            (b"3\r\nabc\r\n", Ok((b"abc", None))),
+            (b"0\r\n", Ok((b"", None))),
+            (b"0000000000000001\r\na\r\n0\r\n\r\n", Ok((b"a", Some(26)))),
+            (b"ffffffffffffffff\r\na", Ok((b"a", None))),
+            (b"\r\n", Err(ChunkError::SizeInvalid)),
+            (b"g\r\n", Err(ChunkError::SizeInvalid)),
+            (b"-1\r\n", Err(ChunkError::SizeInvalid)),
+            (b"+1\r\n", Err(ChunkError::SizeInvalid)),
+            (b" 1\r\n", Err(ChunkError::SizeInvalid)),
+            (b"0x1\r\n", Err(ChunkError::SizeInvalid)),
+            (b"1_0\r\n", Err(ChunkError::SizeInvalid)),
+            (b"1 1\r\n", Err(ChunkError::SizeInvalid)),
+            (b"1\na\r\n", Err(ChunkError::SizeInvalid)),
+            (b";x\r\n", Err(ChunkError::SizeInvalid)),
+            (b"00000000000000000\r\n", Err(ChunkError::SizeTooLong)),
+            (b"1;a\nb\r\n", Err(ChunkError::ExtensionInvalid)),
+            (b"1;a\0\r\n", Err(ChunkError::ExtensionInvalid)),
+            (b"1;\x7f\r\n", Err(ChunkError::ExtensionInvalid)),
+            (b"1\rx", Err(ChunkError::ExtensionInvalid)),
+            (b"1;a\r\r\n", Err(ChunkError::ExtensionInvalid)),
+            (b"1\r\nab\r\n", Err(ChunkError::DataUnterminated)),
+            (b"1\r\na\n", Err(ChunkError::DataUnterminated)),
+            (b"1\r\na\rb", Err(ChunkError::DataUnterminated)),
+            (b"0\r\n x: y\r\n", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\nx y\r\n", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\nx\r\n", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\n:\r\n", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\nx: \0\r\n", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\nx: y\rz", Err(ChunkError::TrailerInvalid)),
+            (b"0\r\n\rx", Err(ChunkError::TrailerInvalid)),
+        ];
+        for (input, want) in cases {
+            let want = want.map(|(content, end)| (content.to_vec(), end));
+            for step in 1..=input.len() {
+                assert_eq!(
+                    read(input, step),
+                    want,
+                    "{} by {step}",
+                    input.escape_ascii()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_are_limited() {
+        let with = |len| format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(len)).into_bytes();
+        let input = with(MAX_CHUNK_EXTENSION);
+        assert_eq!(read(&input, 1000), Ok((b"a".to_vec(), Some(input.len()))));
+        let input = with(MAX_CHUNK_EXTENSION + 1);
+        assert_eq!(read(&input, 1000), Err(ChunkError::ExtensionTooLong));
+        let blanks = [b"1".to_vec(), vec![b' '; MAX_CHUNK_EXTENSION + 1]].concat();
+        assert_eq!(read(&blanks, 1000), Err(ChunkError::ExtensionTooLong));
+    }
+
+    #[test]
+    fn trailers_are_limited_in_number_and_size() {
+        let with = |field: &str, times| format!("0\r\n{}\r\n", field.repeat(times)).into_bytes();
+        let input = with("a:b\r\n", MAX_TRAILER_FIELDS);
+        assert_eq!(read(&input, 100), Ok((vec![], Some(input.len()))));
+        let input = with("a:b\r\n", MAX_TRAILER_FIELDS + 1);
+        assert_eq!(read(&input, 100), Err(ChunkError::TrailersTooLarge));
+        let fits = format!("a:{}\r\n", "b".repeat(MAX_TRAILER_SECTION - 6));
+        let input = with(&fits, 1);
+        assert_eq!(read(&input, 1000), Ok((vec![], Some(input.len()))));
+        let input = with(&format!("a{fits}"), 1);
+        assert_eq!(read(&input, 1000), Err(ChunkError::TrailersTooLarge));
+    }
+
+    #[test]
+    fn framing_may_outweigh_content_only_up_to_100_kib() {
+        let read = |chunk: &str, times| read(chunk.repeat(times).as_bytes(), 4096).map(|_| ());
+        // "1 CRLF a CRLF": five octets of framing for one of content.
+        let times = usize::try_from(MAX_CHUNK_FRAMING).unwrap() / 5;
+        assert_eq!(read("1\r\na\r\n", times - 1), Ok(()));
+        let attack = read("1\r\na\r\n", times);
+        assert_eq!(attack, Err(ChunkError::FramingExcessive));
+        // Five octets for two of content are less than three quarters.
+        assert_eq!(read("2\r\nab\r\n", 10 * times), Ok(()));
+    }
+}

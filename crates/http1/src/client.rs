@@ -1,51 +1,20 @@
 //! The client role of one connection.
 
+mod receive;
 mod request;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use h2o_http::{BodyLength, Headers, Method};
 
+pub use receive::ClientReceived;
 pub use request::ClientRequest;
 
-use crate::chunked::{Chunked, ChunkedReader};
+use crate::chunked::ChunkedReader;
 use crate::encode::{BodyMode, BodyWriter, Finished};
-use crate::field_lines::{HeadEnd, HeadScan};
-use crate::response_head::{self, Asked, ClientResponse, Delimited};
+use crate::field_lines::HeadScan;
+use crate::response_head::Asked;
 use crate::{ClientSettings, UpstreamError};
-
-/// What one step over the input found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientReceived {
-    /// Nothing can be reported before more octets arrive.
-    NeedMore {
-        /// Octets the caller drops.
-        taken: usize,
-    },
-    /// The head of an interim (1xx) response is filled in; the final one follows.
-    Interim {
-        /// Octets the caller drops.
-        taken: usize,
-    },
-    /// The head of the final response is complete and filled in.
-    Response {
-        /// Octets the caller drops.
-        taken: usize,
-    },
-    /// Content of the response, or octets of a tunnel.
-    Data {
-        /// Octets the caller drops, once it has used the content.
-        taken: usize,
-        /// Where in the input the content lies.
-        data: Range<usize>,
-    },
-    /// The content is complete.
-    BodyEnd {
-        /// Octets the caller drops.
-        taken: usize,
-    },
-}
 
 /// What the end of the connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,97 +181,6 @@ impl ClientConnection {
         self.sending = Sending::Complete;
     }
 
-    /// One step over `input`, which is all octets received and not yet taken. The caller drops `taken`
-    /// octets and calls again while progress is made.
-    ///
-    /// # Errors
-    /// What the server did wrong; the connection is to be closed.
-    pub fn receive(
-        &mut self,
-        input: &[u8],
-        head: &mut ClientResponse,
-    ) -> Result<ClientReceived, UpstreamError> {
-        let received = match &mut self.receiving {
-            Receiving::Idle if input.is_empty() => Ok(ClientReceived::NeedMore { taken: 0 }),
-            Receiving::Idle => Err(UpstreamError::Unsolicited),
-            Receiving::Head(scan) => {
-                let mut scan = *scan;
-                self.recv_head(&mut scan, input, head)
-            }
-            Receiving::Sized { left } => {
-                let (step, rest) = recv_sized(*left, input);
-                *left = rest;
-                Ok(step)
-            }
-            Receiving::Chunked(reader) => recv_chunked(reader, &mut self.received, input),
-            Receiving::UntilClose | Receiving::Tunnel => Ok(recv_raw(input)),
-            Receiving::Failed => Ok(ClientReceived::NeedMore { taken: 0 }),
-        };
-        match received {
-            Ok(ClientReceived::BodyEnd { .. }) => self.receiving = Receiving::Idle,
-            Err(_) => self.fail(),
-            Ok(_) => {}
-        }
-        received
-    }
-
-    fn recv_head(
-        &mut self,
-        scan: &mut HeadScan,
-        input: &[u8],
-        head: &mut ClientResponse,
-    ) -> Result<ClientReceived, UpstreamError> {
-        match scan.find_end(input, self.settings.max_head) {
-            HeadEnd::TooLarge => Err(UpstreamError::HeadTooLarge),
-            HeadEnd::Complete { end } => self.on_head(&input[..end], head),
-            HeadEnd::Incomplete { lines } => {
-                let lines = &input[..lines];
-                if !lines.is_empty() {
-                    scan.check_lines(lines, response_head::ENDS, response_head::check_first_line)?;
-                }
-                if scan.is_in_first_line() {
-                    response_head::check_partial_line(input)?;
-                }
-                self.receiving = Receiving::Head(*scan);
-                Ok(ClientReceived::NeedMore { taken: 0 })
-            }
-        }
-    }
-
-    fn on_head(
-        &mut self,
-        input: &[u8],
-        head: &mut ClientResponse,
-    ) -> Result<ClientReceived, UpstreamError> {
-        let verdict = response_head::parse(input, &self.settings, self.asked, head)?;
-        let taken = input.len();
-        self.receiving = match verdict.delimited {
-            Delimited::Interim => {
-                self.interims += 1;
-                if self.interims > self.settings.max_interims {
-                    return Err(UpstreamError::TooManyInterims);
-                }
-                self.receiving = Receiving::Head(HeadScan::default());
-                return Ok(ClientReceived::Interim { taken });
-            }
-            Delimited::Length(0) => Receiving::Idle,
-            Delimited::Length(left) => Receiving::Sized { left },
-            Delimited::Chunked => Receiving::Chunked(ChunkedReader::new()),
-            Delimited::UntilClose => Receiving::UntilClose,
-            Delimited::Tunnel => {
-                self.sending = Sending::Tunnel;
-                Receiving::Tunnel
-            }
-        };
-        self.is_persistent &= verdict.is_persistent;
-        Ok(ClientReceived::Response { taken })
-    }
-
-    fn fail(&mut self) {
-        self.receiving = Receiving::Failed;
-        self.is_persistent = false;
-    }
-
     /// The server has closed the connection. The caller has given all octets before to
     /// [`ClientConnection::receive`].
     ///
@@ -368,41 +246,4 @@ impl ClientConnection {
             Receiving::Tunnel => Awaited::Tunnel,
         }
     }
-}
-
-/// A step over content of known length, of which `left` octets are due, and what is due after it.
-fn recv_sized(left: u64, input: &[u8]) -> (ClientReceived, u64) {
-    if left == 0 {
-        return (ClientReceived::BodyEnd { taken: 0 }, 0);
-    }
-    let len = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
-    (recv_raw(&input[..len]), left - len as u64)
-}
-
-fn recv_raw(input: &[u8]) -> ClientReceived {
-    match input.len() {
-        0 => ClientReceived::NeedMore { taken: 0 },
-        taken => ClientReceived::Data {
-            taken,
-            data: 0..taken,
-        },
-    }
-}
-
-fn recv_chunked(
-    reader: &mut ChunkedReader,
-    received: &mut u64,
-    input: &[u8],
-) -> Result<ClientReceived, UpstreamError> {
-    Ok(match reader.read(input, *received)? {
-        Chunked::NeedMore => ClientReceived::NeedMore { taken: input.len() },
-        Chunked::End { taken } => ClientReceived::BodyEnd { taken },
-        Chunked::Data { skip, len } => {
-            *received = received.saturating_add(len as u64);
-            ClientReceived::Data {
-                taken: skip + len,
-                data: skip..skip + len,
-            }
-        }
-    })
 }

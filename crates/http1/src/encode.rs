@@ -196,3 +196,181 @@ impl BodyWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_sizes_are_lower_case_hex() {
+        let cases: &[(usize, &[u8])] = &[
+            (1, b"1\r\n"),
+            (15, b"f\r\n"),
+            (16, b"10\r\n"),
+            (0xbeef, b"beef\r\n"),
+            (usize::MAX, b"ffffffffffffffff\r\n"),
+        ];
+        for (len, want) in cases {
+            let mut out = Vec::new();
+            chunk_size(&mut out, *len);
+            assert_eq!(out, *want);
+        }
+    }
+
+    #[test]
+    fn values_cannot_split_a_message() {
+        let mut headers = Headers::new();
+        headers.push(Known::Location, b"/a\r\nset-cookie: b=c\0");
+        headers.push(Known::ContentLength, b"5");
+        headers.push(Known::TransferEncoding, b"chunked");
+        headers.push(Known::Connection, b"close");
+        let mut out = b"kept\r\n".to_vec();
+        fields(&mut out, &headers);
+        assert_eq!(out, b"kept\r\nlocation: /a  set-cookie: b=c \r\n");
+        let mut out = Vec::new();
+        status_line(&mut out, StatusCode::FOUND, Some("a\r\nb"));
+        assert_eq!(out, b"HTTP/1.1 302 a  b\r\n");
+    }
+
+    #[test]
+    fn status_lines_have_a_reason() {
+        let cases = [
+            (200, None, "HTTP/1.1 200 OK\r\n"),
+            (200, Some("Fine"), "HTTP/1.1 200 Fine\r\n"),
+            (404, None, "HTTP/1.1 404 Not Found\r\n"),
+            (799, None, "HTTP/1.1 799 OK\r\n"),
+            (502, Some(""), "HTTP/1.1 502 \r\n"),
+        ];
+        for (code, reason, want) in cases {
+            let mut out = Vec::new();
+            status_line(&mut out, StatusCode::new(code).unwrap(), reason);
+            assert_eq!(out, want.as_bytes());
+        }
+    }
+
+    /// The events a body can meet.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Send(&'static [u8]),
+        Finish,
+        Abort,
+    }
+
+    #[test]
+    fn every_body_meets_every_event() {
+        use Event::{Abort, Finish, Send};
+        const IDENTITY: BodyMode = BodyMode::Identity(3);
+        type Case = (BodyMode, &'static [Event], &'static [u8], Option<Finished>);
+        let cases: &[Case] = &[
+            (
+                BodyMode::None,
+                &[Send(b"abc"), Finish],
+                b"",
+                Some(Finished::Complete),
+            ),
+            (BodyMode::None, &[Abort], b"", None),
+            (
+                BodyMode::Identity(0),
+                &[Send(b"abc"), Finish],
+                b"",
+                Some(Finished::Complete),
+            ),
+            (
+                IDENTITY,
+                &[Send(b""), Send(b"abc"), Finish],
+                b"abc",
+                Some(Finished::Complete),
+            ),
+            (
+                IDENTITY,
+                &[Send(b"ab"), Send(b"cde"), Finish],
+                b"abc",
+                Some(Finished::Complete),
+            ),
+            (
+                IDENTITY,
+                &[Send(b"ab"), Finish],
+                b"ab",
+                Some(Finished::Short),
+            ),
+            (IDENTITY, &[Finish], b"", Some(Finished::Short)),
+            (IDENTITY, &[Send(b"ab"), Abort], b"ab", None),
+            (
+                IDENTITY,
+                &[Send(b"abc"), Finish, Send(b"d"), Finish],
+                b"abc",
+                Some(Finished::Complete),
+            ),
+            (
+                BodyMode::Chunked,
+                &[Finish],
+                b"0\r\n\r\n",
+                Some(Finished::Complete),
+            ),
+            (
+                BodyMode::Chunked,
+                &[Send(b""), Finish],
+                b"0\r\n\r\n",
+                Some(Finished::Complete),
+            ),
+            (
+                BodyMode::Chunked,
+                &[Send(b"abc"), Finish],
+                b"3\r\nabc\r\n0\r\n\r\n",
+                Some(Finished::Complete),
+            ),
+            (
+                BodyMode::Chunked,
+                &[Send(b"abc"), Abort],
+                b"3\r\nabc\r\n\r\n1\r\n",
+                None,
+            ),
+            (
+                BodyMode::Chunked,
+                &[Abort, Send(b"a"), Finish],
+                b"\r\n1\r\n",
+                Some(Finished::Complete),
+            ),
+            (
+                BodyMode::UntilClose,
+                &[Send(b"abc"), Finish],
+                b"abc",
+                Some(Finished::Complete),
+            ),
+            (BodyMode::UntilClose, &[Send(b"abc"), Abort], b"abc", None),
+        ];
+        for (mode, events, want, ended) in cases {
+            let mut out = Vec::new();
+            let mut body = BodyWriter::new(*mode);
+            let mut finished = None;
+            for event in *events {
+                match event {
+                    Send(data) => body.send_data(data, &mut out),
+                    Finish => finished = Some(body.finish(None, &mut out)),
+                    Abort => body.abort(&mut out),
+                }
+            }
+            assert_eq!(out, *want, "{mode:?} {events:?}");
+            assert_eq!(finished, *ended, "{mode:?} {events:?}");
+        }
+    }
+
+    #[test]
+    fn trailers_follow_the_last_chunk() {
+        let mut trailers = Headers::new();
+        trailers.push(Known::ServerTiming, b"total;dur=1");
+        let mut out = Vec::new();
+        let finished = BodyWriter::new(BodyMode::Chunked).finish(Some(&trailers), &mut out);
+        assert_eq!(finished, Finished::Complete);
+        assert_eq!(out, b"0\r\nserver-timing: total;dur=1\r\n\r\n");
+    }
+
+    #[test]
+    fn a_chunk_left_open_is_no_complete_body() {
+        let mut out = Vec::new();
+        let mut body = BodyWriter::new(BodyMode::Chunked);
+        assert_eq!(body.begin_data(5, &mut out), 5);
+        assert_eq!(body.finish(None, &mut out), Finished::Short);
+        assert_eq!(out, b"5\r\n");
+    }
+}

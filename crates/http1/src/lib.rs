@@ -1,4 +1,56 @@
-//! Sans-IO HTTP/1.0 and 1.1 (RFC 9112), server and client roles.
+//! HTTP/1.0 and 1.1 (RFC 9112): the server and the client role of a connection, without I/O.
+//!
+//! Octets and time go in, events and octets come out. There are no sockets, clocks, threads or locks in
+//! here, so that any exchange can be replayed octet for octet and hours of timers run in a millisecond.
+//! The caller owns the buffers; an idle connection is less than 200 octets.
+//!
+//! Where RFC 9112 leaves a choice that two recipients can make differently, this engine refuses the
+//! message: that is what request smuggling is made of.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::{Duration, Instant};
+//!
+//! use h2o_http::{Headers, Known, RequestHead, Scheme, StatusCode};
+//! use h2o_http1::{BodyMode, Next, Received, ResponseHead, ServerConnection, Settings};
+//!
+//! # #[expect(clippy::disallowed_methods, reason = "the caller's clock")]
+//! let now = Instant::now();
+//! let settings = Arc::new(Settings::default());
+//! let mut connection = ServerConnection::new(settings, Scheme::Http, now);
+//! let mut head = RequestHead::default();
+//!
+//! // Octets in: the caller drops what a step took and calls again while that makes progress.
+//! let mut input = b"GET /a/../b?c HTTP/1.1\r\nHost: example.com\r\n\r\n".to_vec();
+//! match connection.receive(&input, now, &mut head) {
+//!     Ok(Received::Request { taken }) => drop(input.drain(..taken)),
+//!     other => panic!("{other:?}"),
+//! }
+//! assert_eq!((head.path(), head.query()), (&b"/b"[..], &b"?c"[..]));
+//! assert_eq!(head.authority(), b"example.com");
+//!
+//! // Octets out.
+//! let mut headers = Headers::new();
+//! headers.push(Known::ContentType, b"text/plain");
+//! let response = ResponseHead {
+//!     status: StatusCode::OK,
+//!     reason: None,
+//!     headers: &headers,
+//!     length: Some(5),
+//!     server: Some(b"h2o"),
+//! };
+//! let mut out = Vec::new();
+//! assert_eq!(connection.respond(&response, &mut out, now), BodyMode::Identity(5));
+//! connection.send_data(b"hello", &mut out);
+//! connection.finish(None, &mut out);
+//! assert!(out.starts_with(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n"));
+//! assert!(out.ends_with(b"\r\n\r\nhello"));
+//! connection.on_written(out.len(), false, now);
+//!
+//! // Time: nothing more comes, and the next request is awaited for five seconds.
+//! assert_eq!(connection.next(now), Next::Request);
+//! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(5)));
+//! ```
 
 mod chunked;
 mod client;
@@ -11,6 +63,7 @@ mod request_head;
 mod response_head;
 mod server;
 mod settings;
+mod target;
 mod timers;
 mod upstream_error;
 

@@ -1,5 +1,5 @@
-//! Request heads (RFC 9112 §3): request line, target forms, `Host`, and what the head says about the
-//! body and the connection.
+//! Request heads (RFC 9112 §3): request line, `Host`, and what the head says about the body and the
+//! connection.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use h2o_http::{
 use crate::connection_field::ConnectionOptions;
 use crate::field_lines::{Line, LineEnds, scan_line, text_len, token_len};
 use crate::framing::FramingFields;
-use crate::{PeerError, Settings};
+use crate::{PeerError, Settings, target};
 
 /// What the connection needs to know of a request besides its [`RequestHead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,11 @@ pub(crate) fn parse(
 
     head.set_authority(fields.host.span(line.version, settings.strict)?);
     let is_connect = matches!(head.method, Method::Connect | Method::ConnectUdp);
-    set_target(input, line.target, head)?;
+    target::set_target(input, line.target, head)?;
     if is_connect {
-        check_connect(&fields, head)?;
+        if !target::is_connect_fit(head, fields.host.text) || fields.framing.is_any() {
+            return Err(PeerError::ConnectInvalid);
+        }
     } else if head.scheme == Scheme::Masque {
         return Err(PeerError::MasqueInvalid);
     }
@@ -262,63 +264,121 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Sets target, and authority and scheme where the target has them (RFC 9112 §3.2).
-#[inline]
-fn set_target(input: &[u8], target: Range<usize>, head: &mut RequestHead) -> Result<(), PeerError> {
-    let text = &input[target.clone()];
-    if text[0] == b'/' {
-        head.set_target(span(&target));
-        return Ok(());
-    }
-    if head.method == Method::Connect {
-        head.set_authority(span(&target));
-        head.set_target(span(&target));
-        return Ok(());
-    }
-    // H2O compatibility: the schemes are recognised in lower case only.
-    let scheme = [Scheme::Http, Scheme::Https, Scheme::Masque]
-        .into_iter()
-        .find(|scheme| {
-            text.strip_prefix(scheme.as_str().as_bytes())
-                .is_some_and(|rest| rest.starts_with(b"://"))
-        });
-    let Some(scheme) = scheme else {
-        head.set_target(span(&target));
-        return Ok(());
-    };
-    let authority_at = target.start + scheme.as_str().len() + 3;
-    let rest = &input[authority_at..target.end];
-    let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
-    // User information is no part of a target (RFC 9110 §4.2.4), and no host has an `@`.
-    authority::split(&rest[..authority_len]).ok_or(PeerError::AuthorityInvalid)?;
-    head.scheme = scheme;
-    head.set_authority(Span::new(authority_at, authority_len));
-    let path = &rest[authority_len..];
-    if path.first() == Some(&b'/') {
-        head.set_target(Span::new(authority_at + authority_len, path.len()));
-    } else {
-        let mut rooted = Vec::with_capacity(path.len() + 1);
-        rooted.push(b'/');
-        rooted.extend_from_slice(path);
-        let rooted = head.headers.store(&rooted);
-        head.set_target(rooted);
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// CONNECT names `host:port` and nothing else (RFC 9110 §9.3.6); CONNECT-UDP drafts put the authority in
-/// an absolute target with the path `/`. Neither has a body.
-fn check_connect(fields: &Fields<'_>, head: &RequestHead) -> Result<(), PeerError> {
-    let target = head.target();
-    let is_fit = if head.method == Method::Connect {
-        let port = authority::split(target).and_then(|(_, port)| port);
-        port.is_some_and(|port| port != 0)
-            && (fields.host.text.is_empty() || fields.host.text == target)
-    } else {
-        head.scheme != Scheme::Http && target == b"/"
-    };
-    if is_fit && head.version == Version::Http11 && !fields.framing.is_any() {
-        return Ok(());
+    fn read(input: &str) -> Result<(RequestHead, Wishes), PeerError> {
+        let mut head = RequestHead::default();
+        let settings = Settings::default();
+        let wishes = parse(input.as_bytes(), &settings, Scheme::Http, &mut head)?;
+        Ok((head, wishes))
     }
-    Err(PeerError::ConnectInvalid)
+
+    #[test]
+    fn framing_fields_are_kept_apart() {
+        let (head, wishes) = read(
+            "POST / HTTP/1.1\r\nHOST: h\r\nExpect: 100-Continue\r\nX-Y: z\r\nupgrade: foo\r\n\
+             Connection: upgrade\r\nContent-Length: 5\r\n\r\n",
+        )
+        .unwrap();
+        let names: Vec<_> = head
+            .headers
+            .iter()
+            .map(|field| field.name.as_str())
+            .collect();
+        assert_eq!(names, ["x-y", "connection"]);
+        assert_eq!(
+            (head.body, head.expect()),
+            (BodyLength::Known(5), &b"100-Continue"[..])
+        );
+        // An upgrade with a body is ignored; what is left is `Connection` without keep-alive.
+        assert_eq!((head.upgrade(), wishes.is_persistent), (&b""[..], false));
+        assert!(wishes.expects_continue);
+    }
+
+    #[test]
+    fn upgrades_are_offered_without_body_in_http_1_1() {
+        let cases = [
+            (
+                "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade",
+                "websocket",
+                true,
+            ),
+            (
+                "GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings",
+                "h2c",
+                true,
+            ),
+            (
+                "GET / HTTP/1.1\r\nUpgrade: a\r\nConnection: upgrade, close",
+                "a",
+                false,
+            ),
+            ("GET / HTTP/1.1\r\nUpgrade: a", "", true),
+            (
+                "GET / HTTP/1.1\r\nUpgrade: a\r\nConnection: keep-alive",
+                "",
+                true,
+            ),
+            (
+                "GET / HTTP/1.1\r\nUpgrade:\r\nConnection: upgrade",
+                "",
+                false,
+            ),
+            ("GET / HTTP/1.1\r\nConnection: upgrade", "", false),
+            (
+                "GET / HTTP/1.0\r\nUpgrade: a\r\nConnection: upgrade",
+                "",
+                false,
+            ),
+            (
+                "GET / HTTP/1.1\r\nUpgrade: a\r\nConnection: upgrade\r\nContent-Length: 0",
+                "",
+                false,
+            ),
+        ];
+        for (head, upgrade, is_persistent) in cases {
+            let (got, wishes) = read(&format!("{head}\r\n\r\n")).unwrap();
+            assert_eq!(got.upgrade(), upgrade.as_bytes(), "{head}");
+            assert_eq!(wishes.is_persistent, is_persistent, "{head}");
+        }
+    }
+
+    #[test]
+    fn expectations_count_where_there_is_a_body() {
+        let cases = [
+            ("Expect: 100-continue\r\nContent-Length: 1", Ok(true)),
+            (
+                "Expect: 100-continue\r\nTransfer-Encoding: chunked",
+                Ok(true),
+            ),
+            ("Expect: 100-continue", Ok(false)),
+            ("Expect: something", Ok(false)),
+            (
+                "Expect: something\r\nContent-Length: 1",
+                Err(PeerError::ExpectationUnknown),
+            ),
+            (
+                "Expect:\r\nContent-Length: 1",
+                Err(PeerError::ExpectationUnknown),
+            ),
+            (
+                "Expect: 100-continue\r\nExpect: x\r\nContent-Length: 1",
+                Err(PeerError::ExpectationUnknown),
+            ),
+            (
+                "Expect: x\r\nContent-Length: 1073741825",
+                Err(PeerError::BodyTooLarge),
+            ),
+        ];
+        for (fields, want) in cases {
+            let got = read(&format!("POST / HTTP/1.1\r\n{fields}\r\n\r\n"));
+            assert_eq!(
+                got.map(|(_, wishes)| wishes.expects_continue),
+                want,
+                "{fields}"
+            );
+        }
+    }
 }

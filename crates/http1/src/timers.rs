@@ -218,3 +218,135 @@ fn after(now: Instant, limit: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
     now + limit.min(CENTURY)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            request_timeout: Duration::from_secs(10),
+            io_timeout: Duration::from_secs(5),
+            body_min_rate: 500,
+            body_grace: Duration::from_secs(20),
+            ..Settings::default()
+        }
+    }
+
+    fn start() -> Instant {
+        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        Instant::now()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn heads_are_bounded_as_a_whole_and_by_silence() {
+        let (settings, start) = (settings(), start());
+        let mut timers = Timers::new();
+        assert_eq!(timers.next(&settings, 0), None);
+        timers.await_head(&settings, start);
+        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        for second in [4, 8] {
+            let now = start + second * SECOND;
+            assert_eq!(timers.passed(&settings, 0, true, now), None);
+            timers.on_read(&settings, now);
+        }
+        assert_eq!(timers.next(&settings, 0), Some(start + 10 * SECOND));
+        let passed = timers.passed(&settings, 0, true, start + 10 * SECOND);
+        assert_eq!(
+            passed,
+            Some(TimedOut::Head {
+                first_request: true
+            })
+        );
+    }
+
+    #[test]
+    fn bodies_are_bounded_by_silence_and_after_a_while_by_rate() {
+        let (settings, start) = (settings(), start());
+        let mut timers = Timers::new();
+        timers.await_body(&settings, start);
+        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        assert_eq!(
+            timers.passed(&settings, 0, true, start + 5 * SECOND),
+            Some(TimedOut::Read)
+        );
+        timers.on_read(&settings, start + 18 * SECOND);
+        // 10,000 octets last for 20 seconds, 10,500 for 21.
+        for (received, limit) in [(0, 20), (10_000, 20), (10_500, 21), (u64::MAX, 23)] {
+            let limit = start + limit * SECOND;
+            assert_eq!(timers.next(&settings, received), Some(limit));
+            let before = limit - Duration::from_millis(1);
+            assert_eq!(timers.passed(&settings, received, true, before), None);
+            assert!(timers.passed(&settings, received, true, limit).is_some());
+        }
+        let passed = timers.passed(&settings, 10_500, true, start + 21 * SECOND);
+        assert_eq!(passed, Some(TimedOut::BodyRate));
+        let unlimited = Settings {
+            body_min_rate: 0,
+            ..settings
+        };
+        assert_eq!(timers.next(&unlimited, 0), Some(start + 23 * SECOND));
+    }
+
+    #[test]
+    fn time_we_do_not_read_is_not_the_clients() {
+        let (settings, start) = (settings(), start());
+        let mut timers = Timers::new();
+        timers.pause_body(start);
+        assert_eq!(timers.next(&settings, 0), None);
+        timers.await_body(&settings, start);
+        timers.pause_body(start + 3 * SECOND);
+        assert_eq!(timers.next(&settings, 0), None);
+        timers.pause_body(start + 4 * SECOND);
+        timers.on_read(&settings, start + 5 * SECOND);
+        let resumed = start + 1000 * SECOND;
+        timers.resume_body(&settings, resumed);
+        assert_eq!(timers.next(&settings, 0), Some(resumed + 5 * SECOND));
+        timers.on_read(&settings, resumed + 15 * SECOND);
+        // Three of the twenty seconds of grace are spent.
+        assert_eq!(timers.next(&settings, 0), Some(resumed + 17 * SECOND));
+    }
+
+    #[test]
+    fn writing_is_timed_only_while_octets_wait() {
+        let (settings, start) = (settings(), start());
+        let mut timers = Timers::new();
+        timers.on_written(100, false, &settings, start);
+        assert_eq!(timers.next(&settings, 0), None);
+        timers.on_written(100, true, &settings, start);
+        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        timers.on_written(0, true, &settings, start + SECOND);
+        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        timers.on_written(1, true, &settings, start + 2 * SECOND);
+        assert_eq!(timers.next(&settings, 0), Some(start + 7 * SECOND));
+        assert_eq!(
+            timers.passed(&settings, 0, true, start + 7 * SECOND),
+            Some(TimedOut::Write)
+        );
+        // An octet every four seconds is progress, but not enough of it.
+        for second in (4..20).step_by(4) {
+            timers.on_written(1, true, &settings, start + second * SECOND);
+        }
+        assert_eq!(timers.next(&settings, 0), Some(start + 20 * SECOND));
+        timers.on_written(20_000, true, &settings, start + 19 * SECOND);
+        assert_eq!(timers.next(&settings, 0), Some(start + 24 * SECOND));
+        timers.on_written(1, false, &settings, start + 20 * SECOND);
+        assert_eq!(timers.next(&settings, 0), None);
+    }
+
+    #[test]
+    fn limits_of_any_size_are_accepted() {
+        let huge = Settings {
+            request_timeout: Duration::MAX,
+            io_timeout: Duration::MAX,
+            body_grace: Duration::MAX,
+            body_min_rate: 1,
+            ..Settings::default()
+        };
+        let mut timers = Timers::new();
+        timers.await_body(&huge, start());
+        assert!(timers.next(&huge, u64::MAX).is_some());
+    }
+}

@@ -1,0 +1,155 @@
+//! Request targets (RFC 9112 §3.2) and the requests that only have an authority.
+
+use std::ops::Range;
+
+use h2o_http::{Method, RequestHead, Scheme, Span, Version, authority};
+
+use crate::PeerError;
+
+/// Sets the target, and authority and scheme where it has them, which then take the place of `Host`
+/// (RFC 9112 §3.2). The arena of `head` starts with `input`.
+#[inline]
+pub(crate) fn set_target(
+    input: &[u8],
+    target: Range<usize>,
+    head: &mut RequestHead,
+) -> Result<(), PeerError> {
+    let text = &input[target.clone()];
+    let whole = Span::new(target.start, target.len());
+    if text[0] == b'/' {
+        head.set_target(whole);
+        return Ok(());
+    }
+    if head.method == Method::Connect {
+        head.set_authority(whole);
+        head.set_target(whole);
+        return Ok(());
+    }
+    // H2O compatibility: the schemes are recognised in lower case only.
+    let scheme = [Scheme::Http, Scheme::Https, Scheme::Masque]
+        .into_iter()
+        .find(|scheme| {
+            text.strip_prefix(scheme.as_str().as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"://"))
+        });
+    let Some(scheme) = scheme else {
+        head.set_target(whole);
+        return Ok(());
+    };
+    let authority_at = target.start + scheme.as_str().len() + 3;
+    let rest = &input[authority_at..target.end];
+    let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+    // User information is no part of a target (RFC 9110 §4.2.4), and no host has an `@`.
+    authority::split(&rest[..authority_len]).ok_or(PeerError::AuthorityInvalid)?;
+    head.scheme = scheme;
+    head.set_authority(Span::new(authority_at, authority_len));
+    let path = &rest[authority_len..];
+    if path.first() == Some(&b'/') {
+        head.set_target(Span::new(authority_at + authority_len, path.len()));
+    } else {
+        let mut rooted = Vec::with_capacity(path.len() + 1);
+        rooted.push(b'/');
+        rooted.extend_from_slice(path);
+        let rooted = head.headers.store(&rooted);
+        head.set_target(rooted);
+    }
+    Ok(())
+}
+
+/// CONNECT names `host:port` and nothing else (RFC 9110 §9.3.6); CONNECT-UDP drafts put the authority in
+/// an absolute target with the path `/`. `Host`, if it is there, agrees with the target of CONNECT.
+pub(crate) fn is_connect_fit(head: &RequestHead, host: &[u8]) -> bool {
+    let target = head.target();
+    let names_peer = if head.method == Method::Connect {
+        let port = authority::split(target).and_then(|(_, port)| port);
+        port.is_some_and(|port| port != 0) && (host.is_empty() || host == target)
+    } else {
+        head.scheme != Scheme::Http && target == b"/"
+    };
+    names_peer && head.version == Version::Http11
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Settings, request_head};
+
+    #[test]
+    fn targets_have_four_forms() {
+        type Want = Result<(Scheme, &'static str, &'static str, &'static str), PeerError>;
+        let bad_authority = Err(PeerError::AuthorityInvalid);
+        let cases: &[(&str, Want)] = &[
+            (
+                "GET /a/../b?c",
+                Ok((Scheme::Http, "h:1", "/b", "/a/../b?c")),
+            ),
+            ("GET //x/y", Ok((Scheme::Http, "h:1", "//x/y", "//x/y"))),
+            ("OPTIONS *", Ok((Scheme::Http, "h:1", "/*", "*"))),
+            ("GET foo", Ok((Scheme::Http, "h:1", "/foo", "foo"))),
+            ("GET ?q", Ok((Scheme::Http, "h:1", "/", "?q"))),
+            (
+                "GET http://a.b/c?d",
+                Ok((Scheme::Http, "a.b", "/c", "/c?d")),
+            ),
+            (
+                "GET https://a.b:8443/c",
+                Ok((Scheme::Https, "a.b:8443", "/c", "/c")),
+            ),
+            ("GET https://a.b", Ok((Scheme::Https, "a.b", "/", "/"))),
+            ("GET http://a.b?d", Ok((Scheme::Http, "a.b", "/", "/?d"))),
+            (
+                "GET http://[::1]:80/",
+                Ok((Scheme::Http, "[::1]:80", "/", "/")),
+            ),
+            (
+                "GET HTTP://a.b/c",
+                Ok((Scheme::Http, "h:1", "/HTTP://a.b/c", "HTTP://a.b/c")),
+            ),
+            (
+                "GET http:/a.b",
+                Ok((Scheme::Http, "h:1", "/http:/a.b", "http:/a.b")),
+            ),
+            ("CONNECT h:1", Ok((Scheme::Http, "h:1", "/h:1", "h:1"))),
+            (
+                "CONNECT-UDP masque://a.b/",
+                Ok((Scheme::Masque, "a.b", "/", "/")),
+            ),
+            (
+                "CONNECT-UDP https://a.b:4/",
+                Ok((Scheme::Https, "a.b:4", "/", "/")),
+            ),
+            ("GET http://u@a.b/", bad_authority),
+            ("GET http://u:p@a.b/", bad_authority),
+            ("GET http:///c", bad_authority),
+            ("GET http://?c", bad_authority),
+            ("GET http://a.b:x/", bad_authority),
+            ("GET http://a.b#c", bad_authority),
+            ("CONNECT h:2", Err(PeerError::ConnectInvalid)),
+            ("CONNECT h", Err(PeerError::ConnectInvalid)),
+            ("CONNECT h:", Err(PeerError::ConnectInvalid)),
+            ("CONNECT h:0", Err(PeerError::ConnectInvalid)),
+            ("CONNECT /h:1", Err(PeerError::ConnectInvalid)),
+            ("CONNECT-UDP masque://a.b/c", Err(PeerError::ConnectInvalid)),
+            ("CONNECT-UDP http://a.b/", Err(PeerError::ConnectInvalid)),
+            ("CONNECT-UDP /", Err(PeerError::ConnectInvalid)),
+            ("GET masque://a.b/", Err(PeerError::MasqueInvalid)),
+        ];
+        for (line, want) in cases {
+            let input = format!("{line} HTTP/1.1\r\nHost: h:1\r\n\r\n");
+            let mut head = RequestHead::default();
+            let settings = Settings::default();
+            let got = request_head::parse(input.as_bytes(), &settings, Scheme::Http, &mut head);
+            let got = got.map(|_| {
+                let text = |octets| std::str::from_utf8(octets).unwrap();
+                let target = text(head.target());
+                (
+                    head.scheme,
+                    text(head.authority()),
+                    text(head.path()),
+                    target,
+                )
+            });
+            assert_eq!(got, *want, "{line}");
+        }
+    }
+}
