@@ -11,9 +11,12 @@ mod redirect;
 mod status;
 #[cfg(test)]
 mod testing;
+mod version;
 
 use h2o_config::Directive;
 use h2o_exchange::{FilterFactory, Scope};
+
+pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// The directives of all features in this crate.
 #[must_use]
