@@ -1,0 +1,94 @@
+//! How text of a peer is made harmless in a log line.
+
+/// The two ways of escaping (H2O compatibility: the sets are exactly these).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Escape {
+    /// Null is `-`; `"` and octets outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
+    #[default]
+    Apache,
+    /// Null is `null`; `"` and `\` get a backslash, octets outside 0x20..=0x7d become `\u00NN`.
+    Json,
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+impl Escape {
+    /// What is written for a value that does not exist.
+    pub(crate) const fn null(self) -> &'static [u8] {
+        match self {
+            Self::Apache => b"-",
+            Self::Json => b"null",
+        }
+    }
+
+    /// Appends `text`, escaped.
+    pub(crate) fn write(self, text: &[u8], out: &mut Vec<u8>) {
+        if self.is_clean(text) {
+            out.extend_from_slice(text);
+            return;
+        }
+        for &octet in text {
+            self.write_octet(octet, out);
+        }
+    }
+
+    /// True if nothing has to be escaped, as almost always. Without early exit, so that it compiles to vector code.
+    fn is_clean(self, text: &[u8]) -> bool {
+        match self {
+            Self::Apache => text.iter().fold(true, |clean, &octet| {
+                clean & (octet.wrapping_sub(0x20) <= 0x7c - 0x20) & (octet != b'"')
+            }),
+            Self::Json => text.iter().fold(true, |clean, &octet| {
+                clean
+                    & (octet.wrapping_sub(0x20) <= 0x7d - 0x20)
+                    & (octet != b'"')
+                    & (octet != b'\\')
+            }),
+        }
+    }
+
+    fn write_octet(self, octet: u8, out: &mut Vec<u8>) {
+        let prefix: &[u8] = match (self, octet) {
+            (Self::Json, b'"' | b'\\') => {
+                out.extend_from_slice(&[b'\\', octet]);
+                return;
+            }
+            (Self::Apache, 0x20..=0x7c) if octet != b'"' => return out.push(octet),
+            (Self::Json, 0x20..=0x7d) => return out.push(octet),
+            (Self::Apache, _) => b"\\x",
+            (Self::Json, _) => b"\\u00",
+        };
+        out.extend_from_slice(prefix);
+        out.push(HEX[usize::from(octet >> 4)]);
+        out.push(HEX[usize::from(octet & 15)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_octet_is_escaped_as_its_mode_says() {
+        for octet in 0..=255u8 {
+            let apache = if (0x20..=0x7c).contains(&octet) && octet != b'"' {
+                char::from(octet).to_string()
+            } else {
+                format!("\\x{octet:02x}")
+            };
+            let json = match octet {
+                b'"' | b'\\' => format!("\\{}", char::from(octet)),
+                0x20..=0x7d => char::from(octet).to_string(),
+                _ => format!("\\u00{octet:02x}"),
+            };
+            for (mode, want) in [(Escape::Apache, apache), (Escape::Json, json)] {
+                let mut out = Vec::new();
+                mode.write(&[octet], &mut out);
+                assert_eq!(String::from_utf8(out).unwrap(), want, "{mode:?}");
+                let mut out = Vec::new();
+                mode.write(&[b'a', octet, b'z'], &mut out);
+                assert_eq!(String::from_utf8(out).unwrap(), format!("a{want}z"));
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a specifier stands for.
+
+use h2o_http::{Known, Name};
+
+/// The value of one specifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    /// A value that does not exist: `%l`, and what only other protocols have.
+    Null,
+    /// A counter of the proxy for a request that was not proxied.
+    Zero,
+    Address(End),
+    Port(End),
+    BodyBytes,
+    Protocol,
+    Method,
+    Query,
+    Path,
+    RequestLine,
+    Status(Stage),
+    /// `%t`
+    CommonTime,
+    /// `%{FORMAT}t`
+    Time(Box<str>),
+    /// Since the Unix epoch.
+    Epoch(Unit),
+    /// The part of a second.
+    EpochFraction(Unit),
+    User,
+    Authority,
+    HostName,
+    Env(Box<str>),
+    RequestHeader(FieldName),
+    Upgrade,
+    Expect,
+    ResponseHeader(Stage, FieldName),
+    Duration(Moment, Moment),
+    Errors,
+    ConnectionId,
+    RequestId,
+    Http1RequestIndex,
+    RequestBodyBytes,
+    ResponseHeaderBytes,
+    Tls(TlsField),
+    CongestionController,
+    DeliveryRate,
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Local,
+    Remote,
+}
+
+/// Before or after the filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// As first generated, or as received from upstream (`%<`).
+    First,
+    /// As sent (`%>`).
+    Final,
+}
+
+/// Fractions of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+}
+
+/// A moment in the life of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Accepted,
+    Begun,
+    Head,
+    Processed,
+    ResponseStart,
+    ResponseEnd,
+}
+
+/// A TLS parameter of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TlsField {
+    Protocol,
+    Resumed,
+    Cipher,
+    CipherBits,
+    ServerName,
+    Alpn,
+    Backend,
+}
+
+/// The name of a header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum FieldName {
+    Known(Known),
+    /// Lower case.
+    Other(Box<str>),
+}
+
+impl FieldName {
+    /// The name spelt `text` in any letter case.
+    pub(super) fn new(text: &str) -> Self {
+        let lower = text.to_ascii_lowercase();
+        match Name::from_lower(&lower) {
+            Name::Known(known) => Self::Known(known),
+            Name::Other(_) => Self::Other(lower.into()),
+        }
+    }
+
+    pub(super) fn as_name(&self) -> Name<'_> {
+        match self {
+            Self::Known(known) => Name::Known(*known),
+            Self::Other(text) => Name::Other(text),
+        }
+    }
+}
+
+/// The value of `%{NAME}x`. Names that do not exist are accepted and null (H2O compatibility), as are those of
+/// protocols and features that this exchange has no part in.
+pub(super) fn extended(name: &str) -> Field {
+    match name.to_ascii_lowercase().as_str() {
+        "connect-time" => Field::Duration(Moment::Accepted, Moment::Begun),
+        "request-header-time" => Field::Duration(Moment::Begun, Moment::Head),
+        "request-body-time" => Field::Duration(Moment::Head, Moment::Processed),
+        "request-total-time" => Field::Duration(Moment::Begun, Moment::Processed),
+        "process-time" => Field::Duration(Moment::Processed, Moment::ResponseStart),
+        "response-time" => Field::Duration(Moment::ResponseStart, Moment::ResponseEnd),
+        "duration" | "total-time" => Field::Duration(Moment::Begun, Moment::ResponseEnd),
+        "error" => Field::Errors,
+        "connection-id" => Field::ConnectionId,
+        "request-id" => Field::RequestId,
+        "http1.request-index" => Field::Http1RequestIndex,
+        "request-body-bytes" => Field::RequestBodyBytes,
+        "response-header-bytes" => Field::ResponseHeaderBytes,
+        "ssl.protocol-version" => Field::Tls(TlsField::Protocol),
+        "ssl.session-reused" => Field::Tls(TlsField::Resumed),
+        "ssl.cipher" => Field::Tls(TlsField::Cipher),
+        "ssl.cipher-bits" => Field::Tls(TlsField::CipherBits),
+        "ssl.server-name" => Field::Tls(TlsField::ServerName),
+        "ssl.negotiated-protocol" => Field::Tls(TlsField::Alpn),
+        "ssl.backend" => Field::Tls(TlsField::Backend),
+        "cc.name" => Field::CongestionController,
+        "delivery-rate" => Field::DeliveryRate,
+        "proxy.request-bytes"
+        | "proxy.request-bytes-header"
+        | "proxy.request-bytes-body"
+        | "proxy.response-bytes"
+        | "proxy.response-bytes-header"
+        | "proxy.response-bytes-body"
+        | "proxy.ssl.session-reused" => Field::Zero,
+        _ => Field::Null,
+    }
+}

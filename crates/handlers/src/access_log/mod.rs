@@ -1,0 +1,102 @@
+//! Access logs: one line per request, in a format of choice, to files, commands and sockets.
+
+mod escape;
+mod field;
+mod format;
+mod local_time;
+mod render;
+mod stream;
+mod strftime;
+mod target;
+
+#[cfg(test)]
+pub(crate) mod kit;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use h2o_config::{Attribute, Command, Directive, Error, Kind, Kinds, Levels, Node, Pass};
+use h2o_exchange::{Exchange, Logger, Scope};
+
+pub(crate) use escape::Escape;
+pub(crate) use format::Format;
+pub(crate) use local_time::LocalTime;
+use target::Target;
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "access-log",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::ANY,
+    value: "PATH | \"| COMMAND\" | {path: ..., format: ..., escape: apache|json}",
+    default: "none",
+    help: "Writes a line about each request to a file, to the standard input of a command or to a Unix socket. May be \
+           repeated; a host or path adds to the logs of the levels around it.",
+    apply,
+}];
+
+const ATTRIBUTES: [Attribute; 3] = [
+    Attribute::required("path", Kinds::SCALAR),
+    Attribute::optional("format", Kinds::SCALAR),
+    Attribute::optional("escape", Kinds::SCALAR),
+];
+
+/// The line buffer of a worker is given back when a line has made it longer than this.
+const KEPT_LINE: usize = 64 * 1024;
+
+fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let (path, format, escape) = match command.node.kind() {
+        Kind::Scalar => (command.node, None, None),
+        Kind::Mapping => {
+            let attributes = command.node.attributes(&ATTRIBUTES)?;
+            (
+                attributes.require("path")?,
+                attributes.get("format"),
+                attributes.get("escape"),
+            )
+        }
+        Kind::Sequence => return Err(command.error("node must be a scalar or a mapping")),
+    };
+    let escape = match escape.map(|node| node.one_of(&["apache", "json"])) {
+        Some(Ok(1)) => Escape::Json,
+        Some(Err(error)) => return Err(error),
+        Some(Ok(_)) | None => Escape::Apache,
+    };
+    let text = format.map_or(Ok(format::DEFAULT), Node::scalar)?;
+    let format = Format::compile(text, escape)
+        .map_err(|message| format.unwrap_or(command.node).error(message))?;
+    let target = Target::of(scope, path.scalar()?);
+    scope.loggers.push(Arc::new(AccessLog { format, target }));
+    Ok(())
+}
+
+/// One `access-log`.
+struct AccessLog {
+    format: Format,
+    target: Arc<Target>,
+}
+
+/// What the access logs of a worker share.
+#[derive(Default)]
+struct Desk {
+    time: LocalTime,
+    line: RefCell<Vec<u8>>,
+}
+
+impl Logger for AccessLog {
+    fn log(&self, exchange: &Exchange) {
+        let desk = exchange.worker.local::<Desk>();
+        let mut line = desk.line.borrow_mut();
+        line.clear();
+        self.format.render(exchange, &desk.time, &mut line);
+        line.push(b'\n');
+        self.target.write(&line, exchange.worker.clock.unix());
+        line.shrink_to(KEPT_LINE);
+    }
+
+    fn wants_unfiltered_headers(&self) -> bool {
+        self.format.wants_unfiltered_headers()
+    }
+}

@@ -1,0 +1,308 @@
+//! Writing the line of an exchange, field by field, into a buffer that is used again.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use h2o_exchange::{Address, Exchange};
+use h2o_http::{Headers, Known, Method};
+
+use super::field::{End, Field, FieldName, Moment, Stage, TlsField, Unit};
+use super::format::{Element, Format};
+use super::local_time::{COMMON, LocalTime};
+
+impl Format {
+    /// Appends the line of `exchange`, without line feed.
+    pub(crate) fn render(&self, exchange: &Exchange, time: &LocalTime, out: &mut Vec<u8>) {
+        let mut line = Line {
+            exchange,
+            time,
+            format: self,
+            out,
+        };
+        for element in &self.elements {
+            match element {
+                Element::Text(text) => line.out.extend_from_slice(text.as_bytes()),
+                Element::Value(field) => {
+                    if line.value(field).is_none() {
+                        line.out.extend_from_slice(self.escape.null());
+                    }
+                }
+                Element::Quoted(quote, field) => {
+                    line.out.push(*quote);
+                    if line.value(field).is_some() {
+                        line.out.push(*quote);
+                    } else {
+                        line.out.pop();
+                        line.out.extend_from_slice(self.escape.null());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A line being written. The methods return `None`, having written nothing, for what does not exist.
+struct Line<'a> {
+    exchange: &'a Exchange,
+    time: &'a LocalTime,
+    format: &'a Format,
+    out: &'a mut Vec<u8>,
+}
+
+impl Line<'_> {
+    fn value(&mut self, field: &Field) -> Option<()> {
+        let exchange = self.exchange;
+        match field {
+            Field::Null => None,
+            Field::Zero => self.number(0),
+            Field::Address(end) => self.address(*end),
+            Field::Port(end) => self.port(*end),
+            Field::BodyBytes => self.number(exchange.sent.body_bytes),
+            Field::Protocol => {
+                parsed(exchange)?;
+                self.raw(exchange.request.version.as_str())
+            }
+            Field::Method => {
+                parsed(exchange)?;
+                self.text(exchange.original_method().as_str().as_bytes())
+            }
+            Field::Path => self.text(path_and_query(parsed(exchange)?).0),
+            Field::Query => self.text(path_and_query(parsed(exchange)?).1),
+            Field::RequestLine => self.request_line(),
+            Field::Status(stage) => self.status(*stage),
+            Field::CommonTime => {
+                self.out.push(b'[');
+                self.time.write(COMMON, wall_time(exchange), self.out);
+                self.raw("]")
+            }
+            Field::Time(format) => {
+                self.time.write(format, wall_time(exchange), self.out);
+                Some(())
+            }
+            Field::Epoch(unit) => self.number(whole(wall_time(exchange), *unit)),
+            Field::EpochFraction(unit) => self.fraction(*unit),
+            Field::User => self.text(exchange.env("REMOTE_USER")?.as_bytes()),
+            Field::Authority => self.text(match exchange.original_authority() {
+                b"" => host_name(exchange),
+                authority => authority,
+            }),
+            Field::HostName => self.text(host_name(exchange)),
+            Field::Env(name) => self.raw(exchange.env(name)?),
+            Field::RequestHeader(name) => self.text(request_headers(exchange).get(name.as_name())?),
+            Field::Upgrade => self.unless_empty(exchange.request.upgrade()),
+            Field::Expect => self.unless_empty(exchange.request.expect()),
+            Field::ResponseHeader(stage, name) => self.response_header(*stage, name),
+            Field::Duration(from, to) => self.duration(*from, *to),
+            Field::Errors => self.text(exchange.errors.as_bytes()),
+            Field::ConnectionId => self.number(exchange.connection.id),
+            Field::RequestId => self.number(exchange.http1_index),
+            Field::Http1RequestIndex => match exchange.http1_index {
+                0 => None,
+                index => self.number(index),
+            },
+            Field::RequestBodyBytes => self.number(exchange.request_body_bytes),
+            Field::ResponseHeaderBytes => self.number(exchange.sent.header_bytes),
+            Field::Tls(field) => self.tls(*field),
+            Field::CongestionController => {
+                self.raw(&exchange.connection.transport.congestion_controller()?)
+            }
+            Field::DeliveryRate => self.number(exchange.connection.transport.delivery_rate()?),
+        }
+    }
+
+    /// What a peer or a script may have chosen.
+    fn text(&mut self, text: &[u8]) -> Option<()> {
+        self.format.escape.write(text, self.out);
+        Some(())
+    }
+
+    fn unless_empty(&mut self, text: &[u8]) -> Option<()> {
+        if text.is_empty() {
+            return None;
+        }
+        self.text(text)
+    }
+
+    fn raw(&mut self, text: &str) -> Option<()> {
+        self.out.extend_from_slice(text.as_bytes());
+        Some(())
+    }
+
+    fn number(&mut self, number: impl itoa::Integer) -> Option<()> {
+        self.raw(itoa::Buffer::new().format(number))
+    }
+
+    fn address(&mut self, end: End) -> Option<()> {
+        match self.socket(end)? {
+            Address::Unix => self.raw("localhost"),
+            Address::Ip(SocketAddr::V4(address)) => {
+                // An address per line: worth not going through `fmt`.
+                for (at, part) in address.ip().octets().into_iter().enumerate() {
+                    if at > 0 {
+                        self.out.push(b'.');
+                    }
+                    self.number(part)?;
+                }
+                Some(())
+            }
+            Address::Ip(SocketAddr::V6(address)) => write!(self.out, "{}", address.ip()).ok(),
+        }
+    }
+
+    fn port(&mut self, end: End) -> Option<()> {
+        match self.socket(end)? {
+            Address::Unix => None,
+            Address::Ip(address) => self.number(address.port()),
+        }
+    }
+
+    fn socket(&self, end: End) -> Option<Address> {
+        match end {
+            End::Local => self.exchange.connection.transport.local_address(),
+            End::Remote => Some(self.exchange.connection.peer),
+        }
+    }
+
+    fn request_line(&mut self) -> Option<()> {
+        let target = parsed(self.exchange)?;
+        self.text(self.exchange.original_method().as_str().as_bytes());
+        self.out.push(b' ');
+        self.text(target);
+        self.out.push(b' ');
+        self.raw(self.exchange.request.version.as_str())
+    }
+
+    fn status(&mut self, stage: Stage) -> Option<()> {
+        let sent = &self.exchange.sent;
+        let status = match stage {
+            Stage::First => sent.first_status.or(sent.status),
+            Stage::Final => sent.status,
+        };
+        self.out.extend_from_slice(&status?.digits());
+        Some(())
+    }
+
+    fn fraction(&mut self, unit: Unit) -> Option<()> {
+        let at = wall_time(self.exchange);
+        match unit {
+            Unit::Seconds => None,
+            Unit::Milliseconds => self.padded(at.subsec_millis(), 3),
+            Unit::Microseconds => self.padded(at.subsec_micros(), 6),
+        }
+    }
+
+    fn padded(&mut self, number: u32, width: usize) -> Option<()> {
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number);
+        let missing = width.saturating_sub(digits.len());
+        self.out.resize(self.out.len() + missing, b'0');
+        self.raw(digits)
+    }
+
+    fn response_header(&mut self, stage: Stage, name: &FieldName) -> Option<()> {
+        let sent = &self.exchange.sent;
+        let headers = match stage {
+            // Answers that see no filters have only one list.
+            Stage::First => sent.unfiltered.as_ref().unwrap_or(&sent.headers),
+            Stage::Final => &sent.headers,
+        };
+        let mut values = headers.get_all(name.as_name());
+        self.text(values.next()?);
+        if *name == FieldName::Known(Known::SetCookie) {
+            for value in values {
+                self.raw(", ");
+                self.text(value);
+            }
+        }
+        Some(())
+    }
+
+    /// Seconds: an integer if exact, else with six decimals.
+    fn duration(&mut self, from: Moment, to: Moment) -> Option<()> {
+        let from = moment(self.exchange, from)?;
+        let duration = moment(self.exchange, to)?.saturating_duration_since(from);
+        self.number(duration.as_secs());
+        match duration.subsec_micros() {
+            0 => Some(()),
+            micros => {
+                self.out.push(b'.');
+                self.padded(micros, 6)
+            }
+        }
+    }
+
+    fn tls(&mut self, field: TlsField) -> Option<()> {
+        let exchange = self.exchange;
+        let tls = exchange.connection.tls.as_ref()?;
+        match field {
+            TlsField::Protocol => self.raw(tls.protocol),
+            TlsField::Resumed => self.raw(if tls.resumed { "1" } else { "0" }),
+            TlsField::Cipher => self.raw(tls.cipher),
+            TlsField::CipherBits => self.number(tls.cipher_bits),
+            TlsField::ServerName => self.text(tls.server_name.as_ref()?.as_bytes()),
+            TlsField::Alpn => self.raw(tls.alpn?),
+            TlsField::Backend => self.raw("rustls"),
+        }
+    }
+}
+
+/// The target as received, unless the head was too malformed for there to be one. Of all methods only CONNECT can come
+/// without a path; the request is then for an authority (RFC 9110 §7.1).
+fn parsed(exchange: &Exchange) -> Option<&[u8]> {
+    match exchange.original_target() {
+        b"" if *exchange.original_method() == Method::Connect => {
+            Some(exchange.original_authority())
+        }
+        b"" => None,
+        target => Some(target),
+    }
+}
+
+fn path_and_query(target: &[u8]) -> (&[u8], &[u8]) {
+    let at = h2o_http::path::query_at(target).unwrap_or(target.len());
+    target.split_at(at)
+}
+
+fn host_name(exchange: &Exchange) -> &[u8] {
+    exchange.site.host(exchange.route).authority.as_bytes()
+}
+
+/// The fields as received, also while an error document is fetched without them.
+fn request_headers(exchange: &Exchange) -> &Headers {
+    exchange
+        .saved_headers
+        .as_ref()
+        .unwrap_or(&exchange.request.headers)
+}
+
+/// When the request was handed to the handlers; for one that never was, when it began.
+fn wall_time(exchange: &Exchange) -> Duration {
+    let timings = &exchange.timings;
+    if timings.processed.is_some() {
+        return timings.processed_at;
+    }
+    let clock = &exchange.worker.clock;
+    let age = clock.now().saturating_duration_since(timings.begun);
+    clock.unix().saturating_sub(age)
+}
+
+fn whole(time: Duration, unit: Unit) -> u128 {
+    match unit {
+        Unit::Seconds => time.as_secs().into(),
+        Unit::Milliseconds => time.as_millis(),
+        Unit::Microseconds => time.as_micros(),
+    }
+}
+
+fn moment(exchange: &Exchange, moment: Moment) -> Option<Instant> {
+    let timings = &exchange.timings;
+    match moment {
+        Moment::Accepted => Some(exchange.connection.accepted),
+        Moment::Begun => Some(timings.begun),
+        Moment::Head => timings.head,
+        Moment::Processed => timings.processed,
+        Moment::ResponseStart => timings.response_start,
+        Moment::ResponseEnd => timings.response_end,
+    }
+}

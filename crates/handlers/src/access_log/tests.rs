@@ -1,0 +1,352 @@
+//! Every specifier against the text it gives, and the directive.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_config::{Level, Memory, Registry, load};
+use h2o_exchange::{Exchange, Features, Resources, Scope};
+use jiff::tz::TimeZone;
+
+use super::kit::{self, ask, begun, complete};
+use super::{DIRECTIVES, Escape, Format, LocalTime, format};
+
+fn line(format: &str, escape: Escape, exchange: &Exchange) -> String {
+    let zone = TimeZone::posix("PST8").unwrap();
+    let mut out = Vec::new();
+    Format::compile(format, escape)
+        .unwrap()
+        .render(exchange, &LocalTime::new(zone), &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+/// Stands for a null in the table below.
+const NULL: &str = "(null)";
+
+/// Specifier, its value for [`complete`], its value for [`begun`].
+const SPECIFIERS: &[(&str, &str, &str)] = &[
+    ("%%", "%", "%"),
+    ("%A", "2001:db8::1", "localhost"),
+    ("%b", "1234", "0"),
+    ("%H", "HTTP/1.1", NULL),
+    ("%h", "192.0.2.1", "localhost"),
+    ("%l", NULL, NULL),
+    ("%m", "POST", NULL),
+    ("%p", "443", NULL),
+    ("%{local}p", "443", NULL),
+    ("%{remote}p", "54321", NULL),
+    ("%q", "?q=1&r=?", NULL),
+    ("%r", "POST /a%20b/../c?q=1&r=? HTTP/1.1", NULL),
+    ("%s", "404", NULL),
+    ("%>s", "404", NULL),
+    ("%<s", "200", NULL),
+    ("%U", "/a%20b/../c", NULL),
+    ("%u", "alice", NULL),
+    ("%V", "WWW.example:8443", "www.example:8443"),
+    ("%v", "www.example:8443", "www.example:8443"),
+    (
+        "%<h%>v",
+        "192.0.2.1www.example:8443",
+        "localhostwww.example:8443",
+    ),
+    ("%{Color}e", "\"raw\"", NULL),
+    ("%{color}e", NULL, NULL),
+    ("%{Referer}i", "https://example.org/", NULL),
+    ("%{USER-agent}i", "curl/8.0 (x; y)", NULL),
+    ("%{X-A}i", "first", NULL),
+    ("%{upgrade}i", "websocket", NULL),
+    ("%{host}i", NULL, NULL),
+    ("%{content-length}i", NULL, NULL),
+    ("%{transfer-encoding}i", NULL, NULL),
+    ("%{}i", NULL, NULL),
+    ("%{Content-Type}o", "text/html", NULL),
+    ("%>{Content-Type}o", "text/html", NULL),
+    ("%<{Content-Type}o", "text/plain", NULL),
+    ("%{set-cookie}o", "a=1, b=2", NULL),
+    ("%<{set-cookie}o", NULL, NULL),
+    ("%{content-length}o", NULL, NULL),
+    ("%{connect-time}x", "2", "0"),
+    ("%{request-header-time}x", "0.000069", NULL),
+    ("%{request-body-time}x", "0", NULL),
+    ("%{request-total-time}x", "0.000069", NULL),
+    ("%{process-time}x", "0.499931", NULL),
+    ("%{response-time}x", "2.500000", NULL),
+    ("%{duration}x", "3", NULL),
+    ("%{Total-Time}x", "3", NULL),
+    ("%{proxy.idle-time}x", NULL, NULL),
+    ("%{proxy.connect-time}x", NULL, NULL),
+    ("%{proxy.request-time}x", NULL, NULL),
+    ("%{proxy.process-time}x", NULL, NULL),
+    ("%{proxy.response-time}x", NULL, NULL),
+    ("%{proxy.total-time}x", NULL, NULL),
+    ("%{error}x", "first;second", ""),
+    ("%{connection-id}x", "17", "18"),
+    ("%{request-id}x", "4", "0"),
+    ("%{request-body-bytes}x", "11", "0"),
+    ("%{response-header-bytes}x", "321", "0"),
+    ("%{request-header-bytes}x", NULL, NULL),
+    ("%{request-header-text-bytes}x", NULL, NULL),
+    ("%{request-header-count}x", NULL, NULL),
+    ("%{response-header-text-bytes}x", NULL, NULL),
+    ("%{response-header-count}x", NULL, NULL),
+    ("%{proxy.request-bytes}x", "0", "0"),
+    ("%{proxy.request-bytes-header}x", "0", "0"),
+    ("%{proxy.request-bytes-body}x", "0", "0"),
+    ("%{proxy.response-bytes}x", "0", "0"),
+    ("%{proxy.response-bytes-header}x", "0", "0"),
+    ("%{proxy.response-bytes-body}x", "0", "0"),
+    ("%{proxy.ssl.protocol-version}x", NULL, NULL),
+    ("%{proxy.ssl.cipher}x", NULL, NULL),
+    ("%{proxy.ssl.cipher-bits}x", NULL, NULL),
+    ("%{proxy.ssl.session-reused}x", "0", "0"),
+    ("%{ssl.protocol-version}x", "TLSv1.3", NULL),
+    ("%{ssl.session-reused}x", "1", NULL),
+    ("%{ssl.session-id}x", NULL, NULL),
+    ("%{ssl.cipher}x", "TLS_AES_256_GCM_SHA384", NULL),
+    ("%{ssl.cipher-bits}x", "256", NULL),
+    ("%{SSL.Server-Name}x", "sni.example", NULL),
+    ("%{ssl.negotiated-protocol}x", "http/1.1", NULL),
+    ("%{ssl.ech.config-id}x", NULL, NULL),
+    ("%{ssl.backend}x", "rustls", NULL),
+    ("%{cc.name}x", "cubic", NULL),
+    ("%{delivery-rate}x", "123456", NULL),
+    ("%{http1.request-index}x", "4", NULL),
+    ("%{http2.stream-id}x", NULL, NULL),
+    ("%{http2.priority.received}x", NULL, NULL),
+    ("%{http2.priority.actual.weight}x", NULL, NULL),
+    ("%{http3.stream-id}x", NULL, NULL),
+    ("%{http3.quic-stats}x", NULL, NULL),
+    ("%{extensible-priorities}x", NULL, NULL),
+    ("%{no-such-thing}x", NULL, NULL),
+];
+
+#[test]
+fn every_specifier_has_its_value_or_is_null() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let (complete, begun) = (complete(&worker), begun(&worker));
+    for (specifier, value, value_of_begun) in SPECIFIERS {
+        for (escape, null) in [(Escape::Apache, "-"), (Escape::Json, "null")] {
+            for (exchange, value) in [(&complete, value), (&begun, value_of_begun)] {
+                let want = if *value == NULL { null } else { value };
+                assert_eq!(line(specifier, escape, exchange), want, "{specifier}");
+                let quoted = if *value == NULL && escape == Escape::Json {
+                    "<null>".to_owned()
+                } else {
+                    format!("<\"{want}\">")
+                };
+                let format = format!("<\"{specifier}\">");
+                // `%%` is text, not a specifier, and keeps its quotes; so does a pair of specifiers.
+                assert_eq!(line(&format, escape, exchange), quoted, "{format}");
+            }
+        }
+    }
+}
+
+#[test]
+fn times_are_local_and_of_the_moment_of_processing() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let exchange = complete(&worker);
+    let cases = [
+        ("%t", "[02/Jan/2006:14:04:05 -0800]"),
+        ("%{%d/%b/%Y:%T %z}t", "02/Jan/2006:14:04:05 -0800"),
+        ("%{%FT%T}t.%{msec_frac}t", "2006-01-02T14:04:05.007"),
+        ("%{sec}t", "1136239445"),
+        ("%{msec}t", "1136239445007"),
+        ("%{usec}t", "1136239445007089"),
+        ("%{usec_frac}t", "007089"),
+        ("%{}t|", "|"),
+    ];
+    for (format, want) in cases {
+        assert_eq!(line(format, Escape::Apache, &exchange), want, "{format}");
+        assert_eq!(line(format, Escape::Json, &exchange), want, "{format}");
+    }
+}
+
+#[test]
+fn a_request_that_was_never_processed_is_logged_at_its_beginning() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let mut exchange = begun(&worker);
+    exchange.timings.begun -= Duration::from_secs(5);
+    let logged: u64 = line("%{sec}t", Escape::Apache, &exchange).parse().unwrap();
+    let now = worker.clock.unix().as_secs();
+    assert!((now - 6..=now - 4).contains(&logged), "{logged} at {now}");
+}
+
+#[test]
+fn text_of_peers_is_escaped_and_variables_are_not() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let mut exchange = begun(&worker);
+    let nasty = "a\"b\\c\u{e9}}~\u{1}";
+    ask(&mut exchange, "GET", nasty, nasty);
+    let headers = &mut exchange.request.headers;
+    headers.push(h2o_http::Known::Referer, nasty.as_bytes());
+    let headers = &mut exchange.sent.headers;
+    headers.push(h2o_http::Known::Location, nasty.as_bytes());
+    exchange.errors.push_str(nasty);
+    exchange.env.push(("REMOTE_USER".into(), nasty.into()));
+    let apache = r"a\x22b\c\xc3\xa9\x7d\x7e\x01";
+    let json = r#"a\"b\\c\u00c3\u00a9}\u007e\u0001"#;
+    for format in ["%U", "%V", "%u", "%{referer}i", "%{location}o", "%{error}x"] {
+        assert_eq!(line(format, Escape::Apache, &exchange), apache, "{format}");
+        assert_eq!(line(format, Escape::Json, &exchange), json, "{format}");
+    }
+    assert_eq!(line("%{REMOTE_USER}e", Escape::Json, &exchange), nasty);
+    assert_eq!(
+        line("%r", Escape::Json, &exchange),
+        format!("GET {json} HTTP/1.1")
+    );
+}
+
+#[test]
+fn internal_redirects_do_not_show_in_the_request_line() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let mut exchange = complete(&worker);
+    exchange.original = Some(Box::new(h2o_exchange::Original {
+        method: h2o_http::Method::Head,
+        authority: b"first.example".to_vec(),
+        target: b"/first?x".to_vec(),
+    }));
+    exchange.saved_headers = Some(std::mem::take(&mut exchange.request.headers));
+    assert_eq!(
+        line("%m %U %q %V \"%r\" %{x-a}i", Escape::Apache, &exchange),
+        "HEAD /first ?x first.example \"HEAD /first?x HTTP/1.1\" first"
+    );
+}
+
+#[test]
+fn the_default_is_the_combined_format() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    assert_eq!(
+        line(format::DEFAULT, Escape::Apache, &complete(&worker)),
+        "192.0.2.1 - alice [02/Jan/2006:14:04:05 -0800] \"POST /a%20b/../c?q=1&r=? HTTP/1.1\" 404 1234 \
+         \"https://example.org/\" \"curl/8.0 (x; y)\""
+    );
+}
+
+#[test]
+fn a_json_format_gives_json_whatever_is_missing() {
+    let format = r#"{"t":"%{%FT%T}t.%{msec_frac}t","ip":"%h","req":"%r","st":%s,"b":%b,"dur":%{duration}x,"err":"%{error}x","ref":"%{referer}i"}"#;
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    assert_eq!(
+        line(format, Escape::Json, &complete(&worker)),
+        r#"{"t":"2006-01-02T14:04:05.007","ip":"192.0.2.1","req":"POST /a%20b/../c?q=1&r=? HTTP/1.1","st":404,"b":1234,"dur":3,"err":"first;second","ref":"https://example.org/"}"#
+    );
+    let mut begun = begun(&worker);
+    begun.timings = complete(&worker).timings;
+    begun.timings.response_end = None;
+    assert_eq!(
+        line(format, Escape::Json, &begun),
+        r#"{"t":"2006-01-02T14:04:05.007","ip":"localhost","req":null,"st":null,"b":0,"dur":null,"err":"","ref":null}"#
+    );
+}
+
+fn read(levels: [&str; 2]) -> Result<Scope, h2o_config::Error> {
+    let features = Features {
+        registry: Registry::new(&[DIRECTIVES]),
+        filters: Vec::new(),
+    };
+    let mut scope = Scope::new(Arc::new(features));
+    let [global, host] = levels.map(|text| load("f", &Memory::new().file("f", text)).unwrap());
+    scope.run(&global)?;
+    let loggers = scope.enter(Level::Host, |scope| {
+        scope.run(&host)?;
+        Ok(scope.loggers.clone())
+    })?;
+    scope.loggers = loggers;
+    Ok(scope)
+}
+
+#[test]
+fn inner_levels_add_logs_and_equal_paths_share_a_target() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let path = path.to_str().unwrap();
+    let global = format!(
+        "access-log: {path}\naccess-log: {{PATH: {path}, format: '%m %<{{x-a}}o'}}\naccess-log: /dev/null"
+    );
+    let host = format!("access-log: {{path: {path}, escape: JSON, format: '\"%l\"'}}");
+    let mut scope = read([&global, &host]).unwrap();
+    assert_eq!(scope.loggers.len(), 4);
+    let wants = |logger: &Arc<dyn h2o_exchange::Logger>| logger.wants_unfiltered_headers();
+    assert_eq!(
+        scope.loggers.iter().map(wants).collect::<Vec<_>>(),
+        [false, true, false, false]
+    );
+    let resources = std::mem::take(scope.shared.edit::<Resources>());
+    assert_eq!(resources.0.len(), 2);
+    assert!(
+        !std::fs::exists(path).unwrap(),
+        "nothing is opened while reading"
+    );
+    for resource in &resources.0 {
+        resource.open().unwrap();
+    }
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let exchange = complete(&worker);
+    for logger in &scope.loggers[1..] {
+        logger.log(&exchange);
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "POST -\nnull\n");
+}
+
+#[test]
+fn faults_of_the_directive_are_placed() {
+    let cases = [
+        (
+            "access-log: [a]",
+            "[f:1] in command access-log, node must be a scalar or a mapping (column 13)",
+        ),
+        (
+            "access-log:\n  format: '%h'",
+            "[f:2] in command access-log, cannot find mandatory attribute: path (column 3)",
+        ),
+        (
+            "access-log:\n  path: a\n  format: 'x %Q'",
+            "[f:3] in command access-log, failed to compile log format: unknown escape sequence: %Q (column 11)",
+        ),
+        (
+            "access-log:\n  path: a\n  escape: xml",
+            "[f:3] in command access-log, argument must be one of: apache,json (column 11)",
+        ),
+        (
+            "access-log: {path: a, file: b}",
+            "[f:1] in command access-log, unexpected key:file (column 23)",
+        ),
+    ];
+    for (text, want) in cases {
+        let error = read([text, "{}"]).err().expect(text);
+        assert_eq!(error.to_string(), want, "{text}");
+    }
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release -p h2o-handlers -- --ignored --nocapture default_format_speed"]
+#[expect(clippy::disallowed_methods, reason = "measures real time")]
+fn default_format_speed() {
+    use h2o_exchange::Logger;
+    const LINES: u32 = 2_000_000;
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let exchange = complete(&worker);
+    let format = Format::compile(format::DEFAULT, Escape::Apache).unwrap();
+    let (time, mut out) = (LocalTime::default(), Vec::new());
+    let start = std::time::Instant::now();
+    for _ in 0..LINES {
+        out.clear();
+        format.render(std::hint::black_box(&exchange), &time, &mut out);
+        std::hint::black_box(&out);
+    }
+    println!("render: {:?}", start.elapsed() / LINES);
+    let directory = tempfile::tempdir().unwrap();
+    for path in ["/dev/null", directory.path().join("log").to_str().unwrap()] {
+        let target = Arc::new(super::Target::new(path));
+        h2o_exchange::Resource::open(&*target).unwrap();
+        let format = Format::compile(format::DEFAULT, Escape::Apache).unwrap();
+        let log = super::AccessLog { format, target };
+        let start = std::time::Instant::now();
+        for _ in 0..LINES {
+            log.log(std::hint::black_box(&exchange));
+        }
+        println!("log to {path}: {:?}", start.elapsed() / LINES);
+    }
+    drop(Rc::clone(&worker));
+}
