@@ -85,7 +85,7 @@ fn span(range: &Range<usize>) -> Span {
 
 /// Checks the first line of `input` if it is complete, and gives the position after it.
 pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<usize>, PeerError> {
-    if memchr::memchr(b'\n', &input[empty_line_len(input)..]).is_none() {
+    if memchr::memchr(b'\n', &input[empty_line_len(input, ends)..]).is_none() {
         return Ok(None);
     }
     RequestLine::parse(input, ends).map(|line| Some(line.next))
@@ -93,10 +93,10 @@ pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<us
 
 /// Checks the start of a first line that is not complete, so that a TLS handshake on a cleartext port is
 /// answered without waiting for a line feed.
-pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), PeerError> {
+pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), PeerError> {
     /// Longer than all methods in use; what comes after is checked once the line is complete.
     const CHECKED: usize = 64;
-    let line = &input[empty_line_len(input)..];
+    let line = &input[empty_line_len(input, ends)..];
     let line = &line[..line.len().min(CHECKED)];
     match line.iter().position(|&octet| !is_token_octet(octet)) {
         None => Ok(()),
@@ -108,10 +108,10 @@ pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), PeerError> {
 }
 
 /// RFC 9112 §2.2: one empty line before the request line is skipped.
-fn empty_line_len(input: &[u8]) -> usize {
-    match input {
-        [b'\r', b'\n', ..] => 2,
-        [b'\n', ..] => 1,
+fn empty_line_len(input: &[u8], ends: LineEnds) -> usize {
+    match (input, ends) {
+        ([b'\r', b'\n', ..], _) => 2,
+        ([b'\n', ..], LineEnds::Lenient) => 1,
         _ => 0,
     }
 }
@@ -126,7 +126,7 @@ struct RequestLine {
 
 impl RequestLine {
     fn parse(input: &[u8], ends: LineEnds) -> Result<Self, PeerError> {
-        let start = empty_line_len(input);
+        let start = empty_line_len(input, ends);
         let method = start..start + token_len(&input[start..]);
         let target_at = skip_spaces(input, method.end);
         if method.is_empty() || target_at == method.end {
@@ -134,8 +134,14 @@ impl RequestLine {
         }
         let target = target_at..target_at + text_len::<0x21>(&input[target_at..]);
         let version_at = skip_spaces(input, target.end);
-        if target.is_empty() || version_at == target.end {
+        if target.is_empty() {
             return Err(PeerError::TargetInvalid);
+        }
+        if version_at == target.end {
+            return Err(match ends.at(&input[version_at..])? {
+                Some(_) => PeerError::VersionInvalid, // HTTP/0.9.
+                None => PeerError::TargetInvalid,
+            });
         }
         let (version, at) = match input[version_at..] {
             [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0', ..] => {

@@ -235,7 +235,7 @@ fn check_incomplete(
         request_head::check_first_line(lines, ends)
     })?;
     if scan.is_in_first_line() {
-        request_head::check_partial_line(input)?;
+        request_head::check_partial_line(input, ends)?;
     }
     Ok(())
 }

@@ -1,0 +1,202 @@
+//! A conversation with the server role, on a virtual clock and without a socket.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{Headers, RequestHead, Scheme, StatusCode};
+use h2o_http1::{
+    BodyMode, Next, PeerError, Received, ResponseHead, ServerConnection, Settings, TimedOut,
+};
+
+/// What the server role reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Method, target and authority.
+    Request(String),
+    /// Content; adjacent pieces are joined.
+    Data(Vec<u8>),
+    BodyEnd,
+    Http2,
+    Error(PeerError),
+}
+
+/// The server role, its buffers and its clock.
+pub(crate) struct Conversation {
+    pub(crate) connection: ServerConnection,
+    pub(crate) head: RequestHead,
+    pub(crate) now: Instant,
+    /// Octets received; those before `taken` are dropped.
+    input: Vec<u8>,
+    taken: usize,
+    pub(crate) out: Vec<u8>,
+    pub(crate) events: Vec<Event>,
+}
+
+pub(crate) fn any_moment() -> Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the virtual clock starts at any moment"
+    )]
+    Instant::now()
+}
+
+pub(crate) fn request(line: &str) -> Event {
+    Event::Request(line.to_owned())
+}
+
+pub(crate) fn data(text: &str) -> Event {
+    Event::Data(text.as_bytes().to_vec())
+}
+
+impl Conversation {
+    pub(crate) fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        let now = any_moment();
+        Self {
+            connection: ServerConnection::new(Arc::new(settings), Scheme::Http, now),
+            head: RequestHead::default(),
+            now,
+            input: Vec::new(),
+            taken: 0,
+            out: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Octets arrive, and the engine steps over them while it makes progress.
+    pub(crate) fn client_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(octets.as_ref());
+        while self.step() {}
+        self
+    }
+
+    /// One step; false if it made no progress.
+    pub(crate) fn step(&mut self) -> bool {
+        let input = &self.input[self.taken..];
+        let received = self.connection.receive(input, self.now, &mut self.head);
+        let (taken, event) = match received {
+            Ok(Received::NeedMore { taken }) => (taken, None),
+            Ok(Received::Request { taken }) => (taken, Some(self.request_event())),
+            Ok(Received::Data { taken, data }) => {
+                assert!(data.end <= taken, "content beyond what was taken");
+                (taken, Some(Event::Data(input[data].to_vec())))
+            }
+            Ok(Received::BodyEnd { taken }) => (taken, Some(Event::BodyEnd)),
+            Ok(Received::Http2Preface) => {
+                self.events.push(Event::Http2);
+                return false;
+            }
+            Err(error) => (0, Some(Event::Error(error))),
+        };
+        assert!(taken <= self.left().len(), "more taken than there is");
+        self.taken += taken;
+        let progress = taken > 0 || event.is_some();
+        match (event, self.events.last_mut()) {
+            (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),
+            (Some(event), _) => self.events.push(event),
+            (None, _) => {}
+        }
+        progress
+    }
+
+    /// The octets received and not taken.
+    pub(crate) fn left(&self) -> &[u8] {
+        &self.input[self.taken..]
+    }
+
+    fn request_event(&self) -> Event {
+        let text = |octets: &[u8]| octets.escape_ascii().to_string();
+        Event::Request(format!(
+            "{} {} {}",
+            self.head.method.as_str(),
+            text(self.head.target()),
+            text(self.head.authority())
+        ))
+    }
+
+    /// The engine reported these events and no others since the last call.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, why: &str, events: &[Event]) -> &mut Self {
+        assert_eq!(self.events, events, "{why}");
+        self.events.clear();
+        self
+    }
+
+    /// The engine wrote these octets and no others since the last call.
+    #[track_caller]
+    pub(crate) fn expect_output(&mut self, why: &str, octets: impl AsRef<[u8]>) -> &mut Self {
+        let (got, want) = (self.out.escape_ascii(), octets.as_ref().escape_ascii());
+        assert_eq!(got.to_string(), want.to_string(), "{why}");
+        self.out.clear();
+        self
+    }
+
+    /// Writes a response head without fields.
+    pub(crate) fn respond(&mut self, code: u16, length: Option<u64>) -> BodyMode {
+        self.respond_with(code, length, &Headers::new())
+    }
+
+    pub(crate) fn respond_with(
+        &mut self,
+        code: u16,
+        length: Option<u64>,
+        headers: &Headers,
+    ) -> BodyMode {
+        let head = ResponseHead {
+            status: StatusCode::new(code).expect("a status"),
+            reason: None,
+            headers,
+            length,
+            server: None,
+        };
+        self.connection.respond(&head, &mut self.out, self.now)
+    }
+
+    pub(crate) fn send(&mut self, data: &str) -> &mut Self {
+        self.connection.send_data(data.as_bytes(), &mut self.out);
+        self
+    }
+
+    pub(crate) fn finish(&mut self) -> &mut Self {
+        self.connection.finish(None, &mut self.out);
+        self
+    }
+
+    /// Sends a complete small response and moves on.
+    pub(crate) fn answer(&mut self, body: &str) -> Next {
+        self.respond(200, Some(body.len() as u64));
+        self.send(body).finish();
+        self.connection.on_written(self.out.len(), false, self.now);
+        let next = self.connection.next(self.now);
+        if next == Next::Request {
+            while self.step() {}
+        }
+        next
+    }
+
+    /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
+    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimedOut> {
+        let until = self.now + time;
+        while let Some(at) = self.connection.next_timeout() {
+            if at > until {
+                break;
+            }
+            self.now = self.now.max(at);
+            let passed = self.connection.on_timeout(self.now);
+            assert!(passed.is_some(), "a timeout for nothing");
+            if passed.is_some() {
+                return passed;
+            }
+        }
+        self.now = until;
+        assert_eq!(
+            self.connection.on_timeout(self.now),
+            None,
+            "not announced by next_timeout"
+        );
+        None
+    }
+}

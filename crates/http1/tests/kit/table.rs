@@ -1,0 +1,103 @@
+//! Reads the tables in `tests/data`; the format is described there.
+
+/// One entry of a table.
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    fields: Vec<(String, Vec<u8>)>,
+    pub(crate) input: Vec<u8>,
+}
+
+impl Entry {
+    /// The value of a key, as text with escapes resolved.
+    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.fields
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, value)| value.as_slice())
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.get(key)
+            .map(|value| std::str::from_utf8(value).expect("text"))
+    }
+
+    /// Whether the entry applies with `http1-strict` as given.
+    pub(crate) fn applies(&self, strict: bool) -> bool {
+        match self.text("strict") {
+            None => true,
+            Some("only") => strict,
+            Some("off") => !strict,
+            Some(other) => panic!("{}: strict: {other}", self.name),
+        }
+    }
+}
+
+/// Reads all entries of a table.
+pub(crate) fn read(text: &str, keys: &[&str]) -> Vec<Entry> {
+    let blocks = text.split("\n\n").map(|block| {
+        block
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+            .collect::<Vec<_>>()
+    });
+    let entries: Vec<_> = blocks
+        .filter(|lines| !lines.is_empty())
+        .map(|lines| read_entry(&lines, keys))
+        .collect();
+    for (at, entry) in entries.iter().enumerate() {
+        let is_new = entries[..at].iter().all(|other| other.name != entry.name);
+        assert!(is_new, "two entries named {}", entry.name);
+    }
+    entries
+}
+
+fn read_entry(lines: &[&str], keys: &[&str]) -> Entry {
+    let mut entry = Entry {
+        name: String::new(),
+        fields: Vec::new(),
+        input: Vec::new(),
+    };
+    for line in lines {
+        let (key, value) = line
+            .split_once(':')
+            .unwrap_or_else(|| panic!("no key: {line}"));
+        let value = unescape(value.trim_matches(' '));
+        match key.split_once('*').unwrap_or((key, "1")) {
+            ("name", _) => entry.name = String::from_utf8(value).expect("a name"),
+            ("input", times) => entry
+                .input
+                .extend(value.repeat(times.parse().expect("a number"))),
+            (key, _) => {
+                assert!(keys.contains(&key), "{}: unknown key {key}", entry.name);
+                entry.fields.push((key.to_owned(), value));
+            }
+        }
+    }
+    assert!(!entry.name.is_empty(), "an entry without name: {lines:?}");
+    entry
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(octet) = rest.next() {
+        if octet != b'\\' {
+            out.push(octet);
+            continue;
+        }
+        out.push(match rest.next() {
+            Some(b'r') => b'\r',
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'0') => 0,
+            Some(b'\\') => b'\\',
+            Some(b'x') => {
+                let mut digit = || rest.next().and_then(|d| char::from(d).to_digit(16));
+                let (high, low) = (digit().expect("a digit"), digit().expect("a digit"));
+                u8::try_from(high * 16 + low).expect("two digits")
+            }
+            other => panic!("unknown escape {other:?} in {text}"),
+        });
+    }
+    out
+}
