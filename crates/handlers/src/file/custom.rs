@@ -1,0 +1,102 @@
+//! `file.custom-handler`: files with certain extensions are handed to a handler instead of being sent.
+
+use std::sync::Arc;
+
+use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Value};
+use h2o_exchange::{EnvCommands, Exchange, Handler, Outcome, Scope, ScriptPath};
+use h2o_http::mime::{MimeEntry, MimeMap};
+
+use super::mime::extension;
+use super::settings::FileSettings;
+
+/// What one `file.custom-handler` made; shared by all paths that inherit it.
+pub(super) struct CustomHandler {
+    handler: Box<dyn Handler>,
+    /// The variables of the extension level; those of the path are on the request already.
+    env: EnvCommands,
+}
+
+impl CustomHandler {
+    /// Hands the request over. Filters, loggers and field rules stay those of the path.
+    pub(super) fn on_request(&self, exchange: &mut Exchange, script: ScriptPath) -> Outcome {
+        self.env.apply(exchange);
+        exchange.script = Some(script);
+        let outcome = self.handler.on_request(exchange);
+        // A handler that is asked next was not asked because of this file.
+        exchange.script = None;
+        outcome
+    }
+}
+
+pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
+    name: "file.custom-handler",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Listen,
+    // All kinds, for the sake of the message.
+    kinds: Kinds::ANY,
+    value: "{extension: .EXT | [.EXT | default, ...], HANDLER, ...}",
+    default: "none",
+    help: "Hands requests for files with these extensions to a handler, which is given with its settings in the same \
+           mapping, such as `fastcgi.connect`. `default` stands for files whose extension is absent or has no MIME \
+           type. The file must exist; `/FILE.EXT/MORE` reaches the handler with `/MORE` as path info.",
+    apply: custom_handler,
+};
+
+fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let Some(entries) = command.node.as_mapping() else {
+        return Err(command.error("argument must be a MAPPING"));
+    };
+    let (own, inner): (Vec<_>, Vec<_>) = entries
+        .iter()
+        .cloned()
+        .partition(|(key, _)| key.as_str() == Some("extension"));
+    let Some((_, extensions)) = own.last() else {
+        return Err(command.error("mandatory key `extension` is missing"));
+    };
+    let extensions = parse_extensions(extensions)?;
+    let directives = Node {
+        value: Value::Mapping(inner.into()),
+        pos: command.node.pos.clone(),
+    };
+    let custom = scope.enter(Level::Extension, |scope| {
+        scope.env = EnvCommands::default();
+        scope.run(&directives)?;
+        let mut handlers = std::mem::take(&mut scope.handlers);
+        let handler = handlers
+            .pop()
+            .ok_or_else(|| command.error("no handler declared for given extension"))?;
+        if !handlers.is_empty() {
+            return Err(command.error("cannot assign more than one handler for given extension"));
+        }
+        Ok(CustomHandler {
+            handler,
+            env: std::mem::take(&mut scope.env),
+        })
+    })?;
+    let customs = &mut scope.edit::<FileSettings>().custom;
+    let number = u32::try_from(customs.len()).map_err(|_| command.error("too many handlers"))?;
+    customs.push(Arc::new(custom));
+    let map = scope.edit::<MimeMap>();
+    for extension in extensions {
+        match extension {
+            Some(extension) => map.insert(extension.as_bytes(), MimeEntry::Dynamic(number)),
+            None => map.set_default(MimeEntry::Dynamic(number)),
+        }
+    }
+    Ok(())
+}
+
+/// The extensions, without dots; `None` for `default`.
+fn parse_extensions(node: &Node) -> Result<Vec<Option<&str>>, Error> {
+    if node.as_mapping().is_some() {
+        return Err(node.error("`extensions` must be a scalar or sequence of scalar"));
+    }
+    let nodes = node.one_or_more().iter();
+    nodes
+        .map(|node| match node.as_str() {
+            None => Err(node.error("`extensions` must be a scalar or sequence of scalar")),
+            Some("default") => Ok(None),
+            Some(_) => extension(node).map(Some),
+        })
+        .collect()
+}

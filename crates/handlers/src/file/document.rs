@@ -1,0 +1,223 @@
+//! A file ready to be sent: its content, and everything derived from it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2o_exchange::{Body, FileRange, MimeHint, OpenFile};
+use h2o_http::mime::MimeType;
+use h2o_http::{Headers, Known, date};
+use rustix::io::Errno;
+
+use super::conditional::Validators;
+use super::encoding::Coding;
+use super::gunzip::Gunzip;
+use super::identity::{Identity, inspect};
+use super::locate::Found;
+use super::open::Access;
+use super::range::ByteRange;
+use super::service::Service;
+use super::settings::SendCompressed;
+
+/// Files up to this size are kept in memory; of larger ones, the descriptor is kept.
+pub(super) const SMALL: u64 = 64 * 1024;
+
+/// Reads of a file that keeps changing meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Where the octets are.
+#[derive(Clone)]
+pub(super) enum Content {
+    Memory(Bytes),
+    File(Arc<OpenFile>, u64),
+}
+
+impl Content {
+    /// Reads a small file. Also returns what the file was like when its content was taken.
+    ///
+    /// A file that is being written to while it is read is left to the engine, which reads as it sends: a
+    /// content shorter than announced then ends the response visibly.
+    pub(super) fn load(
+        file: Arc<OpenFile>,
+        mut identity: Identity,
+        access: Access,
+    ) -> Result<(Self, Identity), Errno> {
+        for _ in 0..ATTEMPTS {
+            if identity.size > SMALL {
+                break;
+            }
+            let Some(octets) = read_whole(&file, identity.size, access)? else {
+                break;
+            };
+            let before = identity;
+            identity = inspect(&*file)?.1;
+            if identity == before && octets.len() as u64 == identity.size {
+                return Ok((Self::Memory(octets.into()), identity));
+            }
+        }
+        Ok((Self::File(file, identity.size), identity))
+    }
+
+    /// The whole of it.
+    pub(super) fn body(&self) -> Body {
+        match self {
+            Self::Memory(octets) => Body::Bytes(octets.clone()),
+            Self::File(file, len) => Body::File(FileRange {
+                file: Arc::clone(file),
+                offset: 0,
+                len: *len,
+            }),
+        }
+    }
+
+    /// Part of it.
+    pub(super) fn part(&self, range: ByteRange) -> Body {
+        match self {
+            Self::Memory(octets) => {
+                let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+                Body::Bytes(octets.slice(index(range.first)..=index(range.last)))
+            }
+            Self::File(file, _) => Body::File(FileRange {
+                file: Arc::clone(file),
+                offset: range.first,
+                len: range.len(),
+            }),
+        }
+    }
+
+    /// Octets held in memory.
+    pub(super) fn in_memory(&self) -> usize {
+        match self {
+            Self::Memory(octets) => octets.len(),
+            Self::File(..) => 0,
+        }
+    }
+}
+
+/// Up to `size` octets from the start; fewer if the file ends earlier. `None` if reading fails, which is left
+/// for the engine to find out.
+fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u8>>, Errno> {
+    let mut octets = vec![0; usize::try_from(size).unwrap_or(0)];
+    let mut filled = 0;
+    while filled < octets.len() {
+        let rest = &mut octets[filled..];
+        let read = match access {
+            Access::InMemory => file.read_cached(filled as u64, rest),
+            Access::Waiting => file.read_blocking(filled as u64, rest),
+        };
+        match read {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return Err(Errno::AGAIN);
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+    octets.truncate(filled);
+    Ok(Some(octets))
+}
+
+/// How the file on disk and what is sent relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// They are the same.
+    Plain,
+    /// The same, and the client undoes the coding.
+    Encoded(Coding),
+    /// A gzip file is unpacked on its way.
+    Unpacked,
+}
+
+/// A file ready to be sent.
+pub(super) struct Document {
+    pub(super) content: Content,
+    /// Octets of the file on disk.
+    pub(super) size: u64,
+    pub(super) shape: Shape,
+    /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.
+    pub(super) fields: Headers,
+    pub(super) kind: Arc<MimeType>,
+    /// Sent with 304, too.
+    pub(super) sends_etag: bool,
+    /// Sent with 304, too.
+    pub(super) varies: bool,
+    etag: Box<[u8]>,
+    modified: i64,
+}
+
+impl Document {
+    pub(super) fn new(service: &Service, found: &Found) -> Self {
+        let modified = found.identity.modified();
+        let etag = format!(
+            "\"{:08x}-{:x}\"",
+            modified & 0xffff_ffff,
+            found.identity.size
+        );
+        let sends_etag = service.settings.etag;
+        let varies = service.settings.compressed != SendCompressed::Off;
+        let mut fields = Headers::new();
+        fields.push(Known::ContentType, found.kind.content_type.as_bytes());
+        fields.push(Known::LastModified, &date::format(modified));
+        if sends_etag {
+            fields.push(Known::Etag, etag.as_bytes());
+        }
+        if varies {
+            fields.push(Known::Vary, b"accept-encoding");
+        }
+        if let Shape::Encoded(coding) = found.shape {
+            fields.push(Known::ContentEncoding, coding.token().as_bytes());
+        }
+        Self {
+            content: found.content.clone(),
+            size: found.identity.size,
+            shape: found.shape,
+            fields,
+            kind: Arc::clone(&found.kind),
+            sends_etag,
+            varies,
+            etag: etag.into_bytes().into(),
+            modified: modified.max(0),
+        }
+    }
+
+    /// What conditions compare with.
+    pub(super) fn validators(&self) -> Validators<'_> {
+        Validators {
+            etag: &self.etag,
+            modified: self.modified,
+        }
+    }
+
+    /// What filters want to know.
+    pub(super) fn hint(&self) -> MimeHint {
+        MimeHint {
+            compressible: self.kind.attributes.compressible,
+            highest_priority: self.kind.attributes.highest_priority,
+        }
+    }
+
+    /// True if parts of it can be asked for.
+    pub(super) fn has_ranges(&self) -> bool {
+        self.shape != Shape::Unpacked
+    }
+
+    /// All of it, with its length if that is known.
+    pub(super) fn body(&self) -> Body {
+        let body = self.content.body();
+        match self.shape {
+            Shape::Plain | Shape::Encoded(_) => body,
+            Shape::Unpacked => Body::Stream(Box::new(Gunzip::new(body))),
+        }
+    }
+
+    /// Memory it holds on to, for accounting.
+    pub(super) fn retained(&self) -> usize {
+        size_of::<Self>() + self.content.in_memory() + self.fields.retained() + self.etag.len()
+    }
+
+    /// True if it holds a descriptor.
+    pub(super) fn holds_file(&self) -> bool {
+        matches!(self.content, Content::File(..))
+    }
+}

@@ -1,0 +1,150 @@
+//! Content codings: which ones a client accepts, and what files prepared for them are called.
+
+use h2o_http::{Known, RequestHead, Version};
+
+use super::settings::SendCompressed;
+
+/// A content coding that files are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    Brotli,
+    Zstd,
+    Gzip,
+}
+
+impl Coding {
+    const ALL: [Self; 3] = [Self::Brotli, Self::Zstd, Self::Gzip];
+
+    /// The value of `content-encoding`.
+    pub(super) const fn token(self) -> &'static str {
+        match self {
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// Suffixes of prepared files in the order they are tried; `.zstd` is the deprecated spelling.
+pub(super) const VARIANTS: [(&[u8], Coding); 4] = [
+    (b".br", Coding::Brotli),
+    (b".zst", Coding::Zstd),
+    (b".gz", Coding::Gzip),
+    (b".zstd", Coding::Zstd),
+];
+
+/// The suffix of files that can be unpacked for clients without gzip.
+pub(super) const GZIP_SUFFIX: &[u8] = b".gz";
+
+/// In which forms a file may be sent in answer to one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Forms(u8);
+
+impl Forms {
+    const UNPACKED: u8 = 8;
+
+    /// Only the file as it is.
+    pub(super) const PLAIN: Self = Self(0);
+
+    /// What the settings and the request allow together. HTTP/1.0 clients see only plain files.
+    pub(super) fn of(setting: SendCompressed, request: &RequestHead) -> Self {
+        let unpacked = match setting {
+            SendCompressed::Off => return Self::PLAIN,
+            SendCompressed::On => 0,
+            SendCompressed::Gunzip => Self::UNPACKED,
+        };
+        if request.version < Version::Http11 {
+            return Self::PLAIN;
+        }
+        Self(unpacked | Self::accepted(request))
+    }
+
+    /// An element with a parameter (`gzip;q=0.8`) does not count, nor do `*` and `x-gzip` (H2O compatibility).
+    fn accepted(request: &RequestHead) -> u8 {
+        let mut bits = 0;
+        for value in request.headers.get_all(Known::AcceptEncoding) {
+            for element in value.split(|&octet| octet == b',') {
+                let element = element.trim_ascii();
+                for coding in Coding::ALL {
+                    if element.eq_ignore_ascii_case(coding.token().as_bytes()) {
+                        bits |= Self::bit(coding);
+                    }
+                }
+            }
+        }
+        bits
+    }
+
+    const fn bit(coding: Coding) -> u8 {
+        match coding {
+            Coding::Brotli => 1,
+            Coding::Zstd => 2,
+            Coding::Gzip => 4,
+        }
+    }
+
+    /// True if a file in that coding may be sent.
+    pub(super) const fn has(self, coding: Coding) -> bool {
+        self.0 & Self::bit(coding) != 0
+    }
+
+    /// True if a gzip file may be unpacked on its way.
+    pub(super) const fn may_unpack(self) -> bool {
+        self.0 & Self::UNPACKED != 0
+    }
+
+    /// As a number, for hashing.
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forms(setting: SendCompressed, version: Version, fields: &[&str]) -> Vec<&'static str> {
+        let mut request = RequestHead {
+            version,
+            ..RequestHead::default()
+        };
+        for field in fields {
+            request
+                .headers
+                .push(Known::AcceptEncoding, field.as_bytes());
+        }
+        let forms = Forms::of(setting, &request);
+        let codings = Coding::ALL.into_iter().filter(|&coding| forms.has(coding));
+        codings
+            .map(Coding::token)
+            .chain(forms.may_unpack().then_some("unpacked"))
+            .collect()
+    }
+
+    #[test]
+    fn codings_count_only_when_named_without_parameters() {
+        let cases: &[(&[&str], &[&str])] = &[
+            (&[], &[]),
+            (&["gzip"], &["gzip"]),
+            (&["gzip, deflate, br, zstd"], &["br", "zstd", "gzip"]),
+            (&["GZIP ,\tBr"], &["br", "gzip"]),
+            (&["gzip", "br"], &["br", "gzip"]),
+            (&["gzip;q=0.8, br;q=1"], &[]),
+            (&["*", "x-gzip", "gzipped", "identity", ","], &[]),
+        ];
+        for (fields, want) in cases {
+            let found = forms(SendCompressed::On, Version::Http2, fields);
+            assert_eq!(found, *want, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn settings_and_version_limit_the_forms() {
+        let on = SendCompressed::On;
+        let gunzip = SendCompressed::Gunzip;
+        assert!(forms(SendCompressed::Off, Version::Http11, &["gzip"]).is_empty());
+        assert!(forms(gunzip, Version::Http10, &["gzip"]).is_empty());
+        assert_eq!(forms(on, Version::Http11, &["gzip"]), ["gzip"]);
+        assert_eq!(forms(gunzip, Version::Http11, &["br"]), ["br", "unpacked"]);
+    }
+}

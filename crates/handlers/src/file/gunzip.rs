@@ -1,0 +1,115 @@
+//! Gzip content unpacked as it is pulled.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use flate2::{Decompress, FlushDecompress, Status};
+use h2o_exchange::{Body, BodyError, BodySource};
+
+/// Most octets taken from the file at once.
+const INPUT: usize = 16 * 1024;
+/// Most octets made at once, whatever the engine would take.
+const OUTPUT: usize = 64 * 1024;
+/// The window that every gzip file can be unpacked with (RFC 1951 §3.2.5).
+const WINDOW_BITS: u8 = 15;
+/// The first octets of a gzip member (RFC 1952 §2.3.1).
+const MAGIC: &[u8] = &[0x1f, 0x8b];
+
+/// The octets packed into a gzip file. What follows the last member is ignored, as by gzip.
+pub(super) struct Gunzip {
+    source: Box<dyn BodySource>,
+    decoder: Decompress,
+    input: Bytes,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In a member.
+    Member,
+    /// Behind a member: another one or the end follows.
+    Between,
+    Ended,
+}
+
+impl Gunzip {
+    pub(super) fn new(packed: Body) -> Self {
+        Self {
+            source: packed.into_source(),
+            decoder: Decompress::new_gzip(WINDOW_BITS),
+            input: Bytes::new(),
+            state: State::Member,
+        }
+    }
+
+    /// Makes sure that there are at least `len` octets of input; false at the end of the file.
+    fn poll_fill(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<bool, BodyError>> {
+        while self.input.len() < len {
+            match ready!(self.source.poll_next(context, INPUT)) {
+                None => return Poll::Ready(Ok(false)),
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                Some(Ok(piece)) if self.input.is_empty() => self.input = piece,
+                Some(Ok(piece)) => self.input = [&self.input[..], &piece].concat().into(),
+            }
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Unpacks into `output`, at most up to its capacity.
+    fn unpack(&mut self, output: &mut Vec<u8>) -> Result<(), BodyError> {
+        let before = self.decoder.total_in();
+        let status = self
+            .decoder
+            .decompress_vec(&self.input, output, FlushDecompress::None)
+            .map_err(|_| BodyError::Failed("the gzip file is damaged".into()))?;
+        let taken = self.decoder.total_in() - before;
+        self.input
+            .advance(usize::try_from(taken).unwrap_or(usize::MAX));
+        match status {
+            Status::StreamEnd => self.state = State::Between,
+            Status::Ok | Status::BufError => {}
+        }
+        Ok(())
+    }
+}
+
+impl BodySource for Gunzip {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let mut output = Vec::with_capacity(max.min(OUTPUT));
+        while output.is_empty() {
+            match self.state {
+                State::Member => {
+                    if !ready!(self.poll_fill(context, 1))? {
+                        // The decoder may still hold octets that had no room before.
+                        self.unpack(&mut output)?;
+                        if output.is_empty() && self.state == State::Member {
+                            let error = BodyError::Failed("the gzip file is cut short".into());
+                            return Poll::Ready(Some(Err(error)));
+                        }
+                        continue;
+                    }
+                    self.unpack(&mut output)?;
+                }
+                State::Between => {
+                    let full = ready!(self.poll_fill(context, MAGIC.len()))?;
+                    if full && self.input.starts_with(MAGIC) {
+                        self.decoder = Decompress::new_gzip(WINDOW_BITS);
+                        self.state = State::Member;
+                    } else {
+                        self.state = State::Ended;
+                    }
+                }
+                State::Ended => return Poll::Ready(None),
+            }
+        }
+        Poll::Ready(Some(Ok(output.into())))
+    }
+}

@@ -1,0 +1,141 @@
+//! `file.dir` and `file.file`.
+
+use std::sync::Arc;
+
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Exchange, Handler, Outcome, Scope};
+
+use super::cache::{ContentCache, Key};
+use super::document::Document;
+use super::encoding::Forms;
+use super::locate::{Found, Job, Located};
+use super::open::Access;
+use super::service::{Service, Target};
+use super::settings::file_name;
+use super::{listing, respond};
+
+pub(super) const DIR: Directive<Scope> = Directive {
+    name: "file.dir",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "DIRECTORY",
+    default: "none",
+    help: "Serves the files of a directory. What does not exist there is left to the next handler of the path, so \
+           several directories overlay each other. A relative name counts from the working directory.",
+    apply: |scope, command| {
+        let service = Service::directory(scope, &file_name(command.node)?);
+        scope
+            .handlers
+            .push(Box::new(FileHandler(Arc::new(service))));
+        Ok(())
+    },
+};
+
+pub(super) const FILE: Directive<Scope> = Directive {
+    name: "file.file",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "FILE",
+    default: "none",
+    help: "Serves one file for everything below the path. If it does not exist, the next handler of the path is asked.",
+    apply: |scope, command| {
+        let service = Service::file(scope, &file_name(command.node)?);
+        scope
+            .handlers
+            .push(Box::new(FileHandler(Arc::new(service))));
+        Ok(())
+    },
+};
+
+/// Answers for a `file.dir` or a `file.file`.
+struct FileHandler(Arc<Service>);
+
+impl Handler for FileHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let service = &self.0;
+        if exchange.request.path_has_nul() && matches!(service.target, Target::Directory(_)) {
+            return Outcome::Declined;
+        }
+        let forms = Forms::of(service.settings.compressed, &exchange.request);
+        let cache = exchange.worker.local::<ContentCache>();
+        let key = Key {
+            service: service.id,
+            forms,
+            path: service.distinct(exchange.request.path()),
+        };
+        if let Some(entry) = cache.get(key, &exchange.worker.clock) {
+            return respond::document(exchange, &entry.document);
+        }
+        let job = Job {
+            service: Arc::clone(service),
+            path: exchange.request.path().to_vec(),
+            forms,
+            now: exchange.worker.clock.unix(),
+            turn: exchange.worker.clock.turn(),
+        };
+        match job.run(Access::InMemory) {
+            Ok(located) => answer(exchange, &job, located),
+            Err(_) => answer_later(exchange, job),
+        }
+    }
+}
+
+/// Looks the path up on the thread pool.
+fn answer_later(exchange: &Exchange, job: Job) -> Outcome {
+    let Some(reference) = exchange.worker.reference(exchange) else {
+        debug_assert!(false, "only exchanges of the worker reach a handler");
+        return respond::internal_error(exchange);
+    };
+    Outcome::Later(Box::pin(async move {
+        let work = tokio::task::spawn_blocking(move || {
+            let located = job.run(Access::Waiting);
+            (job, located)
+        });
+        let result = work.await;
+        let mut outcome = {
+            let mut exchange = reference.borrow_mut();
+            match result {
+                Ok((job, Ok(located))) => answer(&mut exchange, &job, located),
+                Ok((_, Err(_))) | Err(_) => respond::internal_error(&exchange),
+            }
+        };
+        // A custom handler may have to wait, too.
+        while let Outcome::Later(future) = outcome {
+            outcome = future.await;
+        }
+        outcome
+    }))
+}
+
+fn answer(exchange: &mut Exchange, job: &Job, located: Located) -> Outcome {
+    match located {
+        Located::File(found) => file(exchange, job, found),
+        Located::Redirect(path) => respond::redirect(exchange, &path),
+        Located::Listing(directory) => listing::respond(exchange, directory),
+        Located::Script { number, script } => match job.service.custom(number) {
+            Some(custom) => custom.on_request(exchange, script),
+            None => respond::internal_error(exchange),
+        },
+        Located::Missing => Outcome::Declined,
+        Located::Forbidden => respond::forbidden(exchange),
+        Located::Busy => respond::busy(exchange),
+    }
+}
+
+fn file(exchange: &mut Exchange, job: &Job, found: Found) -> Outcome {
+    let document = Document::new(&job.service, &found);
+    let Some(witnesses) = found.witnesses else {
+        return respond::document(exchange, &document);
+    };
+    let key = Key {
+        service: job.service.id,
+        forms: job.forms,
+        path: job.service.distinct(&job.path),
+    };
+    let cache = exchange.worker.local::<ContentCache>();
+    let clock = &exchange.worker.clock;
+    let entry = cache.insert(key, document, witnesses, found.settled, job.turn, clock);
+    respond::document(exchange, &entry.document)
+}

@@ -1,0 +1,93 @@
+//! Whether a file is still the one it was.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+/// A file that changed more recently than this may change again without its times showing it: file systems
+/// keep time in ticks, FAT in steps of two seconds.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// What changes when a file does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    /// Length in octets.
+    pub(super) size: u64,
+    modified: (i64, u64),
+    changed: (i64, u64),
+}
+
+impl Identity {
+    #[allow(
+        clippy::useless_conversion,
+        clippy::unnecessary_fallible_conversions,
+        reason = "field types of `stat` differ between architectures"
+    )]
+    fn new(stat: &Stat) -> Self {
+        let nanoseconds = |n| u64::try_from(n).unwrap_or_default();
+        Self {
+            device: u64::from(stat.st_dev),
+            inode: u64::from(stat.st_ino),
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            modified: (i64::from(stat.st_mtime), nanoseconds(stat.st_mtime_nsec)),
+            changed: (i64::from(stat.st_ctime), nanoseconds(stat.st_ctime_nsec)),
+        }
+    }
+
+    /// The modification time, in seconds since the Unix epoch.
+    pub(super) fn modified(&self) -> i64 {
+        self.modified.0
+    }
+
+    /// True if the next change is sure to show, given that the wall clock stands at `now`.
+    pub(super) fn is_settled(&self, now: Duration) -> bool {
+        let latest = now.saturating_sub(SETTLING).as_secs();
+        i64::try_from(latest).is_ok_and(|latest| self.changed.0 < latest)
+    }
+}
+
+/// What an open descriptor refers to.
+pub(super) fn inspect(file: impl AsFd) -> Result<(FileType, Identity), Errno> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((FileType::from_raw_mode(stat.st_mode), Identity::new(&stat)))
+}
+
+/// What was found at a path, to be looked at again before the finding is relied on.
+#[derive(Debug)]
+pub(super) struct Witness {
+    path: CString,
+    /// `None`: nothing was there.
+    found: Option<Identity>,
+}
+
+impl Witness {
+    pub(super) fn present(path: CString, identity: Identity) -> Self {
+        Self {
+            path,
+            found: Some(identity),
+        }
+    }
+
+    pub(super) fn absent(path: CString) -> Self {
+        Self { path, found: None }
+    }
+
+    /// True if nothing has changed. Costs one system call.
+    pub(super) fn holds(&self) -> bool {
+        match (rustix::fs::stat(self.path()), self.found) {
+            (Ok(stat), Some(found)) => Identity::new(&stat) == found,
+            (Err(error), None) => error == Errno::NOENT,
+            (Ok(_), None) | (Err(_), Some(_)) => false,
+        }
+    }
+
+    /// The path that is looked at.
+    pub(super) fn path(&self) -> &CStr {
+        &self.path
+    }
+}

@@ -1,0 +1,127 @@
+//! Directory listings (`file.dirlisting`).
+//!
+//! The page is made piece by piece on the thread pool while it is being sent, so that a directory of any size
+//! costs a bounded amount of memory.
+
+mod directory;
+mod page;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, BodySource, Exchange, Outcome, Response};
+use h2o_http::{Known, StatusCode};
+use tokio::task::JoinHandle;
+
+use self::directory::Names;
+use super::respond::{is_read, method_not_allowed};
+
+/// Memory for names that wait for their turn, per listing.
+const NAMES_BUDGET: usize = 4 * 1024 * 1024;
+/// A piece of the page ends behind the entry that takes it to this many octets.
+const PIECE: usize = 32 * 1024;
+
+/// Answers with the names in `directory`. The fields are those that pages made on the fly have: there is neither
+/// length nor validator.
+pub(super) fn respond(exchange: &mut Exchange, directory: OwnedFd) -> Outcome {
+    if !is_read(&exchange.request.method) {
+        return method_not_allowed(exchange);
+    }
+    let writer = Writer {
+        path: exchange.request.path().to_vec(),
+        names: Names::new(directory, NAMES_BUDGET),
+        begun: false,
+    };
+    let mut headers = exchange.headers();
+    headers.push(Known::Date, &exchange.worker.clock.date());
+    headers.push(Known::ContentType, b"text/html; charset=utf-8");
+    let body = Body::Stream(Box::new(Listing {
+        state: State::Idle(writer),
+        ready: Bytes::new(),
+    }));
+    Outcome::Done(Response::new(StatusCode::OK, headers, body))
+}
+
+/// Makes the page, waiting for the disk.
+struct Writer {
+    path: Vec<u8>,
+    names: Names,
+    begun: bool,
+}
+
+impl Writer {
+    /// The next piece, and whether there is more.
+    fn write(&mut self) -> io::Result<(Vec<u8>, bool)> {
+        let mut out = Vec::with_capacity(PIECE);
+        if !self.begun {
+            self.begun = true;
+            page::head(&self.path, &mut out);
+        }
+        while out.len() < PIECE {
+            let Some(name) = self.names.next()? else {
+                page::tail(&mut out);
+                return Ok((out, false));
+            };
+            page::entry(&name, self.names.look_at(&name), &mut out);
+        }
+        Ok((out, true))
+    }
+}
+
+/// The page as a body.
+struct Listing {
+    state: State,
+    ready: Bytes,
+}
+
+enum State {
+    /// Nothing is under way.
+    Idle(Writer),
+    /// The thread pool makes a piece.
+    Writing(JoinHandle<(Writer, io::Result<(Vec<u8>, bool)>)>),
+    /// The last piece is made.
+    Ended,
+}
+
+impl Listing {
+    /// Has a piece made; false if there is none left.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
+        self.state = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Ended => return Poll::Ready(Ok(false)),
+            State::Writing(task) => State::Writing(task),
+            State::Idle(mut writer) => State::Writing(tokio::task::spawn_blocking(move || {
+                let piece = writer.write();
+                (writer, piece)
+            })),
+        };
+        let State::Writing(task) = &mut self.state else {
+            return Poll::Ready(Ok(false));
+        };
+        let result = ready!(Pin::new(task).poll(context));
+        self.state = State::Ended;
+        let (writer, piece) = result.map_err(|e| BodyError::Local(io::Error::other(e)))?;
+        let (piece, more) = piece.map_err(BodyError::Local)?;
+        self.ready = piece.into();
+        if more {
+            self.state = State::Idle(writer);
+        }
+        Poll::Ready(Ok(true))
+    }
+}
+
+impl BodySource for Listing {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.ready.is_empty() && !ready!(self.poll_piece(context))? {
+            return Poll::Ready(None);
+        }
+        let len = max.min(self.ready.len());
+        Poll::Ready(Some(Ok(self.ready.split_to(len))))
+    }
+}

@@ -1,0 +1,24 @@
+(() => {
+  const table = document.querySelector("table"), body = table.tBodies[0];
+  const value = (row, column) => {
+    const cell = row.cells[column];
+    return column ? Number(cell.dataset.v ?? -1) : cell.textContent;
+  };
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.onclick = () => {
+      const sign = head.ariaSort === "ascending" ? -1 : 1;
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.ariaSort = sign > 0 ? "ascending" : "descending";
+      const compare = column
+        ? (a, b) => value(a, column) - value(b, column)
+        : (a, b) => value(a, 0).localeCompare(value(b, 0), undefined, { numeric: true });
+      const [up, ...rows] = body.rows;
+      rows.sort((a, b) =>
+        b.classList.contains("dir") - a.classList.contains("dir") || sign * compare(a, b));
+      body.replaceChildren(up, ...rows);
+    };
+  });
+})();

@@ -1,0 +1,363 @@
+//! From a path to what answers for it: the only part that looks at the file system.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_exchange::{OpenFile, ScriptPath};
+use h2o_http::mime::{MimeEntry, MimeType};
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use super::document::{Content, Shape};
+use super::encoding::{Forms, GZIP_SUFFIX, VARIANTS};
+use super::identity::{Identity, Witness, inspect};
+use super::open::{self, Access, LOOK, READ, READ_DIRECTORY};
+use super::service::{Service, Target};
+
+/// A look-up, as a value that can go to the thread pool.
+#[derive(Clone)]
+pub(super) struct Job {
+    pub(super) service: Arc<Service>,
+    /// The normalised path of the request.
+    pub(super) path: Vec<u8>,
+    pub(super) forms: Forms,
+    /// The wall clock, since the Unix epoch, at or before the look-up.
+    pub(super) now: Duration,
+    /// The turn of the event loop in which the look-up began.
+    pub(super) turn: u64,
+}
+
+/// What was found.
+pub(super) enum Located {
+    File(Found),
+    /// The directory is at this path.
+    Redirect(Vec<u8>),
+    /// A directory without index file, to be listed.
+    Listing(OwnedFd),
+    /// A file that a handler answers for.
+    Script {
+        number: u32,
+        script: ScriptPath,
+    },
+    /// Nothing is there.
+    Missing,
+    /// Something is there that is not for the client.
+    Forbidden,
+    /// Out of descriptors.
+    Busy,
+}
+
+/// A file to be sent.
+pub(super) struct Found {
+    pub(super) kind: Arc<MimeType>,
+    pub(super) identity: Identity,
+    pub(super) content: Content,
+    pub(super) shape: Shape,
+    /// What the finding relies on; `None` if it may not outlive the request.
+    pub(super) witnesses: Option<Vec<Witness>>,
+    /// True if the next change of the file is sure to show.
+    pub(super) settled: bool,
+}
+
+/// The disk would have to be waited for.
+#[derive(Debug)]
+pub(super) struct NotInMemory;
+
+impl Job {
+    /// Looks the path up.
+    pub(super) fn run(&self, access: Access) -> Result<Located, NotInMemory> {
+        let found = match &self.service.target {
+            Target::Directory(root) => self.in_directory(root, access),
+            Target::File { path, .. } => self.single_file(path, access),
+        };
+        match found {
+            Ok(located) => Ok(located),
+            Err(Errno::AGAIN) if access == Access::InMemory => Err(NotInMemory),
+            Err(Errno::MFILE | Errno::NFILE) => Ok(Located::Busy),
+            Err(Errno::NOENT) => Ok(Located::Missing),
+            // Of a single file, a component that is no directory is no ordinary absence (H2O compatibility).
+            Err(Errno::NOTDIR) => Ok(match self.service.target {
+                Target::Directory(_) => Located::Missing,
+                Target::File { .. } => Located::Forbidden,
+            }),
+            Err(_) => Ok(Located::Forbidden),
+        }
+    }
+
+    fn single_file(&self, path: &[u8], access: Access) -> Result<Located, Errno> {
+        let mut search = Search::new(self, None, b"", access);
+        match search.open_forms(path)? {
+            Some(choice) => {
+                let rest = self.service.rest(&self.path);
+                let script = ScriptPath {
+                    name: self.path[..self.path.len() - rest.len()].to_vec(),
+                    file: path.to_vec(),
+                    path_info: (!rest.is_empty()).then(|| rest.to_vec()),
+                };
+                search.finish(choice, path, script)
+            }
+            None => Err(Errno::ISDIR),
+        }
+    }
+
+    fn in_directory(&self, root: &[u8], access: Access) -> Result<Located, Errno> {
+        let rest = self.service.rest(&self.path);
+        if rest.is_empty() && !self.path.ends_with(b"/") {
+            return Ok(Located::Redirect([&self.path, &b"/"[..]].concat()));
+        }
+        // A path with more than one slash at its start must not become an absolute one.
+        let slashes = rest.iter().take_while(|&&octet| octet == b'/').count();
+        let relative = &rest[slashes..];
+        let tree = open::configured(&c_string(root)?, LOOK | OFlags::DIRECTORY, access)?;
+        let mut search = Search::new(self, Some(tree), root, access);
+        let found = if relative.is_empty() || relative.ends_with(b"/") {
+            search.index(relative)
+        } else {
+            search.named(relative)
+        };
+        match found {
+            Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => Err(error),
+            Err(error) if self.service.has_dynamic_types() => {
+                search.script_above(relative)?.ok_or(error)
+            }
+            other => other,
+        }
+    }
+}
+
+/// A look-up under way.
+struct Search<'a> {
+    job: &'a Job,
+    access: Access,
+    /// The directory that everything is beneath, open and as text; neither for a single file.
+    tree: Option<OwnedFd>,
+    root: &'a [u8],
+    absent: Vec<CString>,
+    /// False once the outcome hangs on more than which files exist.
+    cacheable: bool,
+}
+
+/// A regular file, open, in the form in which it will be sent.
+struct Choice {
+    path: CString,
+    file: OwnedFd,
+    identity: Identity,
+    shape: Shape,
+}
+
+enum Opened {
+    File(OwnedFd, Identity),
+    Directory,
+}
+
+impl<'a> Search<'a> {
+    fn new(job: &'a Job, tree: Option<OwnedFd>, root: &'a [u8], access: Access) -> Self {
+        // Spellings of one name with more slashes are not worth a place each.
+        let cacheable = !job.path.windows(2).any(|pair| pair == b"//");
+        Self {
+            job,
+            access,
+            tree,
+            root,
+            absent: Vec::new(),
+            cacheable,
+        }
+    }
+
+    /// A path without slash at its end, relative to the root.
+    fn named(&mut self, relative: &[u8]) -> Result<Located, Errno> {
+        match self.open_forms(relative)? {
+            None => Ok(Located::Redirect([&self.job.path, &b"/"[..]].concat())),
+            Some(choice) => {
+                let script = self.script(&self.job.path, relative, relative.len());
+                self.finish(choice, relative, script)
+            }
+        }
+    }
+
+    /// A path with a slash at its end, or the root itself.
+    fn index(&mut self, directory: &[u8]) -> Result<Located, Errno> {
+        let settings = &self.job.service.settings;
+        for name in settings.index.iter() {
+            let relative = [directory, name].concat();
+            let path = [&self.job.path, &name[..]].concat();
+            match self.open_forms(&relative) {
+                Ok(None) => return Ok(Located::Redirect([&path, &b"/"[..]].concat())),
+                Ok(Some(choice)) => {
+                    let script = self.script(&path, &relative, relative.len());
+                    return self.finish(choice, &relative, script);
+                }
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !settings.listing {
+            return Err(Errno::NOENT);
+        }
+        let path = self.c_path(directory, b"")?;
+        Ok(Located::Listing(self.open(&path, READ_DIRECTORY)?))
+    }
+
+    /// The first form of the file that exists and may be sent; `None` if the name is a directory's.
+    fn open_forms(&mut self, name: &[u8]) -> Result<Option<Choice>, Errno> {
+        let forms = self.job.forms;
+        for (suffix, coding) in VARIANTS {
+            if forms.has(coding)
+                && let Some(choice) = self.open_variant(name, suffix, Shape::Encoded(coding))?
+            {
+                return Ok(Some(choice));
+            }
+        }
+        let path = self.c_path(name, b"")?;
+        match self.inspect(&path) {
+            Ok(Opened::Directory) => Ok(None),
+            Ok(Opened::File(file, identity)) => Ok(Some(Choice {
+                path,
+                file,
+                identity,
+                shape: Shape::Plain,
+            })),
+            Err(Errno::NOENT) if forms.may_unpack() => {
+                self.absent.push(path);
+                let choice = self.open_variant(name, GZIP_SUFFIX, Shape::Unpacked)?;
+                choice.map(Some).ok_or(Errno::NOENT)
+            }
+            Err(error) => {
+                if error == Errno::NOENT {
+                    self.absent.push(path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The file prepared for a coding, if there is one. Whatever else is in its place is passed over.
+    fn open_variant(
+        &mut self,
+        name: &[u8],
+        suffix: &[u8],
+        shape: Shape,
+    ) -> Result<Option<Choice>, Errno> {
+        let path = self.c_path(name, suffix)?;
+        match self.inspect(&path) {
+            Ok(Opened::File(file, identity)) => Ok(Some(Choice {
+                path,
+                file,
+                identity,
+                shape,
+            })),
+            Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => Err(error),
+            Err(Errno::NOENT) => {
+                self.absent.push(path);
+                Ok(None)
+            }
+            Ok(Opened::Directory) | Err(_) => {
+                self.cacheable = false;
+                Ok(None)
+            }
+        }
+    }
+
+    fn inspect(&self, path: &CStr) -> Result<Opened, Errno> {
+        let file = self.open(path, READ)?;
+        let (kind, identity) = inspect(&file)?;
+        match kind {
+            FileType::RegularFile => Ok(Opened::File(file, identity)),
+            FileType::Directory => Ok(Opened::Directory),
+            // FIFOs, sockets and devices are not content.
+            _ => Err(Errno::ACCESS),
+        }
+    }
+
+    fn open(&self, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let Some(tree) = &self.tree else {
+            return open::configured(path, flags, self.access);
+        };
+        let relative = &path.to_bytes_with_nul()[self.root.len()..];
+        let relative = CStr::from_bytes_with_nul(relative).map_err(|_| Errno::INVAL)?;
+        let relative = if relative.is_empty() { c"." } else { relative };
+        open::beneath(tree.as_fd(), relative, flags, self.access)
+    }
+
+    /// The whole path of a name relative to the root.
+    fn c_path(&self, relative: &[u8], suffix: &[u8]) -> Result<CString, Errno> {
+        c_string(&[self.root, relative, suffix].concat())
+    }
+
+    /// What a handler is told about the first `len` octets of `relative`, which is what `path` ends with.
+    fn script(&self, path: &[u8], relative: &[u8], len: usize) -> ScriptPath {
+        let name = path.len() - relative.len() + len;
+        ScriptPath {
+            name: path[..name].to_vec(),
+            file: [self.root, &relative[..len]].concat(),
+            path_info: (len < relative.len()).then(|| path[name..].to_vec()),
+        }
+    }
+
+    /// The first component of `relative` that is not a directory, if a handler answers for it.
+    fn script_above(&self, relative: &[u8]) -> Result<Option<Located>, Errno> {
+        let ends = memchr::memchr_iter(b'/', relative).chain([relative.len()]);
+        for end in ends {
+            let part = &relative[..end];
+            if part.is_empty() || part.ends_with(b"/") {
+                continue;
+            }
+            let opened = self.open(&self.c_path(part, b"")?, LOOK);
+            let kind = match opened.and_then(inspect) {
+                Ok((kind, _)) => kind,
+                Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => return Err(error),
+                Err(_) => return Ok(None),
+            };
+            if kind == FileType::Directory {
+                continue;
+            }
+            return Ok(match self.job.service.kind_of(part) {
+                MimeEntry::Dynamic(number) if kind == FileType::RegularFile => {
+                    Some(Located::Script {
+                        number: *number,
+                        script: self.script(&self.job.path, relative, end),
+                    })
+                }
+                MimeEntry::Dynamic(_) | MimeEntry::Type(_) => None,
+            });
+        }
+        Ok(None)
+    }
+
+    fn finish(
+        &mut self,
+        choice: Choice,
+        name: &[u8],
+        script: ScriptPath,
+    ) -> Result<Located, Errno> {
+        let kind = match self.job.service.kind_of(name) {
+            MimeEntry::Type(kind) => Arc::clone(kind),
+            MimeEntry::Dynamic(number) => {
+                let number = *number;
+                return Ok(Located::Script { number, script });
+            }
+        };
+        let file = OpenFile::new(choice.file);
+        let (content, identity) = Content::load(file, choice.identity, self.access)?;
+        let settled = identity.is_settled(self.job.now);
+        let witnesses = self.cacheable.then(|| {
+            let absent = self.absent.drain(..).map(Witness::absent);
+            let present = Witness::present(choice.path, identity);
+            absent.chain([present]).collect()
+        });
+        Ok(Located::File(Found {
+            kind,
+            identity,
+            content,
+            shape: choice.shape,
+            witnesses,
+            settled,
+        }))
+    }
+}
+
+fn c_string(path: &[u8]) -> Result<CString, Errno> {
+    CString::new(path).map_err(|_| Errno::NOENT)
+}

@@ -1,0 +1,184 @@
+//! The answers of the file handler.
+
+use h2o_exchange::{Body, Exchange, Outcome, Reroute, RerouteKind, Response};
+use h2o_http::{Headers, Known, Method, StatusCode, escape};
+
+use super::conditional;
+use super::document::Document;
+use super::multipart::{Multipart, content_range};
+use super::range::{ByteRange, Selection, select};
+
+/// A file, or the part of it that the request asks for, or the news that it has not changed.
+pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome {
+    if !is_read(&exchange.request.method) {
+        return method_not_allowed(exchange);
+    }
+    let request = &exchange.request.headers;
+    if conditional::is_not_modified(request, document.validators()) {
+        return not_modified(exchange, document);
+    }
+    if let Some(range) = request.get(Known::Range)
+        && document.has_ranges()
+        && conditional::range_holds(request, document.validators())
+    {
+        match select(range, document.size) {
+            Selection::Whole => {}
+            Selection::Nothing => return range_not_satisfiable(exchange, document),
+            Selection::One(range) => return one_range(exchange, document, range),
+            Selection::Several(ranges) => return several_ranges(exchange, document, &ranges),
+        }
+    }
+    let mut headers = begin(exchange, document);
+    headers.extend_from(&document.fields);
+    if document.has_ranges() {
+        headers.push(Known::AcceptRanges, b"bytes");
+    }
+    Outcome::Done(Response::new(StatusCode::OK, headers, document.body()))
+}
+
+/// True for the methods that static content has.
+pub(super) fn is_read(method: &Method) -> bool {
+    matches!(method, Method::Get | Method::Head)
+}
+
+/// Starts the fields of a response made of a document.
+fn begin(exchange: &mut Exchange, document: &Document) -> Headers {
+    exchange.mime = Some(document.hint());
+    let mut headers = exchange.headers();
+    headers.push(Known::Date, &exchange.worker.clock.date());
+    headers
+}
+
+fn not_modified(exchange: &mut Exchange, document: &Document) -> Outcome {
+    let mut headers = begin(exchange, document);
+    if document.sends_etag {
+        headers.push(Known::Etag, document.validators().etag);
+    }
+    if document.varies {
+        headers.push(Known::Vary, b"accept-encoding");
+    }
+    let mut response = Response::new(StatusCode::NOT_MODIFIED, headers, Body::Empty);
+    response.length = None;
+    Outcome::Done(response)
+}
+
+fn one_range(exchange: &mut Exchange, document: &Document, range: ByteRange) -> Outcome {
+    let mut headers = begin(exchange, document);
+    headers.extend_from(&document.fields);
+    let value = content_range(range, document.size);
+    headers.push(Known::ContentRange, value.as_bytes());
+    let body = document.content.part(range);
+    Outcome::Done(Response::new(StatusCode::PARTIAL_CONTENT, headers, body))
+}
+
+fn several_ranges(exchange: &mut Exchange, document: &Document, ranges: &[ByteRange]) -> Outcome {
+    let multipart = Multipart::new(document, ranges);
+    let mut headers = begin(exchange, document);
+    headers.extend_from(&document.fields);
+    headers.replace(Known::ContentType, multipart.content_type().as_bytes());
+    let length = multipart.len();
+    let body = Body::Stream(Box::new(multipart));
+    let mut response = Response::new(StatusCode::PARTIAL_CONTENT, headers, body);
+    response.length = Some(length);
+    Outcome::Done(response)
+}
+
+fn range_not_satisfiable(exchange: &Exchange, document: &Document) -> Outcome {
+    let mut response = error(
+        exchange,
+        StatusCode::RANGE_NOT_SATISFIABLE,
+        "Request Range Not Satisfiable",
+        "requested range not satisfiable",
+    );
+    let value = format!("bytes */{}", document.size);
+    response.headers.push(Known::ContentRange, value.as_bytes());
+    Outcome::Done(response)
+}
+
+/// For methods that static content does not have.
+pub(super) fn method_not_allowed(exchange: &Exchange) -> Outcome {
+    let mut response = error(
+        exchange,
+        StatusCode::METHOD_NOT_ALLOWED,
+        "Method Not Allowed",
+        "method not allowed",
+    );
+    response.headers.push(Known::Allow, b"GET, HEAD");
+    Outcome::Done(response)
+}
+
+/// For what exists but is not for the client.
+pub(super) fn forbidden(exchange: &Exchange) -> Outcome {
+    Outcome::Done(error(
+        exchange,
+        StatusCode::FORBIDDEN,
+        "Access Forbidden",
+        "access forbidden",
+    ))
+}
+
+/// For want of descriptors.
+pub(super) fn busy(exchange: &Exchange) -> Outcome {
+    Outcome::Done(error(
+        exchange,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "Service Unavailable",
+        "please try again later",
+    ))
+}
+
+/// For what cannot happen unless this code is wrong.
+pub(super) fn internal_error(exchange: &Exchange) -> Outcome {
+    Outcome::Done(error(
+        exchange,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "Internal Server Error",
+        "internal server error",
+    ))
+}
+
+fn error(
+    exchange: &Exchange,
+    status: StatusCode,
+    reason: &'static str,
+    text: &'static str,
+) -> Response {
+    exchange.worker.counters.count_status(status);
+    let mut response = Response::error(status, reason, text);
+    response
+        .headers
+        .push(Known::Date, &exchange.worker.clock.date());
+    response
+}
+
+/// The directory is at `path`, a normalised one. Clients are told so; a delegated request goes there by itself.
+pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
+    // `//name/` would lead a client to a host of that name (RFC 3986 §4.2).
+    let slashes = path.iter().take_while(|&&octet| octet == b'/').count();
+    let mut url = Vec::with_capacity(path.len() + exchange.request.query().len());
+    escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);
+    url.extend_from_slice(exchange.request.query());
+    if exchange.delegated {
+        return Outcome::Reroute(Reroute {
+            kind: RerouteKind::Delegation,
+            method: match &exchange.request.method {
+                Method::Post => Method::Get,
+                other => other.clone(),
+            },
+            url,
+            keep_body: true,
+            without_fields: false,
+            restore: None,
+            unresolved: || {
+                let status = StatusCode::BAD_GATEWAY;
+                Response::error(status, "Gateway Error", "internal error")
+            },
+        });
+    }
+    let status = StatusCode::MOVED_PERMANENTLY;
+    let mut response = Response::redirect(status, "Moved Permanently", &url);
+    response
+        .headers
+        .push(Known::Date, &exchange.worker.clock.date());
+    Outcome::Done(response)
+}

@@ -1,0 +1,96 @@
+//! What one `file.dir` or `file.file` serves, and how.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use h2o_exchange::Scope;
+use h2o_http::mime::{MimeEntry, MimeMap};
+
+use super::custom::CustomHandler;
+use super::settings::FileSettings;
+
+/// One `file.dir` or `file.file` with the final settings of its path.
+pub(super) struct Service {
+    /// Tells apart what services keep in the cache of a worker.
+    pub(super) id: u64,
+    pub(super) target: Target,
+    pub(super) settings: Arc<FileSettings>,
+    mime: Arc<MimeMap>,
+    /// Length of the key of the path it is attached to.
+    key_len: usize,
+}
+
+/// Where files come from.
+pub(super) enum Target {
+    /// `file.dir`: the directory, with a slash at its end.
+    Directory(Box<[u8]>),
+    /// `file.file`: always this file.
+    File {
+        path: Box<[u8]>,
+        /// By the name as configured.
+        kind: MimeEntry,
+    },
+}
+
+impl Service {
+    /// A service for all of a directory.
+    pub(super) fn directory(scope: &Scope, directory: &[u8]) -> Self {
+        let mut root = directory.to_vec();
+        if !root.ends_with(b"/") {
+            root.push(b'/');
+        }
+        Self::new(scope, |_| Target::Directory(root.into()))
+    }
+
+    /// A service for a single file.
+    pub(super) fn file(scope: &Scope, path: &[u8]) -> Self {
+        Self::new(scope, |mime| Target::File {
+            path: path.into(),
+            kind: mime.of_file(path).clone(),
+        })
+    }
+
+    fn new(scope: &Scope, target: impl FnOnce(&MimeMap) -> Target) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mime = scope.settings.get::<MimeMap>();
+        Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            target: target(&mime),
+            settings: scope.settings.get(),
+            mime,
+            key_len: scope.path.as_deref().map_or(0, str::len),
+        }
+    }
+
+    /// The part of a normalised path that decides about the answer: what the cache goes by.
+    pub(super) fn distinct<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        match &self.target {
+            Target::Directory(_) => path,
+            Target::File { .. } => b"",
+        }
+    }
+
+    /// The part of a normalised path behind the configured key.
+    pub(super) fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        path.get(self.key_len..).unwrap_or_default()
+    }
+
+    /// What a file is, by its name.
+    pub(super) fn kind_of(&self, name: &[u8]) -> &MimeEntry {
+        match &self.target {
+            Target::Directory(_) => self.mime.of_file(name),
+            Target::File { kind, .. } => kind,
+        }
+    }
+
+    /// True if part of a path may be a file that a handler answers for.
+    pub(super) fn has_dynamic_types(&self) -> bool {
+        self.mime.has_dynamic()
+    }
+
+    /// The handler behind a dynamic entry of the MIME map.
+    pub(super) fn custom(&self, number: u32) -> Option<Arc<CustomHandler>> {
+        let custom = self.settings.custom.get(number as usize)?;
+        Some(Arc::clone(custom))
+    }
+}

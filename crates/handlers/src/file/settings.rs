@@ -1,0 +1,164 @@
+//! What can be set for static files, apart from MIME types.
+
+use std::sync::Arc;
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::Scope;
+
+use super::custom::CustomHandler;
+
+/// Settings of one level, inherited by those inside.
+#[derive(Clone)]
+pub(super) struct FileSettings {
+    /// Names of index files, in the order they are tried.
+    pub(super) index: Arc<[Box<[u8]>]>,
+    /// Whether directories without index file are listed.
+    pub(super) listing: bool,
+    /// Whether `etag` is sent.
+    pub(super) etag: bool,
+    /// Whether compressed forms are looked for.
+    pub(super) compressed: SendCompressed,
+    /// What the dynamic entries of the MIME map number.
+    pub(super) custom: Vec<Arc<CustomHandler>>,
+}
+
+impl Default for FileSettings {
+    fn default() -> Self {
+        let index = ["index.html", "index.htm", "index.txt"];
+        Self {
+            index: index.iter().map(|name| name.as_bytes().into()).collect(),
+            listing: false,
+            etag: true,
+            compressed: SendCompressed::Off,
+            custom: Vec::new(),
+        }
+    }
+}
+
+/// `file.send-compressed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendCompressed {
+    /// Exactly the named file.
+    Off,
+    /// A compressed form that the client accepts, before the file itself.
+    On,
+    /// Also a gzip file unpacked on its way, when there is nothing else.
+    Gunzip,
+}
+
+pub(super) const INDEX: Directive<Scope> = Directive {
+    name: "file.index",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SEQUENCE,
+    value: "[NAME, ...]",
+    default: "[index.html, index.htm, index.txt]",
+    help: "Names of the files that answer for a directory, in the order they are tried. An empty sequence means that \
+           there are none.",
+    apply: |scope, command| {
+        let names = command.node.sequence()?.iter().map(|node| {
+            let name = node
+                .as_str()
+                .ok_or_else(|| command.error("argument must be a sequence of scalars"))?;
+            if name.is_empty() {
+                return Err(node.error("an index file must have a name"));
+            }
+            file_name(node)
+        });
+        scope.edit::<FileSettings>().index = names.collect::<Result<_, _>>()?;
+        Ok(())
+    },
+};
+
+pub(super) const DIRLISTING: Directive<Scope> = Directive {
+    name: "file.dirlisting",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF",
+    default: "OFF",
+    help: "Whether a directory without index file is answered with a list of its files, hidden ones included.",
+    apply: |scope, command| {
+        scope.edit::<FileSettings>().listing = command.node.on_off()?;
+        Ok(())
+    },
+};
+
+pub(super) const ETAG: Directive<Scope> = Directive {
+    name: "file.etag",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF",
+    default: "ON",
+    help: "Whether `etag`, made of modification time and size, is sent with files. Conditional requests that carry one \
+           are answered either way.",
+    apply: |scope, command| {
+        scope.edit::<FileSettings>().etag = command.node.on_off()?;
+        Ok(())
+    },
+};
+
+pub(super) const SEND_COMPRESSED: Directive<Scope> = Directive {
+    name: "file.send-compressed",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF|gunzip",
+    default: "OFF",
+    help: "Whether `FILE.br`, `FILE.zst` or `FILE.gz` is sent in place of `FILE` to clients that accept its coding. With \
+           `gunzip`, a file that exists only as `FILE.gz` is unpacked for clients that accept none.",
+    apply: send_compressed,
+};
+
+pub(super) const SEND_GZIP: Directive<Scope> = Directive {
+    name: "file.send-gzip",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF|gunzip",
+    default: "OFF",
+    help: "Another name of `file.send-compressed`.",
+    apply: send_compressed,
+};
+
+fn send_compressed(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    scope.edit::<FileSettings>().compressed = match command.node.one_of(&["OFF", "ON", "gunzip"])? {
+        0 => SendCompressed::Off,
+        1 => SendCompressed::On,
+        _ => SendCompressed::Gunzip,
+    };
+    Ok(())
+}
+
+pub(super) const IO_URING: Directive<Scope> = Directive {
+    name: "file.io_uring",
+    levels: Levels::ALL_BUT_EXTENSION,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF",
+    default: "OFF",
+    help: "Accepted and without effect: whatever is not in memory is read by a thread pool, so that the disk never \
+           stops a worker.",
+    apply: |scope, command| {
+        if command.node.on_off()? {
+            let pos = &command.node.pos;
+            scope.warnings.push(format!(
+                "[{}:{}] in command file.io_uring, io_uring is not used: files that are not in memory are read by a \
+                 thread pool",
+                pos.file(),
+                pos.line()
+            ));
+        }
+        Ok(())
+    },
+};
+
+/// The text of a node that names a file.
+pub(super) fn file_name(node: &Node) -> Result<Box<[u8]>, Error> {
+    let name = node.scalar()?;
+    if name.contains('\0') {
+        return Err(node.error("a file name cannot contain NUL"));
+    }
+    Ok(name.as_bytes().into())
+}
