@@ -1,0 +1,93 @@
+//! The names of the `events` module, all of which are shown, also those that nothing counts yet: monitoring expects them.
+
+/// Groups of counters: what their names begin with, and the rest of each name (H2O compatibility: names and order).
+pub(super) const EVENTS: &[(&str, &str)] = &[
+    (
+        "status-errors.",
+        "400 401 403 404 405 416 417 421 500 502 503",
+    ),
+    ("http1-errors.", "request-timeout request-io-timeout"),
+    (
+        "http2-errors.",
+        "protocol internal flow-control settings-timeout stream-closed frame-size refused-stream cancel compression \
+         connect enhance-your-calm inadequate-security",
+    ),
+    (
+        "http2.",
+        "read-closed write-closed idle-timeout streaming-requests",
+    ),
+    ("http3.", "packet-forwarded forwarded-packet-received"),
+    ("connections.", "idle-closed idle active shutdown"),
+    (
+        "quic.",
+        "packet-received packet-processed num-sentmap-packets-largest",
+    ),
+    (
+        "quic.num-packets.",
+        "received decryption-failed sent lost lost-time-threshold ack-received late-acked initial-received \
+         zero-rtt-received handshake-received initial-sent zero-rtt-sent handshake-sent received-out-of-order \
+         received-ecn-ect0 received-ecn-ect1 received-ecn-ce acked-ecn-ect0 acked-ecn-ect1 acked-ecn-ce \
+         sent-promoted-paths ack-received-promoted-paths max-delayed delayed-used",
+    ),
+    (
+        "quic.num-bytes.",
+        "received sent lost ack-received stream-data-sent stream-data-resent",
+    ),
+    ("quic.num-frames-received.", FRAMES),
+    ("quic.num-frames-sent.", FRAMES),
+    (
+        "quic.num-paths.",
+        "created validated validation-failed migration-elicited promoted closed-no-dcid ecn-validated ecn-failed",
+    ),
+    (
+        "quic.",
+        "num-ptos num-handshake-timeouts num-initial-handshake-exceeded num-jumpstart-applicable num-rapid-start \
+         num-paced num-respected-app-limited",
+    ),
+    ("ssl.", "errors"),
+    ("memory.", "mmap_errors"),
+    ("h2olog.", "lost"),
+    // Ours.
+    ("", "panics"),
+];
+
+const FRAMES: &str = "padding ping ack reset_stream stop_sending crypto new_token stream max_data max_stream_data \
+    max_streams_bidi max_streams_uni data_blocked stream_data_blocked streams_blocked new_connection_id \
+    retire_connection_id path_challenge path_response transport_close application_close handshake_done datagram \
+    ack_frequency immediate_ack";
+
+/// The `ssl` module.
+pub(super) const SSL: &[(&str, &str)] = &[
+    ("ssl.alpn.", "h1 h2"),
+    ("ssl.handshake.", "full resume"),
+    ("ssl.handshake.accumulated-time.", "full resume"),
+];
+
+/// The names of `groups`, in full.
+pub(super) fn names(
+    groups: &'static [(&'static str, &'static str)],
+) -> impl Iterator<Item = String> {
+    groups.iter().flat_map(|(prefix, names)| {
+        names
+            .split_ascii_whitespace()
+            .map(move |name| format!("{prefix}{name}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use h2o_exchange::Counter;
+
+    #[test]
+    fn every_counter_is_shown_once() {
+        let shown: Vec<_> = names(EVENTS).chain(names(SSL)).collect();
+        for counter in Counter::ALL {
+            if *counter == Counter::Sessions {
+                continue; // in `main`
+            }
+            let count = shown.iter().filter(|name| *name == counter.name()).count();
+            assert_eq!(count, 1, "{}", counter.name());
+        }
+    }
+}

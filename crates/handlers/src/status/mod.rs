@@ -1,0 +1,88 @@
+//! The status page, and the report as JSON that it and monitoring tools read.
+
+mod events;
+mod page;
+mod report;
+mod requests;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Body, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::{Headers, Known, StatusCode};
+use tokio::time::{Instant, timeout_at};
+
+use report::{Module, Report};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "status",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF",
+    default: "OFF",
+    help: "Shows what the server is doing: a page for people at the path, `json` below it for programs. \
+           `json?show=main,events` limits the report to some of its modules: main, requests, events, ssl, durations, \
+           memory.",
+    apply: |scope, command| {
+        if command.node.on_off()? {
+            scope.handlers.push(Box::new(Status));
+        }
+        Ok(())
+    },
+}];
+
+/// How long a worker may take to list its requests; later ones are left out.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+struct Status;
+
+impl Handler for Status {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let route = exchange.site.path(exchange.route);
+        let rest = route.rest(exchange.request.path());
+        match rest.strip_prefix(b"/").unwrap_or(rest) {
+            b"" => Outcome::Done(page::respond(exchange)),
+            b"json" => json(exchange),
+            _ => Outcome::Declined,
+        }
+    }
+}
+
+fn json(exchange: &mut Exchange) -> Outcome {
+    let headers = exchange.headers();
+    let modules = Module::asked_for(exchange.request.query());
+    let mut report = Report::default();
+    let mut others = Vec::new();
+    for module in modules {
+        if module == Module::Requests {
+            report.add_requests(requests::of_worker(&exchange.worker, Some(exchange)));
+            others = requests::ask_others(&exchange.worker);
+        } else {
+            report.add(module, &exchange.worker);
+        }
+    }
+    if others.is_empty() {
+        return Outcome::Done(respond(headers, report));
+    }
+    Outcome::Later(Box::pin(async move {
+        let deadline = Instant::now() + ANSWER_TIME;
+        for answer in others {
+            if let Ok(Ok(requests)) = timeout_at(deadline, answer).await {
+                report.add_requests(requests);
+            }
+        }
+        Outcome::Done(respond(headers, report))
+    }))
+}
+
+fn respond(mut headers: Headers, report: Report) -> Response {
+    headers.push(Known::ContentType, b"text/plain; charset=utf-8");
+    headers.push(Known::CacheControl, b"no-cache, no-store");
+    let body = Body::Bytes(Bytes::from(report.into_json()));
+    Response::new(StatusCode::OK, headers, body)
+}

@@ -1,0 +1,241 @@
+//! The report: modules in a fixed order, every member on a line of its own.
+
+use std::fmt::Display;
+
+use h2o_exchange::{Counter, Worker};
+
+use super::events::{EVENTS, SSL, names};
+use crate::access_log::{Escape, LocalTime};
+use crate::{SERVER_VERSION, TLS_LIBRARY};
+
+/// A part of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Module {
+    Main,
+    Requests,
+    Events,
+    Ssl,
+    Durations,
+    Memory,
+}
+
+impl Module {
+    /// In the order of the report.
+    const ALL: [Self; 6] = [
+        Self::Main,
+        Self::Requests,
+        Self::Events,
+        Self::Ssl,
+        Self::Durations,
+        Self::Memory,
+    ];
+
+    /// The modules that a query asks for: all, unless it begins with `show=`. Then everything behind that is a list
+    /// (H2O compatibility: further parameters belong to the last name). Unknown names are nothing.
+    pub(super) fn asked_for(query: &[u8]) -> Vec<Self> {
+        let Some(list) = query.strip_prefix(b"?show=") else {
+            return Self::ALL.to_vec();
+        };
+        let asked = |module: &Self| {
+            list.split(|&octet| octet == b',')
+                .any(|name| module.is_called(name))
+        };
+        Self::ALL.into_iter().filter(asked).collect()
+    }
+
+    fn is_called(self, name: &[u8]) -> bool {
+        match self {
+            Self::Main => name == b"main",
+            Self::Requests => name == b"requests",
+            // H2O's manual calls it `errors`.
+            Self::Events => name == b"events" || name == b"errors",
+            Self::Ssl => name == b"ssl",
+            Self::Durations => name == b"durations",
+            Self::Memory => name == b"memory",
+        }
+    }
+}
+
+/// What percentiles of durations would be shown of; nothing collects them.
+const DURATIONS: [&str; 7] = [
+    "connect-time",
+    "header-time",
+    "body-time",
+    "request-total-time",
+    "process-time",
+    "response-time",
+    "duration",
+];
+
+/// Pools that H2O has and we have not; shown as empty because monitoring expects them.
+const POOLS: [&str; 7] = [
+    "memory.mem_pool.chunks",
+    "memory.mem_pool.low_watermark",
+    "memory.socket.ssl.chunks",
+    "memory.socket.ssl.low_watermark",
+    "memory.socket.zerocopy.chunks",
+    "memory.socket.zerocopy.low_watermark",
+    "memory.socket.zerocopy.inflight",
+];
+
+/// A report in the making.
+#[derive(Default)]
+pub(super) struct Report {
+    before: Vec<u8>,
+    requests: Option<Vec<u8>>,
+    after: Vec<u8>,
+}
+
+impl Report {
+    /// Adds a module other than `requests`; modules are added in their order.
+    pub(super) fn add(&mut self, module: Module, worker: &Worker) {
+        let out = if self.requests.is_some() {
+            &mut self.after
+        } else {
+            &mut self.before
+        };
+        let mut members = Members { out };
+        match module {
+            Module::Main => main(&mut members, worker),
+            Module::Requests => {}
+            Module::Events => events(&mut members, worker),
+            Module::Ssl => {
+                for name in names(SSL) {
+                    members.raw(&name, total(worker, &name));
+                }
+            }
+            Module::Durations => durations(&mut members),
+            Module::Memory => memory(&mut members),
+        }
+    }
+
+    /// Adds requests to the module `requests`: JSON objects separated by `,`.
+    pub(super) fn add_requests(&mut self, list: Vec<u8>) {
+        let requests = self.requests.get_or_insert_default();
+        if !requests.is_empty() && !list.is_empty() {
+            requests.push(b',');
+        }
+        requests.extend_from_slice(&list);
+    }
+
+    /// The whole report.
+    pub(super) fn into_json(self) -> Vec<u8> {
+        let requests = self.requests.map(|list| {
+            let mut member = b" \"requests\": [".to_vec();
+            member.extend_from_slice(&list);
+            member.extend_from_slice(b"\n ]");
+            member
+        });
+        let parts = [self.before, requests.unwrap_or_default(), self.after];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let mut json = b"{\n".to_vec();
+        json.extend_from_slice(&parts.join(&b",\n"[..]));
+        json.extend_from_slice(b"\n}\n");
+        json
+    }
+}
+
+/// The members of an object, one per line.
+struct Members<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl Members<'_> {
+    fn raw(&mut self, name: &str, value: impl Display) {
+        self.name(name);
+        self.out.extend_from_slice(value.to_string().as_bytes());
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.out.push(b'"');
+        Escape::Json.write(value.as_bytes(), self.out);
+        self.out.push(b'"');
+    }
+
+    fn name(&mut self, name: &str) {
+        if !self.out.is_empty() {
+            self.out.extend_from_slice(b",\n");
+        }
+        self.out
+            .extend_from_slice(format!(" \"{name}\": ").as_bytes());
+    }
+}
+
+fn main(members: &mut Members<'_>, worker: &Worker) {
+    let time = worker.local::<LocalTime>();
+    let now = worker.clock.unix();
+    let shared = &worker.shared;
+    members.text("server-version", SERVER_VERSION);
+    members.text("openssl-version", TLS_LIBRARY);
+    members.text("current-time", &time.common(now));
+    members.text("restart-time", &time.common(shared.started));
+    members.raw(
+        "uptime",
+        now.as_secs().saturating_sub(shared.started.as_secs()),
+    );
+    match shared.generation {
+        Some(generation) => members.raw("generation", generation),
+        None => members.raw("generation", "null"),
+    }
+    members.raw("connections", shared.connections());
+    members.raw("max-connections", shared.max_connections);
+    members.raw("soft-connection-limit", shared.soft_connection_limit);
+    members.raw(
+        "soft-connection-limit.min-age",
+        shared.soft_connection_min_age.as_secs(),
+    );
+    members.raw("listeners", shared.listeners);
+    members.raw("worker-threads", shared.workers.get().map_or(1, Vec::len));
+    members.raw("num-sessions", total(worker, Counter::Sessions.name()));
+}
+
+fn events(members: &mut Members<'_>, worker: &Worker) {
+    for name in names(EVENTS) {
+        let value = match name.as_str() {
+            // Connections are not told apart by what they wait for.
+            "connections.active" => worker.shared.connections() as u64,
+            name => total(worker, name),
+        };
+        members.raw(&name, value);
+    }
+}
+
+fn durations(members: &mut Members<'_>) {
+    for name in DURATIONS {
+        for percentile in [0, 25, 50, 75, 99] {
+            members.raw(&format!("{name}-{percentile}"), 0);
+        }
+    }
+    members.raw("evloop-latency-nanosec", "[]");
+}
+
+fn memory(members: &mut Members<'_>) {
+    for name in POOLS {
+        members.raw(name, 0);
+    }
+    if let Some(octets) = resident() {
+        members.raw("memory.resident-bytes", octets);
+    }
+}
+
+/// Octets of memory the process occupies (proc_pid_statm(5): the second number, in pages). No disk is involved.
+fn resident() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size())
+}
+
+/// The sum of a counter over all workers; 0 if nothing counts it.
+fn total(worker: &Worker, name: &str) -> u64 {
+    let Some(&counter) = Counter::ALL.iter().find(|counter| counter.name() == name) else {
+        return 0;
+    };
+    match worker.shared.workers.get() {
+        Some(workers) => workers
+            .iter()
+            .map(|worker| worker.counters.get(counter))
+            .sum(),
+        None => worker.counters.get(counter),
+    }
+}

@@ -1,0 +1,77 @@
+//! The requests in flight, over all workers.
+
+use std::rc::Rc;
+use std::sync::LazyLock;
+
+use h2o_exchange::{Exchange, Worker};
+use tokio::sync::oneshot;
+
+use crate::access_log::{Escape, Format, LocalTime};
+
+/// A request, in the language of access logs. Strings or null (H2O compatibility); `host` is the client.
+static FORMAT: LazyLock<Format> = LazyLock::new(|| {
+    let text = concat!(
+        r#"{"host":"%h","user":"%u","at":"%{%Y%m%dT%H%M%S}t.%{usec_frac}t%{%z}t","#,
+        r#""method":"%m","path":"%U","query":"%q","protocol":"%H","#,
+        r#""referer":"%{Referer}i","user-agent":"%{User-agent}i","#,
+        r#""connect-time":"%{connect-time}x","#,
+        r#""request-header-time":"%{request-header-time}x","#,
+        r#""request-body-time":"%{request-body-time}x","#,
+        r#""request-total-time":"%{request-total-time}x","#,
+        r#""process-time":"%{process-time}x","#,
+        r#""response-time":"%{response-time}x","#,
+        r#""connection-id":"%{connection-id}x","#,
+        r#""ssl.protocol-version":"%{ssl.protocol-version}x","#,
+        r#""ssl.session-reused":"%{ssl.session-reused}x","#,
+        r#""ssl.cipher":"%{ssl.cipher}x","ssl.cipher-bits":"%{ssl.cipher-bits}x","#,
+        r#""ssl.session-ticket":"%{ssl.session-ticket}x","#,
+        r#""ssl.server-name":"%{ssl.server-name}x","#,
+        r#""http1.request-index":"%{http1.request-index}x","#,
+        r#""http2.stream-id":"%{http2.stream-id}x","#,
+        r#""http2.priority.received.exclusive":"%{http2.priority.received.exclusive}x","#,
+        r#""http2.priority.received.parent":"%{http2.priority.received.parent}x","#,
+        r#""http2.priority.received.weight":"%{http2.priority.received.weight}x","#,
+        r#""http2.priority.actual.parent":"%{http2.priority.actual.parent}x","#,
+        r#""http2.priority.actual.weight":"%{http2.priority.actual.weight}x","#,
+        r#""authority":"%V"}"#,
+    );
+    Format::compile(text, Escape::Json).expect("the format above is one")
+});
+
+/// The requests of a worker, separated by `,`. `asking` is the one that wants to know, which its worker is busy with.
+pub(super) fn of_worker(worker: &Worker, asking: Option<&Exchange>) -> Vec<u8> {
+    let time = worker.local::<LocalTime>();
+    let mut out = Vec::new();
+    let mut list = |exchange: &Exchange| {
+        out.extend_from_slice(if out.is_empty() { b"\n  " } else { b",\n  " });
+        FORMAT.render(exchange, &time, &mut out);
+    };
+    if let Some(exchange) = asking {
+        list(exchange);
+    }
+    worker.each_live(|exchange| {
+        if !asking.is_some_and(|asking| std::ptr::eq(asking, exchange)) {
+            list(exchange);
+        }
+    });
+    out
+}
+
+/// Asks the other workers for their requests.
+pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>> {
+    let workers = worker.shared.workers.get().map_or(&[][..], Vec::as_slice);
+    let others = workers
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| *index != worker.index);
+    others
+        .filter_map(|(_, other)| {
+            let (sender, receiver) = oneshot::channel();
+            let question = Box::new(move |worker: &Rc<Worker>| {
+                // Whoever asked may have given up.
+                let _ = sender.send(of_worker(worker, None));
+            });
+            other.mail.send(question).ok().map(|()| receiver)
+        })
+        .collect()
+}
