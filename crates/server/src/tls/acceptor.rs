@@ -1,0 +1,272 @@
+//! The TLS side of a listener: which configuration answers which client.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use h2o_exchange::HostName;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
+use rustls::server::{NoServerSessionStorage, StoresServerSessions};
+
+use super::client_hello::ClientHello;
+use super::config::TlsSettings;
+use super::connection::TlsConnection;
+use super::groups;
+use super::identity::Resolver;
+use super::resumption::{Binding, EntrySessions, EntryTickets, Purpose, Resumption, TicketUse};
+use super::versions::Version;
+
+/// Early data taken from one client (H2O compatibility).
+const MAX_EARLY_DATA_LEN: u32 = 8192;
+
+/// Makes the TLS connections of one listener.
+pub(crate) struct TlsAcceptor {
+    /// At least one, in order of definition.
+    entries: Vec<Entry>,
+    alpn: Vec<Vec<u8>>,
+    resumption: Arc<Resumption>,
+}
+
+/// One `ssl` mapping, with a configuration of rustls for each kind of client.
+struct Entry {
+    names: Vec<HostName>,
+    binding: Binding,
+    has_tls13: bool,
+    /// TLS 1.3; the ways of [`TicketUse`].
+    encrypted_tickets: Arc<ServerConfig>,
+    kept_tickets: Arc<ServerConfig>,
+    early_data: Arc<ServerConfig>,
+    /// Older clients.
+    tls12: Arc<ServerConfig>,
+    /// Older clients that offer only application protocols we do not have: they are served without (RFC 7301 §3.2
+    /// would have us refuse them; H2O compatibility).
+    tls12_without_alpn: Arc<ServerConfig>,
+}
+
+/// The configuration for a client.
+pub(super) struct Choice {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) server_name: Option<Box<str>>,
+}
+
+impl TlsAcceptor {
+    /// `entries` in order of definition, `alpn` in order of preference.
+    ///
+    /// # Errors
+    /// What is wrong with an entry as a whole.
+    pub(crate) fn new(
+        entries: &[(Vec<HostName>, Arc<TlsSettings>)],
+        resumption: Arc<Resumption>,
+        alpn: &[&[u8]],
+    ) -> Result<Self, String> {
+        let alpn: Vec<Vec<u8>> = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        let entries: Result<Vec<_>, String> = entries
+            .iter()
+            .map(|(names, settings)| Entry::new(names.clone(), settings, &resumption, &alpn))
+            .collect();
+        let entries = entries?;
+        if entries.is_empty() {
+            return Err("a listener needs at least one certificate".to_owned());
+        }
+        Ok(Self {
+            entries,
+            alpn,
+            resumption,
+        })
+    }
+
+    /// A connection that has not received anything.
+    pub(crate) fn accept(self: &Arc<Self>) -> TlsConnection {
+        TlsConnection::new(Arc::clone(self))
+    }
+
+    /// The entry for the name a client asks for; the first one for other names and for none (H2O compatibility: no
+    /// `unrecognized_name` alert).
+    fn entry(&self, server_name: Option<&[u8]>) -> &Entry {
+        let matches =
+            |entry: &&Entry, name| entry.names.iter().any(|known| known.matches_name(name));
+        server_name
+            .and_then(|name| self.entries.iter().find(|entry| matches(entry, name)))
+            .unwrap_or(&self.entries[0])
+    }
+
+    pub(super) fn choose(&self, hello: &ClientHello<'_>) -> Choice {
+        let entry = self.entry(hello.server_name);
+        let config = if hello.offers_tls13 && entry.has_tls13 {
+            match self
+                .resumption
+                .ticket_use(hello.first_ticket, hello.early_data, &entry.binding)
+            {
+                TicketUse::Encrypted => &entry.encrypted_tickets,
+                TicketUse::Kept => &entry.kept_tickets,
+                TicketUse::EarlyData => &entry.early_data,
+            }
+        } else if hello.alpn_mismatch(&self.alpn) {
+            &entry.tls12_without_alpn
+        } else {
+            &entry.tls12
+        };
+        let server_name = hello
+            .server_name
+            .and_then(|name| std::str::from_utf8(name).ok());
+        Choice {
+            config: Arc::clone(config),
+            server_name: server_name.map(Into::into),
+        }
+    }
+
+    /// For what does not look like a ClientHello.
+    pub(super) fn default_choice(&self) -> Choice {
+        Choice {
+            config: Arc::clone(&self.entries[0].tls12),
+            server_name: None,
+        }
+    }
+}
+
+impl Entry {
+    fn new(
+        names: Vec<HostName>,
+        settings: &TlsSettings,
+        resumption: &Arc<Resumption>,
+        alpn: &[Vec<u8>],
+    ) -> Result<Self, String> {
+        let configs = Configs {
+            settings,
+            resumption,
+            binding: binding(settings),
+            alpn,
+        };
+        Ok(Self {
+            names,
+            binding: configs.binding,
+            has_tls13: settings.versions.contains(Version::Tls13),
+            encrypted_tickets: configs.tls13(TicketUse::Encrypted)?,
+            kept_tickets: configs.tls13(TicketUse::Kept)?,
+            early_data: configs.tls13(TicketUse::EarlyData)?,
+            tls12: configs.tls12(alpn)?,
+            tls12_without_alpn: configs.tls12(&[])?,
+        })
+    }
+}
+
+/// What the configurations of an entry are made from.
+struct Configs<'a> {
+    settings: &'a TlsSettings,
+    resumption: &'a Arc<Resumption>,
+    binding: Binding,
+    alpn: &'a [Vec<u8>],
+}
+
+impl Configs<'_> {
+    fn tls13(&self, ticket_use: TicketUse) -> Result<Arc<ServerConfig>, String> {
+        let identities = &self.settings.identities;
+        let preferred = identities
+            .iter()
+            .map(|identity| Arc::clone(&identity.certified_key));
+        let mut config = self.base(&self.settings.groups, preferred.collect())?;
+        config.alpn_protocols = self.alpn.to_vec();
+        if self.resumption.has_tickets() {
+            config.send_tls13_tickets = 1;
+            config.max_tls13_tickets = self.settings.max_tickets;
+        } else {
+            config.send_tls13_tickets = 0;
+        }
+        let sessions = |once| self.sessions(Purpose::Tickets { once });
+        match ticket_use {
+            TicketUse::Encrypted => config.ticketer = self.tickets(self.resumption.has_tickets()),
+            TicketUse::Kept => {
+                config.session_storage = sessions(false);
+                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+            }
+            TicketUse::EarlyData => {
+                config.session_storage = sessions(true);
+                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+                // The answer to early data need not wait for the client's Finished.
+                config.send_half_rtt_data = true;
+            }
+        }
+        Ok(Arc::new(config))
+    }
+
+    fn tls12(&self, alpn: &[Vec<u8>]) -> Result<Arc<ServerConfig>, String> {
+        let mut config = self.base(&groups::tls12_groups(), Vec::new())?;
+        config.alpn_protocols = alpn.to_vec();
+        config.ticketer = self.tickets(self.resumption.has_tickets());
+        if self.resumption.has_ids() {
+            config.session_storage = self.sessions(Purpose::Ids);
+        }
+        Ok(Arc::new(config))
+    }
+
+    /// Every configuration allows the versions of the entry, whichever it will be used for: rustls then marks a
+    /// downgrade as it should (RFC 8446 §4.1.3).
+    fn base(
+        &self,
+        groups: &[&'static dyn SupportedKxGroup],
+        preferred: Vec<Arc<rustls::sign::CertifiedKey>>,
+    ) -> Result<ServerConfig, String> {
+        let settings = self.settings;
+        let mut cipher_suites = settings.tls13_suites.clone();
+        cipher_suites.extend_from_slice(&settings.tls12_suites);
+        let crypto = CryptoProvider {
+            cipher_suites,
+            kx_groups: groups.to_vec(),
+            ..provider::default_provider()
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::new(crypto))
+            .with_protocol_versions(&settings.versions.rustls())
+            .map_err(|error| error.to_string())?;
+        let builder = match &settings.client_ca {
+            Some(ca) => builder.with_client_cert_verifier(Arc::clone(&ca.verifier)),
+            None => builder.with_no_client_auth(),
+        };
+        let fallback = settings
+            .identities
+            .last()
+            .ok_or("at least one identity must be specified")?;
+        let mut config = builder.with_cert_resolver(Arc::new(Resolver {
+            preferred,
+            fallback: Arc::clone(&fallback.certified_key),
+        }));
+        config.ignore_client_order = settings.prefer_our_order;
+        config.enable_secret_extraction = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = self.tickets(false);
+        Ok(config)
+    }
+
+    fn tickets(&self, is_enabled: bool) -> Arc<EntryTickets> {
+        Arc::new(EntryTickets {
+            resumption: Arc::clone(self.resumption),
+            binding: self.binding,
+            is_enabled,
+        })
+    }
+
+    fn sessions(&self, purpose: Purpose) -> Arc<dyn StoresServerSessions> {
+        Arc::new(EntrySessions {
+            resumption: Arc::clone(self.resumption),
+            binding: self.binding,
+            purpose,
+        })
+    }
+}
+
+/// A digest of the leaf certificates and of the authorities for client certificates.
+fn binding(settings: &TlsSettings) -> Binding {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for leaf in settings
+        .identities
+        .iter()
+        .filter_map(|identity| identity.leaf())
+    {
+        context.update(digest::digest(&digest::SHA256, leaf).as_ref());
+    }
+    if let Some(ca) = &settings.client_ca {
+        context.update(&ca.digest);
+    }
+    let mut binding = Binding::default();
+    binding.copy_from_slice(context.finish().as_ref());
+    binding
+}

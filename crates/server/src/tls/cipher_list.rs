@@ -1,0 +1,123 @@
+//! OpenSSL's cipher-list language (`openssl-ciphers(1)`), applied to the suites we have.
+
+use rustls::SupportedCipherSuite;
+
+use h2o_config::{Error, Node};
+
+use super::suites::{TLS12, Tls12Suite};
+
+/// Keywords that fit each of our suites: ephemeral ECDH, AEAD, TLS 1.2.
+const KEYWORDS_OF_ALL: [&str; 9] = [
+    "ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH", "TLSv1.2",
+];
+
+/// All suites in the default order.
+pub(super) fn default_suites() -> Vec<SupportedCipherSuite> {
+    TLS12.iter().map(|known| known.suite).collect()
+}
+
+/// Reads `cipher-suite`.
+///
+/// # Errors
+/// `failed to setup SSL cipher suite`
+pub(super) fn parse(
+    node: &Node,
+    warn: &mut dyn FnMut(&Node, &str),
+) -> Result<Vec<SupportedCipherSuite>, Error> {
+    let mut list = CipherList::default();
+    for item in node
+        .scalar()?
+        .split([':', ',', ' ', ';'])
+        .filter(|item| !item.is_empty())
+    {
+        list.apply(item);
+    }
+    if list.chosen.is_empty() {
+        return Err(node
+            .error("failed to setup SSL cipher suite")
+            .with_hint("only suites with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported"));
+    }
+    if !list.unknown.is_empty() {
+        let text = format!(
+            "cipher suites not supported and left out: {}",
+            list.unknown.join(", ")
+        );
+        warn(node, &text);
+    }
+    Ok(list.chosen.iter().map(|known| known.suite).collect())
+}
+
+/// The list while its items are applied from left to right.
+#[derive(Default)]
+struct CipherList<'a> {
+    chosen: Vec<&'static Tls12Suite>,
+    /// Excluded by `!`: cannot come back.
+    killed: Vec<&'static Tls12Suite>,
+    /// Added items that fit nothing.
+    unknown: Vec<&'a str>,
+}
+
+impl<'a> CipherList<'a> {
+    fn apply(&mut self, item: &'a str) {
+        match item.as_bytes()[0] {
+            b'!' => {
+                let matched = matching(&item[1..]);
+                self.remove(&matched);
+                self.killed.extend(matched);
+            }
+            b'-' => self.remove(&matching(&item[1..])),
+            b'+' => {
+                let moved: Vec<_> = matching(&item[1..])
+                    .into_iter()
+                    .filter(|suite| contains(&self.chosen, suite))
+                    .collect();
+                self.remove(&moved);
+                self.chosen.extend(moved);
+            }
+            b'@' => self.order(&item[1..]),
+            _ => self.add(item),
+        }
+    }
+
+    fn add(&mut self, item: &'a str) {
+        let matched = matching(item);
+        if matched.is_empty() {
+            self.unknown.push(item);
+        }
+        for suite in matched {
+            if !contains(&self.chosen, suite) && !contains(&self.killed, suite) {
+                self.chosen.push(suite);
+            }
+        }
+    }
+
+    fn remove(&mut self, suites: &[&'static Tls12Suite]) {
+        self.chosen.retain(|suite| !contains(suites, suite));
+    }
+
+    /// `@STRENGTH` sorts by key length; `@SECLEVEL` is met by every suite we have.
+    fn order(&mut self, command: &str) {
+        if command == "STRENGTH" {
+            self.chosen
+                .sort_by_key(|suite| std::cmp::Reverse(suite.bits));
+        }
+    }
+}
+
+fn contains(suites: &[&'static Tls12Suite], suite: &Tls12Suite) -> bool {
+    suites.iter().any(|known| std::ptr::eq(*known, suite))
+}
+
+/// The suites that an item names: one by name, or all that fit every keyword of `A+B`.
+fn matching(item: &str) -> Vec<&'static Tls12Suite> {
+    TLS12
+        .iter()
+        .filter(|suite| {
+            item == suite.name
+                || item == suite.iana_name
+                || item.split('+').all(|keyword| {
+                    suite.keywords.contains(&keyword) || KEYWORDS_OF_ALL.contains(&keyword)
+                })
+        })
+        .collect()
+}

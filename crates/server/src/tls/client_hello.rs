@@ -1,0 +1,180 @@
+//! A first look at the ClientHello (RFC 8446 §4.1.2), to choose the configuration that answers it. rustls reads it
+//! again in full and is the one to refuse it: what is malformed here is merely not understood.
+
+use super::record::{ContentType, HEADER_LEN, complete_len};
+
+/// HandshakeType `client_hello`.
+const CLIENT_HELLO: u8 = 1;
+/// HandshakeType and length.
+const MESSAGE_HEADER_LEN: usize = 4;
+/// The longest message looked at; the same limit rustls has.
+const MAX_MESSAGE_LEN: usize = 0xffff;
+
+/// Types of extensions.
+mod extension {
+    pub(super) const SERVER_NAME: u16 = 0;
+    pub(super) const ALPN: u16 = 16;
+    pub(super) const PRE_SHARED_KEY: u16 = 41;
+    pub(super) const EARLY_DATA: u16 = 42;
+    pub(super) const SUPPORTED_VERSIONS: u16 = 43;
+}
+
+/// Puts the ClientHello together from records, each of which is looked at once.
+#[derive(Default)]
+pub(super) struct Greeting {
+    /// Where the next record begins.
+    next_record: usize,
+    message: Vec<u8>,
+}
+
+/// What [`Greeting::look_at`] saw.
+pub(super) enum Seen<'a> {
+    NeedMore,
+    Hello(ClientHello<'a>),
+    /// Not the beginning of TLS, or nothing we understand.
+    Unreadable,
+}
+
+/// The parts of a ClientHello that decide about the configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ClientHello<'a> {
+    pub(super) server_name: Option<&'a [u8]>,
+    /// The list of protocol names as it stands on the wire.
+    alpn: Option<&'a [u8]>,
+    /// TLS 1.3 is offered.
+    pub(super) offers_tls13: bool,
+    /// Early data follows.
+    pub(super) early_data: bool,
+    /// The first ticket offered for resumption in TLS 1.3.
+    pub(super) first_ticket: Option<&'a [u8]>,
+}
+
+impl Greeting {
+    /// Looks at what has been received; `received` only grows between calls.
+    pub(super) fn look_at(&mut self, received: &[u8]) -> Seen<'_> {
+        while !self.is_complete() {
+            let rest = &received[self.next_record..];
+            let is_handshake = rest
+                .first()
+                .is_none_or(|octet| *octet == ContentType::Handshake.octet());
+            match complete_len(rest) {
+                Ok(Some(len)) if is_handshake && len > HEADER_LEN => {
+                    self.message.extend_from_slice(&rest[HEADER_LEN..len]);
+                    self.next_record += len;
+                }
+                Ok(None) if is_handshake => return Seen::NeedMore,
+                Ok(_) | Err(_) => return Seen::Unreadable,
+            }
+            if self.message[0] != CLIENT_HELLO || self.claimed_len().unwrap_or(0) > MAX_MESSAGE_LEN
+            {
+                return Seen::Unreadable;
+            }
+        }
+        let body = self.message.get(MESSAGE_HEADER_LEN..);
+        match body.and_then(ClientHello::parse) {
+            Some(hello) => Seen::Hello(hello),
+            None => Seen::Unreadable,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.claimed_len()
+            .is_some_and(|len| self.message.len() >= MESSAGE_HEADER_LEN + len)
+    }
+
+    fn claimed_len(&self) -> Option<usize> {
+        let &[_, high, middle, low] = self.message.first_chunk()?;
+        usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()
+    }
+}
+
+impl<'a> ClientHello<'a> {
+    fn parse(body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(body);
+        reader.take(2 + 32)?; // legacy_version, random
+        reader.vector8()?; // legacy_session_id
+        reader.vector16()?; // cipher_suites
+        reader.vector8()?; // legacy_compression_methods
+        let mut hello = Self::default();
+        // RFC 5246 §7.4.1.2: extensions may be missing altogether.
+        let mut extensions = if reader.0.is_empty() {
+            Reader(&[])
+        } else {
+            Reader(reader.vector16()?)
+        };
+        while !extensions.0.is_empty() {
+            let extension = extensions.u16()?;
+            let data = extensions.vector16()?;
+            match extension {
+                extension::SERVER_NAME => hello.server_name = parse_server_name(data),
+                extension::ALPN => hello.alpn = Reader(data).vector16(),
+                extension::PRE_SHARED_KEY => hello.first_ticket = parse_first_ticket(data),
+                extension::EARLY_DATA => hello.early_data = true,
+                extension::SUPPORTED_VERSIONS => {
+                    let versions = Reader(data).vector8()?;
+                    hello.offers_tls13 = versions
+                        .chunks_exact(2)
+                        .any(|version| version == [0x03, 0x04]);
+                }
+                _ => {}
+            }
+        }
+        Some(hello)
+    }
+
+    /// True if the client offers protocols but none of `ours`.
+    pub(super) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
+        let Some(list) = self.alpn else {
+            return false;
+        };
+        let mut reader = Reader(list);
+        while let Some(theirs) = reader.vector8() {
+            if ours.iter().any(|protocol| protocol == theirs) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// RFC 6066 §3: the first name of type `host_name`.
+fn parse_server_name(data: &[u8]) -> Option<&[u8]> {
+    let mut list = Reader(Reader(data).vector16()?);
+    match list.take(1)? {
+        [0] => list.vector16(),
+        _ => None,
+    }
+}
+
+/// RFC 8446 §4.2.11.
+fn parse_first_ticket(data: &[u8]) -> Option<&[u8]> {
+    let mut identities = Reader(Reader(data).vector16()?);
+    identities.vector16()
+}
+
+/// Takes fields off the front of octets.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    /// Octets that are preceded by their number in one octet.
+    fn vector8(&mut self) -> Option<&'a [u8]> {
+        let len = self.take(1)?[0];
+        self.take(usize::from(len))
+    }
+
+    /// Octets that are preceded by their number in two octets.
+    fn vector16(&mut self) -> Option<&'a [u8]> {
+        let len = self.u16()?;
+        self.take(usize::from(len))
+    }
+}

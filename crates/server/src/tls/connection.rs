@@ -1,0 +1,210 @@
+//! One TLS connection, without its socket: octets in, octets and plaintext out.
+
+use std::sync::Arc;
+
+use h2o_exchange::TlsInfo;
+
+use super::TlsError;
+use super::acceptor::TlsAcceptor;
+use super::client_hello::{Greeting, Seen};
+use super::handshake::{Handshake, MAX_KEPT_LEN, Step};
+use super::traffic::Traffic;
+
+/// The server's side of one connection.
+pub(crate) struct TlsConnection {
+    state: State,
+    info: TlsInfo,
+}
+
+enum State {
+    /// The ClientHello, which decides about the configuration, has not come in whole.
+    Greeting {
+        acceptor: Arc<TlsAcceptor>,
+        received: Vec<u8>,
+        greeting: Greeting,
+    },
+    /// rustls is at work. Boxed, like the greeting's buffers: nothing of this is kept afterwards.
+    Handshake(Box<Handshake>),
+    Established(Box<Traffic>),
+    /// Failed, or closed by the peer during the handshake.
+    Ended,
+}
+
+/// What a call of [`TlsConnection::receive`] has brought about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The handshake is not complete.
+    pub(crate) handshaking: bool,
+    /// The handshake was completed by this call; [`TlsConnection::info`] is there.
+    pub(crate) handshake_done_now: bool,
+    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay.
+    pub(crate) early: bool,
+    /// The peer has sent close_notify: no more data will come.
+    pub(crate) closed_by_peer: bool,
+}
+
+impl TlsConnection {
+    pub(super) fn new(acceptor: Arc<TlsAcceptor>) -> Self {
+        Self {
+            state: State::Greeting {
+                acceptor,
+                received: Vec::new(),
+                greeting: Greeting::default(),
+            },
+            info: TlsInfo::default(),
+        }
+    }
+
+    /// Takes octets from the peer; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
+    /// what is to be sent to `out`. An incomplete record is kept until its end comes.
+    ///
+    /// # Errors
+    /// What ends the connection. The alert for it is in `out`; nothing else may be sent.
+    pub(crate) fn receive(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, TlsError> {
+        if let State::Established(traffic) = &mut self.state {
+            let received = traffic.receive(input, plain, out);
+            let closed_by_peer = traffic.is_closed_by_peer();
+            return match received {
+                Ok(()) => Ok(Progress {
+                    closed_by_peer,
+                    ..Progress::default()
+                }),
+                Err(error) => {
+                    self.state = State::Ended;
+                    Err(error)
+                }
+            };
+        }
+        match self.advance(input, plain, out) {
+            Ok(progress) => Ok(progress),
+            Err(error) => {
+                self.state = State::Ended;
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`Self::receive`], before the connection is established.
+    fn advance(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, TlsError> {
+        let plain_start = plain.len();
+        let (handshake, step) = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Greeting {
+                acceptor,
+                mut received,
+                mut greeting,
+            } => {
+                received.extend_from_slice(input);
+                let choice = match greeting.look_at(&received) {
+                    Seen::NeedMore if received.len() <= MAX_KEPT_LEN => {
+                        self.state = State::Greeting {
+                            acceptor,
+                            received,
+                            greeting,
+                        };
+                        return Ok(Progress {
+                            handshaking: true,
+                            ..Progress::default()
+                        });
+                    }
+                    Seen::Hello(hello) => acceptor.choose(&hello),
+                    // rustls finds the words for what is wrong.
+                    Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
+                };
+                let mut handshake =
+                    Box::new(Handshake::new(choice.config, received, choice.server_name)?);
+                let step = handshake.receive(&[], plain, out)?;
+                (handshake, step)
+            }
+            State::Handshake(mut handshake) => {
+                let step = handshake.receive(input, plain, out)?;
+                (handshake, step)
+            }
+            State::Established(_) | State::Ended => return Err(TlsError::Closed),
+        };
+        match step {
+            Step::NeedMore => {
+                self.state = State::Handshake(handshake);
+                Ok(Progress {
+                    handshaking: true,
+                    early: plain.len() > plain_start,
+                    ..Progress::default()
+                })
+            }
+            Step::ClosedByPeer => Ok(Progress {
+                closed_by_peer: true,
+                ..Progress::default()
+            }),
+            Step::Done => {
+                let (mut traffic, info, mut rest) = handshake.finish()?;
+                self.info = info;
+                traffic.receive(&mut rest, plain, out)?;
+                let closed_by_peer = traffic.is_closed_by_peer();
+                self.state = State::Established(Box::new(traffic));
+                Ok(Progress {
+                    handshake_done_now: true,
+                    closed_by_peer,
+                    ..Progress::default()
+                })
+            }
+        }
+    }
+
+    /// Appends `plain` to `out` as application data.
+    ///
+    /// # Errors
+    /// [`TlsError::NotReady`] during a handshake (in answer to early data it is allowed), [`TlsError::Closed`] after
+    /// [`Self::close_notify`], [`TlsError::KeysExhausted`].
+    pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.encrypt(plain, out),
+            State::Handshake(handshake) => handshake.encrypt(plain, out),
+            State::Greeting { .. } => Err(TlsError::NotReady),
+            State::Ended => Err(TlsError::Closed),
+        }
+    }
+
+    /// As [`Self::encrypt`], for a head and a body that lie in different places; records are filled across borders.
+    ///
+    /// # Errors
+    /// Those of [`Self::encrypt`].
+    pub(crate) fn encrypt_gather(
+        &mut self,
+        parts: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) -> Result<(), TlsError> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.encrypt_gather(parts, out),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => {
+                parts.iter().try_for_each(|part| self.encrypt(part, out))
+            }
+        }
+    }
+
+    /// Says that nothing more will be sent. During the handshake the connection is closed silently.
+    pub(crate) fn close_notify(&mut self, out: &mut Vec<u8>) {
+        match &mut self.state {
+            State::Established(traffic) => traffic.close_notify(out),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
+        }
+    }
+
+    /// What was negotiated; empty before the handshake is complete.
+    pub(crate) fn info(&self) -> TlsInfo {
+        self.info.clone()
+    }
+
+    /// The protocol chosen by ALPN.
+    pub(crate) fn alpn(&self) -> Option<&'static str> {
+        self.info.alpn
+    }
+}

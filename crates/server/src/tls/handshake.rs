@@ -1,0 +1,245 @@
+//! A connection during its handshake: rustls talks to the peer, one record at a time.
+
+use rustls::server::{ServerConfig, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, WriteTraffic};
+use rustls::{HandshakeKind, ProtocolVersion};
+use std::sync::Arc;
+
+use h2o_exchange::TlsInfo;
+
+use super::TlsError;
+use super::record::complete_len;
+use super::record_size::RecordSize;
+use super::traffic::Traffic;
+use super::versions::Version;
+use super::{alpn, suites};
+
+/// What is kept of an unfinished handshake, in octets received: room for a client certificate chain. A ClientHello is
+/// a few thousand octets.
+pub(super) const MAX_KEPT_LEN: usize = 96 * 1024;
+
+/// A handshake in progress.
+pub(super) struct Handshake {
+    rustls: UnbufferedServerConnection,
+    /// Received and not yet discarded by rustls, which joins pieces of messages in here.
+    received: Vec<u8>,
+    /// How much of `received` rustls has seen. It never sees past the end of a record, so that it never takes up
+    /// records that belong to the established connection.
+    shown: usize,
+    server_name: Option<Box<str>>,
+    record_size: RecordSize,
+}
+
+/// Where the handshake stands after a step.
+pub(super) enum Step {
+    /// It needs more octets.
+    NeedMore,
+    /// The peer gave up without an error.
+    ClosedByPeer,
+    /// It is complete.
+    Done,
+}
+
+impl Handshake {
+    /// Begins with the octets that were received while the configuration was chosen.
+    ///
+    /// # Errors
+    /// [`TlsError::Handshake`]
+    pub(super) fn new(
+        config: Arc<ServerConfig>,
+        received: Vec<u8>,
+        server_name: Option<Box<str>>,
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            rustls: UnbufferedServerConnection::new(config)?,
+            received,
+            shown: 0,
+            server_name,
+            record_size: RecordSize::default(),
+        })
+    }
+
+    /// Takes `input` and goes as far as it allows. Early data is appended to `plain`.
+    ///
+    /// # Errors
+    /// [`TlsError::Handshake`] and others; the alert is in `out`.
+    pub(super) fn receive(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, TlsError> {
+        self.received.extend_from_slice(input);
+        loop {
+            match self.step(plain, out)? {
+                Step::NeedMore => {}
+                step @ (Step::ClosedByPeer | Step::Done) => return Ok(step),
+            }
+            let Some(len) = self.next_record() else {
+                if self.received.len() > MAX_KEPT_LEN {
+                    return Err(TlsError::HandshakeTooLarge);
+                }
+                return Ok(Step::NeedMore);
+            };
+            self.shown += len;
+        }
+    }
+
+    /// The length of the next complete record that rustls has not seen.
+    fn next_record(&self) -> Option<usize> {
+        let unseen = &self.received[self.shown..];
+        // What is no record goes to rustls whole, which finds the words for it.
+        complete_len(unseen).unwrap_or(Some(unseen.len()))
+    }
+
+    /// Lets rustls work until it has used up what it is shown.
+    fn step(&mut self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Step, TlsError> {
+        loop {
+            let status = self
+                .rustls
+                .process_tls_records(&mut self.received[..self.shown]);
+            let discard = status.discard;
+            let next = match status.state {
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    encode(|room| data.encode(room), out)?;
+                    None
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done();
+                    None
+                }
+                Ok(ConnectionState::ReadEarlyData(mut data)) => {
+                    while let Some(record) = data.next_record() {
+                        plain.extend_from_slice(record?.payload);
+                    }
+                    None
+                }
+                Ok(ConnectionState::ReadTraffic(mut data)) => {
+                    while let Some(record) = data.next_record() {
+                        plain.extend_from_slice(record?.payload);
+                    }
+                    None
+                }
+                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                    Some(Step::ClosedByPeer)
+                }
+                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+                    Some(Step::NeedMore)
+                }
+                Ok(_) => return Err(TlsError::Crypto),
+                Err(error) => {
+                    self.take_alert(out)?;
+                    return Err(error.into());
+                }
+            };
+            self.received.drain(..discard);
+            self.shown -= discard;
+            match next {
+                Some(Step::NeedMore) if !self.rustls.is_handshaking() => return Ok(Step::Done),
+                Some(step) => return Ok(step),
+                None => {}
+            }
+        }
+    }
+
+    /// After an error, what rustls still wants to send.
+    fn take_alert(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+        while self.rustls.wants_write() {
+            match self.rustls.process_tls_records(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    encode(|room| data.encode(room), out)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends application data before the client's Finished has come, in answer to early data.
+    ///
+    /// # Errors
+    /// [`TlsError::NotReady`] if that is not allowed now.
+    pub(super) fn encrypt(&mut self, mut plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        let status = self
+            .rustls
+            .process_tls_records(&mut self.received[..self.shown]);
+        let discard = status.discard;
+        let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state else {
+            return Err(TlsError::NotReady);
+        };
+        while !plain.is_empty() {
+            let limit = self.record_size.limit(TLS13_OVERHEAD).min(plain.len());
+            let (now, later) = plain.split_at(limit);
+            encrypt_record(&mut traffic, now, out)?;
+            self.record_size.on_written(now.len());
+            plain = later;
+        }
+        self.received.drain(..discard);
+        self.shown -= discard;
+        Ok(())
+    }
+
+    /// The established connection, what is known about it, and the octets that follow the handshake.
+    ///
+    /// # Errors
+    /// [`TlsError::Crypto`] if the handshake is not complete.
+    pub(super) fn finish(self) -> Result<(Traffic, TlsInfo, Vec<u8>), TlsError> {
+        let (Some(version), Some(suite)) = (
+            self.rustls.protocol_version(),
+            self.rustls.negotiated_cipher_suite(),
+        ) else {
+            return Err(TlsError::Crypto);
+        };
+        let version = match version {
+            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            _ => Version::Tls12,
+        };
+        let (cipher, cipher_bits) = suites::describe(suite.suite());
+        let info = TlsInfo {
+            protocol: version.name(),
+            cipher,
+            cipher_bits,
+            server_name: self.server_name,
+            alpn: self.rustls.alpn_protocol().and_then(alpn::name),
+            resumed: self.rustls.handshake_kind() == Some(HandshakeKind::Resumed),
+        };
+        let (secrets, kernel) = self.rustls.dangerous_into_kernel_connection()?;
+        let traffic = Traffic::new(version, suite, &secrets, kernel, self.record_size)?;
+        Ok((traffic, info, self.received))
+    }
+}
+
+/// Header, inner type and tag; only TLS 1.3 sends data during the handshake.
+const TLS13_OVERHEAD: usize = 22;
+
+/// Appends what `encode` writes once it has said how much room it needs.
+fn encode(
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+    out: &mut Vec<u8>,
+) -> Result<(), TlsError> {
+    let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) else {
+        return Err(TlsError::Crypto);
+    };
+    let start = out.len();
+    out.resize(start + needed.required_size, 0);
+    let written = encode(&mut out[start..]).map_err(|_| TlsError::Crypto)?;
+    out.truncate(start + written);
+    Ok(())
+}
+
+fn encrypt_record(
+    traffic: &mut WriteTraffic<'_, rustls::server::ServerConnectionData>,
+    plain: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), TlsError> {
+    let Err(EncryptError::InsufficientSize(needed)) = traffic.encrypt(plain, &mut []) else {
+        return Err(TlsError::Crypto);
+    };
+    let start = out.len();
+    out.resize(start + needed.required_size, 0);
+    let written = traffic
+        .encrypt(plain, &mut out[start..])
+        .map_err(|_| TlsError::Crypto)?;
+    out.truncate(start + written);
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Certificates with their private keys, read and checked while the configuration is loaded.
+
+use std::fs;
+use std::sync::Arc;
+
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use rustls::SignatureScheme;
+use rustls::pki_types::pem::{PemObject, SectionKind};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
+
+use super::der;
+
+/// A certificate chain and its key.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    /// Where it was read from; empty if it was made in memory.
+    files: Option<Files>,
+    pub(super) certified_key: Arc<CertifiedKey>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Files {
+    certificate: Box<str>,
+    key: Box<str>,
+}
+
+const PAIR: [Attribute; 2] = [
+    Attribute::required("certificate-file", Kinds::SCALAR),
+    Attribute::required("key-file", Kinds::SCALAR),
+];
+
+impl Identity {
+    /// # Errors
+    /// What is wrong with the chain or the key.
+    pub(super) fn from_der(
+        chain: Vec<CertificateDer<'static>>,
+        key: &PrivateKeyDer<'_>,
+    ) -> Result<Self, String> {
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(key)
+            .map_err(|error| error.to_string())?;
+        let leaf = chain.first().ok_or("the certificate chain is empty")?;
+        let public_key =
+            der::subject_public_key_info(leaf).ok_or("the certificate is malformed")?;
+        if !belongs_to(&*key, public_key) {
+            return Err("the private key does not belong to the certificate".to_owned());
+        }
+        Ok(Self {
+            files: None,
+            certified_key: Arc::new(CertifiedKey::new(chain, key)),
+        })
+    }
+
+    /// True if both were read from the same files.
+    pub(super) fn same_files(&self, other: &Self) -> bool {
+        self.files.is_some() && self.files == other.files
+    }
+
+    /// The file with the certificate chain.
+    pub(super) fn certificate_file(&self) -> Option<&str> {
+        self.files.as_ref().map(|files| &*files.certificate)
+    }
+
+    /// The certificate a client sees first.
+    pub(super) fn leaf(&self) -> Option<&CertificateDer<'static>> {
+        self.certified_key.cert.first()
+    }
+
+    fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
+        let chain = load_chain(certificate_file)?;
+        let key = load_key(key_file)?;
+        let (certificate, key_path) = (certificate_file.scalar()?, key_file.scalar()?);
+        let public_key = chain
+            .first()
+            .and_then(|leaf| der::subject_public_key_info(leaf));
+        let Some(public_key) = public_key else {
+            return Err(certificate_error(certificate_file, "malformed certificate"));
+        };
+        if !belongs_to(&*key, public_key) {
+            return Err(key_file.error(format!(
+                "private key file:{key_path} does not belong to certificate file:{certificate}"
+            )));
+        }
+        Ok(Self {
+            files: Some(Files {
+                certificate: certificate.into(),
+                key: key_path.into(),
+            }),
+            certified_key: Arc::new(CertifiedKey::new(chain, key)),
+        })
+    }
+}
+
+/// Reads the identities of an `ssl` mapping; the last one is the fallback.
+///
+/// # Errors
+/// Those of `certificate-file`, `key-file` and `identity`.
+pub(super) fn parse(ssl: &Node, attributes: &Attributes<'_>) -> Result<Vec<Identity>, Error> {
+    let certificate_file = attributes.get("certificate-file");
+    let key_file = attributes.get("key-file");
+    match (attributes.get("identity"), certificate_file.or(key_file)) {
+        (Some(_), Some(node)) => Err(node.error(
+            "when `identity` is used, all `certificate-file`-`key-file` pairs must be stored within that `identity`",
+        )),
+        (Some(identity), None) => {
+            let pairs = identity.sequence()?;
+            if pairs.is_empty() {
+                return Err(identity.error("at least one identity must be specified"));
+            }
+            pairs.iter().map(parse_pair).collect()
+        }
+        (None, Some(_)) => {
+            let certificate_file = attributes.require("certificate-file")?;
+            let key_file = attributes.require("key-file")?;
+            Ok(vec![Identity::load(certificate_file, key_file)?])
+        }
+        (None, None) => Err(ssl.error(
+            "missing TLS identity - certificate file is not specified, ACME configuration could not be found",
+        )),
+    }
+}
+
+fn parse_pair(node: &Node) -> Result<Identity, Error> {
+    let attributes = node.attributes(&PAIR)?;
+    Identity::load(
+        attributes.require("certificate-file")?,
+        attributes.require("key-file")?,
+    )
+}
+
+fn certificate_error(node: &Node, reason: &str) -> Error {
+    let path = node.as_str().unwrap_or_default();
+    node.error(format!("failed to load certificate file:{path}"))
+        .with_hint(reason)
+}
+
+fn load_chain(node: &Node) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let path = node.scalar()?;
+    let fault = |reason: &str| certificate_error(node, reason);
+    let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
+    let mut chain = Vec::new();
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
+        match section.map_err(|error| fault(&error.to_string()))? {
+            (SectionKind::Certificate, der) => chain.push(CertificateDer::from(der)),
+            (SectionKind::PublicKey, _) if chain.is_empty() => {
+                return Err(fault("raw public keys are not supported yet"));
+            }
+            _ => {}
+        }
+    }
+    if chain.is_empty() {
+        return Err(fault("no certificate in PEM form"));
+    }
+    Ok(chain)
+}
+
+fn load_key(node: &Node) -> Result<Arc<dyn SigningKey>, Error> {
+    let path = node.scalar()?;
+    let fault =
+        |reason: &str| node.error(format!("failed to load private key file:{path}:{reason}"));
+    let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        rustls::pki_types::pem::Error::NoItemsFound if is_encrypted(&text) => {
+            fault("encrypted keys are not supported")
+        }
+        rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),
+        error => fault(&error.to_string()),
+    })?;
+    if is_encrypted(&text) {
+        return Err(fault("encrypted keys are not supported"));
+    }
+    rustls::crypto::aws_lc_rs::sign::any_supported_type(&key)
+        .map_err(|_| fault("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key"))
+}
+
+/// PKCS#8 has a label of its own for encrypted keys, the older forms a header line (RFC 1421 §4.6.1.1).
+fn is_encrypted(pem: &[u8]) -> bool {
+    let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
+    contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")
+}
+
+/// What is wrong in the words of the C library.
+pub(super) fn io_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
+    }
+}
+
+fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
+    // A key that cannot tell its public half is taken on trust, as rustls does.
+    key.public_key()
+        .is_none_or(|known| der::same_public_key(&known, public_key))
+}
+
+/// Chooses among the identities of one entry.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    /// TLS 1.3: the first whose key the client can verify. TLS 1.2: only the fallback (H2O compatibility).
+    pub(super) preferred: Vec<Arc<CertifiedKey>>,
+    pub(super) fallback: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offered: Vec<SignatureScheme> = hello
+            .signature_schemes()
+            .iter()
+            .copied()
+            .filter(is_for_tls13)
+            .collect();
+        let fitting = self
+            .preferred
+            .iter()
+            .find(|identity| identity.key.choose_scheme(&offered).is_some());
+        Some(Arc::clone(fitting.unwrap_or(&self.fallback)))
+    }
+}
+
+/// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are for certificates only.
+fn is_for_tls13(scheme: &SignatureScheme) -> bool {
+    match scheme {
+        SignatureScheme::RSA_PKCS1_SHA1
+        | SignatureScheme::RSA_PKCS1_SHA256
+        | SignatureScheme::RSA_PKCS1_SHA384
+        | SignatureScheme::RSA_PKCS1_SHA512
+        | SignatureScheme::ECDSA_SHA1_Legacy => false,
+        _ => true,
+    }
+}

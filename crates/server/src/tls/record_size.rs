@@ -1,0 +1,49 @@
+//! How much plaintext goes into a record: small records first, which a client can use as soon as one packet is there,
+//! then full ones, which cost less (H2O compatibility).
+
+use super::record::MAX_PLAINTEXT_LEN;
+
+/// Size of a small record with its overhead: fits one segment on all but the narrowest paths.
+const SMALL_RECORD_LEN: usize = 1400;
+/// After this many octets of plaintext the congestion window is open and records are full.
+const SMALL_UNTIL: usize = 65_536;
+
+/// Counts what a connection has sent.
+#[derive(Debug, Default)]
+pub(super) struct RecordSize {
+    /// Plaintext octets written; stays at [`SMALL_UNTIL`] once there.
+    written: usize,
+}
+
+impl RecordSize {
+    /// The most plaintext for the next record.
+    pub(super) fn limit(&self, overhead: usize) -> usize {
+        if self.written < SMALL_UNTIL {
+            SMALL_RECORD_LEN - overhead
+        } else {
+            MAX_PLAINTEXT_LEN
+        }
+    }
+
+    /// A record with `len` octets of plaintext was written.
+    pub(super) fn on_written(&mut self, len: usize) {
+        self.written = SMALL_UNTIL.min(self.written + len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_small_until_65536_octets_are_written() {
+        let mut size = RecordSize::default();
+        assert_eq!(size.limit(22), 1378);
+        size.on_written(65_535);
+        assert_eq!(size.limit(29), 1371);
+        size.on_written(1);
+        assert_eq!(size.limit(22), 16_384);
+        size.on_written(usize::MAX - 65_536);
+        assert_eq!(size.limit(22), 16_384);
+    }
+}

@@ -1,0 +1,432 @@
+//! `ssl-session-resumption`: how clients take up earlier sessions.
+//!
+//! TLS 1.2 knows sessions by identifiers, kept in a cache here, and tickets, encrypted and kept by the client. TLS 1.3
+//! has tickets only. With tickets of our own making it can carry early data, which may be replayed by somebody in
+//! between; against that, such a ticket is kept in memory and handed out once (RFC 8446 §8.1). When memory for that
+//! runs out, and when several servers share their keys, tickets are encrypted ones without early data.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::Scope;
+use rustls::server::{ProducesTickets, StoresServerSessions};
+
+use super::session_cache::SessionCache;
+use super::ticket_file::{TicketFile, is_sha256};
+use super::tickets::{KeyRing, TicketCipher};
+
+/// What a session may be resumed with: a digest of the certificates and of what clients must prove. Sessions of one
+/// entry are of no use to another (RFC 8446 §4.6.1, and client authentication must not be inherited from elsewhere).
+pub(super) type Binding = [u8; 32];
+
+/// rustls names sessions that it keeps itself by this many random octets; an encrypted ticket is longer.
+const KEPT_TICKET_LEN: usize = 32;
+/// RFC 8446 §4.6.1: clients must not keep tickets longer than a week.
+const MAX_LIFETIME_HINT: u64 = 604_800;
+
+/// `ssl-session-resumption`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResumptionSettings {
+    cache: bool,
+    tickets: Option<TicketSettings>,
+    lifetime_secs: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TicketSettings {
+    store: TicketStore,
+    cipher: TicketCipher,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TicketStore {
+    Internal,
+    File(Box<str>),
+}
+
+impl Default for ResumptionSettings {
+    fn default() -> Self {
+        Self {
+            cache: true,
+            tickets: Some(TicketSettings {
+                store: TicketStore::Internal,
+                cipher: TicketCipher::Aes256Cbc,
+            }),
+            lifetime_secs: 3600,
+        }
+    }
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "ssl-session-resumption",
+    levels: Levels::GLOBAL_ONLY,
+    pass: Pass::Settings,
+    kinds: Kinds::MAPPING,
+    value: "a mapping of `mode` (`off`, `cache`, `ticket`, `all`), `lifetime`, `cache-store` (`internal`), `ticket-store` (`internal`, `file`), `ticket-cipher`, `ticket-hash`, `ticket-file`",
+    default: "`mode: all`, internal stores, `lifetime: 3600`",
+    help: "How clients resume TLS sessions. `cache` keeps sessions of TLS 1.2 in memory, `ticket` hands them to the client in encrypted form. With internal tickets clients of TLS 1.3 may send early data. `lifetime` is in seconds.",
+    apply: |scope, command| {
+        *scope.edit::<ResumptionSettings>() = parse(command)?;
+        Ok(())
+    },
+}];
+
+const ATTRIBUTES: [Attribute; 14] = [
+    Attribute::optional("mode", Kinds::SCALAR),
+    Attribute::optional("lifetime", Kinds::SCALAR),
+    Attribute::optional("cache-store", Kinds::SCALAR),
+    Attribute::optional("cache-memcached-num-threads", Kinds::SCALAR),
+    Attribute::optional("cache-memcached-prefix", Kinds::SCALAR),
+    Attribute::optional("cache-redis-prefix", Kinds::SCALAR),
+    Attribute::optional("ticket-store", Kinds::SCALAR),
+    Attribute::optional("ticket-cipher", Kinds::SCALAR),
+    Attribute::optional("ticket-hash", Kinds::SCALAR),
+    Attribute::optional("ticket-file", Kinds::SCALAR),
+    Attribute::optional("ticket-memcached-prefix", Kinds::SCALAR)
+        .aliases(&["ticket-memcached-key"]),
+    Attribute::optional("ticket-redis-prefix", Kinds::SCALAR),
+    Attribute::optional("memcached", Kinds::MAPPING),
+    Attribute::optional("redis", Kinds::MAPPING),
+];
+
+fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
+    let attributes = command.node.attributes(&ATTRIBUTES)?;
+    let (cache, tickets) = match attributes.get("mode") {
+        None => (true, true),
+        Some(node) => match node.one_of(&["off", "cache", "ticket", "all"])? {
+            0 => (false, false),
+            1 => (true, false),
+            2 => (false, true),
+            _ => (true, true),
+        },
+    };
+    let mut settings = ResumptionSettings {
+        cache,
+        tickets: None,
+        ..ResumptionSettings::default()
+    };
+    if let Some(node) = attributes.get("lifetime") {
+        settings.lifetime_secs = node
+            .integer("%u", 1..=u64::from(u32::MAX))
+            .map_err(|_| node.error("`lifetime` must be a positive number"))?;
+    }
+    // Attributes of a disabled method are ignored (H2O compatibility).
+    if cache && let Some(node) = attributes.get("cache-store") {
+        let words = ["internal", "memcached", "redis"];
+        let index = node.one_of(&words)?;
+        if index > 0 {
+            return Err(node.error(format!(
+                "cache-store `{}` is not supported yet",
+                words[index]
+            )));
+        }
+    }
+    if !tickets {
+        return Ok(settings);
+    }
+    let mut store = TicketStore::Internal;
+    if let Some(node) = attributes.get("ticket-store") {
+        let words = ["internal", "file", "memcached", "redis"];
+        match node.one_of(&words)? {
+            0 => {}
+            1 => {
+                let file = attributes
+                    .get("ticket-file")
+                    .ok_or_else(|| node.error("mandatory attribute `file` is missing"))?;
+                store = TicketStore::File(file.scalar()?.into());
+            }
+            index => {
+                return Err(node.error(format!(
+                    "ticket-store `{}` is not supported yet",
+                    words[index]
+                )));
+            }
+        }
+    }
+    let cipher = match attributes.get("ticket-cipher") {
+        None => TicketCipher::Aes256Cbc,
+        Some(node) => TicketCipher::by_name(node.scalar()?)
+            .ok_or_else(|| node.error("unknown cipher algorithm"))?,
+    };
+    if let Some(node) = attributes.get("ticket-hash")
+        && !is_sha256(node.scalar()?)
+    {
+        return Err(node.error("unknown hash algorithm"));
+    }
+    settings.tickets = Some(TicketSettings { store, cipher });
+    Ok(settings)
+}
+
+/// Sessions and ticket keys, shared by all listeners and workers.
+#[derive(Debug)]
+pub(crate) struct Resumption {
+    lifetime_secs: u64,
+    /// Sessions of TLS 1.2 by identifier.
+    ids: Option<SessionCache>,
+    tickets: Option<Tickets>,
+}
+
+#[derive(Debug)]
+struct Tickets {
+    ring: RwLock<KeyRing>,
+    cipher: TicketCipher,
+    source: TicketSource,
+}
+
+#[derive(Debug)]
+enum TicketSource {
+    /// Keys are made here. `kept` has the tickets of TLS 1.3 that allow early data.
+    Internal {
+        kept: SessionCache,
+    },
+    File(Mutex<TicketFile>),
+}
+
+impl Resumption {
+    /// Makes or loads the first ticket keys.
+    pub(crate) fn new(settings: &ResumptionSettings) -> Arc<Self> {
+        let lifetime_secs = settings.lifetime_secs;
+        let tickets = settings.tickets.as_ref().map(|tickets| Tickets {
+            ring: RwLock::default(),
+            cipher: tickets.cipher,
+            source: match &tickets.store {
+                TicketStore::Internal => TicketSource::Internal {
+                    kept: SessionCache::new(lifetime_secs),
+                },
+                TicketStore::File(path) => TicketSource::File(Mutex::new(TicketFile::new(path))),
+            },
+        });
+        let resumption = Self {
+            lifetime_secs,
+            ids: settings.cache.then(|| SessionCache::new(lifetime_secs)),
+            tickets,
+        };
+        resumption.refresh();
+        Arc::new(resumption)
+    }
+
+    /// Renews keys and drops expired sessions where that is due. Handshakes see to it as well; calling this now and
+    /// then keeps their share small and forgets keys in quiet times.
+    pub(crate) fn refresh(&self) {
+        let now = unix_now();
+        if let Some(ids) = &self.ids {
+            ids.drop_expired(now);
+        }
+        if let Some(tickets) = &self.tickets {
+            tickets.refresh(now, self.lifetime_secs);
+            if let TicketSource::Internal { kept } = &tickets.source {
+                kept.drop_expired(now);
+            }
+        }
+    }
+
+    pub(super) fn has_tickets(&self) -> bool {
+        self.tickets.is_some()
+    }
+
+    pub(super) fn has_ids(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    /// How TLS 1.3 tickets are to be handled for a client that offers `first_ticket`, if any, and announces early
+    /// data or does not.
+    pub(super) fn ticket_use(
+        &self,
+        first_ticket: Option<&[u8]>,
+        early_data: bool,
+        binding: &Binding,
+    ) -> TicketUse {
+        let Some(kept) = self.kept() else {
+            return TicketUse::Encrypted;
+        };
+        let first_is_kept =
+            || first_ticket.is_some_and(|ticket| kept.contains(ticket, binding, unix_now()));
+        if early_data && first_is_kept() {
+            TicketUse::EarlyData
+        } else if kept.has_room() {
+            TicketUse::Kept
+        } else {
+            TicketUse::Encrypted
+        }
+    }
+
+    fn kept(&self) -> Option<&SessionCache> {
+        match &self.tickets.as_ref()?.source {
+            TicketSource::Internal { kept } => Some(kept),
+            TicketSource::File(_) => None,
+        }
+    }
+
+    fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let tickets = self.tickets.as_ref()?;
+        let now = unix_now();
+        tickets.refresh(now, self.lifetime_secs);
+        let key = tickets.with_ring(|ring| ring.active(now).cloned())?;
+        key.seal(plain, binding)
+    }
+
+    /// The session of a ticket of either kind. A ticket that brings early data works `once`.
+    fn open(&self, ticket: &[u8], binding: &Binding, once: bool) -> Option<Vec<u8>> {
+        let tickets = self.tickets.as_ref()?;
+        let now = unix_now();
+        if ticket.len() == KEPT_TICKET_LEN {
+            let kept = self.kept()?;
+            return if once {
+                kept.take(ticket, binding, now)
+            } else {
+                kept.get(ticket, binding, now)
+            };
+        }
+        tickets.refresh(now, self.lifetime_secs);
+        let key = tickets.with_ring(|ring| ring.key_of(ticket).cloned())?;
+        key.open(ticket, binding)
+    }
+}
+
+impl Tickets {
+    fn with_ring<R>(&self, read: impl FnOnce(&KeyRing) -> R) -> R {
+        read(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_ring(&self, ring: KeyRing) {
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
+    }
+
+    fn refresh(&self, now: u64, lifetime_secs: u64) {
+        match &self.source {
+            TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
+            TicketSource::File(file) => {
+                // Whoever has the lock is looking at the file.
+                let Ok(mut file) = file.try_lock() else {
+                    return;
+                };
+                if !file.is_due(now) {
+                    return;
+                }
+                match file.poll(now) {
+                    Ok(Some(ring)) => {
+                        self.set_ring(ring);
+                        eprintln!("session ticket secrets have been (re)loaded");
+                    }
+                    Ok(None) => {}
+                    Err(line) => eprintln!("{line}"),
+                }
+            }
+        }
+    }
+
+    fn rotate(&self, now: u64, lifetime_secs: u64) {
+        if !self.with_ring(|ring| ring.is_stale(now, lifetime_secs)) {
+            return;
+        }
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster; then this changes nothing.
+        if ring.rotate(now, lifetime_secs, self.cipher).is_err() {
+            eprintln!("failed to generate session ticket secrets");
+        }
+    }
+}
+
+/// The wall clock in seconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "handshakes are rare and rustls reads the clock for them as well"
+)]
+fn unix_now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}
+
+/// How tickets of TLS 1.3 are handled on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketUse {
+    /// New tickets are encrypted sessions.
+    Encrypted,
+    /// New tickets are identifiers of sessions kept here, and allow early data.
+    Kept,
+    /// As `Kept`, and the client sends early data: its ticket is used up.
+    EarlyData,
+}
+
+/// Tickets as rustls asks for them, for one entry of a listener.
+#[derive(Debug)]
+pub(super) struct EntryTickets {
+    pub(super) resumption: Arc<Resumption>,
+    pub(super) binding: Binding,
+    pub(super) is_enabled: bool,
+}
+
+impl ProducesTickets for EntryTickets {
+    fn enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.resumption.lifetime_secs.min(MAX_LIFETIME_HINT)).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.resumption.seal(plain, &self.binding)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        if !self.is_enabled {
+            // rustls asks without looking at `enabled` in TLS 1.2.
+            return None;
+        }
+        self.resumption.open(ticket, &self.binding, false)
+    }
+}
+
+/// Sessions kept here as rustls asks for them, for one entry of a listener.
+#[derive(Debug)]
+pub(super) struct EntrySessions {
+    pub(super) resumption: Arc<Resumption>,
+    pub(super) binding: Binding,
+    pub(super) purpose: Purpose,
+}
+
+/// What kept sessions are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Identifiers of TLS 1.2.
+    Ids,
+    /// Tickets of TLS 1.3.
+    Tickets { once: bool },
+}
+
+impl EntrySessions {
+    fn cache(&self) -> Option<&SessionCache> {
+        match self.purpose {
+            Purpose::Ids => self.resumption.ids.as_ref(),
+            Purpose::Tickets { .. } => self.resumption.kept(),
+        }
+    }
+}
+
+impl StoresServerSessions for EntrySessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let Some(cache) = self.cache() else {
+            return false;
+        };
+        cache.put(&key, &self.binding, &value, unix_now());
+        true
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache()?.get(key, &self.binding, unix_now())
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.purpose {
+            Purpose::Ids => self.cache()?.take(key, &self.binding, unix_now()),
+            Purpose::Tickets { once } => self.resumption.open(key, &self.binding, once),
+        }
+    }
+
+    fn can_cache(&self) -> bool {
+        self.cache().is_some()
+    }
+}

@@ -1,0 +1,225 @@
+//! Keys that session tickets are encrypted with, and their rotation.
+
+use aws_lc_rs::cipher::{
+    AES_128, AES_256, DecryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey,
+    UnboundCipherKey,
+};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::iv::FixedLength;
+use aws_lc_rs::{hmac, rand};
+use std::sync::Arc;
+
+use super::resumption::Binding;
+
+const NAME_LEN: usize = 16;
+const IV_LEN: usize = 16;
+/// HMAC-SHA256.
+const TAG_LEN: usize = 32;
+/// The key of the HMAC has the hash's block size (H2O compatibility: such keys are shared between servers).
+const MAC_KEY_LEN: usize = 64;
+/// A new key is used only after all servers that share the keys had time to learn it.
+const ACTIVATION_SECS: u64 = 60;
+
+/// Ciphers a ticket key may be for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketCipher {
+    Aes128Cbc,
+    Aes256Cbc,
+}
+
+impl TicketCipher {
+    /// By OpenSSL's name, in any letter case.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        if name.eq_ignore_ascii_case("aes-256-cbc") {
+            Some(Self::Aes256Cbc)
+        } else if name.eq_ignore_ascii_case("aes-128-cbc") {
+            Some(Self::Aes128Cbc)
+        } else {
+            None
+        }
+    }
+
+    fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Cbc => 16,
+            Self::Aes256Cbc => 32,
+        }
+    }
+
+    /// Octets of key material: for the cipher, then for the HMAC.
+    pub(super) fn material_len(self) -> usize {
+        self.key_len() + MAC_KEY_LEN
+    }
+}
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct TicketKey {
+    name: [u8; NAME_LEN],
+    encrypting: PaddedBlockEncryptingKey,
+    decrypting: PaddedBlockDecryptingKey,
+    mac: hmac::Key,
+    /// Unix times; the key encrypts between them.
+    not_before: u64,
+    not_after: u64,
+}
+
+impl TicketKey {
+    /// `material` has [`TicketCipher::material_len`] octets.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub(super) fn new(
+        name: [u8; NAME_LEN],
+        cipher: TicketCipher,
+        material: &[u8],
+        not_before: u64,
+        not_after: u64,
+    ) -> Result<Self, Unspecified> {
+        let (key, mac_key) = material
+            .split_at_checked(cipher.key_len())
+            .ok_or(Unspecified)?;
+        let unbound = || match cipher {
+            TicketCipher::Aes128Cbc => UnboundCipherKey::new(&AES_128, key),
+            TicketCipher::Aes256Cbc => UnboundCipherKey::new(&AES_256, key),
+        };
+        Ok(Self {
+            name,
+            encrypting: PaddedBlockEncryptingKey::cbc_pkcs7(unbound()?)?,
+            decrypting: PaddedBlockDecryptingKey::cbc_pkcs7(unbound()?)?,
+            mac: hmac::Key::new(hmac::HMAC_SHA256, mac_key),
+            not_before,
+            not_after,
+        })
+    }
+
+    fn generate(
+        cipher: TicketCipher,
+        not_before: u64,
+        lifetime_secs: u64,
+    ) -> Result<Self, Unspecified> {
+        let mut name = [0; NAME_LEN];
+        let mut material = vec![0; cipher.material_len()];
+        rand::fill(&mut name)?;
+        rand::fill(&mut material)?;
+        Self::new(
+            name,
+            cipher,
+            &material,
+            not_before,
+            not_before + lifetime_secs,
+        )
+    }
+
+    /// Name, IV, encrypted state and MAC. The MAC covers `binding` too, which is not sent.
+    pub(super) fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let mut state = plain.to_vec();
+        let context = self.encrypting.encrypt(&mut state).ok()?;
+        let iv: &[u8] = (&context).try_into().ok()?;
+        let mut ticket = Vec::with_capacity(NAME_LEN + IV_LEN + state.len() + TAG_LEN);
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(iv);
+        ticket.extend_from_slice(&state);
+        let tag = self.tag(&ticket, binding).sign();
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    /// The reverse of [`Self::seal`]; `None` unless all of it, and `binding`, are what this key has sealed.
+    pub(super) fn open(&self, ticket: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let (sealed, tag) = ticket.split_last_chunk::<TAG_LEN>()?;
+        let (name, rest) = sealed.split_first_chunk::<NAME_LEN>()?;
+        let (iv, state) = rest.split_first_chunk::<IV_LEN>()?;
+        if *name != self.name {
+            return None;
+        }
+        // Compared in constant time, and before anything is decrypted.
+        let mut authenticated = sealed.to_vec();
+        authenticated.extend_from_slice(binding);
+        hmac::verify(&self.mac, &authenticated, tag).ok()?;
+        let mut plain = state.to_vec();
+        let context = DecryptionContext::Iv128(FixedLength::from(iv));
+        let len = self.decrypting.decrypt(&mut plain, context).ok()?.len();
+        plain.truncate(len);
+        Some(plain)
+    }
+
+    fn tag(&self, sealed: &[u8], binding: &Binding) -> hmac::Context {
+        let mut context = hmac::Context::with_key(&self.mac);
+        context.update(sealed);
+        context.update(binding);
+        context
+    }
+
+    fn is_usable(&self, now: u64) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+}
+
+/// Keys, newest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KeyRing(Vec<Arc<TicketKey>>);
+
+impl KeyRing {
+    /// Orders `keys` by the time they become active.
+    pub(super) fn new(keys: Vec<TicketKey>) -> Self {
+        let mut keys: Vec<_> = keys.into_iter().map(Arc::new).collect();
+        keys.sort_by_key(|key| std::cmp::Reverse(key.not_before));
+        Self(keys)
+    }
+
+    /// The key new tickets are made with.
+    pub(super) fn active(&self, now: u64) -> Option<&Arc<TicketKey>> {
+        let newest = self.0.iter().find(|key| key.not_before <= now);
+        newest.filter(|key| key.is_usable(now))
+    }
+
+    /// The key that made `ticket`.
+    pub(super) fn key_of(&self, ticket: &[u8]) -> Option<&Arc<TicketKey>> {
+        let name = ticket.first_chunk::<NAME_LEN>()?;
+        self.0.iter().find(|key| key.name == *name)
+    }
+
+    /// True if [`Self::rotate`] would change something.
+    pub(super) fn is_stale(&self, now: u64, lifetime_secs: u64) -> bool {
+        self.active(now).is_none()
+            || self.0.iter().any(|key| key.not_after <= now)
+            || self
+                .0
+                .first()
+                .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+    }
+
+    /// Drops expired keys and makes a new one when none is usable or the newest is a quarter of its life old.
+    ///
+    /// # Errors
+    /// If there is no randomness to be had.
+    pub(super) fn rotate(
+        &mut self,
+        now: u64,
+        lifetime_secs: u64,
+        cipher: TicketCipher,
+    ) -> Result<(), Unspecified> {
+        self.0.retain(|key| key.not_after > now);
+        let not_before = if self.active(now).is_none() {
+            now
+        } else if self
+            .0
+            .first()
+            .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+        {
+            now + ACTIVATION_SECS
+        } else {
+            return Ok(());
+        };
+        let key = loop {
+            let key = TicketKey::generate(cipher, not_before, lifetime_secs)?;
+            // The first octet of the name is the key's number in QUIC tokens (H2O compatibility).
+            if self.0.iter().all(|other| other.name[0] != key.name[0]) {
+                break key;
+            }
+        };
+        self.0.insert(0, Arc::new(key));
+        Ok(())
+    }
+}
