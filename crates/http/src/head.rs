@@ -109,6 +109,25 @@ impl RequestHead {
         };
     }
 
+    /// The same request with other fields, authority and target. What `Expect` and `Upgrade` asked for
+    /// has been dealt with by then and is left out.
+    #[must_use]
+    pub fn rebuilt(&self, fields: &Headers, authority: &[u8], target: &[u8]) -> Self {
+        let mut fresh = Self {
+            method: self.method.clone(),
+            scheme: self.scheme,
+            version: self.version,
+            headers: fields.clone(),
+            body: self.body,
+            ..Self::default()
+        };
+        let authority = fresh.headers.store(authority);
+        fresh.set_authority(authority);
+        let target = fresh.headers.store(target);
+        fresh.set_target(target);
+        fresh
+    }
+
     /// Sets path and query; `target` must lie in the arena of `headers`. Computes the normal form.
     pub fn set_target(&mut self, target: Span) {
         let text = self.headers.text(target);
