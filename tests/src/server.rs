@@ -317,14 +317,13 @@ impl Server {
         Raw::connect(self.port())
     }
 
-    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, then a line for each field. `Host` and `Connection: close` are
-    /// added unless they are there.
+    /// Sends a request to `@PORT@`: a line `METHOD TARGET`, then a line for each field, after an empty line the content.
+    /// `Host` and `Connection: close` are added unless they are there.
     #[must_use]
     pub fn ask(&self, request: &str) -> Response {
         let mut connection = self.connect();
-        let (method, head) = request_head(request);
-        connection.send(head);
-        connection.read_response(&method)
+        connection.send(request_message(request));
+        connection.read_response(request.split(' ').next().unwrap_or_default())
     }
 
     /// Waits until a file in its directory has `text` in it and returns the file.
@@ -370,29 +369,29 @@ impl Server {
     }
 }
 
-/// The head of a request with the method apart.
-fn request_head(request: &str) -> (String, String) {
-    let (line, fields) = request.split_once('\n').unwrap_or((request, ""));
+fn request_message(request: &str) -> String {
+    let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
+    let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
     let has = |name: &str| {
         fields.lines().any(|field| {
             let start = field.get(..name.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(name))
         })
     };
-    let mut head = format!("{line} HTTP/1.1\r\n");
+    let mut message = format!("{line} HTTP/1.1\r\n");
     if !has("host:") {
-        head.push_str("Host: www.example.com\r\n");
+        message.push_str("Host: www.example.com\r\n");
     }
     if !has("connection:") {
-        head.push_str("Connection: close\r\n");
+        message.push_str("Connection: close\r\n");
     }
     for field in fields.lines() {
-        head.push_str(field);
-        head.push_str("\r\n");
+        message.push_str(field);
+        message.push_str("\r\n");
     }
-    head.push_str("\r\n");
-    let method = line.split(' ').next().unwrap_or_default();
-    (method.to_owned(), head)
+    message.push_str("\r\n");
+    message.push_str(body);
+    message
 }
 
 #[derive(Debug)]

@@ -1,0 +1,249 @@
+//! Clients that hold on to connections without using them.
+
+use std::fs;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use h2o_tests::{Deadline, Raw, Server, Setup, eventually};
+
+fn start(settings: &str) -> Server {
+    Setup::new(&format!(
+        "
+{settings}
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+      /status: {{ status: ON }}
+"
+    ))
+    .file("www/large", vec![b'x'; 20_000_000])
+    .start()
+}
+
+const BEGUN_HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
+const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n";
+const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Sends one octet again and again until the server has closed the connection; says how long that took.
+fn drip(mut connection: Raw, every: Duration, limit: Duration) -> Duration {
+    let deadline = Deadline::after(limit);
+    while connection.try_send("x") {
+        assert!(
+            !deadline.has_passed(),
+            "the connection is open after {limit:?}"
+        );
+        // This is what the client does, not what the test waits for.
+        std::thread::sleep(every);
+    }
+    deadline.elapsed()
+}
+
+/// Waits until nobody but us is connected.
+fn alone(server: &Server, limit: Duration) {
+    let deadline = Deadline::after(limit);
+    while connections(server) > 1 {
+        assert!(
+            !deadline.has_passed(),
+            "others are connected after {limit:?}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How many connections the server says it has, the one that asks included.
+fn connections(server: &Server) -> usize {
+    let status = server.ask("GET /status/json?show=main").text();
+    let number = status.lines().find_map(|line| {
+        let rest = line.trim().strip_prefix("\"connections\":")?;
+        rest.trim_matches([' ', ',']).parse().ok()
+    });
+    number.unwrap_or_else(|| panic!("no number of connections: {status}"))
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn with_defaults_idle_and_dripping_clients_are_gone_in_time() {
+    let server = start("");
+    let connect = || Raw::connect(server.port());
+    std::thread::scope(|scope| {
+        // Nothing at all: gone within 10 s.
+        scope.spawn(|| connect().time_to_close(seconds(10)));
+        // Half a head: gone within 10 s.
+        scope.spawn(|| {
+            let mut connection = connect();
+            connection.send(BEGUN_HEAD);
+            connection.time_to_close(seconds(10))
+        });
+        // A head that grows by an octet each second: gone 10 s after the connection, give or take an octet.
+        scope.spawn(|| {
+            let mut connection = connect();
+            connection.send(BEGUN_HEAD);
+            drip(connection, seconds(1), seconds(14))
+        });
+        // A body that grows by an octet each second: gone within 30 s.
+        scope.spawn(|| {
+            let mut connection = connect();
+            connection.send(BEGUN_BODY);
+            drip(connection, seconds(1), seconds(30))
+        });
+        // A kept connection without another request: gone within 10 s.
+        scope.spawn(|| {
+            let mut connection = connect();
+            connection.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(connection.read_response("GET").code(), 404);
+            connection.time_to_close(seconds(10))
+        });
+    });
+    assert!(server.messages().matches("panicked").count() == 0);
+}
+
+#[test]
+fn with_defaults_a_client_that_never_reads_is_gone_within_30_seconds() {
+    let server = start("");
+    let mut connection = server.connect();
+    connection.send(LARGE);
+    let _ = connection.read_exactly(1);
+    alone(&server, seconds(30));
+}
+
+const SHORT: &str = "http1-request-timeout: 2\nhttp1-request-io-timeout: 1\nhandshake-timeout: 1";
+
+#[test]
+fn configured_times_bound_silence_and_heads() {
+    let server = start(SHORT);
+    std::thread::scope(|scope| {
+        for begun in [
+            "",
+            BEGUN_HEAD,
+            BEGUN_BODY,
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        ] {
+            let server = &server;
+            scope.spawn(move || {
+                let mut connection = server.connect();
+                connection.send(begun);
+                let time = connection.time_to_close(seconds(3));
+                assert!(time > Duration::from_millis(700), "{begun}: {time:?}");
+            });
+        }
+        scope.spawn(|| {
+            let mut connection = server.connect();
+            connection.send(BEGUN_HEAD);
+            let time = drip(connection, Duration::from_millis(200), seconds(4));
+            assert!(time > Duration::from_millis(1700), "{time:?}");
+        });
+        scope.spawn(|| {
+            let mut connection = server.connect();
+            connection.send(LARGE);
+            alone(&server, seconds(8));
+        });
+    });
+}
+
+#[test]
+fn a_client_that_reads_slowly_but_steadily_gets_everything() {
+    let server = start(SHORT);
+    let mut connection = server.connect();
+    connection.send(LARGE);
+    let head = connection.read_head();
+    assert_eq!(head.field("content-length"), Some("20000000"));
+    // Longer than both times, while each pause is shorter.
+    for _ in 0..10 {
+        let _ = connection.read_exactly(400_000);
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    let _ = connection.read_exactly(16_000_000);
+}
+
+#[test]
+fn an_unfinished_handshake_is_cut_off() {
+    let folder = h2o_tests::Folder::new();
+    h2o_tests::certs::self_signed(
+        &folder,
+        "server",
+        h2o_tests::certs::Key::EcPkcs8,
+        "a.example",
+    );
+    let config = format!(
+        "{SHORT}
+listen:
+  port: @PORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: /srv }} }} }} }}
+"
+    );
+    let server = Setup::in_folder(folder, &config).start();
+    for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
+        let mut connection = server.connect();
+        connection.send(begun);
+        connection.time_to_close(seconds(3));
+    }
+}
+
+#[test]
+fn connections_above_the_maximum_wait_and_are_served_later() {
+    let server = start("max-connections: 4\nnum-threads: 1\nhttp1-request-io-timeout: 3");
+    let mut held: Vec<Raw> = (0..4).map(|_| server.connect()).collect();
+    for connection in &mut held {
+        connection.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(connection.read_response("GET").code(), 404);
+    }
+    let mut waiting = server.connect();
+    waiting.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+    drop(held);
+    assert_eq!(waiting.read_response("GET").code(), 404);
+}
+
+/// Proportional set size of a process in octets.
+fn memory(pid: u32) -> usize {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let kilobytes = text.lines().find_map(|line| {
+        let rest = line.strip_prefix("Pss:")?;
+        rest.trim().strip_suffix(" kB")?.parse::<usize>().ok()
+    });
+    kilobytes.expect("the kernel accounts memory") * 1024
+}
+
+#[test]
+fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
+    const CLIENTS: usize = 200;
+    const LIMIT: usize = 64 * 1024;
+    for (what, begun) in [
+        ("silent", ""),
+        ("half a head", BEGUN_HEAD),
+        ("half a body", BEGUN_BODY),
+        ("never reads", LARGE),
+    ] {
+        let server = start("http1-request-timeout: 60\nhttp1-request-io-timeout: 60");
+        // What is made once is made now.
+        for _ in 0..8 {
+            assert_eq!(server.ask("GET /none").code(), 404);
+            assert_eq!(server.ask("GET /large").body.len(), 20_000_000);
+        }
+        let before = memory(server.pid());
+        let mut clients: Vec<Raw> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.send(begun);
+        }
+        eventually("all connections", || {
+            (connections(&server) == CLIENTS + 1).then_some(())
+        });
+        for client in clients.iter().filter(|_| begun == LARGE) {
+            wait_for_octets(client.stream());
+        }
+        let each = memory(server.pid()).saturating_sub(before) / CLIENTS;
+        eprintln!("{what}: {each} octets");
+        assert!(each <= LIMIT, "{what}: {each} octets");
+    }
+}
+
+fn wait_for_octets(stream: &TcpStream) {
+    let count = stream.peek(&mut [0]).expect("the connection is open");
+    assert_eq!(count, 1, "the answer begins");
+}

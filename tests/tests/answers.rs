@@ -1,0 +1,459 @@
+//! What edits and replaces answers: header rules, expiry, redirects, error documents; and the status page.
+
+use h2o_tests::{Server, Setup, run_with_input};
+
+fn check(server: &Server, cases: &[(&str, &str)]) {
+    for (request, want) in cases {
+        eprintln!("{request}");
+        server.ask(request).must_be(want);
+    }
+}
+
+fn start(config: &str) -> Server {
+    Setup::new(&format!("listen: @PORT@\n{config}"))
+        .file("www/index.html", "index")
+        .file("www/page.html", "page")
+        .file("www/missing.html", "there is nothing here")
+        .file("www/sub/missing.html", "nothing in sub")
+        .file("www/sub/page.html", "sub page")
+        .start()
+}
+
+#[test]
+fn header_rules_apply_to_every_answer_of_a_path() {
+    let server = start(
+        "
+header.add: 'X-Level: global'
+hosts:
+  default:
+    header.set: { header: [ 'X-Frame-Options: DENY', 'Referrer-Policy: no-referrer' ] }
+    paths:
+      /:
+        file.dir: @DIR@/www
+        header.add: 'x-level: path'
+        header.unset: [ last-modified, etag ]
+      /moved:
+        redirect: /page.html
+        header.append: 'x-level: appended'
+      /only:
+        file.dir: @DIR@/www
+        header.unsetunless: [ content-type ]
+        header.add: { header: 'x-early: 1', when: early }
+        header.add: { header: 'x-all: 1', when: all }
+",
+    );
+    let host = "x-frame-options: DENY\nreferrer-policy: no-referrer";
+    check(
+        &server,
+        &[
+            (
+                "GET /page.html",
+                &format!(
+                    "200 OK\nx-level: global\nx-level: path\n{host}\n!etag\n!last-modified\ncontent-length: 4\n\npage"
+                ),
+            ),
+            (
+                "GET /none",
+                &format!("404 File Not Found\nx-level: global\nx-level: path\n{host}\n\nnot found"),
+            ),
+            (
+                "POST /page.html\nContent-Length: 0",
+                "405 Method Not Allowed\nx-level: path\nallow: GET, HEAD",
+            ),
+            (
+                "GET /moved",
+                &format!("302 Redirected\nx-level: global, appended\n{host}\nlocation: /page.html"),
+            ),
+            (
+                "GET /only/page.html",
+                "200 OK\ncontent-type: text/html\ncontent-length: 4\nserver: *\nconnection: close\nx-all: 1\n!date\n!etag\n!x-early\n!x-level\n!x-frame-options",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn no_path_matched_still_has_the_rules_of_its_host() {
+    let server = start(
+        "
+header.add: 'x-level: global'
+error-doc: { status: 404, url: /a/missing.html }
+hosts:
+  default:
+    header.add: 'x-level: host'
+    paths:
+      /a:
+        file.dir: @DIR@/www
+        header.add: 'x-level: path'
+",
+    );
+    server
+        .ask("GET /elsewhere")
+        .must_be("404 File Not Found\nx-level: global\nx-level: host\n\nthere is nothing here");
+}
+
+#[test]
+fn expires_adds_max_age_to_successes_and_redirects() {
+    let server = start(
+        "
+expires: 1 day
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+      /private:
+        file.dir: @DIR@/www
+        header.set: 'cache-control: private'
+        expires: 2 hours
+      /never:
+        file.dir: @DIR@/www
+        expires: OFF
+      /temporary:
+        redirect: { url: /, status: 307 }
+      /permanent:
+        redirect: { url: /, status: 308 }
+      /year:
+        file.dir: @DIR@/www
+        expires: 1 YEARS
+",
+    );
+    check(
+        &server,
+        &[
+            (
+                "GET /page.html",
+                "200 OK\ncache-control: max-age=86400\n!expires",
+            ),
+            (
+                "GET /page.html\nRange: bytes=0-0",
+                "206 Partial Content\ncache-control: max-age=86400",
+            ),
+            (
+                "GET /page.html\nIf-None-Match: \"65937d25-4\"",
+                "304 Not Modified\ncache-control: max-age=86400",
+            ),
+            (
+                "GET /sub",
+                "301 Moved Permanently\ncache-control: max-age=86400",
+            ),
+            ("GET /none", "404 File Not Found\n!cache-control"),
+            (
+                "GET /private/page.html",
+                "200 OK\ncache-control: private, max-age=7200",
+            ),
+            ("GET /never/page.html", "200 OK\n!cache-control"),
+            (
+                "GET /temporary",
+                "307 Redirected\ncache-control: max-age=86400",
+            ),
+            ("GET /permanent", "308 Redirected\n!cache-control"),
+            (
+                "GET /year/page.html",
+                "200 OK\ncache-control: max-age=31536000",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn redirects_keep_the_rest_of_the_path_and_the_query() {
+    let server = start(
+        "
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+      /old:
+        redirect: { url: 'https://new.example/x/', status: 301 }
+      /scalar/:
+        redirect: http://new.example
+      /search:
+        redirect: { url: '/?q=', status: 303 }
+",
+    );
+    let moved = |url: &str| {
+        format!(
+            "location: {url}\ncontent-type: text/html; charset=utf-8\n!date\n\n<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"{}\">here</A>",
+            url.replace('&', "&amp;").replace('\'', "&#39;")
+        )
+    };
+    let redirected = |status: u16, url: &str| format!("{status} Redirected\n{}", moved(url));
+    check(
+        &server,
+        &[
+            ("GET /old", &redirected(301, "https://new.example/x/")),
+            (
+                "GET /old/a%20b?c&d='",
+                &redirected(301, "https://new.example/x/a%20b?c&d='"),
+            ),
+            (
+                "POST /old/a\nContent-Length: 3\n\nabc",
+                &redirected(301, "https://new.example/x/a"),
+            ),
+            ("GET /scalar/", &redirected(302, "http://new.example/")),
+            (
+                "GET /scalar/%41@:%3F",
+                &redirected(302, "http://new.example/A@:%3F"),
+            ),
+            ("GET /scalar", "404 File Not Found"),
+            ("GET /search/a", &redirected(303, "/?q=/a")),
+            (
+                "HEAD /old",
+                "301 Redirected\nlocation: https://new.example/x/\n\n",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn redirects_fill_in_what_the_wildcard_of_the_host_matched() {
+    let server = start(
+        "
+hosts:
+  '*.old.example:@PORT@':
+    paths: { /: { redirect: 'https://*.new.example/*/' } }
+  'plain.example:@PORT@':
+    paths: { /: { redirect: 'https://*.new.example/' } }
+",
+    );
+    let port = server.port();
+    check(
+        &server,
+        &[
+            (
+                &format!("GET /a\nHost: Shop.old.example:{port}"),
+                "302 Redirected\nlocation: https://Shop.new.example/Shop/a",
+            ),
+            (
+                &format!("GET /a\nHost: plain.example:{port}"),
+                "302 Redirected\nlocation: https://*.new.example/a",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn internal_redirects_answer_with_the_other_resource() {
+    let server = start(
+        "
+max-delegations: 3
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+        header.add: 'x-path: root'
+      /alias:
+        redirect: { url: /sub, status: 302, internal: YES }
+        header.add: 'x-path: alias'
+      /page:
+        redirect: { url: page.html, status: 302, internal: YES }
+      /keep:
+        redirect: { url: /page.html, status: 307, internal: YES }
+      /chain:
+        redirect: { url: /external, status: 302, internal: YES }
+      /external:
+        redirect: /page.html
+      /directory:
+        redirect: { url: /sub2, status: 302, internal: YES }
+      /other:
+        redirect: { url: 'http://other.example/page.html', status: 302, internal: YES }
+      /loop:
+        redirect: { url: /loop, status: 302, internal: YES }
+  other.example:
+    paths:
+      /:
+        file.dir: @DIR@/www/sub
+        header.add: 'x-path: other'
+",
+    );
+    server.folder.write("www/sub2/index.html", "index of sub2");
+    check(
+        &server,
+        &[
+            ("GET /alias/page.html", "200 OK\nx-path: root\n\nsub page"),
+            (
+                "HEAD /alias/page.html",
+                "200 OK\nx-path: root\ncontent-length: 8\n\n",
+            ),
+            (
+                "POST /alias/page.html\nContent-Length: 0",
+                "200 OK\n\nsub page",
+            ),
+            ("GET /page", "200 OK\n\npage"),
+            ("POST /keep\nContent-Length: 0", "405 Method Not Allowed"),
+            ("GET /keep", "200 OK\n\npage"),
+            ("GET /chain", "200 OK\n!location\n\npage"),
+            ("GET /external", "302 Redirected\nlocation: /page.html"),
+            ("GET /directory", "200 OK\n\nindex of sub2"),
+            ("GET /other", "200 OK\nx-path: other\n\nsub page"),
+            (
+                "GET /loop",
+                "502 Gateway Error\n\ntoo many internal delegations",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn error_documents_keep_the_status_and_fields_of_the_error() {
+    let server = start(
+        "
+error-doc: { status: 404, url: /missing.html }
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+      /own:
+        file.dir: @DIR@/www
+        error-doc: [ { status: 404, url: /page.html }, { status: [ 405, 416 ], url: /page.html } ]
+      /sub:
+        file.dir: @DIR@/www/sub
+        header.add: 'x-path: sub'
+      /broken:
+        file.dir: @DIR@/www
+        error-doc: { status: 405, url: /nowhere.html }
+",
+    );
+    let page = "content-type: text/html\n!x-path";
+    check(
+        &server,
+        &[
+            (
+                "GET /none",
+                &format!(
+                    "404 File Not Found\n{page}\ncontent-length: 21\n!etag\n!last-modified\n!accept-ranges\n\nthere is nothing here"
+                ),
+            ),
+            ("HEAD /none", "404 File Not Found\ncontent-length: 21\n\n"),
+            (
+                "POST /none\nContent-Length: 3\n\nabc",
+                "404 File Not Found\n\nthere is nothing here",
+            ),
+            (
+                "PUT /none\nContent-Length: 0",
+                "404 File Not Found\n\nmethod not allowed",
+            ),
+            // The outer entry counts.
+            (
+                "GET /own/none",
+                "404 File Not Found\n\nthere is nothing here",
+            ),
+            (
+                "POST /own/page.html\nContent-Length: 0",
+                "405 Method Not Allowed\nallow: GET, HEAD\ncontent-type: text/html\n\npage",
+            ),
+            (
+                "GET /own/page.html\nRange: bytes=9-",
+                "416 Request Range Not Satisfiable\ncontent-range: bytes */4\n\npage",
+            ),
+            // Conditions and ranges are for the resource, not for the document.
+            (
+                "GET /none\nRange: bytes=0-1\nIf-None-Match: \"65937d25-15\"\nAccept-Encoding: gzip",
+                "404 File Not Found\n\nthere is nothing here",
+            ),
+            (
+                "POST /broken/page.html\nContent-Length: 0",
+                "405 Method Not Allowed\n\nnot found",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn error_documents_may_be_relative_to_the_path() {
+    let server = start(
+        "
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+        error-doc: { status: 404, url: missing.html }
+",
+    );
+    check(
+        &server,
+        &[
+            ("GET /none", "404 File Not Found\n\nthere is nothing here"),
+            ("GET /sub/none", "404 File Not Found\n\nnothing in sub"),
+            (
+                "GET /sub/../none",
+                "404 File Not Found\n\nthere is nothing here",
+            ),
+            // There is no such document: its own error is shown.
+            ("GET /sub2/none", "404 File Not Found\n\nnot found"),
+        ],
+    );
+}
+
+#[test]
+fn status_is_json_with_the_names_scripts_read() {
+    let server = start(
+        "
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+      /s:
+        status: ON
+",
+    );
+    let _ = server.ask("GET /none");
+    let answer = server.ask("GET /s/json");
+    answer.must_be(
+        "200 OK\ncontent-type: text/plain; charset=utf-8\ncache-control: no-cache, no-store",
+    );
+    let program = "
+import json, sys
+status = json.load(sys.stdin)
+for name in ('server-version', 'openssl-version', 'current-time', 'restart-time', 'uptime', 'generation',
+             'connections', 'max-connections', 'listeners', 'worker-threads', 'num-sessions', 'requests',
+             'status-errors.400', 'status-errors.404', 'http1-errors.request-timeout', 'connections.idle',
+             'ssl.errors', 'ssl.handshake.full', 'ssl.alpn.h1', 'connect-time-0', 'duration-99',
+             'memory.mem_pool.chunks'):
+    assert name in status, name
+assert status['generation'] is None
+assert status['max-connections'] == 1024
+assert status['connections'] >= 1
+assert status['status-errors.404'] == 1, status['status-errors.404']
+[request] = [request for request in status['requests'] if request['path'] == '/s/json']
+assert request['method'] == 'GET' and request['protocol'] == 'HTTP/1.1', request
+assert request['authority'] == 'www.example.com', request
+for name in ('host', 'user', 'at', 'query', 'referer', 'user-agent', 'connect-time', 'connection-id',
+             'ssl.cipher', 'http1.request-index', 'http2.stream-id'):
+    assert name in request, name
+";
+    let output = run_with_input("python3", &["-c", program], &answer.text());
+    assert_eq!(output.code, 0, "{output}\n{answer}");
+
+    let some = server.ask("GET /s/json?show=main,ssl");
+    let program = "
+import json, sys
+status = json.load(sys.stdin)
+assert 'uptime' in status and 'ssl.alpn.h1' in status and 'requests' not in status and 'ssl.errors' not in status
+";
+    let output = run_with_input("python3", &["-c", program], &some.text());
+    assert_eq!(output.code, 0, "{output}\n{some}");
+    check(
+        &server,
+        &[
+            ("GET /s/json?show=none", "200 OK\n\n{\n\n}\n"),
+            ("HEAD /s/json", "200 OK\n\n"),
+            (
+                "POST /s/json?show=none\nContent-Length: 0",
+                "200 OK\n\n{\n\n}\n",
+            ),
+            (
+                "GET /s",
+                "200 OK\ncontent-type: text/html; charset=utf-8\ncache-control: no-cache\netag: *",
+            ),
+            ("GET /s/", "200 OK\ncontent-type: text/html; charset=utf-8"),
+            ("GET /s/other", "404 File Not Found"),
+        ],
+    );
+}

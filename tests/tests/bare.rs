@@ -1,0 +1,48 @@
+//! `h2o` without a configuration serves the directory it is run in.
+
+use h2o_tests::{Folder, Server, Setup, curl};
+
+/// The first URL with that scheme among the messages, with its port.
+fn url(server: &Server, scheme: &str) -> (String, u16) {
+    let messages = server.messages();
+    let start = format!("{scheme}://");
+    let at = messages
+        .find(&start)
+        .unwrap_or_else(|| panic!("no {scheme} URL: {messages}"));
+    let url = messages[at..].split_whitespace().next().unwrap_or_default();
+    let authority = url[start.len()..].split('/').next().unwrap_or_default();
+    let port = authority.rsplit(':').next().unwrap_or_default();
+    let port = port
+        .parse()
+        .unwrap_or_else(|_| panic!("no port: {messages}"));
+    (url.trim_end_matches('/').to_owned(), port)
+}
+
+fn start(folder: Folder) -> Server {
+    folder.write("www/index.html", "<p>bare</p>");
+    folder.write("www/more/file.txt", "more");
+    Setup::bare(folder, "www").start()
+}
+
+#[test]
+fn a_directory_is_served_over_http_and_https_without_a_configuration() {
+    let server = start(Folder::new());
+    for (scheme, near) in [("http", 8080), ("https", 8443)] {
+        let (url, port) = url(&server, scheme);
+        assert!((near..near + 200).contains(&port), "{url}");
+        let ask = |path: &str| curl(&["--insecure", &format!("{url}{path}")]);
+        ask("/").must_be("200 OK\ncontent-type: text/html\n\n<p>bare</p>");
+        ask("/more/file.txt").must_be("200 OK\ncontent-type: text/plain\n\nmore");
+        let listing = ask("/more/");
+        assert!(listing.text().contains("file.txt"), "{listing}");
+    }
+    let _ = server.stop();
+}
+
+#[test]
+fn two_directories_are_served_side_by_side() {
+    let first = start(Folder::new());
+    let second = start(Folder::new());
+    assert!(url(&first, "http").1 != url(&second, "http").1);
+    assert!(url(&first, "https").1 != url(&second, "https").1);
+}

@@ -1,0 +1,269 @@
+//! HTTP/1 octet by octet: the tables of the protocol crate replayed over sockets, and how connections are kept.
+
+#[path = "../../crates/http1/tests/kit/table.rs"]
+mod table;
+
+use h2o_tests::{Raw, Server, Setup};
+use table::Entry;
+
+const MALFORMED: &str = include_str!("../../crates/http1/tests/data/malformed.txt");
+const UNUSUAL: &str = include_str!("../../crates/http1/tests/data/unusual.txt");
+
+/// A server that answers every request with a redirect and logs what it has understood of it.
+fn start(strict: bool) -> Server {
+    let strict = if strict { "ON" } else { "OFF" };
+    Setup::new(&format!(
+        "
+listen: @PORT@
+num-threads: 1
+http1-strict: {strict}
+access-log:
+  path: @DIR@/access-log
+  format: '%m|%U%q|%V|%H'
+hosts:
+  default:
+    paths: {{ /: {{ redirect: 'http://elsewhere.example/?' }} }}
+"
+    ))
+    .start()
+}
+
+#[test]
+fn malformed_requests_are_refused_and_their_connection_closed() {
+    let entries = table::read(MALFORMED, &["strict", "error", "status", "body"]);
+    assert!(entries.len() >= 40, "{} entries", entries.len());
+    for strict in [false, true] {
+        let server = start(strict);
+        for entry in entries.iter().filter(|entry| entry.applies(strict)) {
+            eprintln!("{}, strict {strict}", entry.name);
+            refuse(&server, entry);
+        }
+    }
+}
+
+fn refuse(server: &Server, entry: &Entry) {
+    let mut connection = server.connect();
+    // The server may close before it has taken everything.
+    let _ = connection.try_send(&entry.input);
+    if entry.text("status") == Some("close") {
+        let answer = connection.read_to_end();
+        assert_eq!(answer.escape_ascii().to_string(), "", "{}", entry.name);
+        return;
+    }
+    let (status, body) = (
+        entry.text("status").unwrap_or_default(),
+        entry.text("body").unwrap_or_default(),
+    );
+    let response = connection.read_response("GET");
+    assert!(
+        response.status.starts_with(status) && response.text() == body,
+        "{}: {response}",
+        entry.name
+    );
+    assert_eq!(response.field("connection"), Some("close"), "{response}");
+    let type_ = response.field("content-type");
+    assert_eq!(type_, Some("text/plain; charset=utf-8"), "{response}");
+    let rest = connection.read_to_end();
+    assert_eq!(rest.escape_ascii().to_string(), "", "{}", entry.name);
+}
+
+#[test]
+fn unusual_requests_are_answered() {
+    let keys = [
+        "strict",
+        "method",
+        "target",
+        "path",
+        "authority",
+        "version",
+        "upgrade",
+        "fields",
+        "content",
+        "requests",
+        "kept",
+    ];
+    let entries = table::read(UNUSUAL, &keys);
+    assert!(entries.len() >= 40, "{} entries", entries.len());
+    for strict in [false, true] {
+        let server = start(strict);
+        let mut wanted = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.applies(strict)) {
+            eprintln!("{}, strict {strict}", entry.name);
+            accept(&server, entry, &mut wanted);
+        }
+        let end = server.ask("GET /the-end");
+        assert_eq!(end.code(), 302);
+        let log = server.read_until("access-log", "/the-end");
+        let lines: Vec<_> = log.lines().collect();
+        assert_eq!(lines.len(), wanted.len() + 1, "{log}");
+        for (line, want) in lines.iter().zip(&wanted) {
+            want.compare(line);
+        }
+    }
+}
+
+/// What must be in the line that is logged for one request.
+struct Wanted {
+    name: String,
+    /// Method, target, authority, version; `None` for whatever it may be.
+    columns: [Option<String>; 4],
+}
+
+impl Wanted {
+    fn of(entry: &Entry) -> Self {
+        let escaped = |key| entry.get(key).map(escape);
+        let authority = escaped("authority").map(|authority| match authority.as_str() {
+            // Requests without one are for the host that is chosen.
+            "" => "default".to_owned(),
+            _ => authority,
+        });
+        Self {
+            name: entry.name.clone(),
+            columns: [
+                escaped("method"),
+                escaped("target"),
+                authority,
+                escaped("version"),
+            ],
+        }
+    }
+
+    fn anything() -> Self {
+        Self {
+            name: String::new(),
+            columns: [const { None }; 4],
+        }
+    }
+
+    fn compare(&self, line: &str) {
+        // The unwise octets of targets include the separator, so columns are looked for from both ends.
+        let (method, rest) = line.split_once('|').expect("the format has columns");
+        let mut ends = rest.rsplitn(3, '|');
+        let [version, authority, target] = [ends.next(), ends.next(), ends.next()];
+        for (want, got) in self
+            .columns
+            .iter()
+            .zip([Some(method), target, authority, version])
+        {
+            if let Some(want) = want {
+                assert_eq!(Some(want.as_str()), got, "{}: {line}", self.name);
+            }
+        }
+    }
+}
+
+/// As access logs escape.
+fn escape(text: &[u8]) -> String {
+    text.iter()
+        .map(|&octet| match octet {
+            b'"' => "\\x22".to_owned(),
+            0x20..=0x7c => char::from(octet).to_string(),
+            octet => format!("\\x{octet:02x}"),
+        })
+        .collect()
+}
+
+fn accept(server: &Server, entry: &Entry, wanted: &mut Vec<Wanted>) {
+    let mut connection = server.connect();
+    connection.send(&entry.input);
+    let requests = entry.text("requests").unwrap_or("1");
+    let requests: usize = requests.parse().expect("a number");
+    for number in 1..=requests {
+        let response = read_final(&mut connection);
+        // Tunnels are refused where there are only redirects.
+        assert!(
+            matches!(response.code(), 302 | 405),
+            "{}: {response}",
+            entry.name
+        );
+        wanted.push(if number == requests {
+            Wanted::of(entry)
+        } else {
+            Wanted::anything()
+        });
+        let is_kept = number < requests || entry.text("kept") == Some("yes");
+        let announced = response.field("connection");
+        let want = if is_kept { "keep-alive" } else { "close" };
+        assert_eq!(announced, Some(want), "{}: {response}", entry.name);
+    }
+    if entry.text("kept") == Some("yes") {
+        connection.send("GET /next HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        let response = read_final(&mut connection);
+        assert_eq!(response.code(), 302, "{}: {response}", entry.name);
+        wanted.push(Wanted::anything());
+    } else {
+        let rest = connection.read_to_end();
+        assert_eq!(rest.escape_ascii().to_string(), "", "{}", entry.name);
+    }
+}
+
+fn read_final(connection: &mut Raw) -> h2o_tests::Response {
+    loop {
+        let response = connection.read_response("GET");
+        if response.code() >= 200 {
+            return response;
+        }
+    }
+}
+
+#[test]
+fn a_body_is_asked_for_before_it_is_sent() {
+    let server = start(false);
+    let mut connection = server.connect();
+    connection
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(connection.read_head().status, "100 Continue");
+    connection.send("abc");
+    connection.read_response("POST").must_be("302 Redirected");
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = start(false);
+    let mut connection = server.connect();
+    let requests: String = (0..200)
+        .map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .collect();
+    connection.send(requests);
+    for n in 0..200 {
+        let want = format!("302 Redirected\nlocation: http://elsewhere.example/?/{n}");
+        connection.read_response("GET").must_be(&want);
+    }
+}
+
+#[test]
+fn requests_arrive_in_any_number_of_pieces() {
+    let server = start(false);
+    let mut connection = server.connect();
+    let request =
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    for _ in 0..3 {
+        for octet in request.bytes() {
+            connection.send([octet]);
+        }
+        connection.read_response("POST").must_be(
+            "302 Redirected\nconnection: keep-alive\nlocation: http://elsewhere.example/?/a",
+        );
+    }
+}
+
+#[test]
+fn a_client_that_has_sent_all_it_will_still_gets_its_answer() {
+    let server = start(false);
+    let mut connection = server.connect();
+    connection.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    connection.finish();
+    connection.read_response("GET").must_be("302 Redirected");
+    assert_eq!(connection.read_to_end(), b"");
+}
+
+#[test]
+fn answers_to_http_1_0_have_a_length_or_end_with_the_connection() {
+    let server = start(false);
+    let mut connection = server.connect();
+    connection.send("GET /a HTTP/1.0\r\n\r\n");
+    connection
+        .read_response("GET")
+        .must_be("302 Redirected\nconnection: close\ncontent-length: *\n!transfer-encoding");
+    assert_eq!(connection.read_to_end(), b"");
+}

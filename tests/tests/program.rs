@@ -1,0 +1,415 @@
+//! The program: its options, its life as a process, and where it writes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use h2o_tests::{Folder, Output, Setup, binary, eventually, run};
+
+const SITE: &str = "
+hosts:
+  default:
+    paths: { /: { file.dir: @DIR@/www } }
+";
+
+fn h2o(args: &[&str]) -> Output {
+    run(&binary().display().to_string(), args)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn the_version_report_names_what_is_built_in() {
+    for option in ["-v", "--version", "--vers"] {
+        let text = String::from_utf8(h2o(&[option]).success()).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("h2o version "), "{text}");
+        assert!(lines[1].starts_with("OpenSSL: "), "{text}");
+        let last = lines.last().unwrap().to_lowercase();
+        assert!(last.starts_with("key-exchanges: "), "{text}");
+        for group in ["x25519", "secp256r1", "x25519mlkem768"] {
+            assert!(last.contains(group), "{text}");
+        }
+    }
+}
+
+#[test]
+fn help_lists_the_options() {
+    for option in ["-h", "--help"] {
+        let text = String::from_utf8(h2o(&[option]).success()).unwrap();
+        assert!(text.starts_with("h2o version "), "{text}");
+        for part in [
+            "-c, --conf",
+            "-m, --mode",
+            "-t, --test",
+            "-v, --version",
+            "h2o.conf",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn every_directive_is_listed_once() {
+    let text = String::from_utf8(h2o(&["--list-directives"]).success()).unwrap();
+    let mut names: Vec<_> = text.lines().collect();
+    assert_eq!(names[..3], ["hosts", "paths", "strict-match"]);
+    for name in [
+        "listen",
+        "file.dir",
+        "header.unsetunless",
+        "error-doc",
+        "h2olog",
+        "http1-strict",
+    ] {
+        assert!(names.contains(&name), "{name}");
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+/// A folder with a good configuration for port 1, which no test listens on.
+fn with_good_config() -> (Folder, String) {
+    let folder = Folder::new();
+    let config = format!("listen: 1\n{}", SITE.replace("@DIR@", "/srv"));
+    folder.write("h2o.conf", config);
+    let path = folder.name_of("h2o.conf");
+    (folder, path)
+}
+
+#[test]
+fn a_good_configuration_is_called_ok() {
+    let (_folder, path) = with_good_config();
+    for args in [
+        &["-t", "-c", &path][..],
+        &["-c", &path, "--test"],
+        &["--conf", &path, "-m", "test"],
+        &["--mode=test", &format!("--conf={path}")],
+        &["-t", &format!("-c{path}")],
+        &["-tc", &path],
+        &["--te", "--con", &path],
+        &["-c", "/no/such/file", "-t", "-c", &path],
+    ] {
+        let output = h2o(args);
+        assert_eq!(output.code, 0, "{args:?}: {output}");
+        assert_eq!(output.text(), "configuration OK\n", "{args:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_78() {
+    let (_folder, path) = with_good_config();
+    for (args, want) in [
+        (&["--no-such-option"][..], "no-such-option"),
+        (&["-x"], "x"),
+        (&["-c"], "c"),
+        (&["--conf"], "conf"),
+        (&["-c", &path, "-m", "sleepy"], "unknown mode:sleepy"),
+        (&["-c", &path, "-m", "Worker"], "unknown mode:Worker"),
+        (
+            &["-c", "/no/such/file.conf"],
+            "could not open configuration file /no/such/file.conf: No such file or directory",
+        ),
+        (
+            &["-t", "-c", "/no/such/file.conf"],
+            "could not open configuration file /no/such/file.conf: No such file or directory",
+        ),
+    ] {
+        let output = h2o(args);
+        assert_eq!(output.code, 78, "{args:?}: {output}");
+        assert!(output.stderr.contains(want), "{args:?}: {output}");
+        assert_eq!(output.text(), "", "{args:?}");
+    }
+}
+
+#[test]
+fn modes_that_are_not_there_say_so() {
+    let (_folder, path) = with_good_config();
+    for mode in ["master", "daemon"] {
+        let output = h2o(&["-c", &path, "-m", mode]);
+        assert!(output.code != 0, "{output}");
+        assert!(output.stderr.contains(mode), "{output}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = Folder::new();
+    let config = format!("listen: {{ port: {port}, host: 127.0.0.1 }}\n{SITE}");
+    folder.write("h2o.conf", config.replace("@DIR@", "/srv"));
+    let output = h2o(&["-c", &folder.name_of("h2o.conf")]);
+    assert_eq!(output.code, 78, "{output}");
+    let want = format!("failed to listen to TCP port 127.0.0.1:{port}: Address already in use");
+    assert!(output.stderr.contains(&want), "{output}");
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_named() {
+    for (directive, want) in [
+        ("access-log", "failed to open log file:/no/such/log:"),
+        ("error-log", "/no/such/log"),
+    ] {
+        let config = format!("listen: @PORT@\n{directive}: /no/such/log\n{SITE}");
+        let refused = Setup::new(&config).try_start().unwrap_err();
+        assert_eq!(refused.code, Some(78), "{}", refused.stderr);
+        assert!(refused.stderr.contains(want), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("No such file or directory"),
+            "{}",
+            refused.stderr
+        );
+    }
+}
+
+#[test]
+fn nothing_is_opened_by_a_configuration_test() {
+    let folder = Folder::new();
+    let config = format!(
+        "listen: {{ port: @DIR@/socket, type: unix }}\naccess-log: @DIR@/access-log\nerror-log: @DIR@/error-log\npid-file: @DIR@/pid\n{SITE}"
+    );
+    folder.write("h2o.conf", config.replace("@DIR@", &folder.name_of("")));
+    let output = h2o(&["-t", "-c", &folder.name_of("h2o.conf")]);
+    assert_eq!(output.text(), "configuration OK\n", "{output}");
+    let names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["h2o.conf"]);
+}
+
+#[test]
+fn term_lets_transfers_end_and_takes_no_new_ones() {
+    let mut server = Setup::new(&format!(
+        "listen: {{ port: @PORT@, host: 127.0.0.1 }}\npid-file: @DIR@/pid\n{SITE}"
+    ))
+    .file("www/large", vec![b'x'; 50_000_000])
+    .file("www/small", "small")
+    .start();
+    let mut slow = server.connect();
+    slow.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = slow.read_head();
+    let _ = slow.read_exactly(1000);
+    let mut idle = server.connect();
+    idle.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
+    idle.read_response("GET")
+        .must_be("200 OK\nconnection: keep-alive\n\nsmall");
+
+    server.terminate();
+    let port = server.port();
+    eventually("new connections to be refused", || {
+        TcpStream::connect(("127.0.0.1", port)).err()
+    });
+    // It had no request in flight: one more is answered at most.
+    let _ = idle.try_send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
+    let last = idle.read_to_end();
+    let last = String::from_utf8_lossy(&last).to_lowercase();
+    assert!(
+        last.is_empty() || last.contains("connection: close"),
+        "{last}"
+    );
+    assert_eq!(head.field("content-length"), Some("50000000"));
+    let rest = slow.read_exactly(50_000_000 - 1000);
+    assert!(rest.iter().all(|&octet| octet == b'x'));
+    let status = server.wait(Duration::from_secs(15));
+    assert_eq!(status.code(), Some(0), "{}", server.messages());
+    let messages = server.messages();
+    assert!(
+        messages.contains("received SIGTERM, gracefully shutting down"),
+        "{messages}"
+    );
+    assert!(!server.folder.at("pid").exists());
+}
+
+#[test]
+fn term_ends_an_idle_server_at_once() {
+    let server = Setup::new(&format!("listen: @PORT@\n{SITE}")).start();
+    let deadline = h2o_tests::Deadline::after_secs(2);
+    let _ = server.stop();
+    assert!(!deadline.has_passed());
+}
+
+#[test]
+fn the_pid_file_is_there_while_the_server_is() {
+    let server = Setup::new(&format!("listen: @PORT@\npid-file: @DIR@/h2o.pid\n{SITE}")).start();
+    assert_eq!(server.folder.read("h2o.pid"), format!("{}\n", server.pid()));
+    let folder = server.stop();
+    assert!(!folder.at("h2o.pid").exists());
+}
+
+/// Real, effective, saved and file-system user of a process.
+fn users(pid: u32) -> Vec<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let ids = line.unwrap_or_default().split_whitespace();
+    ids.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_server_started_by_root_runs_as_the_user_it_is_told() {
+    if !is_root() {
+        eprintln!("only root can switch users");
+        return;
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let id_of = |name: &str| {
+        let line = passwd
+            .lines()
+            .find(|line| line.split(':').next() == Some(name));
+        line.map(|line| line.split(':').nth(2).unwrap_or_default().to_owned())
+    };
+    // Without the directive it is `nobody`.
+    for (directive, name) in [
+        ("", "nobody"),
+        ("user: nobody", "nobody"),
+        ("user: daemon", "daemon"),
+    ] {
+        let Some(id) = id_of(name) else {
+            eprintln!("there is no user {name}");
+            continue;
+        };
+        let config = format!(
+            "{directive}\nlisten: @PORT@\naccess-log: @DIR@/log\nerror-log: @DIR@/error-log\n{SITE}"
+        );
+        let server = Setup::new(&config).file("www/a", "a").start();
+        assert_eq!(users(server.pid()), vec![id; 4], "{name}");
+        assert_eq!(server.ask("GET /a").code(), 200);
+        // Logs were opened before.
+        assert_eq!(fs::metadata(server.folder.at("log")).unwrap().uid(), 0);
+    }
+}
+
+#[test]
+fn only_root_can_switch_users() {
+    if is_root() {
+        eprintln!("this is for other users than root");
+        return;
+    }
+    let config = format!("user: nobody\nlisten: @PORT@\n{SITE}");
+    let refused = Setup::new(&config).try_start().unwrap_err();
+    assert_eq!(refused.code, Some(71), "{}", refused.stderr);
+}
+
+#[test]
+fn access_logs_go_to_files_commands_and_sockets() {
+    let folder = Folder::new();
+    let listener = UnixListener::bind(folder.at("socket")).unwrap();
+    let config = "
+listen: @PORT@
+access-log: { path: @DIR@/file, format: 'file %r' }
+access-log: { path: '| cat > @DIR@/piped', format: 'pipe %r' }
+access-log: { path: @DIR@/socket, format: 'socket %r' }
+hosts:
+  default:
+    access-log: { path: @DIR@/json, escape: json, format: '{\"r\":\"%r\",\"a\":\"%{x-a}i\"}' }
+    paths: { /: { file.dir: @DIR@/www } }
+";
+    let server = Setup::in_folder(folder, config).start();
+    let (socket, _) = listener.accept().unwrap();
+    assert_eq!(server.ask("GET /\"a?b").code(), 404);
+    let line = "GET /\\x22a?b HTTP/1.1\n";
+    for (file, word) in [("file", "file"), ("piped", "pipe")] {
+        let log = server.read_until(file, "\n");
+        assert_eq!(log, format!("{word} {line}"));
+    }
+    let mut received = String::new();
+    let mut socket = BufReader::new(socket);
+    socket.read_line(&mut received).unwrap();
+    assert_eq!(received, format!("socket {line}"));
+    assert_eq!(
+        server.read_until("json", "\n"),
+        "{\"r\":\"GET /\\u0022a?b HTTP/1.1\",\"a\":null}\n"
+    );
+    let _ = server.stop();
+    let mut rest = String::new();
+    socket.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn access_logs_are_appended_to() {
+    let config = format!("listen: @PORT@\naccess-log: {{ path: @DIR@/log, format: '%U' }}\n{SITE}");
+    let server = Setup::new(&config).file("log", "before\n").start();
+    for path in ["/1", "/2", "/3"] {
+        let _ = server.ask(&format!("GET {path}"));
+    }
+    let folder = server.stop();
+    assert_eq!(folder.read("log"), "before\n/1\n/2\n/3\n");
+}
+
+#[test]
+fn messages_go_to_the_error_log() {
+    for path in ["@DIR@/error-log", "'| cat > @DIR@/error-log'"] {
+        let server = Setup::new(&format!("listen: @PORT@\nerror-log: {path}\n{SITE}")).start();
+        let log = server.read_until("error-log", "ready to serve");
+        let want = format!(
+            "h2o server (pid:{}) is ready to serve requests with",
+            server.pid()
+        );
+        assert!(log.contains(&want), "{log}");
+        server.terminate();
+        let _ = server.read_until("error-log", "received SIGTERM, gracefully shutting down");
+    }
+}
+
+#[test]
+fn unix_sockets_are_listened_on() {
+    let config = format!("listen: {{ port: @DIR@/h2o.sock, type: unix, permission: 666 }}\n{SITE}");
+    let server = Setup::new(&config).file("www/a", "over a socket").start();
+    let socket = server.folder.name_of("h2o.sock");
+    let mode = fs::metadata(&socket).unwrap().mode() & 0o777;
+    assert_eq!(mode, 0o666);
+    h2o_tests::curl(&["--unix-socket", &socket, "http://a.example/a"])
+        .must_be("200 OK\n\nover a socket");
+}
+
+#[test]
+fn an_old_socket_file_is_replaced_and_another_file_is_not() {
+    let folder = Folder::new();
+    drop(UnixListener::bind(folder.at("h2o.sock")).unwrap());
+    let config = format!("listen: {{ port: @DIR@/h2o.sock, type: unix }}\n{SITE}");
+    let server = Setup::in_folder(folder, &config).start();
+    let folder = server.stop();
+    let _ = fs::remove_file(folder.at("h2o.sock"));
+    folder.write("h2o.sock", "precious");
+    let path = folder.name_of("h2o.sock");
+    let refused = Setup::in_folder(folder, &config).try_start().unwrap_err();
+    let want = format!("path:{path} already exists and is not an unix socket.");
+    assert!(refused.stderr.contains(&want), "{}", refused.stderr);
+    assert_eq!(refused.code, Some(78));
+}
+
+#[test]
+fn the_proxy_protocol_gives_the_client_its_address() {
+    let config = format!(
+        "listen: {{ port: @PORT@, proxy-protocol: ON }}\naccess-log: {{ path: @DIR@/log, format: '%h %{{remote}}p' }}\n{SITE}"
+    );
+    let server = Setup::new(&config).start();
+    for head in [
+        "PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n",
+        "PROXY TCP6 2001:db8::7 2001:db8::1 4712 80\r\n",
+        "PROXY UNKNOWN\r\n",
+        "",
+    ] {
+        let mut connection = server.connect();
+        connection.send(format!(
+            "{head}GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        ));
+        assert_eq!(connection.read_response("GET").code(), 404, "{head}");
+    }
+    let folder = server.stop();
+    let log = folder.read("log");
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines[..2], ["192.0.2.7 4711", "2001:db8::7 4712"], "{log}");
+    assert!(lines[2].starts_with("127.0.0.1 "), "{log}");
+    assert!(lines[3].starts_with("127.0.0.1 "), "{log}");
+}
