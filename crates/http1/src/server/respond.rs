@@ -52,7 +52,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the head of the final response and says how its content is delimited.
+    /// Writes the head of the final response and says how its content is delimited. A second response to
+    /// one request is left out.
     ///
     /// 101 to a request that offered an upgrade and 2xx to CONNECT make the connection a tunnel.
     pub fn respond(
@@ -61,10 +62,9 @@ impl ServerConnection {
         out: &mut Vec<u8>,
         now: Instant,
     ) -> BodyMode {
-        debug_assert!(
-            matches!(self.sending, Sending::Awaited),
-            "a second response"
-        );
+        if !matches!(self.sending, Sending::Awaited) {
+            return BodyMode::None;
+        }
         if self.wants_continue() {
             // The client may now send its body or not; nobody can tell what comes next (RFC 9110 §10.1.1).
             self.exchange.is_persistent = false;

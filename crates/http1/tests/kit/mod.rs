@@ -1,5 +1,6 @@
 //! What the tests of this crate share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod client;
 pub(crate) mod server;
 pub(crate) mod table;

@@ -1,0 +1,206 @@
+//! Limits of time, rate, size and memory.
+
+use h2o_http1::{Next, PeerError, ServerConnection, Settings, TimedOut};
+
+use crate::kit::server::{Conversation, Event, request};
+use crate::{GET, SECOND, post};
+
+#[test]
+fn an_idle_connection_is_small() {
+    assert!(
+        size_of::<ServerConnection>() <= 192,
+        "{}",
+        size_of::<ServerConnection>()
+    );
+}
+
+#[test]
+fn body_limits_hold_at_their_value_and_one_past() {
+    let limited = || {
+        Conversation::with(Settings {
+            limit_request_body: 10,
+            ..Settings::default()
+        })
+    };
+    let refused = Event::Error(PeerError::BodyTooLarge);
+    for (length, is_refused) in [(10, false), (11, true)] {
+        let mut talk = limited();
+        talk.client_sends(post(&format!("Content-Length: {length}")));
+        assert_eq!(
+            talk.events.last() == Some(&refused),
+            is_refused,
+            "{length} exceeds 10"
+        );
+    }
+    for (chunks, is_refused) in [
+        ("9\r\nabcdefghi\r\n0\r\n\r\n", false),
+        ("5\r\nabcde\r\n4\r\nfghi\r\n0\r\n\r\n", false),
+        ("a\r\nx", true),
+        ("5\r\nabcde\r\n5\r\nx", true),
+    ] {
+        let mut talk = limited();
+        talk.client_sends(post("Transfer-Encoding: chunked"))
+            .client_sends(chunks);
+        assert_eq!(
+            talk.events.last() == Some(&refused),
+            is_refused,
+            "{chunks:?} reaches 10"
+        );
+    }
+}
+
+#[test]
+fn head_limits_hold_at_their_value_and_one_past() {
+    let limited = |max_head| {
+        Conversation::with(Settings {
+            max_head,
+            ..Settings::default()
+        })
+    };
+    let mut talk = limited(GET.len());
+    talk.client_sends(GET)
+        .expect("as long as allowed", &[request("GET / a.example")]);
+    let mut talk = limited(GET.len() - 1);
+    talk.client_sends(GET)
+        .expect("one more", &[Event::Error(PeerError::HeadTooLarge)]);
+    let mut talk = limited(10);
+    talk.client_sends("GET /1234").expect("not yet", &[]);
+    talk.client_sends("5").expect(
+        "incomplete at the limit",
+        &[Event::Error(PeerError::HeadTooLarge)],
+    );
+}
+
+#[test]
+fn a_body_that_does_not_wait_is_read() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"))
+        .client_sends("ab");
+    assert!(talk.connection.wants_continue(), "H2O answers nevertheless");
+    assert_eq!(talk.wait(100 * SECOND), Some(TimedOut::Read));
+
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"))
+        .client_sends("abc");
+    assert!(!talk.connection.wants_continue(), "the body is complete");
+    assert_eq!(talk.answer(""), Next::Request);
+}
+
+#[test]
+fn heads_are_limited_in_time() {
+    let mut talk = Conversation::new();
+    assert_eq!(
+        talk.wait(100 * SECOND),
+        Some(TimedOut::Head {
+            first_request: true
+        })
+    );
+
+    let mut talk = Conversation::new();
+    let start = talk.now;
+    for octet in GET.as_bytes().chunks(1) {
+        talk.client_sends(octet);
+        if talk.wait(SECOND).is_some() {
+            break;
+        }
+    }
+    assert_eq!(talk.now, start + 10 * SECOND, "the whole head is bounded");
+
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    assert_eq!(
+        talk.wait(100 * SECOND),
+        None,
+        "the handler may take its time"
+    );
+    assert_eq!(talk.answer(""), Next::Request);
+    let start = talk.now;
+    assert_eq!(
+        talk.wait(100 * SECOND),
+        Some(TimedOut::Head {
+            first_request: false
+        })
+    );
+    assert_eq!(
+        talk.now,
+        start + 5 * SECOND,
+        "the smaller of the two limits"
+    );
+}
+
+#[test]
+fn bodies_are_limited_in_time_and_rate() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 1000"));
+    assert_eq!(talk.wait(100 * SECOND), Some(TimedOut::Read));
+
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 100000"));
+    let start = talk.now;
+    let passed = loop {
+        talk.client_sends([b'x'; 400]);
+        if let Some(passed) = talk.wait(SECOND) {
+            break passed;
+        }
+    };
+    assert_eq!(passed, TimedOut::BodyRate);
+    assert_eq!(
+        talk.now,
+        start + 20 * SECOND,
+        "400 octets a second are too few once 20 s are over"
+    );
+
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 30060"));
+    for _ in 0..60 {
+        talk.client_sends([b'x'; 501]);
+        assert_eq!(talk.wait(SECOND), None, "501 octets a second will do");
+    }
+    assert!(talk.connection.is_body_done());
+}
+
+#[test]
+fn back_pressure_is_not_held_against_the_client() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 100"))
+        .client_sends("abc");
+    talk.connection.pause_reading(talk.now);
+    assert_eq!(talk.wait(1000 * SECOND), None);
+    talk.connection.resume_reading(talk.now);
+    assert_eq!(talk.wait(1000 * SECOND), Some(TimedOut::Read));
+}
+
+#[test]
+fn writing_is_timed_while_octets_wait() {
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.respond(200, None);
+    talk.connection.on_written(100, true, talk.now);
+    talk.wait(3 * SECOND);
+    talk.connection.on_written(50, true, talk.now);
+    assert_eq!(talk.wait(4 * SECOND), None, "there was progress");
+    talk.connection.on_written(50, false, talk.now);
+    assert_eq!(
+        talk.wait(1000 * SECOND),
+        None,
+        "the handler may pause between writes"
+    );
+    talk.send("abc");
+    talk.connection.on_written(0, true, talk.now);
+    assert_eq!(talk.wait(1000 * SECOND), Some(TimedOut::Write));
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn a_head_that_drips_in_is_looked_at_once() {
+    let mut talk = Conversation::with(Settings {
+        max_head: 500_000,
+        ..Settings::default()
+    });
+    talk.client_sends("GET / HTTP/1.1\r\nX: ");
+    for _ in 0..200_000 {
+        talk.client_sends("x");
+    }
+    talk.client_sends("\r\n\r\n")
+        .expect("a request", &[request("GET / ")]);
+}

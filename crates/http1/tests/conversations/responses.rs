@@ -1,0 +1,398 @@
+//! What the server role sends, and what becomes of the connection.
+
+use h2o_http::{Headers, Known, StatusCode};
+use h2o_http1::{BodyMode, ChunkError, Next, PeerError, TimedOut};
+
+use crate::kit::server::{Conversation, Event, data, request};
+use crate::{GET, SECOND, post};
+
+#[test]
+fn response_heads_have_the_fields_of_the_reference_in_its_order() {
+    let mut headers = Headers::new();
+    headers.push(Known::Date, b"now");
+    headers.push(Known::Connection, b"x");
+    headers.push(Known::ContentLength, b"99");
+    let spelt = headers.store(b"X-SpeltV");
+    headers.push_stored(spelt.prefix(7), spelt.suffix(7));
+    headers.push(Known::TransferEncoding, b"chunked");
+    let tail = "date: now\r\nX-Spelt: V\r\n";
+    let cases = [
+        // request, status, length, head without the last two fields, and content
+        (
+            "GET / HTTP/1.1",
+            200,
+            Some(1),
+            "200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n",
+            "\r\na",
+        ),
+        (
+            "GET / HTTP/1.1",
+            200,
+            None,
+            "200 OK\r\nConnection: keep-alive\r\n",
+            "transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        ),
+        (
+            "GET / HTTP/1.0",
+            200,
+            Some(1),
+            "200 OK\r\nConnection: close\r\nContent-Length: 1\r\n",
+            "\r\na",
+        ),
+        (
+            "GET / HTTP/1.0",
+            200,
+            None,
+            "200 OK\r\nConnection: close\r\n",
+            "\r\na",
+        ),
+        (
+            "HEAD / HTTP/1.1",
+            200,
+            Some(1),
+            "200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n",
+            "\r\n",
+        ),
+        (
+            "HEAD / HTTP/1.1",
+            200,
+            None,
+            "200 OK\r\nConnection: keep-alive\r\n",
+            "\r\n",
+        ),
+        (
+            "GET / HTTP/1.1",
+            204,
+            Some(0),
+            "204 No Content\r\nConnection: keep-alive\r\n",
+            "\r\n",
+        ),
+        (
+            "GET / HTTP/1.1",
+            204,
+            None,
+            "204 No Content\r\nConnection: keep-alive\r\n",
+            "\r\n",
+        ),
+        (
+            "GET / HTTP/1.1",
+            304,
+            None,
+            "304 Not Modified\r\nConnection: keep-alive\r\n",
+            "\r\n",
+        ),
+        (
+            "GET / HTTP/1.1",
+            304,
+            Some(7),
+            "304 Not Modified\r\nConnection: keep-alive\r\nContent-Length: 7\r\n",
+            "\r\n",
+        ),
+    ];
+    for (line, code, length, head, rest) in cases {
+        let mut talk = Conversation::new();
+        talk.client_sends(format!("{line}\r\nHost: a.example\r\n\r\n"));
+        talk.respond_with(code, length, &headers);
+        talk.send("a").finish();
+        talk.expect_output(line, format!("HTTP/1.1 {head}{tail}{rest}"));
+        let is_kept = head.contains("keep-alive");
+        assert_eq!(
+            talk.connection.next(talk.now) == Next::Request,
+            is_kept,
+            "{line} {code}"
+        );
+    }
+}
+
+#[test]
+fn http_1_0_keeps_the_connection_only_if_the_end_is_known() {
+    let get = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    let mut talk = Conversation::new();
+    talk.client_sends(get);
+    assert_eq!(talk.answer("a"), Next::Request);
+    talk.expect_output(
+        "kept",
+        "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
+    );
+    talk.client_sends(get);
+    assert_eq!(talk.respond(200, None), BodyMode::UntilClose);
+    talk.send("a").finish();
+    talk.expect_output("not kept", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\na");
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn responses_that_are_cut_short_close_the_connection() {
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.respond(200, Some(5));
+    talk.out.clear();
+    talk.send("abc")
+        .finish()
+        .expect_output("as much as there is", "abc");
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+
+    for (length, want) in [(Some(5), "abc"), (None, "3\r\nabc\r\n\r\n1\r\n")] {
+        let mut talk = Conversation::new();
+        talk.client_sends(GET);
+        talk.respond(200, length);
+        talk.out.clear();
+        talk.send("abc");
+        talk.connection.abort(&mut talk.out);
+        talk.expect_output("an invalid chunk tells the client", want);
+        assert_eq!(talk.connection.next(talk.now), Next::Close);
+    }
+}
+
+#[test]
+fn content_beyond_the_announced_length_is_left_out() {
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.respond(200, Some(3));
+    talk.out.clear();
+    talk.send("abcdef")
+        .finish()
+        .expect_output("three octets", "abc");
+    assert_eq!(talk.connection.next(talk.now), Next::Request);
+}
+
+#[test]
+fn framing_for_content_sent_by_other_means() {
+    for (length, before, after) in [(None, "a\r\n", "\r\n"), (Some(10), "", "")] {
+        let mut talk = Conversation::new();
+        talk.client_sends(GET);
+        talk.respond(200, length);
+        talk.out.clear();
+        assert_eq!(talk.connection.begin_data(10, &mut talk.out), 10);
+        talk.expect_output("before", before);
+        talk.connection.end_data(&mut talk.out);
+        talk.expect_output("after", after);
+        assert_eq!(talk.connection.begin_data(0, &mut talk.out), 0);
+        talk.connection.end_data(&mut talk.out);
+        talk.expect_output("an empty chunk would end the body", "");
+    }
+}
+
+#[test]
+fn trailers_are_sent_after_chunks_only() {
+    let mut trailers = Headers::new();
+    trailers.push(Known::ServerTiming, b"a;dur=1");
+    for (length, want) in [(None, "0\r\nserver-timing: a;dur=1\r\n\r\n"), (Some(0), "")] {
+        let mut talk = Conversation::new();
+        talk.client_sends(GET);
+        talk.respond(200, length);
+        talk.out.clear();
+        talk.connection.finish(Some(&trailers), &mut talk.out);
+        talk.expect_output("trailers", want);
+    }
+}
+
+#[test]
+fn interim_responses_go_to_http_1_1_before_the_final_response() {
+    let mut hints = Headers::new();
+    hints.push(Known::Link, b"</a>; rel=preload");
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    let early = StatusCode::EARLY_HINTS;
+    talk.connection
+        .send_informational(early, &hints, &mut talk.out);
+    talk.expect_output(
+        "hints",
+        "HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n",
+    );
+    talk.connection
+        .send_informational(StatusCode::OK, &hints, &mut talk.out);
+    talk.connection
+        .send_informational(StatusCode::SWITCHING_PROTOCOLS, &hints, &mut talk.out);
+    talk.expect_output("neither is interim", "");
+    talk.respond(200, Some(0));
+    talk.out.clear();
+    talk.connection
+        .send_informational(early, &hints, &mut talk.out);
+    talk.expect_output("too late", "");
+
+    let mut talk = Conversation::new();
+    talk.client_sends("GET / HTTP/1.0\r\n\r\n");
+    talk.connection
+        .send_informational(early, &hints, &mut talk.out);
+    talk.expect_output("HTTP/1.0 does not know 1xx (RFC 9110 §15.2)", "");
+}
+
+#[test]
+fn expectations_are_answered_when_the_handler_wants_the_body() {
+    for version in ["1.1", "1.0"] {
+        let mut talk = Conversation::new();
+        let head =
+            format!("POST / HTTP/{version}\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+        talk.client_sends(head);
+        assert!(talk.connection.wants_continue());
+        assert_eq!(talk.wait(100 * SECOND), None, "the client waits for us");
+        talk.connection.send_continue(&mut talk.out, talk.now);
+        talk.connection.send_continue(&mut talk.out, talk.now);
+        talk.expect_output("once", "HTTP/1.1 100 Continue\r\n\r\n");
+        assert!(!talk.connection.wants_continue());
+        assert_eq!(
+            talk.wait(100 * SECOND),
+            Some(TimedOut::Read),
+            "we wait for the client"
+        );
+    }
+}
+
+#[test]
+fn a_final_response_instead_of_100_closes_the_connection() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"));
+    talk.respond(403, Some(0));
+    talk.expect_output(
+        "RFC 9110 §10.1.1",
+        "HTTP/1.1 403 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            .replace("OK", "Forbidden"),
+    );
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn a_response_may_end_before_the_body() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 5")).events.clear();
+    talk.respond(200, Some(0));
+    assert!(talk.connection.is_response_done() && !talk.connection.is_body_done());
+    talk.client_sends("abcde").expect(
+        "the handler still gets it",
+        &[data("abcde"), Event::BodyEnd],
+    );
+    assert_eq!(talk.connection.next(talk.now), Next::Request);
+
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Content-Length: 5"));
+    talk.respond(200, Some(0));
+    assert_eq!(
+        talk.connection.next(talk.now),
+        Next::Close,
+        "nobody wants the rest"
+    );
+}
+
+#[test]
+fn a_body_error_within_the_response_only_closes() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Transfer-Encoding: chunked"))
+        .events
+        .clear();
+    talk.respond(200, Some(2));
+    talk.send("a").out.clear();
+    let error = PeerError::Chunk(ChunkError::SizeInvalid);
+    talk.client_sends("x")
+        .expect("broken", &[Event::Error(error)]);
+    talk.connection
+        .error_response(error.answer(), None, &mut talk.out);
+    talk.expect_output("the client reads another response", "");
+    talk.send("b").finish().expect_output("which goes on", "b");
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn errors_are_answered_as_plain_text_without_content_for_head() {
+    let mut talk = Conversation::new();
+    let bad = "Host: a.example\r\nContent-Length: x\r\n\r\n";
+    talk.client_sends(format!("HEAD / HTTP/1.1\r\n{bad}"));
+    let Some(Event::Error(error)) = talk.events.last().cloned() else {
+        panic!("accepted");
+    };
+    talk.connection
+        .error_response(error.answer(), Some(b"h2o"), &mut talk.out);
+    let head = "HTTP/1.1 400 Invalid Request\r\nConnection: close\r\nContent-Length: 28\r\nServer: h2o\r\n\
+                content-type: text/plain; charset=utf-8\r\n\r\n";
+    talk.expect_output("no content (RFC 9110 §9.3.2)", head);
+    talk.connection
+        .error_response(error.answer(), None, &mut talk.out);
+    talk.expect_output("once", "");
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+    talk.client_sends(GET)
+        .expect("nothing is looked at any more", &[Event::Error(error)]);
+}
+
+#[test]
+fn upgrades_become_tunnels_with_101() {
+    let ask = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let mut headers = Headers::new();
+    headers.push(Known::Upgrade, b"websocket");
+    let mut talk = Conversation::new();
+    talk.client_sends(format!("{ask}early"))
+        .expect("no body", &[request("GET /chat a.example")]);
+    assert_eq!(talk.head.upgrade(), b"websocket");
+    assert_eq!(talk.respond_with(101, None, &headers), BodyMode::UntilClose);
+    talk.expect_output(
+        "101",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+    );
+    assert!(talk.connection.is_tunnel());
+    talk.client_sends("\0\r\n\r\n")
+        .expect("raw octets", &[data("early\0\r\n\r\n")]);
+    talk.send("\x01").expect_output("both ways", "\x01");
+    talk.connection.on_written(1, true, talk.now);
+    assert_eq!(talk.wait(1000 * SECOND), None, "nothing is timed");
+    talk.finish();
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+
+    let mut talk = Conversation::new();
+    talk.client_sends(ask);
+    assert_eq!(
+        talk.answer("no"),
+        Next::Request,
+        "an offer that is not taken up"
+    );
+
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.respond_with(101, None, &headers);
+    assert!(!talk.connection.is_tunnel(), "nobody asked for it");
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn connect_becomes_a_tunnel_with_2xx() {
+    let ask = "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n";
+    let mut talk = Conversation::new();
+    talk.client_sends(ask).expect(
+        "a tunnel",
+        &[request("CONNECT b.example:443 b.example:443")],
+    );
+    assert_eq!(talk.respond(200, Some(0)), BodyMode::UntilClose);
+    talk.expect_output(
+        "no length (RFC 9110 §9.3.6)",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+    );
+    talk.client_sends("abc")
+        .expect("raw octets", &[data("abc")]);
+
+    let mut talk = Conversation::new();
+    talk.client_sends(ask).events.clear();
+    talk.respond(405, Some(2));
+    talk.send("no").client_sends(GET).expect("not for us", &[]);
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
+}
+
+#[test]
+fn shutting_down_ends_with_the_response_in_progress() {
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.connection.shut_down();
+    assert_eq!(talk.answer("a"), Next::Close);
+    talk.expect_output(
+        "told",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na",
+    );
+
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    talk.respond(200, Some(1));
+    talk.connection.shut_down();
+    talk.send("a").finish();
+    assert_eq!(
+        talk.connection.next(talk.now),
+        Next::Close,
+        "although the head said otherwise"
+    );
+}

@@ -1,0 +1,133 @@
+//! A conversation with the client role, without a socket.
+
+use std::sync::Arc;
+
+use h2o_http::{BodyLength, Headers, Method};
+use h2o_http1::{
+    BodyMode, ClientConnection, ClientReceived, ClientRequest, ClientResponse, ClientSettings,
+    UpstreamError,
+};
+
+/// What the client role reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Status and reason of an interim response.
+    Interim(String),
+    /// Status and reason of the final response.
+    Response(String),
+    /// Content; adjacent pieces are joined.
+    Data(Vec<u8>),
+    BodyEnd,
+    Error(UpstreamError),
+}
+
+/// The client role and its buffers.
+pub(crate) struct Conversation {
+    pub(crate) connection: ClientConnection,
+    pub(crate) head: ClientResponse,
+    input: Vec<u8>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) events: Vec<Event>,
+}
+
+pub(crate) fn response(line: &str) -> Event {
+    Event::Response(line.to_owned())
+}
+
+pub(crate) fn interim(line: &str) -> Event {
+    Event::Interim(line.to_owned())
+}
+
+pub(crate) fn data(text: &str) -> Event {
+    Event::Data(text.as_bytes().to_vec())
+}
+
+/// `GET /` without fields; tests change what they are about.
+pub(crate) const GET: ClientRequest<'static> = ClientRequest {
+    method: &Method::Get,
+    target: b"/",
+    host: b"a.example",
+    headers: &Headers::new(),
+    body: BodyLength::None,
+    keep_alive: true,
+    upgrade: None,
+    expects_continue: false,
+};
+
+impl Conversation {
+    pub(crate) fn new() -> Self {
+        Self::with(ClientSettings::default())
+    }
+
+    pub(crate) fn with(settings: ClientSettings) -> Self {
+        Self {
+            connection: ClientConnection::new(Arc::new(settings)),
+            head: ClientResponse::new(),
+            input: Vec::new(),
+            out: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Sends a request and forgets its octets.
+    pub(crate) fn asks(&mut self, request: &ClientRequest<'_>) -> BodyMode {
+        let mode = self.connection.send_request(request, &mut self.out);
+        self.out.clear();
+        mode
+    }
+
+    /// Octets arrive, and the engine steps over them while it makes progress.
+    pub(crate) fn server_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(octets.as_ref());
+        while self.step() {}
+        self
+    }
+
+    fn step(&mut self) -> bool {
+        let line = |head: &ClientResponse| {
+            let status = head.status.as_u16();
+            format!("{status} {}", head.reason().escape_ascii())
+        };
+        let (taken, event) = match self.connection.receive(&self.input, &mut self.head) {
+            Ok(ClientReceived::NeedMore { taken }) => (taken, None),
+            Ok(ClientReceived::Interim { taken }) => {
+                (taken, Some(Event::Interim(line(&self.head))))
+            }
+            Ok(ClientReceived::Response { taken }) => {
+                (taken, Some(Event::Response(line(&self.head))))
+            }
+            Ok(ClientReceived::Data { taken, data }) => {
+                assert!(data.end <= taken, "content beyond what was taken");
+                (taken, Some(Event::Data(self.input[data].to_vec())))
+            }
+            Ok(ClientReceived::BodyEnd { taken }) => (taken, Some(Event::BodyEnd)),
+            Err(error) => (0, Some(Event::Error(error))),
+        };
+        self.input.drain(..taken);
+        // Octets left over after a response are not looked at before the next request.
+        let progress = (taken > 0 || event.is_some()) && !self.connection.is_response_done();
+        match (event, self.events.last_mut()) {
+            (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),
+            (Some(event), _) => self.events.push(event),
+            (None, _) => {}
+        }
+        progress
+    }
+
+    /// The octets received and not taken.
+    pub(crate) fn left(&self) -> &[u8] {
+        &self.input
+    }
+
+    pub(crate) fn is_reusable(&self) -> bool {
+        self.connection.is_reusable(self.left())
+    }
+
+    /// The engine reported these events and no others since the last call.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, why: &str, events: &[Event]) -> &mut Self {
+        assert_eq!(self.events, events, "{why}");
+        self.events.clear();
+        self
+    }
+}
