@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use h2o_config::{Error, Level, Node, Registry};
 
-use crate::{Bag, EnvCommands, Filter, Handler, HostName, Logger, PathRoute, Setting};
+use crate::{Bag, EnvCommands, Filter, Handler, Host, HostName, Logger, PathRoute, Setting};
 
 /// Makes a filter from the final settings of a path; `None` if it does not apply there.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
@@ -37,8 +37,14 @@ pub struct Scope {
     pub features: Arc<Features>,
     /// Where we are.
     pub level: Level,
+    /// Finished host entries, in file order (global level).
+    pub hosts: Vec<Host>,
+    /// Finished paths of the host being read (host level).
+    pub paths: Vec<PathRoute>,
     /// The host entry we are in.
     pub host: Option<HostName>,
+    /// Its index among the site's hosts.
+    pub host_index: u32,
     /// The path key we are in.
     pub path: Option<Box<str>>,
     /// Inherited settings, one value per feature.
@@ -64,7 +70,10 @@ impl Scope {
         Self {
             features,
             level: Level::Global,
+            hosts: Vec::new(),
+            paths: Vec::new(),
             host: None,
+            host_index: 0,
             path: None,
             settings: Bag::default(),
             shared: Bag::default(),
@@ -94,7 +103,10 @@ impl Scope {
         let mut inner = Self {
             features: Arc::clone(&self.features),
             level,
+            hosts: Vec::new(),
+            paths: Vec::new(),
             host: self.host.clone(),
+            host_index: self.host_index,
             path: self.path.clone(),
             settings: self.settings.clone(),
             shared: std::mem::take(&mut self.shared),

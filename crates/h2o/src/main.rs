@@ -1,1 +1,103 @@
-fn main() {}
+//! `h2o`: the program. Command line, run modes, signals, privileges.
+
+mod error_log;
+mod options;
+mod privileges;
+mod quick;
+mod run;
+
+use std::process::ExitCode;
+
+use h2o_config::OsSource;
+
+use options::{Command, Mode};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Where the configuration is looked for when the command line names none.
+const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";
+
+/// Why the program ends early: the text for standard error and the exit code (sysexits).
+pub(crate) struct Failure {
+    text: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The configuration or the command line is at fault (`EX_CONFIG`).
+    pub(crate) fn config(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            code: 78,
+        }
+    }
+
+    /// The system refused a step (`EX_OSERR`).
+    pub(crate) fn system(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            code: 71,
+        }
+    }
+
+    /// The program is already supervised (`EX_SOFTWARE`).
+    fn supervised(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            code: 70,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{}", failure.text);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start() -> Result<(), Failure> {
+    let options = match options::parse(std::env::args().skip(1)).map_err(Failure::config)? {
+        Command::Run(options) => options,
+        Command::Print(text) => {
+            print_out(&text);
+            return Ok(());
+        }
+    };
+    if let mode @ (Mode::Master | Mode::Daemon) = options.mode {
+        if std::env::var_os("SERVER_STARTER_PORT").is_some() {
+            return Err(Failure::supervised(format!(
+                "refusing to start in `{}` mode, environment variable SERVER_STARTER_PORT is already set",
+                mode.name()
+            )));
+        }
+        return Err(Failure::config(format!(
+            "`{}` mode is not supported yet; run in `worker` mode under a supervisor such as systemd",
+            mode.name()
+        )));
+    }
+    let config = match options.config {
+        Some(path) => path,
+        None if std::path::Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.to_string(),
+        None => return quick::run(options.mode),
+    };
+    let loaded =
+        h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
+    for warning in &loaded.warnings {
+        eprintln!("{warning}");
+    }
+    match options.mode {
+        Mode::Test => run::test(&loaded),
+        Mode::Worker | Mode::Master | Mode::Daemon => run::serve(&loaded, &run::Extras::default()),
+    }
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+pub(crate) fn print_out(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

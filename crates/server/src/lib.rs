@@ -1,3 +1,36 @@
 //! The engine room: workers, listeners, TLS, connection drivers, routing.
+//!
+//! [`load`] turns a configuration file into an immutable [`h2o_exchange::Site`]; [`bind`] opens its
+//! listeners; [`Server::start`] runs one worker per configured core. A worker is one thread with one
+//! event loop, and shares nothing with the others that is written on a request's path.
 
+mod bind;
+mod collect;
+mod connection;
+mod context;
+mod http1;
+mod io;
+mod listen;
+mod load;
+mod proxy_protocol;
+mod reactor;
+mod routing;
+mod sending;
+mod serve;
+mod settings;
+mod socket;
+mod timers;
 mod tls;
+mod worker;
+
+pub use bind::{Bound, bind};
+pub use collect::temporary_file;
+pub use load::{Loaded, features, load, load_with};
+pub use settings::ServerSettings;
+pub use worker::{Server, worker_plan};
+
+/// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.
+#[must_use]
+pub fn tls_group_names() -> Vec<&'static str> {
+    tls::tls_group_names().collect()
+}

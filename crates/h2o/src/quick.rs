@@ -1,0 +1,174 @@
+//! Without any configuration the current directory is served: clear text on port 8080, TLS on 8443 with a
+//! certificate made here, directory listings on.
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use h2o_config::{OsSource, Source};
+
+use crate::options::Mode;
+use crate::run::{self, Extras, reason};
+use crate::{DEFAULT_CONFIG, Failure};
+
+const NAME: &str = "(no configuration)";
+/// How many ports after the first one are tried.
+const PORTS: u16 = 100;
+
+/// The configuration made here, and the system's files for what it refers to.
+struct BuiltIn(String);
+
+impl Source for BuiltIn {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        if path == NAME {
+            Ok(self.0.clone().into_bytes())
+        } else {
+            OsSource.read(path)
+        }
+    }
+
+    fn env(&self, name: &str) -> Option<String> {
+        OsSource.env(name)
+    }
+
+    fn glob(&self, pattern: &str) -> io::Result<Vec<String>> {
+        OsSource.glob(pattern)
+    }
+}
+
+/// Serves the current directory.
+pub(crate) fn run(mode: Mode) -> Result<(), Failure> {
+    let directory = std::env::current_dir().map_err(|error| {
+        Failure::system(format!("the current directory is gone: {}", reason(&error)))
+    })?;
+    let (http, https) = (free_port(8080)?, free_port(8443)?);
+    let (certificate, key) = certificate()?;
+    let quoted = |path: &Path| {
+        format!(
+            "\"{}\"",
+            path.display()
+                .to_string()
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+        )
+    };
+    let config = format!(
+        "listen: {http}\nlisten:\n  port: {https}\n  ssl: {{ certificate-file: {}, key-file: {} }}\nhosts:\n  default:\n    paths:\n      /:\n        file.dir: {}\n        file.dirlisting: ON\n        file.send-compressed: ON\n",
+        quoted(&certificate),
+        quoted(&key),
+        quoted(&directory)
+    );
+    let loaded = h2o_server::load(NAME, &BuiltIn(config))
+        .map_err(|error| Failure::config(error.to_string()))?;
+    if mode == Mode::Test {
+        return run::test(&loaded);
+    }
+    let moved = |port: u16, wanted: u16| {
+        if port == wanted {
+            String::new()
+        } else {
+            format!("  (port {wanted} is taken)")
+        }
+    };
+    let greeting = format!(
+        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n  https://localhost:{https}/{}\n\nThe certificate is of our own making ({}), so browsers will ask.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
+        directory.display(),
+        moved(http, 8080),
+        moved(https, 8443),
+        certificate.display()
+    );
+    run::serve(
+        &loaded,
+        &Extras {
+            keep_user: true,
+            greeting: Some(greeting),
+        },
+    )
+}
+
+/// The first port from `first` on that nobody listens on.
+fn free_port(first: u16) -> Result<u16, Failure> {
+    let is_free = |port: u16| {
+        // As the server binds: IPv4 and IPv6 each, the latter if the machine has it.
+        let v6 = TcpListener::bind(("::", port));
+        let v6_taken = v6
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        drop(v6);
+        !v6_taken && TcpListener::bind(("0.0.0.0", port)).is_ok()
+    };
+    (first..first + PORTS)
+        .find(|port| is_free(*port))
+        .ok_or_else(|| {
+            Failure::config(format!(
+                "the ports from {first} to {} are all taken",
+                first + PORTS - 1
+            ))
+        })
+}
+
+/// The certificate and key of this user, made on first use.
+fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
+    let directory = state_directory().ok_or_else(|| {
+        Failure::system(
+            "neither XDG_STATE_HOME nor HOME is set: there is no place to keep a certificate",
+        )
+    })?;
+    let (certificate, key) = (
+        directory.join("localhost.crt"),
+        directory.join("localhost.key"),
+    );
+    if certificate.exists() && key.exists() && !is_old(&certificate) {
+        return Ok((certificate, key));
+    }
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::system(format!(
+            "failed to make a certificate in {}: {error}",
+            directory.display()
+        ))
+    };
+    let names = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
+    let made = rcgen::generate_simple_self_signed(names).map_err(|error| failed(&error))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .map_err(|error| failed(&error))?;
+    write_private(&key, &made.signing_key.serialize_pem()).map_err(|error| failed(&error))?;
+    fs::write(&certificate, made.cert.pem()).map_err(|error| failed(&error))?;
+    Ok((certificate, key))
+}
+
+/// A certificate is used for half a year; browsers do not like older ones.
+fn is_old(path: &Path) -> bool {
+    let age = fs::metadata(path)
+        .and_then(|found| found.modified())
+        .ok()
+        .and_then(|made| made.elapsed().ok());
+    age.is_none_or(|age| age.as_secs() > 180 * 86_400)
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    use io::Write;
+    // An old file may have other permissions.
+    let _ = fs::remove_file(path);
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+fn state_directory() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("h2o"))
+}

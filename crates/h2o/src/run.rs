@@ -1,0 +1,115 @@
+//! Worker and test mode.
+
+use h2o_server::{Loaded, Server, ServerSettings, bind, worker_plan};
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::{Failure, error_log, print_out, privileges};
+
+/// What the mode without a configuration does differently.
+#[derive(Default)]
+pub(crate) struct Extras {
+    /// Stay the starting user, root included: it is the person's own directory that is served.
+    pub(crate) keep_user: bool,
+    /// Printed when the server is ready.
+    pub(crate) greeting: Option<String>,
+}
+
+/// `-m test`: everything but opening listeners and logs.
+pub(crate) fn test(loaded: &Loaded) -> Result<(), Failure> {
+    let settings = loaded.settings();
+    privileges::running_user(&settings)?;
+    check_temp_buffer_path(&settings)?;
+    print_out("configuration OK\n");
+    Ok(())
+}
+
+/// `-m worker`: serves in the foreground until TERM.
+pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
+    let settings = loaded.settings();
+    let user = if extras.keep_user {
+        None
+    } else {
+        privileges::running_user(&settings)?
+    };
+    // Blocked in every thread, and waited for by this one. Before workers and log commands are started.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    // With everything that is opened, under the rights of the starting user.
+    let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
+    for warning in &bound.warnings {
+        eprintln!("{warning}");
+    }
+    loaded.open_resources().map_err(Failure::config)?;
+    check_temp_buffer_path(&settings)?;
+    privileges::raise_descriptor_limit(&settings)?;
+    let log = settings
+        .error_log
+        .as_deref()
+        .map(error_log::open)
+        .transpose()?;
+    if let Some(user) = &user
+        && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
+    {
+        privileges::switch_user(user)?;
+    }
+    let pid_file = write_pid_file(&settings)?;
+    error_log::redirect(log.as_ref())?;
+    drop(log);
+    signals
+        .thread_block()
+        .map_err(|error| Failure::system(format!("failed to block signals: {}", error.desc())))?;
+    let server = Server::start(loaded, bound).map_err(Failure::system)?;
+    eprintln!(
+        "h2o server (pid:{}) is ready to serve requests with {} threads",
+        std::process::id(),
+        server.workers()
+    );
+    if let Some(greeting) = &extras.greeting {
+        print_out(greeting);
+    }
+    // The only signal in the set.
+    while signals.wait().is_err() {}
+    eprintln!("received SIGTERM, gracefully shutting down");
+    server.shut_down();
+    server.join();
+    if let Some(path) = pid_file {
+        // Somebody may have tidied up already, or the running user may not remove it.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+fn write_pid_file(settings: &ServerSettings) -> Result<Option<std::path::PathBuf>, Failure> {
+    let Some(path) = &settings.pid_file else {
+        return Ok(None);
+    };
+    std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+        Failure::system(format!(
+            "failed to open pid file:{}:{}",
+            path.display(),
+            reason(&error)
+        ))
+    })?;
+    Ok(Some(path.clone()))
+}
+
+fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
+    let path = &settings.temp_buffer_path;
+    h2o_server::temporary_file(path).map(drop).map_err(|error| {
+        Failure::config(format!(
+            "temp-buffer-path: failed to create temporary file from the mkstemp(3) template '{}/h2o.b.XXXXXX': {}",
+            path.display(),
+            reason(&error)
+        ))
+    })
+}
+
+/// The system's text for an error, without the number Rust appends.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    error
+        .to_string()
+        .split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_string()
+}

@@ -1,0 +1,237 @@
+//! Opening the listeners of a site.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::Loaded;
+use crate::listen::{Endpoint, Listener, Listeners};
+use crate::settings::ServerSettings;
+
+/// The listening sockets of a site: one set for each of its listeners.
+pub struct Bound {
+    /// For each listener that could be bound: its index and its sockets, one for all workers or one each.
+    pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
+    /// Text to show that does not stop the start.
+    pub warnings: Vec<String>,
+}
+
+impl Bound {
+    /// Number of listening sockets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sockets.iter().map(|(_, sockets)| sockets.len()).sum()
+    }
+
+    /// True if nothing listens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Opens every listener of a configuration, with the rights of the starting user.
+///
+/// # Errors
+/// The text to show.
+pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
+    let settings = loaded.settings();
+    let listeners = loaded.site.shared.get::<Listeners>();
+    let mut bound = Bound {
+        sockets: Vec::new(),
+        warnings: Vec::new(),
+    };
+    for (index, listener) in listeners.0.iter().enumerate() {
+        let sockets = match &listener.endpoint {
+            Endpoint::Unix(path) => vec![bind_unix(path, listener)?],
+            Endpoint::Tcp(address) => {
+                let count = if settings.tcp_reuseport {
+                    workers.max(1)
+                } else {
+                    1
+                };
+                let opened: io::Result<Vec<OwnedFd>> = (0..count)
+                    .map(|_| bind_tcp(*address, listener, &settings, &mut bound.warnings))
+                    .collect();
+                match opened {
+                    Ok(sockets) => sockets,
+                    // Without `host` both families are bound as far as the machine has them.
+                    Err(error)
+                        if listener.any_address
+                            && address.is_ipv6()
+                            && is_family_missing(&error) =>
+                    {
+                        continue;
+                    }
+                    Err(error) => {
+                        return Err(format!(
+                            "failed to listen to TCP port {}: {}",
+                            listener.label,
+                            reason(&error)
+                        ));
+                    }
+                }
+            }
+        };
+        bound.sockets.push((index, sockets));
+    }
+    Ok(bound)
+}
+
+/// The system's text for an error, without the number Rust appends.
+pub(crate) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_string()
+}
+
+fn is_family_missing(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)
+    )
+}
+
+fn bind_tcp(
+    address: SocketAddr,
+    listener: &Listener,
+    settings: &ServerSettings,
+    warnings: &mut Vec<String>,
+) -> io::Result<OwnedFd> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if settings.tcp_reuseport {
+        socket.set_reuse_port(true)?;
+    }
+    // Accepted sockets inherit these.
+    socket.set_tcp_nodelay(true)?;
+    if let Some(size) = listener.sndbuf {
+        socket.set_send_buffer_size(size)?;
+    }
+    if let Some(size) = listener.rcvbuf {
+        socket.set_recv_buffer_size(size)?;
+    }
+    if let Some(name) = &listener.congestion
+        && let Err(error) = socket.set_tcp_congestion(name.as_bytes())
+    {
+        warnings.push(format!(
+            "[warning] failed to set congestion controller {name} on {}: {}",
+            listener.label,
+            reason(&error)
+        ));
+    }
+    // The kernel hands a connection over when its first octets are there.
+    rustix_defer_accept(&socket);
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(65_535)?;
+    if settings.tcp_fastopen > 0
+        && let Err(error) = set_fastopen(&socket, settings.tcp_fastopen)
+    {
+        warnings.push(format!(
+            "[warning] failed to set TCP_FASTOPEN: {}",
+            reason(&error)
+        ));
+    }
+    Ok(socket.into())
+}
+
+fn set_option(socket: &Socket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(io::Error::other)?;
+    #[expect(
+        unsafe_code,
+        reason = "no safe wrapper knows these two options of a listener"
+    )]
+    // SAFETY: the value is a live `c_int` of the length given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast(),
+            len,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn set_fastopen(socket: &Socket, queue: u32) -> io::Result<()> {
+    set_option(
+        socket,
+        libc::TCP_FASTOPEN,
+        libc::c_int::try_from(queue).unwrap_or(libc::c_int::MAX),
+    )
+}
+
+fn rustix_defer_accept(socket: &Socket) {
+    // An optimisation only; a kernel that refuses it hands connections over earlier.
+    let _ = set_option(socket, libc::TCP_DEFER_ACCEPT, 1);
+}
+
+fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
+    let shown = path.display();
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            std::fs::remove_file(path).map_err(|error| {
+                format!(
+                    "failed to remove the old socket:{shown}: {}",
+                    reason(&error)
+                )
+            })?;
+        }
+        Ok(_) => {
+            return Err(format!(
+                "path:{shown} already exists and is not an unix socket."
+            ));
+        }
+        Err(_) => {}
+    }
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        if let Some(size) = listener.sndbuf {
+            socket.set_send_buffer_size(size)?;
+        }
+        if let Some(size) = listener.rcvbuf {
+            socket.set_recv_buffer_size(size)?;
+        }
+        socket.bind(&SockAddr::unix(path)?)?;
+        socket.listen(65_535)?;
+        Ok(socket)
+    };
+    let socket = open()
+        .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
+    if let Some(owner) = &listener.unix.owner {
+        let user = crate::context::find_user(owner)
+            .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
+        let group = match &listener.unix.group {
+            None => user.gid,
+            Some(group) => crate::context::find_group(group)
+                .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
+        };
+        std::os::unix::fs::chown(path, Some(user.uid), Some(group))
+            .map_err(|error| format!("failed to chown socket:{shown}: {}", reason(&error)))?;
+    }
+    if let Some(mode) = listener.unix.permission {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode)
+            .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
+    }
+    Ok(socket.into())
+}

@@ -1,0 +1,62 @@
+//! Request content collected before a handler runs; spilled to an unlinked file above a threshold.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use h2o_exchange::{FileRange, OpenFile, RequestBody};
+
+use crate::context::Context;
+
+/// Content received so far.
+#[derive(Default)]
+pub(crate) struct Collector {
+    memory: Vec<u8>,
+    file: Option<File>,
+    len: u64,
+}
+
+impl Collector {
+    /// Adds a piece.
+    ///
+    /// # Errors
+    /// That of the temporary file, a full disk for example.
+    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> io::Result<()> {
+        self.len += piece.len() as u64;
+        if self.file.is_none() && self.len >= context.temp_buffer_threshold {
+            let mut file = temporary_file(&context.temp_buffer_path)?;
+            file.write_all(&std::mem::take(&mut self.memory))?;
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(piece),
+            None => {
+                self.memory.extend_from_slice(piece);
+                Ok(())
+            }
+        }
+    }
+
+    /// The complete content.
+    pub(crate) fn finish(self) -> RequestBody {
+        match self.file {
+            Some(file) => RequestBody::File(FileRange {
+                file: OpenFile::new(OwnedFd::from(file)),
+                offset: 0,
+                len: self.len,
+            }),
+            None => RequestBody::Bytes(Bytes::from(self.memory)),
+        }
+    }
+}
+
+/// An unlinked file in `directory`, made from the template `h2o.b.XXXXXX`.
+///
+/// # Errors
+/// The system's error.
+pub fn temporary_file(directory: &std::path::Path) -> io::Result<File> {
+    let (fd, path) = nix::unistd::mkstemp(&directory.join("h2o.b.XXXXXX"))?;
+    std::fs::remove_file(path)?;
+    Ok(fd.into())
+}

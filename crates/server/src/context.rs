@@ -1,0 +1,159 @@
+//! What the drivers of one worker share: the site, limits, and buffers that are lent out for one turn.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use h2o_exchange::{LocalSite, Worker};
+use h2o_http::RequestHead;
+
+use crate::tls::TlsAcceptor;
+
+/// Octets received at once.
+pub(crate) const READ_SIZE: usize = 64 * 1024;
+
+/// What the drivers of one worker share.
+pub(crate) struct Context {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) site: Rc<LocalSite>,
+    pub(crate) http1: Arc<h2o_http1::Settings>,
+    pub(crate) server_field: Option<Arc<str>>,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) max_reroutes: (u32, u32),
+    pub(crate) temp_buffer_path: PathBuf,
+    pub(crate) temp_buffer_threshold: u64,
+    pub(crate) listeners: Vec<LocalListener>,
+    pub(crate) wakes: Arc<Wakes>,
+    /// Connections that gave up their turn with work left.
+    pub(crate) again: RefCell<Vec<u64>>,
+    pub(crate) scratch: Scratch,
+}
+
+/// A listener as its worker sees it.
+pub(crate) struct LocalListener {
+    /// `None` once the worker accepts no more.
+    pub(crate) fd: Option<OwnedFd>,
+    /// Host entries it serves, in order of mention.
+    pub(crate) hosts: Vec<u32>,
+    pub(crate) tls: Option<Arc<TlsAcceptor>>,
+    pub(crate) proxy_protocol: bool,
+    pub(crate) is_unix: bool,
+}
+
+/// Buffers lent to whichever connection has its turn, so that idle ones need none.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) input: Lent<Vec<u8>>,
+    pub(crate) output: Lent<Vec<u8>>,
+    pub(crate) cipher_in: Lent<Vec<u8>>,
+    pub(crate) cipher_out: Lent<Vec<u8>>,
+    pub(crate) file: Lent<Vec<u8>>,
+    pub(crate) head: Lent<RequestHead>,
+}
+
+/// A value that is taken out, used and put back.
+#[derive(Default)]
+pub(crate) struct Lent<T>(RefCell<T>);
+
+impl<T: Default> Lent<T> {
+    pub(crate) fn take(&self) -> T {
+        self.0.take()
+    }
+
+    pub(crate) fn put(&self, value: T) {
+        self.0.replace(value);
+    }
+}
+
+impl Lent<Vec<u8>> {
+    /// Puts a buffer back empty; one that has grown far beyond its use is let go.
+    pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= 16 * READ_SIZE {
+            buffer.clear();
+            self.put(buffer);
+        }
+    }
+}
+
+/// Connections to be run because something they waited for is ready. May be filled from any thread.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    inner: Mutex<(Vec<u64>, Option<Waker>)>,
+}
+
+impl Wakes {
+    /// The task that runs the connections.
+    pub(crate) fn set_task(&self, waker: &Waker) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inner.1.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            inner.1 = Some(waker.clone());
+        }
+    }
+
+    /// Moves the woken connections to `tokens`.
+    pub(crate) fn take(&self, tokens: &mut Vec<u64>) {
+        tokens.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
+    }
+}
+
+/// Wakes one connection.
+struct ConnectionWaker {
+    token: u64,
+    wakes: Arc<Wakes>,
+}
+
+impl Wake for ConnectionWaker {
+    fn wake(self: Arc<Self>) {
+        let task = {
+            let mut inner = self
+                .wakes
+                .inner
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            inner.0.push(self.token);
+            inner.1.clone()
+        };
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+impl Context {
+    /// A waker for the connection with this token. Made only for what a connection waits for besides its
+    /// socket; static files out of memory never need one.
+    pub(crate) fn waker(&self, token: u64) -> Waker {
+        Arc::new(ConnectionWaker {
+            token,
+            wakes: Arc::clone(&self.wakes),
+        })
+        .into()
+    }
+}
+
+/// A user of the system.
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Looks a user up by name.
+pub(crate) fn find_user(name: &str) -> Option<User> {
+    let user = nix::unistd::User::from_name(name).ok().flatten()?;
+    Some(User {
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+    })
+}
+
+/// Looks a group up by name.
+pub(crate) fn find_group(name: &str) -> Option<u32> {
+    nix::unistd::Group::from_name(name)
+        .ok()
+        .flatten()
+        .map(|group| group.gid.as_raw())
+}

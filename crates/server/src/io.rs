@@ -1,0 +1,302 @@
+//! Octets in and out of one connection, in clear text or over TLS.
+
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use crate::context::{Context, READ_SIZE};
+use crate::socket::Socket;
+use crate::tls::TlsConnection;
+
+/// Least room a read is given.
+const MIN_READ: usize = 4096;
+
+/// A socket with what it needs to be read and written without waiting.
+pub(crate) struct Io {
+    pub(crate) socket: Rc<Socket>,
+    pub(crate) tls: Option<Box<TlsConnection>>,
+    /// To be sent as it is: ciphertext under TLS.
+    output: Vec<u8>,
+    /// How much of `output` has been sent.
+    sent: usize,
+    /// To be sent after `output`; on clear text only.
+    tail: Bytes,
+    /// Octets of ours that have left since [`Io::take_written`].
+    written: usize,
+    /// Received ahead of TLS, together with a PROXY header.
+    unread: Vec<u8>,
+    /// TLS is there, but not ready to carry anything yet.
+    pub(crate) is_handshaking: bool,
+    can_read: bool,
+    can_write: bool,
+    /// The peer has ended its direction: a short read is not the end of what can be read.
+    peer_closed: bool,
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    Data,
+    Blocked,
+    Eof,
+}
+
+impl Io {
+    pub(crate) fn new(socket: Rc<Socket>) -> Self {
+        Self {
+            socket,
+            tls: None,
+            output: Vec::new(),
+            sent: 0,
+            tail: Bytes::new(),
+            written: 0,
+            unread: Vec::new(),
+            is_handshaking: true,
+            can_read: true,
+            can_write: true,
+            peer_closed: false,
+        }
+    }
+
+    /// Notes what the kernel says the socket is ready for.
+    pub(crate) fn on_ready(&mut self, readable: bool, writable: bool, closed: bool) {
+        self.can_read |= readable || closed;
+        self.can_write |= writable;
+        self.peer_closed |= closed;
+    }
+
+    /// Appends what has arrived to `buffer`, in clear text.
+    pub(crate) fn read(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
+        if !self.can_read {
+            return Ok(Read::Blocked);
+        }
+        if self.tls.is_some() {
+            return self.read_tls(context, buffer);
+        }
+        buffer.reserve(if buffer.capacity() == 0 {
+            READ_SIZE
+        } else {
+            MIN_READ
+        });
+        self.recv(buffer)
+    }
+
+    /// Octets to be read again, ahead of what the socket has.
+    pub(crate) fn push_back(&mut self, octets: &[u8]) {
+        self.unread = octets.to_vec();
+        self.can_read |= !octets.is_empty();
+    }
+
+    fn recv(&mut self, buffer: &mut Vec<u8>) -> io::Result<Read> {
+        if !self.unread.is_empty() {
+            buffer.append(&mut std::mem::take(&mut self.unread));
+            return Ok(Read::Data);
+        }
+        match self.socket.recv(buffer) {
+            Ok((0, _)) => {
+                self.can_read = false;
+                Ok(Read::Eof)
+            }
+            Ok((_, more)) => {
+                self.can_read = more || self.peer_closed;
+                Ok(Read::Data)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.can_read = false;
+                Ok(Read::Blocked)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_tls(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
+        let mut cipher = context.scratch.cipher_in.take();
+        let mut reply = Vec::new();
+        let had = buffer.len();
+        let result = loop {
+            cipher.clear();
+            cipher.reserve(READ_SIZE);
+            match self.recv(&mut cipher) {
+                Ok(Read::Data) => {}
+                other => break other,
+            }
+            let Some(tls) = self.tls.as_deref_mut() else {
+                break Ok(Read::Eof);
+            };
+            match tls.receive(&mut cipher, buffer, &mut reply) {
+                Ok(progress) => {
+                    self.is_handshaking = progress.handshaking;
+                    if buffer.len() > had {
+                        break Ok(Read::Data);
+                    }
+                    if progress.closed_by_peer {
+                        break Ok(Read::Eof);
+                    }
+                    // A record may be incomplete, or hold nothing for us.
+                    if progress.handshake_done_now || !self.can_read {
+                        break Ok(Read::Blocked);
+                    }
+                }
+                Err(error) => {
+                    break Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        error.to_string(),
+                    ));
+                }
+            }
+        };
+        context.scratch.cipher_in.give_back(cipher);
+        if !reply.is_empty() {
+            self.queue(&reply);
+            self.flush()?;
+        }
+        result
+    }
+
+    /// Sends `data`, or keeps what the socket does not take.
+    pub(crate) fn send(&mut self, context: &Context, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let Some(tls) = self.tls.as_deref_mut() else {
+            return self.send_raw(data);
+        };
+        let mut cipher = context.scratch.cipher_out.take();
+        let result = tls
+            .encrypt(data, &mut cipher)
+            .map_err(|error| io::Error::other(error.to_string()));
+        let result = result.and_then(|()| self.send_raw(&cipher));
+        context.scratch.cipher_out.give_back(cipher);
+        result
+    }
+
+    /// Sends `head` and then `body`, which is not copied on clear text.
+    pub(crate) fn send_with(
+        &mut self,
+        context: &Context,
+        head: &[u8],
+        body: Bytes,
+    ) -> io::Result<()> {
+        if self.tls.is_some() || self.has_output() {
+            self.send(context, head)?;
+            if self.tls.is_none() && self.tail.is_empty() {
+                self.tail = body;
+                return Ok(());
+            }
+            return self.send(context, &body);
+        }
+        let sent = self.attempt(|socket| socket.send_two(head, &body))?;
+        if sent < head.len() {
+            self.output.extend_from_slice(&head[sent..]);
+            self.tail = body;
+        } else if sent - head.len() < body.len() {
+            self.tail = body.slice(sent - head.len()..);
+        }
+        Ok(())
+    }
+
+    /// Sends octets that need no encryption any more.
+    fn send_raw(&mut self, data: &[u8]) -> io::Result<()> {
+        let sent = if self.has_output() {
+            0
+        } else {
+            self.attempt(|socket| socket.send(data))?
+        };
+        self.queue(&data[sent..]);
+        Ok(())
+    }
+
+    fn queue(&mut self, data: &[u8]) {
+        if !data.is_empty() {
+            debug_assert!(self.tail.is_empty(), "nothing may be queued behind a tail");
+            self.output.extend_from_slice(data);
+        }
+    }
+
+    fn attempt(&mut self, send: impl FnOnce(&Socket) -> io::Result<usize>) -> io::Result<usize> {
+        if !self.can_write {
+            return Ok(0);
+        }
+        match send(&self.socket) {
+            Ok(sent) => {
+                self.written += sent;
+                Ok(sent)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.can_write = false;
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what is kept, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while self.can_write && self.sent < self.output.len() {
+            let output = std::mem::take(&mut self.output);
+            let from = self.sent;
+            let result = self.attempt(|socket| socket.send(&output[from..]));
+            self.output = output;
+            self.sent += result?;
+        }
+        if self.sent == self.output.len() && self.sent > 0 {
+            // An idle connection holds no buffer.
+            self.output = Vec::new();
+            self.sent = 0;
+        }
+        while self.can_write && self.output.is_empty() && !self.tail.is_empty() {
+            let mut tail = std::mem::take(&mut self.tail);
+            let result = self.attempt(|socket| socket.send(&tail));
+            let sent = *result.as_ref().unwrap_or(&0);
+            self.tail = tail.split_off(sent);
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Sends from a file; on clear text with nothing kept. `None`: the socket takes no more for now.
+    pub(crate) fn send_file(
+        &mut self,
+        range: &h2o_exchange::FileRange,
+        len: usize,
+    ) -> io::Result<Option<usize>> {
+        if !self.can_write || self.has_output() {
+            return Ok(None);
+        }
+        match self.socket.send_file(range, len) {
+            Ok(sent) => {
+                self.written += sent;
+                Ok(Some(sent))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.can_write = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True while something waits to be sent.
+    pub(crate) const fn has_output(&self) -> bool {
+        self.sent < self.output.len() || !self.tail.is_empty()
+    }
+
+    /// Octets that have left since the last call.
+    pub(crate) fn take_written(&mut self) -> usize {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Tells the peer, over TLS, that nothing more will come.
+    pub(crate) fn close_notify(&mut self) {
+        if let Some(tls) = self.tls.as_deref_mut() {
+            let mut alert = Vec::new();
+            tls.close_notify(&mut alert);
+            if self.tail.is_empty() {
+                self.queue(&alert);
+            }
+            // The connection is at its end; a peer that has gone needs no alert.
+            let _ = self.flush();
+        }
+    }
+}

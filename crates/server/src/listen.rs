@@ -1,0 +1,368 @@
+//! `listen`: which addresses are bound, with which options, and which hosts they serve.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::{HostName, Scope};
+
+use crate::tls::{self, TlsSettings};
+
+/// The listeners of a configuration, in order of their first mention.
+#[derive(Clone, Default)]
+pub(crate) struct Listeners(pub(crate) Vec<Listener>);
+
+/// Where a listener is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// One listening address.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    pub(crate) endpoint: Endpoint,
+    /// `HOST:PORT` as configured, for messages.
+    pub(crate) label: Arc<str>,
+    /// True if the address was taken because no `host` was given: one of the two families may be missing.
+    pub(crate) any_address: bool,
+    /// `None` on a listener of the global level, which serves all hosts.
+    pub(crate) hosts: Option<Vec<u32>>,
+    pub(crate) tls: Vec<TlsEntry>,
+    pub(crate) proxy_protocol: bool,
+    pub(crate) sndbuf: Option<usize>,
+    pub(crate) rcvbuf: Option<usize>,
+    pub(crate) congestion: Option<Arc<str>>,
+    pub(crate) unix: UnixMode,
+}
+
+/// One `ssl` mapping of a listener with the names it is chosen for.
+#[derive(Clone)]
+pub(crate) struct TlsEntry {
+    /// Host entries it belongs to; empty at the global level.
+    pub(crate) names: Vec<HostName>,
+    pub(crate) settings: Arc<TlsSettings>,
+}
+
+/// Owner and mode of a socket file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnixMode {
+    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) group: Option<Arc<str>>,
+    pub(crate) permission: Option<u32>,
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "listen",
+    levels: Levels::GLOBAL_HOST,
+    pass: Pass::Listen,
+    kinds: Kinds::ANY,
+    value: "PORT, or a mapping of `port`, `host`, `type` (`tcp`, `unix`), `ssl`, `proxy-protocol`, `owner`, `group`, `permission`, `sndbuf`, `rcvbuf`, `cc`; or a sequence of those",
+    default: "mandatory",
+    help: "An address to accept connections on. At the global level it serves all hosts, at the host level the hosts that name it. Without `host`, all addresses of both families are bound. `proxy-protocol: ON` expects a PROXY header, version 1 or 2.",
+    apply: |scope, command| {
+        command
+            .node
+            .one_or_more()
+            .iter()
+            .try_for_each(|node| listen(scope, command, node))
+    },
+}];
+
+const ATTRIBUTES: &[Attribute] = &[
+    Attribute::required("port", Kinds::SCALAR),
+    Attribute::optional("host", Kinds::SCALAR),
+    Attribute::optional("type", Kinds::SCALAR),
+    Attribute::optional("ssl", Kinds::MAPPING),
+    Attribute::optional("quic", Kinds::MAPPING),
+    Attribute::optional("proxy-protocol", Kinds::SCALAR),
+    Attribute::optional("owner", Kinds::SCALAR),
+    Attribute::optional("group", Kinds::SCALAR),
+    Attribute::optional("permission", Kinds::SCALAR),
+    Attribute::optional("cc", Kinds::SCALAR),
+    Attribute::optional("initcwnd", Kinds::SCALAR),
+    Attribute::optional("sndbuf", Kinds::SCALAR),
+    Attribute::optional("rcvbuf", Kinds::SCALAR),
+];
+
+fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), Error> {
+    if node.as_str().is_some() {
+        let template = Template::default();
+        return bind(scope, node, tcp_addresses(node, None)?, &template);
+    }
+    let attributes = node.attributes(ATTRIBUTES)?;
+    let port = attributes.require("port")?;
+    if let Some(quic) = attributes.get("quic") {
+        return Err(quic.error("QUIC is not supported yet"));
+    }
+    let endpoints = match attributes.get("type").map(Node::scalar).transpose()? {
+        None | Some("tcp") => tcp_addresses(port, attributes.get("host"))?,
+        Some("unix") => vec![unix_address(port)?],
+        Some(other @ ("quic" | "mptcp")) => {
+            return Err(attributes
+                .require("type")?
+                .error(format!("listen type {other} is not supported yet")));
+        }
+        Some(other) => {
+            return Err(attributes
+                .require("type")?
+                .error(format!("unknown listen type: {other}")));
+        }
+    };
+    let template = Template::parse(scope, command, &attributes, &endpoints)?;
+    bind(scope, node, endpoints, &template)
+}
+
+type Address = (Endpoint, Arc<str>, bool);
+
+fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
+    let number: u16 = port.integer("%hu", 1..=65_535)?;
+    let Some(host) = host else {
+        let label: Arc<str> = format!("ANY:{number}").into();
+        let address = |ip: IpAddr| {
+            (
+                Endpoint::Tcp(SocketAddr::new(ip, number)),
+                Arc::clone(&label),
+                true,
+            )
+        };
+        return Ok(vec![
+            address(Ipv4Addr::UNSPECIFIED.into()),
+            address(Ipv6Addr::UNSPECIFIED.into()),
+        ]);
+    };
+    let name = host.scalar()?;
+    let label: Arc<str> = format!("{name}:{number}").into();
+    let bare = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .unwrap_or(name);
+    let found = (bare, number).to_socket_addrs();
+    let mut addresses: Vec<SocketAddr> = found
+        .map_err(|error| host.error(format!("failed to resolve address: {error}")))?
+        .collect();
+    addresses.dedup();
+    Ok(addresses
+        .into_iter()
+        .map(|address| (Endpoint::Tcp(address), Arc::clone(&label), false))
+        .collect())
+}
+
+fn unix_address(port: &Node) -> Result<Address, Error> {
+    let path = port.scalar()?;
+    // One octet of `sun_path` is the terminator.
+    if path.len() >= 108 {
+        return Err(port.error(format!("path:{path} is too long as a unix socket name")));
+    }
+    if path.is_empty() {
+        return Err(port.error("the path of a unix socket cannot be empty"));
+    }
+    Ok((Endpoint::Unix(path.into()), path.into(), false))
+}
+
+/// The attributes that all addresses of one `listen` share.
+#[derive(Default)]
+struct Template {
+    tls: Option<Arc<TlsSettings>>,
+    proxy_protocol: bool,
+    sndbuf: Option<usize>,
+    rcvbuf: Option<usize>,
+    congestion: Option<Arc<str>>,
+    unix: UnixMode,
+}
+
+impl Template {
+    fn parse(
+        scope: &mut Scope,
+        command: &Command<'_>,
+        attributes: &Attributes<'_>,
+        endpoints: &[Address],
+    ) -> Result<Self, Error> {
+        let is_unix = matches!(endpoints.first(), Some((Endpoint::Unix(_), ..)));
+        let size = |name: &str| {
+            attributes
+                .get(name)
+                .map(|node| node.integer("%u", 1..=u64::from(i32::MAX as u32)))
+                .transpose()
+        };
+        let text = |name: &str| {
+            attributes
+                .get(name)
+                .map(|node| node.scalar().map(Arc::from))
+                .transpose()
+        };
+        let permission = attributes.get("permission").map(|node| {
+            let mode = u32::from_str_radix(node.scalar()?, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o7777);
+            mode.ok_or_else(|| node.error("`permission` must be an octal number"))
+        });
+        let unix = UnixMode {
+            owner: text("owner")?,
+            group: text("group")?,
+            permission: permission.transpose()?,
+        };
+        if let (Some(group), None) = (attributes.get("group"), &unix.owner) {
+            return Err(group.error("`group` cannot be used without `owner`"));
+        }
+        if !is_unix
+            && let Some(node) = ["owner", "group", "permission"]
+                .iter()
+                .find_map(|name| attributes.get(name))
+        {
+            warn(
+                scope,
+                command,
+                node,
+                "ignored: it has meaning for `type: unix` only",
+            );
+        }
+        if let Some(node) = attributes.get("initcwnd") {
+            warn(
+                scope,
+                command,
+                node,
+                "`initcwnd` is ignored: it has meaning for QUIC only",
+            );
+        }
+        let mut congestion = text("cc")?;
+        if is_unix && let Some(node) = attributes.get("cc") {
+            warn(scope, command, node, "`cc` is ignored on unix sockets");
+            congestion = None;
+        }
+        let proxy_protocol = attributes
+            .get("proxy-protocol")
+            .map(Node::on_off)
+            .transpose()?
+            .unwrap_or(false);
+        let tls = attributes
+            .get("ssl")
+            .map(|node| tls::parse(node, &mut scope.warnings).map(Arc::new))
+            .transpose()?;
+        Ok(Self {
+            tls,
+            proxy_protocol,
+            sndbuf: size("sndbuf")?,
+            rcvbuf: size("rcvbuf")?,
+            congestion,
+            unix,
+        })
+    }
+}
+
+fn warn(scope: &mut Scope, command: &Command<'_>, node: &Node, text: &str) {
+    scope.warnings.push(format!(
+        "[warning] [{}:{}] in command {}, {text}",
+        node.pos.file(),
+        node.pos.line(),
+        command.name
+    ));
+}
+
+/// Adds the addresses to the listeners, or this host to those that exist.
+fn bind(
+    scope: &mut Scope,
+    node: &Node,
+    addresses: Vec<Address>,
+    template: &Template,
+) -> Result<(), Error> {
+    let name = scope.host.clone();
+    let host_index = scope.host_index;
+    for (endpoint, label, any_address) in addresses {
+        let listeners: &mut Listeners = scope.shared.edit();
+        let Some(listener) = listeners
+            .0
+            .iter_mut()
+            .find(|listener| listener.endpoint == endpoint)
+        else {
+            let names = name.iter().cloned().collect();
+            listeners.0.push(Listener {
+                endpoint,
+                label,
+                any_address,
+                hosts: name.is_some().then(|| vec![host_index]),
+                tls: template
+                    .tls
+                    .iter()
+                    .map(|settings| TlsEntry {
+                        names: Clone::clone(&names),
+                        settings: Arc::clone(settings),
+                    })
+                    .collect(),
+                proxy_protocol: template.proxy_protocol,
+                sndbuf: template.sndbuf,
+                rcvbuf: template.rcvbuf,
+                congestion: template.congestion.clone(),
+                unix: template.unix.clone(),
+            });
+            continue;
+        };
+        match (&template.tls, listener.tls.is_empty()) {
+            (Some(_), true) => {
+                return Err(node.error("cannot accept HTTPS; already defined to accept HTTP"));
+            }
+            (None, false) => {
+                return Err(node.error("cannot accept HTTP; already defined to accept HTTPS"));
+            }
+            (None, true) | (Some(_), false) => {}
+        }
+        if template.proxy_protocol != listener.proxy_protocol {
+            let wanted = if template.proxy_protocol { "on" } else { "off" };
+            return Err(node.error(format!(
+                "`proxy-protocol` cannot be turned {wanted}, already defined as opposite"
+            )));
+        }
+        match (&name, &mut listener.hosts) {
+            // Bound globally first: serves all hosts; the host only adds a certificate.
+            (Some(_), None) => {}
+            (Some(_), Some(hosts)) => {
+                if !hosts.contains(&host_index) {
+                    hosts.push(host_index);
+                }
+            }
+            (None, hosts) => *hosts = None,
+        }
+        if let Some(settings) = &template.tls {
+            add_tls_entry(&mut listener.tls, settings, name.as_ref());
+        }
+    }
+    Ok(())
+}
+
+/// H2O compatibility: an identity that is already registered for the address only gets another name, and the
+/// other attributes of the later mapping are not looked at.
+fn add_tls_entry(
+    entries: &mut Vec<TlsEntry>,
+    settings: &Arc<TlsSettings>,
+    name: Option<&HostName>,
+) {
+    match entries
+        .iter_mut()
+        .find(|entry| entry.settings.same_identity(settings))
+    {
+        // An entry without names is the default for all already.
+        Some(entry) if entry.names.is_empty() => {}
+        Some(entry) => entry.names.extend(name.cloned()),
+        None => entries.push(TlsEntry {
+            names: name.iter().map(|name| (*name).clone()).collect(),
+            settings: Arc::clone(settings),
+        }),
+    }
+}
+
+impl Listener {
+    /// True for TLS listeners.
+    pub(crate) fn is_tls(&self) -> bool {
+        !self.tls.is_empty()
+    }
+
+    /// The socket file, for listeners that have one.
+    pub(crate) fn unix_path(&self) -> Option<&Path> {
+        match &self.endpoint {
+            Endpoint::Unix(path) => Some(path),
+            Endpoint::Tcp(_) => None,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! From a configuration file to a [`Site`]. Nothing is opened or started here.
+
+use std::sync::Arc;
+
+use h2o_config::{Error, Registry, Source};
+use h2o_exchange::{Features, Resources, Scope, Site};
+
+use crate::listen::Listeners;
+use crate::settings::ServerSettings;
+use crate::{listen, routing, settings, tls};
+
+/// A configuration that was found good.
+pub struct Loaded {
+    /// What is served.
+    pub site: Arc<Site>,
+    /// Text to show that did not stop the load.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Settings of the process.
+    #[must_use]
+    pub fn settings(&self) -> Arc<ServerSettings> {
+        self.site.settings.get()
+    }
+
+    /// Opens log files, log pipes and the like, with the rights of the starting user.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn open_resources(&self) -> Result<(), String> {
+        self.site
+            .shared
+            .get::<Resources>()
+            .0
+            .iter()
+            .try_for_each(|resource| resource.open())
+    }
+}
+
+/// All features that are built in.
+#[must_use]
+pub fn features() -> Arc<Features> {
+    let mut groups = vec![
+        routing::DIRECTIVES,
+        listen::DIRECTIVES,
+        settings::DIRECTIVES,
+        tls::DIRECTIVES,
+    ];
+    groups.extend(h2o_handlers::directives());
+    Arc::new(Features {
+        registry: Registry::new(&groups),
+        filters: h2o_handlers::filters(),
+    })
+}
+
+/// Reads and checks a configuration.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn load(path: &str, source: &dyn Source) -> Result<Loaded, Error> {
+    load_with(features(), path, source)
+}
+
+/// As [`load`], with other features than the built-in ones.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(
+    features: Arc<Features>,
+    path: &str,
+    source: &dyn Source,
+) -> Result<Loaded, Error> {
+    let top = h2o_config::load(path, source)?;
+    let mut scope = Scope::new(features);
+    scope.env.push_level();
+    scope.run(&top)?;
+    if scope.hosts.is_empty() {
+        return Err(top.error("mandatory configuration directive `hosts` is missing"));
+    }
+    let mut listeners = scope.shared.get::<Listeners>().as_ref().clone();
+    let all: Vec<u32> = (0..scope.hosts.len())
+        .filter_map(|index| u32::try_from(index).ok())
+        .collect();
+    for listener in &mut listeners.0 {
+        listener.hosts.get_or_insert_with(|| all.clone());
+    }
+    *scope.shared.edit() = listeners;
+    let site = Site {
+        hosts: scope.hosts,
+        settings: scope.settings,
+        shared: scope.shared,
+        ..Site::default()
+    };
+    Ok(Loaded {
+        site: Arc::new(site),
+        warnings: scope.warnings,
+    })
+}

@@ -1,0 +1,190 @@
+//! `hosts`, `paths` and `strict-match`: how the tree of virtual hosts is read.
+
+use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
+use h2o_exchange::{Host, HostName, Scope};
+
+use crate::listen::Listeners;
+
+/// `strict-match` of the host being read.
+#[derive(Clone, Default)]
+struct StrictMatch(bool);
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        name: "hosts",
+        levels: Levels::GLOBAL,
+        pass: Pass::Content,
+        kinds: Kinds::MAPPING,
+        value: "mapping of `NAME[:PORT]`, `*.SUFFIX[:PORT]` or `*[:PORT]` to the settings of the host",
+        default: "mandatory",
+        help: "The virtual hosts. The first entry, in file order, that matches the authority of a request is taken; if none does, the first one without `strict-match: ON`.",
+        apply: hosts,
+    },
+    Directive {
+        name: "paths",
+        levels: Levels::HOST,
+        pass: Pass::Content,
+        kinds: Kinds::MAPPING,
+        value: "mapping of path to the settings of the path",
+        default: "mandatory",
+        help: "The paths of a host. The longest key wins that is a prefix of the normalised request path and ends at a slash.",
+        apply: paths,
+    },
+    Directive {
+        name: "strict-match",
+        levels: Levels::HOST,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value: "ON|OFF",
+        default: "OFF",
+        help: "`ON`: the host answers only for its own name and is never the fallback for others.",
+        apply: |scope, command| {
+            scope.edit::<StrictMatch>().0 = command.node.on_off()?;
+            Ok(())
+        },
+    },
+];
+
+fn hosts(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let entries = command.node.mapping()?;
+    if entries.is_empty() {
+        return Err(command.error("the mapping cannot be empty"));
+    }
+    for (key, value) in entries {
+        let name = parse_host_key(key)?;
+        if scope.hosts.iter().any(|host| host.name == name) {
+            return Err(key.error("duplicate host entry"));
+        }
+        let index = u32::try_from(scope.hosts.len()).map_err(|_| key.error("too many hosts"))?;
+        let host = scope.enter(Level::Host, |scope| {
+            scope.host = Some(name.clone());
+            scope.host_index = index;
+            host(scope, name, key, value)
+        })?;
+        scope.hosts.push(host);
+    }
+    Ok(())
+}
+
+fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<Host, Error> {
+    scope.edit::<StrictMatch>().0 = false;
+    scope.run(value)?;
+    if !value
+        .mapping()?
+        .iter()
+        .any(|(key, _)| key.as_str() == Some("paths"))
+    {
+        return Err(key.error("mandatory configuration directive `paths` is missing"));
+    }
+    if scope.shared.get::<Listeners>().0.is_empty() {
+        return Err(key.error(
+            "mandatory configuration directive `listen` does not exist, neither at global level or at this host level",
+        ));
+    }
+    let mut paths = std::mem::take(&mut scope.paths);
+    // Longest first; a stable sort keeps the first of two equal keys in front.
+    paths.sort_by_key(|path| std::cmp::Reverse(path.path.len()));
+    paths.push(scope.build_path(""));
+    Ok(Host {
+        authority: name.to_authority().into(),
+        name,
+        strict: scope.settings.get::<StrictMatch>().0,
+        paths,
+    })
+}
+
+fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    for (key, value) in command.node.mapping()? {
+        let path = key
+            .as_str()
+            .ok_or_else(|| key.error("key must be a scalar"))?;
+        if path.is_empty() {
+            return Err(
+                key.error("key (representing the virtual path) must not be an empty string")
+            );
+        }
+        let route = scope.enter(Level::Path, |scope| {
+            scope.path = Some(path.into());
+            scope.run(value)?;
+            Ok(scope.build_path(path))
+        })?;
+        scope.paths.push(route);
+    }
+    Ok(())
+}
+
+fn parse_host_key(key: &Node) -> Result<HostName, Error> {
+    const INVALID: &str = "invalid key (must be either `host` or `host:port`)";
+    let text = key
+        .as_str()
+        .ok_or_else(|| key.error("key must be a scalar"))?;
+    let (name, port) = match text.rsplit_once(':') {
+        // A bare IPv6 literal in brackets also has colons.
+        Some((name, port)) if !port.ends_with(']') => {
+            let port = Some(port).filter(|port| {
+                !port.is_empty() && port.bytes().all(|octet| octet.is_ascii_digit())
+            });
+            (
+                name,
+                Some(
+                    port.and_then(|port| port.parse().ok())
+                        .ok_or_else(|| key.error(INVALID))?,
+                ),
+            )
+        }
+        _ => (text, None),
+    };
+    let is_bad = |octet: u8| octet <= b' ' || octet == 0x7f || octet == b'/';
+    if name.is_empty() || name.bytes().any(is_bad) || (name.contains(':') && !name.starts_with('['))
+    {
+        return Err(key.error(INVALID));
+    }
+    let wildcard_elsewhere = name.rfind('*').is_some_and(|at| at != 0);
+    if wildcard_elsewhere || (name.starts_with('*') && name.len() > 1 && !name.starts_with("*.")) {
+        return Err(key.error("wildcard (*) can only be used at the start of the hostname"));
+    }
+    Ok(HostName {
+        name: name.to_ascii_lowercase().into(),
+        port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_keys_are_names_with_an_optional_port() {
+        let cases: &[(&str, Option<(&str, Option<u16>)>)] = &[
+            ("Example.COM", Some(("example.com", None))),
+            ("example.com:8080", Some(("example.com", Some(8080)))),
+            ("*", Some(("*", None))),
+            ("*:81", Some(("*", Some(81)))),
+            ("*.example.com", Some(("*.example.com", None))),
+            ("[::1]", Some(("[::1]", None))),
+            ("[::1]:443", Some(("[::1]", Some(443)))),
+            ("a.*.com", None),
+            ("*foo", None),
+            ("a b", None),
+            ("a/b", None),
+            ("a:port", None),
+            ("a:", None),
+            ("a:70000", None),
+            ("", None),
+            (":80", None),
+        ];
+        for (text, want) in cases {
+            let source = h2o_config::Memory::new().file("f", format!("{text:?}: 1\n"));
+            let top = h2o_config::load("f", &source).unwrap();
+            let key = &top.as_mapping().unwrap()[0].0;
+            let got = parse_host_key(key)
+                .ok()
+                .map(|name| (name.name.to_string(), name.port));
+            assert_eq!(
+                got,
+                want.map(|(name, port)| (name.to_string(), port)),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The content of an HTTP/1 response on its way to the socket: pulled when there is room.
+
+use std::io;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, BodySource, FileReader};
+use h2o_http1::ServerConnection;
+
+use crate::context::Context;
+use crate::io::Io;
+
+/// Octets of content turned into records or chunks at once. What a client that does not read makes us hold
+/// is this much at most.
+const PIECE: usize = 48 * 1024;
+/// Octets sent by one `sendfile`. The page cache is probed in these steps.
+const FILE_PIECE: usize = 512 * 1024;
+/// Octets of one response sent before other connections get their turn.
+const TURN: usize = 1024 * 1024;
+/// Content up to this size is copied behind the head, so that both leave in one piece.
+const INLINE: usize = 8 * 1024;
+
+/// What is left of a response's content.
+pub(crate) enum Sending {
+    Bytes(Bytes),
+    File(FileReader),
+    Stream(Box<dyn BodySource>),
+}
+
+/// How far a call of [`Sending::pump`] got.
+pub(crate) enum Pumped {
+    /// All content is on its way.
+    Done,
+    /// The socket takes no more for now.
+    Blocked,
+    /// The content is not there yet; the waker was kept.
+    Waiting,
+    /// This connection has had its turn.
+    Again,
+}
+
+/// Why a response ended early.
+pub(crate) enum Broken {
+    /// The connection is gone.
+    Socket,
+    /// The content could not be completed.
+    Body(BodyError),
+}
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self::Socket
+    }
+}
+
+impl From<BodyError> for Broken {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error)
+    }
+}
+
+/// Sends the head and what can go with it at once. Returns what is left of the content.
+pub(crate) fn begin(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    mut head: Vec<u8>,
+    body: Body,
+    written: &mut u64,
+) -> (Vec<u8>, io::Result<Option<Sending>>) {
+    let result = match body {
+        Body::Empty => {
+            engine.finish(None, &mut head);
+            io.send(context, &head).map(|()| None)
+        }
+        Body::Bytes(bytes) if bytes.len() <= INLINE => {
+            engine.send_data(&bytes, &mut head);
+            engine.finish(None, &mut head);
+            *written += bytes.len() as u64;
+            io.send(context, &head).map(|()| None)
+        }
+        Body::Bytes(bytes) if io.tls.is_none() && bytes.len() <= PIECE => {
+            let len = engine.begin_data(bytes.len(), &mut head);
+            let mut after = Vec::new();
+            engine.end_data(&mut after);
+            engine.finish(None, &mut after);
+            *written += len as u64;
+            if after.is_empty() {
+                io.send_with(context, &head, bytes.slice(..len))
+                    .map(|()| None)
+            } else {
+                head.extend_from_slice(&bytes[..len]);
+                head.extend_from_slice(&after);
+                io.send(context, &head).map(|()| None)
+            }
+        }
+        Body::Bytes(bytes) => io
+            .send(context, &head)
+            .map(|()| Some(Sending::Bytes(bytes))),
+        Body::File(range) => io
+            .send(context, &head)
+            .map(|()| Some(Sending::File(FileReader::new(range)))),
+        Body::Stream(source) => io
+            .send(context, &head)
+            .map(|()| Some(Sending::Stream(source))),
+    };
+    head.clear();
+    (head, result)
+}
+
+impl Sending {
+    /// Sends as much as the socket takes, within this connection's turn.
+    pub(crate) fn pump(
+        &mut self,
+        context: &Context,
+        io: &mut Io,
+        engine: &mut ServerConnection,
+        task: &mut TaskContext<'_>,
+        written: &mut u64,
+    ) -> Result<Pumped, Broken> {
+        let start = *written;
+        loop {
+            if io.has_output() {
+                return Ok(Pumped::Blocked);
+            }
+            if *written - start >= TURN as u64 {
+                return Ok(Pumped::Again);
+            }
+            let step = match self {
+                Self::Bytes(bytes) => send_bytes(context, io, engine, bytes, written)?,
+                Self::File(reader) if io.tls.is_none() => {
+                    send_file(context, io, engine, reader, task, written)?
+                }
+                Self::File(reader) => send_records(context, io, engine, reader, task, written)?,
+                Self::Stream(source) => {
+                    send_stream(context, io, engine, source.as_mut(), task, written)?
+                }
+            };
+            if let Some(pumped) = step {
+                return Ok(pumped);
+            }
+        }
+    }
+}
+
+type Step = Result<Option<Pumped>, Broken>;
+
+fn finish(context: &Context, io: &mut Io, engine: &mut ServerConnection) -> Step {
+    let mut last = Vec::new();
+    engine.finish(None, &mut last);
+    io.send(context, &last)?;
+    Ok(Some(Pumped::Done))
+}
+
+fn send_bytes(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    bytes: &mut Bytes,
+    written: &mut u64,
+) -> Step {
+    if bytes.is_empty() {
+        return finish(context, io, engine);
+    }
+    let piece = bytes.split_to(PIECE.min(bytes.len()));
+    send_piece(context, io, engine, &piece, written)
+}
+
+fn send_piece(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    piece: &[u8],
+    written: &mut u64,
+) -> Step {
+    let mut out = context.scratch.output.take();
+    engine.send_data(piece, &mut out);
+    *written += piece.len() as u64;
+    let result = io.send(context, &out);
+    context.scratch.output.give_back(out);
+    result?;
+    Ok(None)
+}
+
+/// Clear text, length known: the kernel copies from the page cache to the socket.
+fn send_file(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    reader: &mut FileReader,
+    task: &mut TaskContext<'_>,
+    written: &mut u64,
+) -> Step {
+    let Some(range) = reader.unread().filter(|range| range.len > 0) else {
+        return send_warmed(context, io, engine, reader, task, written);
+    };
+    let len = FILE_PIECE.min(usize::try_from(range.len).unwrap_or(usize::MAX));
+    if !range.file.is_cached(range.offset, len) {
+        return send_warmed(context, io, engine, reader, task, written);
+    }
+    match io.send_file(range, len)? {
+        None => Ok(Some(Pumped::Blocked)),
+        Some(0) => Err(shrunk().into()),
+        Some(sent) => {
+            // A file's length is known, so there are no chunks: this only counts.
+            let counted = engine.begin_data(sent, &mut Vec::new());
+            debug_assert_eq!(
+                counted, sent,
+                "a file is never longer than what was announced"
+            );
+            reader.skip(sent as u64);
+            *written += sent as u64;
+            Ok(None)
+        }
+    }
+}
+
+fn shrunk() -> BodyError {
+    BodyError::Local(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the file became shorter while it was being sent",
+    ))
+}
+
+/// What the thread pool has read, or the end.
+fn send_warmed(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    reader: &mut FileReader,
+    task: &mut TaskContext<'_>,
+    written: &mut u64,
+) -> Step {
+    if reader.remaining() == 0 {
+        engine.finish(None, &mut Vec::new());
+        return Ok(Some(Pumped::Done));
+    }
+    match reader.poll_next(task, PIECE) {
+        Poll::Pending => Ok(Some(Pumped::Waiting)),
+        Poll::Ready(None) => Ok(None),
+        Poll::Ready(Some(piece)) => {
+            let piece = piece?;
+            let mut framing = Vec::new();
+            let len = engine.begin_data(piece.len(), &mut framing);
+            *written += len as u64;
+            io.send(context, &piece[..len])?;
+            Ok(None)
+        }
+    }
+}
+
+/// TLS: read into a lent buffer, encrypted into another, sent.
+fn send_records(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    reader: &mut FileReader,
+    task: &mut TaskContext<'_>,
+    written: &mut u64,
+) -> Step {
+    if reader.remaining() == 0 {
+        return finish(context, io, engine);
+    }
+    let mut buffer = context.scratch.file.take();
+    buffer.resize(PIECE, 0);
+    let result = match reader.poll_read(task, &mut buffer) {
+        Poll::Pending => Ok(Some(Pumped::Waiting)),
+        Poll::Ready(Err(error)) => Err(error.into()),
+        Poll::Ready(Ok(read)) => {
+            let mut framing = Vec::new();
+            let len = engine.begin_data(read, &mut framing);
+            *written += len as u64;
+            io.send(context, &buffer[..len])
+                .map(|()| None)
+                .map_err(Into::into)
+        }
+    };
+    context.scratch.file.put(buffer);
+    result
+}
+
+fn send_stream(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    source: &mut dyn BodySource,
+    task: &mut TaskContext<'_>,
+    written: &mut u64,
+) -> Step {
+    match source.poll_next(task, PIECE) {
+        Poll::Pending => Ok(Some(Pumped::Waiting)),
+        Poll::Ready(None) => finish(context, io, engine),
+        Poll::Ready(Some(piece)) => send_piece(context, io, engine, &piece?, written),
+    }
+}

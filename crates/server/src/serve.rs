@@ -1,0 +1,362 @@
+//! From a request to its response: routing, handlers, filters, internal redirects, log. The same for every
+//! protocol version.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll};
+
+use h2o_exchange::{
+    Exchange, ExchangeRef, Filtered, LocalBoxFuture, Original, Outcome, Reroute, RerouteKind,
+    Response, Route,
+};
+use h2o_http::{BodyLength, Headers, Scheme, StatusCode, authority};
+
+use crate::context::Context;
+
+/// What a request waits for, or what came out of it.
+pub(crate) enum Progress {
+    /// The final response, past all filters.
+    Response(Response),
+    /// A handler is not ready yet.
+    Waiting(Waiting),
+}
+
+/// A handler that will answer later.
+pub(crate) struct Waiting {
+    future: LocalBoxFuture<Outcome>,
+    /// The handler asked next if this one declines.
+    next: usize,
+}
+
+/// Chooses host and path for a new request, and applies what entering the path entails.
+pub(crate) fn route(exchange: &mut Exchange, attached: &[u32]) {
+    let site = Rc::clone(&exchange.site);
+    let Some(host) = site.select_host(
+        attached,
+        exchange.request.authority(),
+        exchange.request.scheme,
+    ) else {
+        exchange.route = Route::default();
+        return;
+    };
+    if exchange.request.authority().is_empty() {
+        let authority = exchange
+            .request
+            .headers
+            .store(site.hosts[host as usize].authority.as_bytes());
+        exchange.request.set_authority(authority);
+    }
+    enter(exchange, site.select_path(host, exchange.request.path()));
+}
+
+/// The route that logs a request nobody could parse: that of the default host for "no path matched".
+pub(crate) fn route_unparsed(exchange: &mut Exchange, attached: &[u32]) {
+    let site = Rc::clone(&exchange.site);
+    if let Some(host) = site.select_host(attached, b"", Scheme::Http) {
+        exchange.route = site.select_path(host, b"");
+    }
+}
+
+fn enter(exchange: &mut Exchange, route: Route) {
+    exchange.route = route;
+    let site = Rc::clone(&exchange.site);
+    if let Some(env) = &site.path(route).env {
+        env.apply(exchange);
+    }
+}
+
+/// True if the first handler of the request's path pulls a body that is still arriving.
+pub(crate) fn streams_body(exchange: &Exchange) -> bool {
+    let first = exchange.site.path(exchange.route).handlers.first();
+    first.is_some_and(|handler| handler.streams_request_body())
+}
+
+/// Hands the request to the handlers of its path.
+pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
+    let outcome = ask(&mut exchange.borrow_mut(), 0);
+    settle(context, exchange, outcome)
+}
+
+/// Goes on with a request that waits.
+pub(crate) fn resume(
+    context: &Context,
+    exchange: &ExchangeRef,
+    mut waiting: Waiting,
+    task: &mut TaskContext<'_>,
+) -> Progress {
+    let polled = fenced(context, || waiting.future.as_mut().poll(task));
+    let outcome = match polled {
+        Ok(Poll::Pending) => return Progress::Waiting(waiting),
+        Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
+        Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
+        Err(response) => (Outcome::Done(response), waiting.next),
+    };
+    settle(context, exchange, outcome)
+}
+
+/// Asks the handlers from number `first` on until one does not decline.
+fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
+    let site = Rc::clone(&exchange.site);
+    let handlers = &site.path(exchange.route).handlers;
+    for (number, handler) in handlers.iter().enumerate().skip(first) {
+        let asked = catch_unwind(AssertUnwindSafe(|| handler.on_request(exchange)));
+        match asked {
+            Ok(Outcome::Declined) => {}
+            Ok(outcome) => return (outcome, number + 1),
+            Err(_) => return (Outcome::Done(on_panic(&exchange.worker)), number + 1),
+        }
+    }
+    exchange.worker.counters.count_status(StatusCode::NOT_FOUND);
+    (Outcome::Done(Response::not_found()), handlers.len())
+}
+
+/// Runs what handlers and filters say until there is a response or something to wait for.
+fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) -> Progress {
+    let (mut outcome, mut next) = outcome;
+    loop {
+        let order = match outcome {
+            // Polled by the connection, which has the waker.
+            Outcome::Later(future) => return Progress::Waiting(Waiting { future, next }),
+            Outcome::Done(response) => {
+                match filter(context, &mut exchange.borrow_mut(), response) {
+                    Ok(response) => return Progress::Response(response),
+                    Err(order) => order,
+                }
+            }
+            Outcome::Reroute(order) => order,
+            Outcome::Declined => unreachable!("`ask` goes on to the next handler"),
+        };
+        let exchange = &mut exchange.borrow_mut();
+        (outcome, next) = match reroute(context, exchange, order) {
+            Ok(()) => ask(exchange, 0),
+            Err(response) => (Outcome::Done(response), usize::MAX),
+        };
+    }
+}
+
+/// Shows the response to the filters of the path. `Err`: a filter wants the request to be run again.
+fn filter(
+    context: &Context,
+    exchange: &mut Exchange,
+    mut response: Response,
+) -> Result<Response, Reroute> {
+    if let Some(restore) = exchange.restore.take() {
+        // The access log wants the status of the document as the first one.
+        exchange.sent.first_status = Some(response.status);
+        if fenced(context, || restore(exchange, &mut response)).is_err() {
+            response = panicked();
+        }
+    } else {
+        exchange.sent.first_status.get_or_insert(response.status);
+    }
+    let site = Rc::clone(&exchange.site);
+    let path = site.path(exchange.route);
+    if path.keep_unfiltered {
+        exchange.sent.unfiltered = Some(response.headers.clone());
+    }
+    for filter in &path.filters {
+        match fenced(context, || filter.on_response(exchange, &mut response)) {
+            Ok(Filtered::Continue) => {}
+            Ok(Filtered::Reroute(order)) => return Err(order),
+            Err(answer) => {
+                response = answer;
+                break;
+            }
+        }
+    }
+    if let Some(fields) = exchange.saved_headers.take() {
+        exchange.request = exchange.request.rebuilt(
+            &fields,
+            exchange.request.authority(),
+            exchange.request.target(),
+        );
+    }
+    Ok(response)
+}
+
+/// Runs a piece of a handler or filter; a panic ends the exchange with 500, and nothing else.
+fn fenced<T>(context: &Context, run: impl FnOnce() -> T) -> Result<T, Response> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| on_panic(&context.worker))
+}
+
+fn on_panic(worker: &h2o_exchange::Worker) -> Response {
+    worker.counters.count(h2o_exchange::Counter::Panics);
+    worker
+        .counters
+        .count_status(StatusCode::INTERNAL_SERVER_ERROR);
+    panicked()
+}
+
+fn panicked() -> Response {
+    Response::error(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "Internal Server Error",
+        "internal server error",
+    )
+}
+
+/// Points the request at another place of the site.
+fn reroute(context: &Context, exchange: &mut Exchange, order: Reroute) -> Result<(), Response> {
+    let delegates = order.kind == RerouteKind::Delegation || exchange.delegated;
+    let (count, limit, text) = if delegates {
+        (
+            &mut exchange.reroutes.0,
+            context.max_reroutes.0,
+            "too many internal delegations",
+        )
+    } else {
+        (
+            &mut exchange.reroutes.1,
+            context.max_reroutes.1,
+            "too many internal reprocesses",
+        )
+    };
+    *count += 1;
+    if *count > limit {
+        exchange
+            .worker
+            .counters
+            .count_status(StatusCode::BAD_GATEWAY);
+        // The document that was being fetched is not to stand in for this answer.
+        exchange.restore = None;
+        return Err(Response::error(
+            StatusCode::BAD_GATEWAY,
+            "Gateway Error",
+            text,
+        ));
+    }
+    exchange.delegated = delegates;
+    let Some(target) = resolve(exchange, &order.url) else {
+        exchange.note_error(
+            "core",
+            &format!(
+                "failed to resolve internal redirect:{}",
+                order.url.escape_ascii()
+            ),
+        );
+        return Err((order.unresolved)());
+    };
+    if exchange.original.is_none() {
+        exchange.original = Some(Box::new(Original {
+            method: exchange.request.method.clone(),
+            authority: exchange.request.authority().to_vec(),
+            target: exchange.request.target().to_vec(),
+        }));
+    }
+    let request = &exchange.request;
+    if order.without_fields {
+        let bare = request.rebuilt(&Headers::new(), &target.authority, &target.path);
+        let full = std::mem::replace(&mut exchange.request, bare);
+        exchange.saved_headers.get_or_insert(full.headers);
+    } else {
+        exchange.request = request.rebuilt(&request.headers, &target.authority, &target.path);
+    }
+    exchange.request.method = order.method;
+    exchange.request.scheme = target.scheme;
+    if !order.keep_body {
+        exchange.request.body = BodyLength::None;
+        exchange.body = h2o_exchange::RequestBody::None;
+    }
+    if order.restore.is_some() {
+        exchange.restore = order.restore;
+    }
+    exchange.mime = None;
+    let route = exchange
+        .site
+        .select_path(target.host, exchange.request.path());
+    enter(exchange, route);
+    Ok(())
+}
+
+struct Target {
+    host: u32,
+    scheme: Scheme,
+    authority: Vec<u8>,
+    path: Vec<u8>,
+}
+
+/// Resolves a reference against the current request (RFC 3986 §5.2) and looks its host up among all host
+/// entries. `None` if there is no such host here, or the reference cannot be understood.
+fn resolve(exchange: &Exchange, url: &[u8]) -> Option<Target> {
+    let (scheme, rest) = match url {
+        [b'h', b't', b't', b'p', b':', rest @ ..] if rest.starts_with(b"//") => {
+            (Scheme::Http, rest)
+        }
+        [b'h', b't', b't', b'p', b's', b':', rest @ ..] if rest.starts_with(b"//") => {
+            (Scheme::Https, rest)
+        }
+        rest => (exchange.request.scheme, rest),
+    };
+    let (authority, path) = match rest.strip_prefix(b"//") {
+        Some(rest) => {
+            let end = rest
+                .iter()
+                .position(|octet| matches!(octet, b'/' | b'?' | b'#'))
+                .unwrap_or(rest.len());
+            (Some(&rest[..end]), &rest[end..])
+        }
+        None => (None, rest),
+    };
+    let path = path
+        .split(|&octet| octet == b'#')
+        .next()
+        .unwrap_or_default();
+    let path: Cow<'_, [u8]> = match path.first() {
+        Some(b'/') => path.into(),
+        _ if authority.is_some() => [b"/", path].concat().into(),
+        None => exchange.request.target().into(),
+        Some(b'?') => [exchange.request.raw_path(), path].concat().into(),
+        Some(_) => {
+            let current = exchange.request.raw_path();
+            let directory = current
+                .iter()
+                .rposition(|&octet| octet == b'/')
+                .map_or(0, |at| at + 1);
+            [&current[..directory], path].concat().into()
+        }
+    };
+    if path
+        .iter()
+        .any(|octet| octet.is_ascii_control() || *octet == b' ')
+    {
+        return None;
+    }
+    let current = exchange
+        .site
+        .hosts
+        .iter()
+        .position(|host| std::ptr::eq(host, exchange.site.host(exchange.route)));
+    let (host, authority) = match authority {
+        // H2O compatibility: the configured name, so that such references never leave the server.
+        None => (
+            current?,
+            exchange.site.host(exchange.route).authority.as_bytes(),
+        ),
+        Some(authority) => {
+            let (name, port) = authority::split(authority)?;
+            (
+                exchange
+                    .site
+                    .hosts
+                    .iter()
+                    .position(|host| host.name.matches(name, port, scheme))?,
+                authority,
+            )
+        }
+    };
+    Some(Target {
+        host: u32::try_from(host).ok()?,
+        scheme,
+        authority: authority.to_vec(),
+        path: path.into_owned(),
+    })
+}
+
+/// Writes the log lines of an exchange that is over.
+pub(crate) fn log(exchange: &Exchange) {
+    for logger in &exchange.site.path(exchange.route).loggers {
+        // A logger that fails loses its line, nothing else.
+        let _ = catch_unwind(AssertUnwindSafe(|| logger.log(exchange)));
+    }
+}

@@ -1,0 +1,379 @@
+//! Settings of the process and of the HTTP/1 engine, and their directives.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::Scope;
+
+/// Settings of the global level that the server itself obeys.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// `user`.
+    pub user: Option<Arc<str>>,
+    /// `pid-file`.
+    pub pid_file: Option<PathBuf>,
+    /// `error-log`: a path, or `| command`.
+    pub error_log: Option<Arc<str>>,
+    /// `num-threads`: one worker per entry, pinned to that CPU if it names one. Empty: one per online CPU.
+    pub workers: Vec<Option<usize>>,
+    /// `max-connections`.
+    pub max_connections: usize,
+    /// `soft-connection-limit`.
+    pub soft_connection_limit: usize,
+    /// `soft-connection-limit.min-age`.
+    pub soft_connection_min_age: Duration,
+    /// `handshake-timeout`.
+    pub handshake_timeout: Duration,
+    /// `tcp-fastopen`: queue length, 0 for off.
+    pub tcp_fastopen: u32,
+    /// `tcp-reuseport`.
+    pub tcp_reuseport: bool,
+    /// `server-name`; `None` for the built-in name.
+    pub server_name: Option<Arc<str>>,
+    /// `send-server-name`.
+    pub send_server_name: bool,
+    /// `max-delegations` and `max-reprocesses`.
+    pub max_reroutes: (u32, u32),
+    /// `temp-buffer-path`.
+    pub temp_buffer_path: PathBuf,
+    /// `temp-buffer-threshold` in octets; `None` for off.
+    pub temp_buffer_threshold: Option<u64>,
+    /// Limits of the HTTP/1 engine.
+    pub http1: h2o_http1::Settings,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            user: None,
+            pid_file: None,
+            error_log: None,
+            workers: Vec::new(),
+            max_connections: 1024,
+            soft_connection_limit: i32::MAX as usize,
+            soft_connection_min_age: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            tcp_fastopen: 4096,
+            tcp_reuseport: false,
+            server_name: None,
+            send_server_name: true,
+            max_reroutes: (5, 5),
+            temp_buffer_path: "/tmp".into(),
+            temp_buffer_threshold: Some(32 << 20),
+            http1: h2o_http1::Settings::default(),
+        }
+    }
+}
+
+impl ServerSettings {
+    /// Value of the `server` response field; `None` if it is not to be sent.
+    #[must_use]
+    pub fn server_field(&self) -> Option<Arc<str>> {
+        let name = self
+            .server_name
+            .clone()
+            .unwrap_or_else(|| concat!("h2o/", env!("CARGO_PKG_VERSION")).into());
+        (self.send_server_name && !name.is_empty()).then_some(name)
+    }
+}
+
+const fn global(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels: Levels::GLOBAL_ONLY,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value,
+        default,
+        help,
+        apply,
+    }
+}
+
+fn seconds(node: &Node) -> Result<Duration, Error> {
+    // A year is more than anybody waits, and sums of such times stay far from overflow.
+    Ok(Duration::from_secs(node.integer("%lu", 0..=31_536_000)?))
+}
+
+fn settings(scope: &mut Scope) -> &mut ServerSettings {
+    scope.edit()
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    global(
+        "user",
+        "NAME",
+        "`nobody` when started as root",
+        "User to run as once ports and logs are open.",
+        |scope, command| {
+            settings(scope).user = Some(command.node.scalar()?.into());
+            Ok(())
+        },
+    ),
+    global(
+        "pid-file",
+        "PATH",
+        "none",
+        "File to write the process id to; removed at exit. It is written after the user has been switched.",
+        |scope, command| {
+            settings(scope).pid_file = Some(command.node.scalar()?.into());
+            Ok(())
+        },
+    ),
+    global(
+        "error-log",
+        "PATH, or `| COMMAND`",
+        "standard error",
+        "Where the server's messages go. A command is run by `/bin/sh -c` with the log on its standard input.",
+        |scope, command| {
+            settings(scope).error_log = Some(command.node.scalar()?.into());
+            Ok(())
+        },
+    ),
+    Directive {
+        name: "num-threads",
+        levels: Levels::GLOBAL_ONLY,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
+        value: "COUNT, or a sequence of CPU numbers and ranges such as `2-5`",
+        default: "number of online CPUs",
+        help: "Number of worker threads. With a sequence, one thread is pinned to each CPU named.",
+        apply: num_threads,
+    },
+    global(
+        "max-connections",
+        "NUMBER",
+        "1024",
+        "Connections open at a time. At the limit, clients wait in the backlog.",
+        |scope, command| {
+            settings(scope).max_connections =
+                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "soft-connection-limit",
+        "NUMBER",
+        "2147483647",
+        "Above this many connections, idle ones are closed on each accept, oldest first.",
+        |scope, command| {
+            settings(scope).soft_connection_limit =
+                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "soft-connection-limit.min-age",
+        "SECONDS",
+        "30",
+        "Idle connections younger than this are not closed by `soft-connection-limit`.",
+        |scope, command| {
+            settings(scope).soft_connection_min_age = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    global(
+        "handshake-timeout",
+        "SECONDS",
+        "10",
+        "Time allowed for the PROXY header and the TLS handshake together.",
+        |scope, command| {
+            settings(scope).handshake_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    global(
+        "limit-request-body",
+        "OCTETS",
+        "1073741824",
+        "Largest request content accepted; more is answered with 413.",
+        |scope, command| {
+            settings(scope).http1.limit_request_body = command.node.integer("%zu", 0..=u64::MAX)?;
+            Ok(())
+        },
+    ),
+    global(
+        "max-delegations",
+        "NUMBER",
+        "5",
+        "Internal redirects and error documents allowed per request; beyond, the answer is 502.",
+        |scope, command| {
+            settings(scope).max_reroutes.0 = command.node.integer("%u", 0..=1000)?;
+            Ok(())
+        },
+    ),
+    global(
+        "max-reprocesses",
+        "NUMBER",
+        "5",
+        "Other internal reruns allowed per request; beyond, the answer is 502.",
+        |scope, command| {
+            settings(scope).max_reroutes.1 = command.node.integer("%u", 0..=1000)?;
+            Ok(())
+        },
+    ),
+    global(
+        "tcp-fastopen",
+        "NUMBER",
+        "4096",
+        "Queue length of TCP Fast Open; 0 turns it off. Refusal by the kernel is only a warning.",
+        |scope, command| {
+            settings(scope).tcp_fastopen = command.node.integer("%u", 0..=65_535)?;
+            Ok(())
+        },
+    ),
+    global(
+        "tcp-reuseport",
+        "ON|OFF",
+        "OFF",
+        "One listening socket per worker (`SO_REUSEPORT`) in place of a shared one.",
+        |scope, command| {
+            settings(scope).tcp_reuseport = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    global(
+        "server-name",
+        "TEXT",
+        "h2o/VERSION",
+        "Value of the `server` response field. Empty: no such field.",
+        |scope, command| {
+            let name = command.node.scalar()?;
+            if name.bytes().any(|octet| octet.is_ascii_control()) {
+                return Err(command.error("a field value cannot have control characters"));
+            }
+            settings(scope).server_name = Some(name.into());
+            Ok(())
+        },
+    ),
+    Directive {
+        name: "send-server-name",
+        levels: Levels::GLOBAL_ONLY,
+        pass: Pass::Content,
+        kinds: Kinds::SCALAR,
+        value: "ON|OFF|preserve",
+        default: "ON",
+        help: "Whether the `server` response field is sent. `preserve` sends none of our own and will pass through that of an upstream.",
+        apply: |scope, command| {
+            settings(scope).send_server_name =
+                command.node.one_of(&["OFF", "ON", "preserve"])? == 1;
+            Ok(())
+        },
+    },
+    global(
+        "temp-buffer-path",
+        "DIRECTORY",
+        "/tmp",
+        "Where large request bodies are kept while they are collected. Must be writable by the running user.",
+        |scope, command| {
+            let path = command.node.scalar()?;
+            if path.len() >= 242 {
+                return Err(command.error("path is too long"));
+            }
+            settings(scope).temp_buffer_path = path.into();
+            Ok(())
+        },
+    ),
+    global(
+        "temp-buffer-threshold",
+        "OCTETS|OFF",
+        "33554432",
+        "Request bodies at least this large are kept in a temporary file; at least 1048576.",
+        |scope, command| {
+            settings(scope).temp_buffer_threshold =
+                if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
+                    None
+                } else {
+                    let octets: u64 = command.node.integer("%zu", 0..=u64::MAX)?;
+                    if octets < 1_048_576 {
+                        return Err(command
+                            .error("threshold is too low (must be >= 1048576; OFF to disable)"));
+                    }
+                    Some(octets)
+                };
+            Ok(())
+        },
+    ),
+    global(
+        "http1-request-timeout",
+        "SECONDS",
+        "10",
+        "Time allowed from waiting for a request until its head is complete; also limits how long an idle connection is kept.",
+        |scope, command| {
+            settings(scope).http1.request_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    global(
+        "http1-request-io-timeout",
+        "SECONDS",
+        "5",
+        "Longest silence while a request is read or a response is written.",
+        |scope, command| {
+            settings(scope).http1.io_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    global(
+        "http1-upgrade-to-http2",
+        "ON|OFF",
+        "ON",
+        "Whether HTTP/1 connections may become HTTP/2 ones. This server does not speak HTTP/2 yet: `Upgrade: h2c` is ignored and HTTP/2 with prior knowledge is refused either way.",
+        |scope, command| {
+            settings(scope).http1.upgrade_to_http2 = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    global(
+        "http1-strict",
+        "ON|OFF",
+        "OFF",
+        "Not in H2O: `ON` also refuses HTTP/1.1 requests without `Host`, and line ends in the head that are not CR LF.",
+        |scope, command| {
+            settings(scope).http1.strict = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+];
+
+fn num_threads(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    const INVALID: &str = "Invalid CPU number: CPUs must be specified as a non-negative number or as a range of non-negative numbers";
+    let workers = &mut settings(scope).workers;
+    workers.clear();
+    let Some(items) = command.node.as_sequence() else {
+        let count: usize = command.node.integer("%zu", 0..=4096)?;
+        if count == 0 {
+            return Err(command.error("num-threads must be >=1"));
+        }
+        workers.resize(count, None);
+        return Ok(());
+    };
+    for item in items {
+        let text = item.as_str().ok_or_else(|| item.error(INVALID))?;
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| {
+            text.parse::<usize>()
+                .ok()
+                .filter(|cpu| *cpu < 4096 && text.bytes().all(|octet| octet.is_ascii_digit()))
+        };
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
+            return Err(item.error(INVALID));
+        };
+        if first > last {
+            return Err(item.error(INVALID));
+        }
+        workers.extend((first..=last).map(Some));
+    }
+    if workers.is_empty() {
+        return Err(command.error("num-threads must be >=1"));
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! An accepted socket: the system calls the drivers make on it.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use h2o_exchange::{Address, FileRange, Transport};
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A connected stream socket, non-blocking.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    is_unix: bool,
+}
+
+impl Socket {
+    pub(crate) const fn new(fd: OwnedFd, is_unix: bool) -> Self {
+        Self { fd, is_unix }
+    }
+
+    /// Receives into the spare capacity of `buffer`. Returns how many octets came and whether there may be
+    /// more at once: a short read has emptied the socket.
+    pub(crate) fn recv(&self, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
+        let room = buffer.capacity() - buffer.len();
+        loop {
+            match rustix::net::recv(
+                &self.fd,
+                rustix::buffer::spare_capacity(buffer),
+                RecvFlags::empty(),
+            ) {
+                Ok((got, _)) => return Ok((got, got == room)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn send(&self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::send(&self.fd, data, SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// As [`Socket::send`] for data in two pieces.
+    pub(crate) fn send_two(&self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        let slices = [IoSlice::new(first), IoSlice::new(second)];
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        loop {
+            match rustix::net::sendmsg(&self.fd, &slices, &mut control, SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Sends from a file without a copy through user space. 0: the file has become shorter.
+    pub(crate) fn send_file(&self, range: &FileRange, len: usize) -> io::Result<usize> {
+        let mut offset = range.offset;
+        loop {
+            match rustix::fs::sendfile(&self.fd, &range.file, Some(&mut offset), len) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub(crate) fn shut_down_write(&self) {
+        // The peer may have gone already; then there is nobody to tell.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+    }
+
+    /// Octets sent that the peer's system has not acknowledged yet.
+    #[expect(unsafe_code, reason = "no safe wrapper knows SIOCOUTQ")]
+    pub(crate) fn unacknowledged(&self) -> usize {
+        use std::os::fd::AsRawFd;
+        let mut octets: libc::c_int = 0;
+        // SAFETY: the request (SIOCOUTQ, which has the number of TIOCOUTQ) writes one `c_int`.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
+        if result == 0 {
+            usize::try_from(octets).unwrap_or(0)
+        } else {
+            0
+        }
+    }
+
+    /// The other end.
+    pub(crate) fn peer(&self) -> Address {
+        if self.is_unix {
+            return Address::Unix;
+        }
+        address(rustix::net::getpeername(&self.fd).ok().flatten()).unwrap_or(Address::Unix)
+    }
+}
+
+pub(crate) fn address(any: Option<rustix::net::SocketAddrAny>) -> Option<Address> {
+    SocketAddr::try_from(any?)
+        .ok()
+        .map(|address| Address::Ip(unmapped(address)))
+}
+
+/// An IPv4 client on a dual-stack socket is shown as what it is.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Transport for Socket {
+    fn local_address(&self) -> Option<Address> {
+        if self.is_unix {
+            return Some(Address::Unix);
+        }
+        address(rustix::net::getsockname(&self.fd).ok())
+    }
+
+    fn congestion_controller(&self) -> Option<String> {
+        if self.is_unix {
+            return None;
+        }
+        rustix::net::sockopt::tcp_congestion(&self.fd).ok()
+    }
+
+    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_INFO")]
+    fn delivery_rate(&self) -> Option<u64> {
+        use std::os::fd::AsRawFd;
+        /// Offset of `tcpi_delivery_rate` in the kernel's `struct tcp_info` (linux/tcp.h).
+        const DELIVERY_RATE: usize = 160;
+        let mut info = [0u8; 256];
+        let mut len = libc::socklen_t::try_from(info.len()).ok()?;
+        // SAFETY: `info` is writable for `len` octets, and `len` is updated to what the kernel wrote.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let rate = info.get(DELIVERY_RATE..DELIVERY_RATE + 8)?;
+        (result == 0 && len as usize >= DELIVERY_RATE + 8)
+            .then(|| u64::from_ne_bytes(rate.try_into().unwrap_or_default()))
+    }
+}

@@ -1,0 +1,7 @@
+//! Whole conversations with a client in memory.
+
+mod config;
+mod handshake;
+mod kit;
+mod resumption;
+mod traffic;
