@@ -104,10 +104,8 @@ mod tests {
     use super::*;
 
     fn forms(setting: SendCompressed, version: Version, fields: &[&str]) -> Vec<&'static str> {
-        let mut request = RequestHead {
-            version,
-            ..RequestHead::default()
-        };
+        let mut request = RequestHead::default();
+        request.version = version;
         for field in fields {
             request
                 .headers

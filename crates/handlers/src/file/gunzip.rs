@@ -65,7 +65,7 @@ impl Gunzip {
         let status = self
             .decoder
             .decompress_vec(&self.input, output, FlushDecompress::None)
-            .map_err(|_| BodyError::Failed("the gzip file is damaged".into()))?;
+            .map_err(|_| damaged())?;
         let taken = self.decoder.total_in() - before;
         self.input
             .advance(usize::try_from(taken).unwrap_or(usize::MAX));
@@ -75,6 +75,10 @@ impl Gunzip {
         }
         Ok(())
     }
+}
+
+fn damaged() -> BodyError {
+    BodyError::Failed("the gzip file is damaged".into())
 }
 
 impl BodySource for Gunzip {
@@ -96,7 +100,15 @@ impl BodySource for Gunzip {
                         }
                         continue;
                     }
+                    let waiting = self.input.len();
                     self.unpack(&mut output)?;
+                    // With input and room the decoder moves on, or this would never end.
+                    if output.is_empty()
+                        && self.input.len() == waiting
+                        && self.state == State::Member
+                    {
+                        return Poll::Ready(Some(Err(damaged())));
+                    }
                 }
                 State::Between => {
                     let full = ready!(self.poll_fill(context, MAGIC.len()))?;

@@ -1,6 +1,7 @@
 //! `file.dir` and `file.file`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Exchange, Handler, Outcome, Scope};
@@ -72,7 +73,7 @@ impl Handler for FileHandler {
             service: Arc::clone(service),
             path: exchange.request.path().to_vec(),
             forms,
-            now: exchange.worker.clock.unix(),
+            now: wall_clock(exchange),
             turn: exchange.worker.clock.turn(),
         };
         match job.run(Access::InMemory) {
@@ -80,6 +81,13 @@ impl Handler for FileHandler {
             Err(_) => answer_later(exchange, job),
         }
     }
+}
+
+fn wall_clock(exchange: &Exchange) -> Duration {
+    let now = exchange.worker.clock.unix();
+    #[cfg(test)]
+    let now = now + super::testing::clock_ahead();
+    now
 }
 
 /// Looks the path up on the thread pool.

@@ -75,14 +75,7 @@ impl Job {
         match found {
             Ok(located) => Ok(located),
             Err(Errno::AGAIN) if access == Access::InMemory => Err(NotInMemory),
-            Err(Errno::MFILE | Errno::NFILE) => Ok(Located::Busy),
-            Err(Errno::NOENT) => Ok(Located::Missing),
-            // Of a single file, a component that is no directory is no ordinary absence (H2O compatibility).
-            Err(Errno::NOTDIR) => Ok(match self.service.target {
-                Target::Directory(_) => Located::Missing,
-                Target::File { .. } => Located::Forbidden,
-            }),
-            Err(_) => Ok(Located::Forbidden),
+            Err(error) => Ok(self.service.target.on_failure(error)),
         }
     }
 
@@ -123,6 +116,18 @@ impl Job {
                 search.script_above(relative)?.ok_or(error)
             }
             other => other,
+        }
+    }
+}
+
+impl Target {
+    /// What a failure to open comes to.
+    fn on_failure(&self, error: Errno) -> Located {
+        match (error, self) {
+            (Errno::MFILE | Errno::NFILE, _) => Located::Busy,
+            (Errno::NOENT, _) | (Errno::NOTDIR, Self::Directory(_)) => Located::Missing,
+            // A single file's path leading through a file is no ordinary absence (H2O compatibility).
+            _ => Located::Forbidden,
         }
     }
 }

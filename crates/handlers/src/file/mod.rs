@@ -21,6 +21,10 @@ mod range;
 mod respond;
 mod service;
 mod settings;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 use h2o_config::Directive;
 use h2o_exchange::Scope;

@@ -73,6 +73,10 @@ fn open(
     resolve: ResolveFlags,
     access: Access,
 ) -> Result<OwnedFd, Errno> {
+    #[cfg(test)]
+    if access == Access::InMemory && super::testing::is_disk_cold() {
+        return Err(Errno::AGAIN);
+    }
     let cached = match access {
         Access::InMemory => ResolveFlags::CACHED,
         Access::Waiting => ResolveFlags::empty(),

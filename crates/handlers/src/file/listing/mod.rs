@@ -53,8 +53,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The next piece, and whether there is more.
-    fn write(&mut self) -> io::Result<(Vec<u8>, bool)> {
+    fn write(&mut self) -> io::Result<Piece> {
         let mut out = Vec::with_capacity(PIECE);
         if !self.begun {
             self.begun = true;
@@ -63,12 +62,18 @@ impl Writer {
         while out.len() < PIECE {
             let Some(name) = self.names.next()? else {
                 page::tail(&mut out);
-                return Ok((out, false));
+                return Ok(Piece::Last(out));
             };
             page::entry(&name, self.names.look_at(&name), &mut out);
         }
-        Ok((out, true))
+        Ok(Piece::Next(out))
     }
+}
+
+/// Part of the page.
+enum Piece {
+    Next(Vec<u8>),
+    Last(Vec<u8>),
 }
 
 /// The page as a body.
@@ -81,7 +86,7 @@ enum State {
     /// Nothing is under way.
     Idle(Writer),
     /// The thread pool makes a piece.
-    Writing(JoinHandle<(Writer, io::Result<(Vec<u8>, bool)>)>),
+    Writing(JoinHandle<io::Result<(Writer, Piece)>>),
     /// The last piece is made.
     Ended,
 }
@@ -93,8 +98,8 @@ impl Listing {
             State::Ended => return Poll::Ready(Ok(false)),
             State::Writing(task) => State::Writing(task),
             State::Idle(mut writer) => State::Writing(tokio::task::spawn_blocking(move || {
-                let piece = writer.write();
-                (writer, piece)
+                let piece = writer.write()?;
+                Ok((writer, piece))
             })),
         };
         let State::Writing(task) = &mut self.state else {
@@ -102,12 +107,17 @@ impl Listing {
         };
         let result = ready!(Pin::new(task).poll(context));
         self.state = State::Ended;
-        let (writer, piece) = result.map_err(|e| BodyError::Local(io::Error::other(e)))?;
-        let (piece, more) = piece.map_err(BodyError::Local)?;
-        self.ready = piece.into();
-        if more {
-            self.state = State::Idle(writer);
-        }
+        let (writer, piece) = result
+            .map_err(io::Error::other)
+            .and_then(|written| written)
+            .map_err(BodyError::Local)?;
+        self.ready = match piece {
+            Piece::Last(octets) => octets.into(),
+            Piece::Next(octets) => {
+                self.state = State::Idle(writer);
+                octets.into()
+            }
+        };
         Poll::Ready(Ok(true))
     }
 }

@@ -1,0 +1,383 @@
+//! A worker with one path, asked as the server asks.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use h2o_config::{Directive, Kinds, Level, Levels, Memory, Pass, Registry, load};
+use h2o_exchange::{
+    Address, Body, ConnectionInfo, Counters, Exchange, ExchangeRef, Features, Handler, Host,
+    LocalSite, MimeHint, Outcome, Reroute, Response, Scope, ScriptPath, Shared, Site, Transport,
+    Worker,
+};
+use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
+
+thread_local! {
+    static COLD: Cell<bool> = const { Cell::new(false) };
+    static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// From now on, in this thread, nothing can be opened without waiting for the disk.
+pub(super) fn cool_the_disk() {
+    COLD.set(true);
+}
+
+pub(super) fn is_disk_cold() -> bool {
+    COLD.get()
+}
+
+/// From now on, in this thread, files are looked up as if it were a minute later, when all of them have settled.
+pub(super) fn let_files_settle() {
+    AHEAD.set(Duration::from_secs(60));
+}
+
+pub(super) fn clock_ahead() -> Duration {
+    AHEAD.get()
+}
+
+/// One worker, one host, one path.
+pub(super) struct Kit {
+    pub(super) worker: Rc<Worker>,
+    site: Rc<LocalSite>,
+    connection: Rc<ConnectionInfo>,
+    runtime: tokio::runtime::Runtime,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What came of a request.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// 0 if every handler declined.
+    pub(super) status: u16,
+    pub(super) reason: String,
+    /// `name: value`, without `date`.
+    pub(super) fields: Vec<String>,
+    pub(super) dates: usize,
+    pub(super) length: Option<u64>,
+    pub(super) body: Vec<u8>,
+    /// The body could not be completed.
+    pub(super) cut: bool,
+    pub(super) hint: Option<MimeHint>,
+    /// Where a delegated request goes on.
+    pub(super) reroute: Option<(Method, String)>,
+    /// True if the thread pool was asked.
+    pub(super) waited: bool,
+}
+
+impl Answer {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        let prefix = format!("{name}: ");
+        self.fields.iter().find_map(|f| f.strip_prefix(&prefix))
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Status and body, for tables.
+    pub(super) fn brief(&self) -> String {
+        match self.field("location") {
+            Some(location) => format!("{} {location}", self.status),
+            None => format!("{} {}", self.status, self.text()),
+        }
+    }
+}
+
+/// A request to be made.
+pub(super) struct Ask<'a> {
+    kit: &'a Kit,
+    target: &'a str,
+    method: Method,
+    version: Version,
+    fields: Vec<(Known, String)>,
+    delegated: bool,
+    /// Most octets pulled at once.
+    pull: usize,
+}
+
+struct NoSocket;
+
+impl Transport for NoSocket {
+    fn local_address(&self) -> Option<Address> {
+        None
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The error of a configuration given as the text of one path.
+pub(super) fn config_error(config: &str) -> String {
+    match Kit::build("{}", "/", config) {
+        Ok(_) => "accepted".into(),
+        Err(error) => error,
+    }
+}
+
+/// `ROOT` in configurations stands for the path of a directory.
+pub(super) fn kit(root: &Path, config: &str) -> Kit {
+    kit_at(root, "/", "{}", config)
+}
+
+/// As [`kit`], with a path key and the text of the global level.
+pub(super) fn kit_at(root: &Path, path: &str, global: &str, config: &str) -> Kit {
+    let root = root.to_str().unwrap();
+    let fill = |text: &str| text.replace("ROOT", root);
+    match Kit::build(&fill(global), path, &fill(config)) {
+        Ok(kit) => kit,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl Kit {
+    fn build(global: &str, path: &str, config: &str) -> Result<Self, String> {
+        let features = Features {
+            registry: Registry::new(&[super::DIRECTIVES, TEST_DIRECTIVES, crate::env::DIRECTIVES]),
+            filters: Vec::new(),
+        };
+        let files = Memory::new()
+            .file("g", format!("{global}\n"))
+            .file("f", format!("{config}\n"));
+        let read = |name| load(name, &files).map_err(|error| error.to_string());
+        let (global, config) = (read("g")?, read("f")?);
+        let mut scope = Scope::new(Arc::new(features));
+        let route = scope.run(&global).and_then(|()| {
+            scope.enter(Level::Path, |scope| {
+                scope.path = Some(path.into());
+                scope.run(&config)?;
+                Ok(scope.build_path(path))
+            })
+        });
+        let host = Host {
+            paths: vec![
+                route.map_err(|error| error.to_string())?,
+                Default::default(),
+            ],
+            ..Host::default()
+        };
+        let site = Site {
+            hosts: vec![host],
+            ..Site::default()
+        };
+        let shared = Shared {
+            started: Duration::ZERO,
+            generation: None,
+            connections: AtomicUsize::new(0),
+            max_connections: 1,
+            soft_connection_limit: 1,
+            soft_connection_min_age: Duration::ZERO,
+            listeners: 0,
+            workers: std::sync::OnceLock::new(),
+        };
+        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let connection = ConnectionInfo {
+            id: 1,
+            peer: Address::Unix,
+            accepted: worker.clock.now(),
+            tls: None,
+            transport: Rc::new(NoSocket),
+            listener: 0,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        Ok(Self {
+            worker,
+            site: Rc::new(LocalSite(Arc::new(site))),
+            connection: Rc::new(connection),
+            runtime: runtime.unwrap(),
+            warnings: scope.warnings,
+        })
+    }
+
+    /// A GET in a turn of its own.
+    pub(super) fn get(&self, target: &str) -> Answer {
+        self.ask(target).send()
+    }
+
+    pub(super) fn ask<'a>(&'a self, target: &'a str) -> Ask<'a> {
+        Ask {
+            kit: self,
+            target,
+            method: Method::Get,
+            version: Version::Http11,
+            fields: Vec::new(),
+            delegated: false,
+            pull: 10_000,
+        }
+    }
+
+    /// An exchange as an engine prepares it.
+    pub(super) fn exchange(&self, target: &str) -> ExchangeRef {
+        let exchange = self.worker.exchange(&self.site, &self.connection);
+        {
+            let mut exchange = exchange.borrow_mut();
+            let span = exchange.request.headers.store(target.as_bytes());
+            exchange.request.set_target(span);
+            exchange.route = self.site.select_path(0, exchange.request.path());
+        }
+        exchange
+    }
+
+    /// The first handler of the path.
+    pub(super) fn handler(&self) -> &dyn Handler {
+        &*self.site.hosts[0].paths[0].handlers[0]
+    }
+}
+
+impl Ask<'_> {
+    pub(super) fn method(mut self, method: Method) -> Self {
+        self.method = method;
+        self
+    }
+
+    pub(super) fn version(mut self, version: Version) -> Self {
+        self.version = version;
+        self
+    }
+
+    pub(super) fn field(mut self, name: Known, value: &str) -> Self {
+        self.fields.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn delegated(mut self) -> Self {
+        self.delegated = true;
+        self
+    }
+
+    pub(super) fn pull(mut self, max: usize) -> Self {
+        self.pull = max;
+        self
+    }
+
+    /// In a turn of the event loop of its own.
+    pub(super) fn send(self) -> Answer {
+        self.kit.worker.clock.begin_turn();
+        self.send_in_this_turn()
+    }
+
+    pub(super) fn send_in_this_turn(self) -> Answer {
+        let kit = self.kit;
+        let reference = kit.exchange(self.target);
+        {
+            let mut exchange = reference.borrow_mut();
+            exchange.request.method = self.method;
+            exchange.request.version = self.version;
+            exchange.delegated = self.delegated;
+            for (name, value) in &self.fields {
+                exchange.request.headers.push(*name, value.as_bytes());
+            }
+        }
+        let mut answer = Answer::default();
+        let route = reference.borrow().route;
+        for handler in &kit.site.path(route).handlers {
+            let mut outcome = handler.on_request(&mut reference.borrow_mut());
+            while let Outcome::Later(future) = outcome {
+                answer.waited = true;
+                outcome = kit.runtime.block_on(future);
+            }
+            match outcome {
+                Outcome::Declined => continue,
+                Outcome::Done(response) => answer.take(response, kit, self.pull),
+                Outcome::Reroute(Reroute { method, url, .. }) => {
+                    answer.reroute = Some((method, String::from_utf8(url).unwrap()));
+                }
+                Outcome::Later(_) => unreachable!("awaited above"),
+            }
+            break;
+        }
+        answer.hint = reference.borrow().mime;
+        kit.worker.release(reference);
+        answer
+    }
+}
+
+impl Answer {
+    fn take(&mut self, response: Response, kit: &Kit, pull: usize) {
+        self.status = response.status.as_u16();
+        self.reason = response.reason().into();
+        self.length = response.length;
+        self.dates = response.headers.get_all(Known::Date).count();
+        self.fields = texts(&response.headers);
+        let mut source = response.body.into_source();
+        loop {
+            let next = std::future::poll_fn(|context| source.poll_next(context, pull));
+            match kit.runtime.block_on(next) {
+                None => break,
+                Some(Ok(piece)) => {
+                    assert!((1..=pull).contains(&piece.len()));
+                    self.body.extend_from_slice(&piece);
+                }
+                Some(Err(_)) => {
+                    self.cut = true;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn texts(headers: &Headers) -> Vec<String> {
+    let fields = headers.iter();
+    fields
+        .filter(|field| field.name != Name::Known(Known::Date))
+        .map(|field| {
+            format!(
+                "{}: {}",
+                field.name.as_str(),
+                String::from_utf8_lossy(field.value)
+            )
+        })
+        .collect()
+}
+
+/// Answers with what it is told about the script, or one turn later.
+struct ShowScript {
+    later: bool,
+}
+
+impl Handler for ShowScript {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let text = match &exchange.script {
+            None => "no script".into(),
+            Some(ScriptPath {
+                name,
+                file,
+                path_info,
+            }) => format!(
+                "{} {} {} {} {}",
+                exchange.request.method.as_str(),
+                name.escape_ascii(),
+                file.escape_ascii(),
+                path_info.as_deref().unwrap_or(b"-").escape_ascii(),
+                exchange.env("KIND").unwrap_or("-"),
+            ),
+        };
+        let body = Body::Bytes(text.into_bytes().into());
+        let response = Response::new(StatusCode::OK, Headers::new(), body);
+        if self.later {
+            return Outcome::Later(Box::pin(async { Outcome::Done(response) }));
+        }
+        Outcome::Done(response)
+    }
+}
+
+const TEST_DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "test.show-script",
+    levels: Levels::PATH_EXTENSION,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "ON|OFF",
+    default: "none",
+    help: "",
+    apply: |scope, command| {
+        let later = command.node.on_off()?;
+        scope.handlers.push(Box::new(ShowScript { later }));
+        Ok(())
+    },
+}];
