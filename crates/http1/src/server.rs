@@ -94,12 +94,13 @@ pub struct ServerConnection {
 }
 
 impl Exchange {
+    /// No request, or none that could be read: whatever is sent must suit any client and is the last.
     const NONE: Self = Self {
-        is_http10: false,
+        is_http10: true,
         is_head: false,
         is_connect: false,
         offers_upgrade: false,
-        is_persistent: true,
+        is_persistent: false,
         expectation: Expectation::None,
     };
 

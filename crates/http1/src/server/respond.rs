@@ -28,13 +28,16 @@ impl ServerConnection {
     /// [`ServerConnection::send_continue`] or a final response answers that.
     #[must_use]
     pub const fn wants_continue(&self) -> bool {
-        matches!(self.exchange.expectation, Expectation::Waiting)
+        matches!(
+            (&self.exchange.expectation, &self.sending),
+            (Expectation::Waiting, Sending::Awaited)
+        )
     }
 
     /// Writes `100 Continue`, to HTTP/1.0 as well (H2O compatibility: whoever asks is answered), unless
     /// the client does not wait for it.
     pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {
-        if self.wants_continue() && matches!(self.sending, Sending::Awaited) {
+        if self.wants_continue() {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             self.exchange.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
@@ -161,10 +164,10 @@ impl ServerConnection {
     /// complete and the connection closes after it.
     pub fn error_response(&mut self, answer: Answer, server: Option<&[u8]>, out: &mut Vec<u8>) {
         self.exchange.is_persistent = false;
-        self.timers.stop_reading();
         if !matches!(self.sending, Sending::Awaited) {
             return;
         }
+        self.timers.stop_reading();
         self.receiving = Receiving::Failed;
         self.sending = Sending::Complete;
         if let Answer::Respond {
