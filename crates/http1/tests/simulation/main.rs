@@ -1,0 +1,147 @@
+//! Our client role against our server role, over a link that splits, delays and cuts at every octet.
+//!
+//! Each seed makes a plan of requests and responses and a schedule of who acts when. Whatever the schedule,
+//! both sides must see what was planned, or, if the link was cut or the server gave up, know that they did
+//! not. A failure prints its seed; `SEED=n cargo test -p h2o-http1 --test simulation` runs that one alone.
+
+mod actors;
+mod plan;
+mod random;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use actors::{Client, Server};
+use plan::Plan;
+use random::Random;
+
+const SEEDS: u64 = 3000;
+
+/// One direction of a connection: octets on their way, and whether the sender has closed.
+#[derive(Default)]
+struct Wire {
+    octets: VecDeque<u8>,
+    is_closed: bool,
+}
+
+impl Wire {
+    /// Moves some octets, as the link pleases.
+    fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) {
+        let most = most.min(self.octets.len());
+        if most > 0 {
+            let len = random.below(most) + 1;
+            to.extend(self.octets.drain(..len));
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_closed && self.octets.is_empty()
+    }
+}
+
+/// One connection with an actor at each end.
+struct Connection<'p> {
+    client: Client<'p>,
+    server: Server<'p>,
+    up: Wire,
+    down: Wire,
+    now: Instant,
+}
+
+impl<'p> Connection<'p> {
+    fn new(plan: &'p Plan, from: usize) -> Self {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the virtual clock starts at any moment"
+        )]
+        let now = Instant::now();
+        Self {
+            client: Client::new(plan, from),
+            server: Server::new(plan, from, now),
+            up: Wire::default(),
+            down: Wire::default(),
+            now,
+        }
+    }
+
+    /// Lets one party act. `most` is how much the link moves at once.
+    fn step(&mut self, random: &mut Random, most: usize) {
+        self.now += Duration::from_micros(100);
+        let timed_out = self.server.engine.on_timeout(self.now);
+        assert_eq!(timed_out, None, "nobody was slow");
+        match random.below(4) {
+            0 => self.client.act(random, &mut self.up),
+            1 => self.server.act(random, self.now, &mut self.down),
+            2 => {
+                self.up.deliver(&mut self.server.input, random, most);
+                self.server.receive(self.now);
+            }
+            _ => {
+                self.down.deliver(&mut self.client.input, random, most);
+                self.client.receive();
+                if self.down.is_drained() {
+                    self.client.on_closed();
+                }
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        self.up = Wire {
+            is_closed: true,
+            ..Wire::default()
+        };
+        self.down.octets.clear();
+        self.down.is_closed = true;
+    }
+}
+
+/// How many exchanges were completed, of how many planned.
+fn run(seed: u64) -> (usize, usize) {
+    let mut random = Random::new(seed);
+    let plan = Plan::new(&mut random);
+    let most = [1, 2, 20, 1000, 100_000][random.below(5)];
+    let (mut next, mut completed) = (0, 0);
+    while next < plan.exchanges.len() {
+        let mut connection = Connection::new(&plan, next);
+        // A third of the connections is cut, at any octet.
+        let cut_after = (random.below(3) == 0).then(|| random.below(4000));
+        let mut delivered = 0;
+        let mut steps = 0;
+        while !connection.client.is_over() {
+            let before = connection.up.octets.len() + connection.down.octets.len();
+            connection.step(&mut random, most);
+            let after = connection.up.octets.len() + connection.down.octets.len();
+            delivered += before.saturating_sub(after);
+            if cut_after.is_some_and(|at| delivered > at) {
+                connection.cut();
+            }
+            steps += 1;
+            assert!(steps < 1_000_000, "the two wait for each other");
+        }
+        next = connection.client.next_exchange();
+        completed += connection.client.completed();
+    }
+    (completed, plan.exchanges.len())
+}
+
+#[test]
+fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
+    if let Ok(seed) = std::env::var("SEED") {
+        run(seed.parse().expect("SEED is a number"));
+        return;
+    }
+    let (mut completed, mut planned) = (0, 0);
+    for seed in 0..SEEDS {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok((done, all)) => (completed, planned) = (completed + done, planned + all),
+            Err(panic) => {
+                eprintln!("seed {seed} failed; SEED={seed} runs it alone");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    // The schedule is neither so gentle nor so harsh that one of the two is never seen.
+    assert!(completed > planned / 2, "{completed} of {planned}");
+    assert!(completed < planned * 9 / 10, "{completed} of {planned}");
+}
