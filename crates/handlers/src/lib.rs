@@ -16,6 +16,8 @@ mod version;
 use h2o_config::Directive;
 use h2o_exchange::{FilterFactory, Scope};
 
+#[doc(hidden)]
+pub use file::fuzzing;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// The directives of all features in this crate.

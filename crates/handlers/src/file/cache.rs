@@ -89,9 +89,11 @@ pub(super) struct ContentCache {
 #[derive(Default)]
 struct Inner {
     hasher: DefaultHashBuilder,
-    /// Indices into `entries`.
+    /// Indices of the places that are taken.
     table: HashTable<usize>,
-    entries: Vec<Rc<Entry>>,
+    /// Entries keep their places, so that the clock hand comes by each in turn.
+    places: Vec<Option<Rc<Entry>>>,
+    free: Vec<usize>,
     /// Where eviction looks next (second chance).
     hand: usize,
     bytes: usize,
@@ -105,7 +107,7 @@ impl ContentCache {
         let mut inner = self.inner.borrow_mut();
         inner.sweep(clock.now());
         let at = inner.find(key)?;
-        let entry = &inner.entries[at];
+        let entry = inner.places[at].as_ref()?;
         if entry.is_current(clock) {
             entry.used.set(true);
             return Some(Rc::clone(entry));
@@ -161,14 +163,16 @@ impl Inner {
     }
 
     fn find(&self, key: Key<'_>) -> Option<usize> {
-        let hash = self.hash(key);
-        let found = self.table.find(hash, |&at| self.entries[at].key() == key);
-        found.copied()
+        let is_key = |&at: &usize| {
+            let entry = self.places[at].as_ref();
+            entry.is_some_and(|entry| entry.key() == key)
+        };
+        self.table.find(self.hash(key), is_key).copied()
     }
 
     fn insert(&mut self, entry: &Rc<Entry>) {
         let files = usize::from(entry.document.holds_file());
-        while self.entries.len() >= MAX_ENTRIES
+        while self.table.len() >= MAX_ENTRIES
             || self.bytes + entry.bytes > MAX_BYTES
             || self.files + files > MAX_FILES
         {
@@ -178,42 +182,40 @@ impl Inner {
         }
         self.bytes += entry.bytes;
         self.files += files;
-        let at = self.entries.len();
-        self.entries.push(Rc::clone(entry));
-        let entries = &self.entries;
-        self.table
-            .insert_unique(entry.hash, at, |&at| entries[at].hash);
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[at] = Some(Rc::clone(entry));
+        let places = &self.places;
+        let hash_of = |&at: &usize| places[at].as_ref().map_or(0, |entry| entry.hash);
+        self.table.insert_unique(entry.hash, at, hash_of);
     }
 
     /// Removes the next entry that was not used since the hand last came by. False if there is none at all.
     fn evict(&mut self) -> bool {
-        if self.entries.is_empty() {
-            return false;
-        }
-        loop {
-            self.hand %= self.entries.len();
-            if !self.entries[self.hand].used.take() {
-                self.remove(self.hand);
+        // The first round may do no more than clear the marks.
+        for _ in 0..2 * self.places.len() {
+            let at = self.hand % self.places.len();
+            self.hand = at + 1;
+            if let Some(entry) = &self.places[at]
+                && !entry.used.take()
+            {
+                self.remove(at);
                 return true;
             }
-            self.hand += 1;
         }
+        false
     }
 
     fn remove(&mut self, at: usize) {
-        let last = self.entries.len() - 1;
-        let hash = self.entries[at].hash;
-        if let Ok(found) = self.table.find_entry(hash, |&other| other == at) {
+        let Some(entry) = self.places[at].take() else {
+            return;
+        };
+        if let Ok(found) = self.table.find_entry(entry.hash, |&other| other == at) {
             found.remove();
         }
-        // The last entry moves to the place that becomes free.
-        if at != last {
-            let moved = self.entries[last].hash;
-            if let Some(index) = self.table.find_mut(moved, |&other| other == last) {
-                *index = at;
-            }
-        }
-        let entry = self.entries.swap_remove(at);
+        self.free.push(at);
         self.bytes -= entry.bytes;
         self.files -= usize::from(entry.document.holds_file());
     }
@@ -224,10 +226,97 @@ impl Inner {
             return;
         }
         self.swept = Some(now);
-        for at in (0..self.entries.len()).rev() {
-            if is_idle(self.entries[at].checked.get().1, now) {
+        for at in 0..self.places.len() {
+            let idle = |entry: &Rc<Entry>| is_idle(entry.checked.get().1, now);
+            if self.places[at].as_ref().is_some_and(idle) {
                 self.remove(at);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::super::testing::{Kit, kit, let_files_settle};
+    use super::*;
+
+    /// Serves `count` files of `size` octets once each, checking the limits all the while.
+    fn serve(count: usize, size: u64) -> (tempfile::TempDir, Kit) {
+        let_files_settle();
+        let root = tempfile::tempdir().unwrap();
+        let kit = kit(root.path(), "file.dir: ROOT");
+        for n in 0..count {
+            let file = File::create(root.path().join(format!("{n}"))).unwrap();
+            file.set_len(size).unwrap();
+            assert_eq!(kit.head(&format!("/{n}")).length, Some(size));
+            check(&kit);
+        }
+        (root, kit)
+    }
+
+    /// The books agree with what there is, and nothing is above its limit.
+    fn check(kit: &Kit) -> [usize; 3] {
+        let cache = kit.worker.local::<ContentCache>();
+        let inner = cache.inner.borrow();
+        let entries: Vec<_> = inner.places.iter().flatten().collect();
+        let bytes = entries.iter().map(|entry| entry.bytes).sum();
+        let files = entries.iter().filter(|entry| entry.document.holds_file());
+        let found = [entries.len(), bytes, files.count()];
+        assert_eq!(found, [inner.table.len(), inner.bytes, inner.files]);
+        assert_eq!(entries.len() + inner.free.len(), inner.places.len());
+        for (found, limit) in found.into_iter().zip([MAX_ENTRIES, MAX_BYTES, MAX_FILES]) {
+            assert!(found <= limit);
+        }
+        found
+    }
+
+    #[test]
+    fn entries_are_limited() {
+        let (_root, kit) = serve(MAX_ENTRIES + 100, 0);
+        let [entries, ..] = check(&kit);
+        assert_eq!(entries, MAX_ENTRIES);
+        let last = format!("/{}", MAX_ENTRIES + 99);
+        assert_eq!(kit.head(&last).status, 200);
+    }
+
+    #[test]
+    fn memory_is_limited() {
+        let (_root, kit) = serve(MAX_BYTES / 65536 + 20, 65536);
+        let [entries, bytes, files] = check(&kit);
+        assert!(bytes > MAX_BYTES - 70_000 && entries >= MAX_BYTES / 70_000);
+        assert_eq!(files, 0);
+    }
+
+    #[test]
+    fn descriptors_are_limited() {
+        let (_root, kit) = serve(MAX_FILES + 20, 65537);
+        assert_eq!(check(&kit)[2], MAX_FILES);
+    }
+
+    #[test]
+    fn what_is_used_stays_and_what_is_idle_goes() {
+        let (root, kit) = serve(MAX_FILES, 65537);
+        for n in 0..MAX_FILES / 2 {
+            kit.head(&format!("/{n}"));
+        }
+        for n in 0..MAX_FILES / 2 {
+            std::fs::copy(root.path().join("0"), root.path().join(format!("new{n}"))).unwrap();
+            kit.head(&format!("/new{n}"));
+        }
+        let cache = kit.worker.local::<ContentCache>();
+        let holds = |name: String| {
+            let inner = cache.inner.borrow();
+            let mut entries = inner.places.iter().flatten();
+            entries.any(|entry| *entry.path == *name.as_bytes())
+        };
+        assert!((0..MAX_FILES / 2).all(|n| holds(format!("/{n}"))));
+        assert!((0..MAX_FILES / 2).all(|n| holds(format!("/new{n}"))));
+        let now = kit.worker.clock.now();
+        cache.inner.borrow_mut().sweep(now + IDLE / 2);
+        assert_eq!(check(&kit)[2], MAX_FILES);
+        cache.inner.borrow_mut().sweep(now + 3 * IDLE);
+        assert_eq!(check(&kit), [0, 0, 0]);
     }
 }

@@ -111,7 +111,9 @@ impl Job {
             search.named(relative)
         };
         match found {
-            Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => Err(error),
+            Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
+            // Also when the disk would have to be waited for: a path that leads through a file always seems to
+            // need that, and if there is such a script, it is what will be found.
             Err(error) if self.service.has_dynamic_types() => {
                 search.script_above(relative)?.ok_or(error)
             }
@@ -365,4 +367,38 @@ impl<'a> Search<'a> {
 
 fn c_string(path: &[u8]) -> Result<CString, Errno> {
     CString::new(path).map_err(|_| Errno::NOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_to_open_have_three_outcomes() {
+        let directory = Target::Directory(b"/".as_slice().into());
+        let file = Target::File {
+            path: b"/a".as_slice().into(),
+            kind: MimeEntry::Dynamic(0),
+        };
+        let show = |located: Located| match located {
+            Located::Busy => "busy",
+            Located::Missing => "missing",
+            Located::Forbidden => "forbidden",
+            _ => "something else",
+        };
+        for (error, of_directory, of_file) in [
+            (Errno::MFILE, "busy", "busy"),
+            (Errno::NFILE, "busy", "busy"),
+            (Errno::NOENT, "missing", "missing"),
+            (Errno::NOTDIR, "missing", "forbidden"),
+            (Errno::ISDIR, "forbidden", "forbidden"),
+            (Errno::ACCESS, "forbidden", "forbidden"),
+            (Errno::LOOP, "forbidden", "forbidden"),
+            (Errno::NAMETOOLONG, "forbidden", "forbidden"),
+            (Errno::IO, "forbidden", "forbidden"),
+        ] {
+            assert_eq!(show(directory.on_failure(error)), of_directory, "{error}");
+            assert_eq!(show(file.on_failure(error)), of_file, "{error}");
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod conditional;
 mod custom;
 mod document;
 mod encoding;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gunzip;
 mod handler;
 mod identity;

@@ -199,6 +199,11 @@ impl Kit {
         self.ask(target).send()
     }
 
+    /// A HEAD in a turn of its own; what a GET would send is not read.
+    pub(super) fn head(&self, target: &str) -> Answer {
+        self.ask(target).method(Method::Head).send()
+    }
+
     pub(super) fn ask<'a>(&'a self, target: &'a str) -> Ask<'a> {
         Ask {
             kit: self,
@@ -221,6 +226,13 @@ impl Kit {
             exchange.route = self.site.select_path(0, exchange.request.path());
         }
         exchange
+    }
+
+    /// Makes an exchange ready for the same request again.
+    pub(super) fn reuse(&self, exchange: &mut Exchange) {
+        let request = std::mem::take(&mut exchange.request);
+        exchange.reset(&self.site, &self.connection);
+        exchange.request = request;
     }
 
     /// The first handler of the path.
@@ -263,6 +275,7 @@ impl Ask<'_> {
 
     pub(super) fn send_in_this_turn(self) -> Answer {
         let kit = self.kit;
+        let is_head = self.method == Method::Head;
         let reference = kit.exchange(self.target);
         {
             let mut exchange = reference.borrow_mut();
@@ -283,7 +296,7 @@ impl Ask<'_> {
             }
             match outcome {
                 Outcome::Declined => continue,
-                Outcome::Done(response) => answer.take(response, kit, self.pull),
+                Outcome::Done(response) => answer.take(response, kit, self.pull, is_head),
                 Outcome::Reroute(Reroute { method, url, .. }) => {
                     answer.reroute = Some((method, String::from_utf8(url).unwrap()));
                 }
@@ -298,12 +311,15 @@ impl Ask<'_> {
 }
 
 impl Answer {
-    fn take(&mut self, response: Response, kit: &Kit, pull: usize) {
+    fn take(&mut self, response: Response, kit: &Kit, pull: usize, is_head: bool) {
         self.status = response.status.as_u16();
         self.reason = response.reason().into();
         self.length = response.length;
         self.dates = response.headers.get_all(Known::Date).count();
         self.fields = texts(&response.headers);
+        if is_head {
+            return;
+        }
         let mut source = response.body.into_source();
         loop {
             let next = std::future::poll_fn(|context| source.poll_next(context, pull));

@@ -2,6 +2,7 @@
 
 mod caching;
 mod config;
+mod cost;
 mod custom;
 mod listing;
 mod paths;
