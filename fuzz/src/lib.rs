@@ -1,1 +1,52 @@
-//! Fuzz targets as plain functions.
+//! Fuzz targets as plain functions: each takes any octets and panics if an invariant does not hold.
+//!
+//! They run in two ways: under libFuzzer (`fuzz_targets/`, see README.md), and under `cargo test`, which
+//! replays the corpora and some thousands of mutations of them (`tests/replay.rs`).
+
+mod chunked_body;
+mod path;
+mod request_head;
+mod response_head;
+mod server;
+
+pub use chunked_body::chunked_body;
+pub use path::path;
+pub use request_head::request_head;
+pub use response_head::response_head;
+
+/// Panics if the input breaks an invariant.
+pub type Target = fn(&[u8]);
+
+/// All targets by name. A new one needs a line here, a function in `src/`, a file in `fuzz_targets/` with
+/// its `[[bin]]` in Cargo.toml, and some seeds in `corpus/NAME/`; the replay test tells what is missing.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("chunked_body", chunked_body),
+    ("path", path),
+    ("request_head", request_head),
+    ("response_head", response_head),
+];
+
+/// Ways to cut an input of that length in two or more: positions to cut at, in order. Which, depends on
+/// the input, so that a fuzzer can look for the bad ones.
+fn cuts(input: &[u8]) -> Vec<Vec<usize>> {
+    let len = input.len();
+    let mixed = input.iter().fold(len, |sum, &octet| {
+        sum.wrapping_mul(31).wrapping_add(octet.into())
+    });
+    let within = |n: usize| n % (len + 1);
+    let mut two = [within(mixed), within(mixed / 7)];
+    two.sort_unstable();
+    let mut ways = vec![vec![within(mixed / 3)], two.to_vec()];
+    // Octet by octet, unless that takes too long.
+    if len <= 2048 {
+        ways.push((1..len).collect());
+    }
+    ways
+}
+
+/// The pieces of `input` between the cuts.
+fn pieces<'a>(input: &'a [u8], cuts: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().chain([input.len()]);
+    starts.zip(ends).map(|(start, end)| &input[start..end])
+}

@@ -1,0 +1,74 @@
+//! The server role on anything a client may send.
+
+use std::sync::Arc;
+
+use h2o_http::{BodyLength, Known, Name, RequestHead};
+use h2o_http1::{ClientConnection, ClientRequest, Settings};
+
+use crate::server::{Driven, Event, Summary};
+use crate::{cuts, pieces};
+
+/// Requests are read alike however they arrive, and read alike by the next server if we forward them.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn request_head(input: &[u8]) {
+    for strict in [false, true] {
+        let settings = || Settings {
+            strict,
+            limit_request_body: 100_000,
+            ..Settings::default()
+        };
+        let mut whole = Driven::new(settings());
+        whole.receive(input);
+        for cuts in cuts(input) {
+            let mut parts = Driven::new(settings());
+            pieces(input, &cuts).for_each(|piece| parts.receive(piece));
+            assert_eq!(parts.events, whole.events, "cut at {cuts:?}");
+        }
+        for head in &whole.heads {
+            forward(head);
+        }
+    }
+}
+
+/// Sends the request as our proxy would, and reads it as the server behind would: smuggling means that the
+/// two differ.
+fn forward(head: &RequestHead) {
+    if head.body == BodyLength::Tunnel || head.authority().is_empty() {
+        return;
+    }
+    let mut client = ClientConnection::new(Arc::default());
+    let request = ClientRequest {
+        method: &head.method,
+        target: head.target(),
+        host: head.authority(),
+        headers: &head.headers,
+        body: head.body,
+        keep_alive: true,
+        upgrade: None,
+        expects_continue: false,
+    };
+    let mut out = Vec::new();
+    client.send_request(&request, &mut out);
+    // Our own fields may come on top of as many as are allowed.
+    let mut server = Driven::new(Settings {
+        strict: true,
+        max_fields: 200,
+        ..Settings::default()
+    });
+    server.receive(&out);
+    let Some(Event::Request(got)) = server.events.first() else {
+        panic!("not understood: {} {:?}", out.escape_ascii(), server.events);
+    };
+    let hop = [Known::Connection, Known::KeepAlive].map(|known| Name::Known(known).as_str());
+    let end_to_end = |mut summary: Summary| {
+        summary
+            .fields
+            .retain(|(name, _)| !hop.contains(&name.as_str()));
+        summary.upgrade.clear();
+        summary
+    };
+    assert_eq!(end_to_end(got.clone()), end_to_end(Summary::of(head)));
+    assert_eq!(server.heads.len(), 1, "one request became several");
+}
