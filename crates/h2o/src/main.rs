@@ -51,6 +51,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
+    // Huge pages would round the few kilobytes of an idle worker up to megabytes. Refusal changes nothing else.
+    let _ = nix::sys::prctl::set_thp_disable(true);
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

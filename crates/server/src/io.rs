@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use crate::context::{Context, READ_SIZE};
 use crate::socket::Socket;
@@ -12,26 +12,33 @@ use crate::tls::TlsConnection;
 /// Least room a read is given.
 const MIN_READ: usize = 4096;
 
-/// A socket with what it needs to be read and written without waiting.
+/// A socket with what it needs to be read and written without waiting. An idle one holds no buffer.
 pub(crate) struct Io {
     pub(crate) socket: Rc<Socket>,
     pub(crate) tls: Option<Box<TlsConnection>>,
-    /// To be sent as it is: ciphertext under TLS.
-    output: Vec<u8>,
-    /// How much of `output` has been sent.
-    sent: usize,
-    /// To be sent after `output`; on clear text only.
-    tail: Bytes,
+    /// What the socket has not taken yet.
+    backlog: Option<Box<Backlog>>,
+    /// Received ahead of TLS, together with a PROXY header.
+    unread: Option<Box<Vec<u8>>>,
     /// Octets of ours that have left since [`Io::take_written`].
     written: usize,
-    /// Received ahead of TLS, together with a PROXY header.
-    unread: Vec<u8>,
     /// TLS is there, but not ready to carry anything yet.
     pub(crate) is_handshaking: bool,
     can_read: bool,
     can_write: bool,
     /// The peer has ended its direction: a short read is not the end of what can be read.
     peer_closed: bool,
+}
+
+/// Octets that wait for room in the socket.
+#[derive(Default)]
+struct Backlog {
+    /// To be sent as it is: ciphertext under TLS.
+    octets: Vec<u8>,
+    /// How much of `octets` has been sent.
+    sent: usize,
+    /// To be sent after `octets`; on clear text only.
+    tail: Bytes,
 }
 
 /// What a read brought.
@@ -43,15 +50,13 @@ pub(crate) enum Read {
 }
 
 impl Io {
-    pub(crate) fn new(socket: Rc<Socket>) -> Self {
+    pub(crate) const fn new(socket: Rc<Socket>) -> Self {
         Self {
             socket,
             tls: None,
-            output: Vec::new(),
-            sent: 0,
-            tail: Bytes::new(),
+            backlog: None,
+            unread: None,
             written: 0,
-            unread: Vec::new(),
             is_handshaking: true,
             can_read: true,
             can_write: true,
@@ -84,13 +89,15 @@ impl Io {
 
     /// Octets to be read again, ahead of what the socket has.
     pub(crate) fn push_back(&mut self, octets: &[u8]) {
-        self.unread = octets.to_vec();
-        self.can_read |= !octets.is_empty();
+        if !octets.is_empty() {
+            self.unread = Some(Box::new(octets.to_vec()));
+            self.can_read = true;
+        }
     }
 
     fn recv(&mut self, buffer: &mut Vec<u8>) -> io::Result<Read> {
-        if !self.unread.is_empty() {
-            buffer.append(&mut std::mem::take(&mut self.unread));
+        if let Some(mut unread) = self.unread.take() {
+            buffer.append(&mut unread);
             return Ok(Read::Data);
         }
         match self.socket.recv(buffer) {
@@ -180,18 +187,15 @@ impl Io {
     ) -> io::Result<()> {
         if self.tls.is_some() || self.has_output() {
             self.send(context, head)?;
-            if self.tls.is_none() && self.tail.is_empty() {
-                self.tail = body;
-                return Ok(());
-            }
             return self.send(context, &body);
         }
         let sent = self.attempt(|socket| socket.send_two(head, &body))?;
-        if sent < head.len() {
-            self.output.extend_from_slice(&head[sent..]);
-            self.tail = body;
-        } else if sent - head.len() < body.len() {
-            self.tail = body.slice(sent - head.len()..);
+        if sent < head.len() + body.len() {
+            let backlog = self.backlog.get_or_insert_default();
+            backlog
+                .octets
+                .extend_from_slice(head.get(sent..).unwrap_or_default());
+            backlog.tail = body.slice(sent.saturating_sub(head.len())..);
         }
         Ok(())
     }
@@ -208,10 +212,13 @@ impl Io {
     }
 
     fn queue(&mut self, data: &[u8]) {
-        if !data.is_empty() {
-            debug_assert!(self.tail.is_empty(), "nothing may be queued behind a tail");
-            self.output.extend_from_slice(data);
+        if data.is_empty() {
+            return;
         }
+        let backlog = self.backlog.get_or_insert_default();
+        let tail = std::mem::take(&mut backlog.tail);
+        backlog.octets.extend_from_slice(&tail);
+        backlog.octets.extend_from_slice(data);
     }
 
     fn attempt(&mut self, send: impl FnOnce(&Socket) -> io::Result<usize>) -> io::Result<usize> {
@@ -233,24 +240,15 @@ impl Io {
 
     /// Sends what is kept, as far as the socket takes it.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        while self.can_write && self.sent < self.output.len() {
-            let output = std::mem::take(&mut self.output);
-            let from = self.sent;
-            let result = self.attempt(|socket| socket.send(&output[from..]));
-            self.output = output;
-            self.sent += result?;
+        let Some(mut backlog) = self.backlog.take() else {
+            return Ok(());
+        };
+        while self.can_write && !backlog.is_empty() {
+            let sent = self.attempt(|socket| socket.send(backlog.first()))?;
+            backlog.advance(sent);
         }
-        if self.sent == self.output.len() && self.sent > 0 {
-            // An idle connection holds no buffer.
-            self.output = Vec::new();
-            self.sent = 0;
-        }
-        while self.can_write && self.output.is_empty() && !self.tail.is_empty() {
-            let mut tail = std::mem::take(&mut self.tail);
-            let result = self.attempt(|socket| socket.send(&tail));
-            let sent = *result.as_ref().unwrap_or(&0);
-            self.tail = tail.split_off(sent);
-            result?;
+        if !backlog.is_empty() {
+            self.backlog = Some(backlog);
         }
         Ok(())
     }
@@ -279,7 +277,7 @@ impl Io {
 
     /// True while something waits to be sent.
     pub(crate) const fn has_output(&self) -> bool {
-        self.sent < self.output.len() || !self.tail.is_empty()
+        self.backlog.is_some()
     }
 
     /// Octets that have left since the last call.
@@ -292,11 +290,31 @@ impl Io {
         if let Some(tls) = self.tls.as_deref_mut() {
             let mut alert = Vec::new();
             tls.close_notify(&mut alert);
-            if self.tail.is_empty() {
-                self.queue(&alert);
-            }
+            self.queue(&alert);
             // The connection is at its end; a peer that has gone needs no alert.
             let _ = self.flush();
         }
+    }
+}
+
+impl Backlog {
+    /// What goes first.
+    fn first(&self) -> &[u8] {
+        match self.octets.get(self.sent..) {
+            Some([]) | None => &self.tail,
+            Some(octets) => octets,
+        }
+    }
+
+    fn advance(&mut self, sent: usize) {
+        if self.sent < self.octets.len() {
+            self.sent += sent;
+        } else {
+            self.tail.advance(sent);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sent == self.octets.len() && self.tail.is_empty()
     }
 }

@@ -25,7 +25,7 @@ mod worker;
 
 pub use bind::{Bound, bind};
 pub use collect::temporary_file;
-pub use load::{Loaded, features, load, load_with};
+pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::ServerSettings;
 pub use worker::{Server, worker_plan};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Error, Registry, Source};
+use h2o_config::{Directive, Error, Registry, Source};
 use h2o_exchange::{Features, Resources, Scope, Site};
 
 use crate::listen::Listeners;
@@ -41,6 +41,12 @@ impl Loaded {
 /// All features that are built in.
 #[must_use]
 pub fn features() -> Arc<Features> {
+    features_with(&[])
+}
+
+/// The built-in features and the directives of others, for programs that embed the server.
+#[must_use]
+pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
         routing::DIRECTIVES,
         listen::DIRECTIVES,
@@ -48,6 +54,7 @@ pub fn features() -> Arc<Features> {
         tls::DIRECTIVES,
     ];
     groups.extend(h2o_handlers::directives());
+    groups.extend(others);
     Arc::new(Features {
         registry: Registry::new(&groups),
         filters: h2o_handlers::filters(),

@@ -42,6 +42,7 @@ impl Timers {
         }
     }
 
+    /// The step by which `at` has passed.
     fn steps(&self, at: Instant) -> u32 {
         let steps = at
             .saturating_duration_since(self.start)
@@ -71,7 +72,8 @@ impl Timers {
 
     /// Appends the connections whose time has come to `due`. Their timers are cleared.
     pub(crate) fn advance(&mut self, now: Instant, due: &mut Vec<u32>) {
-        let target = self.steps(now);
+        let elapsed = now.saturating_duration_since(self.start).as_millis() / STEP.as_millis();
+        let target = u32::try_from(elapsed).unwrap_or(NONE - 1).min(NONE - 1);
         // One full round at most: after a long sleep every slot is looked at once.
         let first = self
             .passed

@@ -29,6 +29,8 @@ use crate::{Loaded, ServerSettings};
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
+/// Batches of events handled before the runtime gets its turn.
+const ROUNDS: u32 = 8;
 /// Tokens from here on are listeners.
 const LISTENER_TOKENS: u64 = 1 << 63;
 /// Threads per worker that wait for the disk.
@@ -353,18 +355,24 @@ impl Connections {
         }
         self.run_woken();
         let mut ready = std::mem::take(&mut self.ready);
-        match self.reactor.poll_events(task, &mut ready) {
-            Poll::Ready(Ok(())) => {
-                for event in ready.drain(..) {
-                    self.on_event(&event);
-                }
-                // There may be more; let the runtime look at its own events first.
+        for round in 0.. {
+            // The runtime has events of its own to look at.
+            if round == ROUNDS {
                 task.waker().wake_by_ref();
+                break;
             }
-            Poll::Ready(Err(error)) => {
-                eprintln!("[error] waiting for sockets failed: {}", reason(&error))
+            match self.reactor.poll_events(task, &mut ready) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => {
+                    eprintln!("[error] waiting for sockets failed: {}", reason(&error));
+                    break;
+                }
             }
-            Poll::Pending => {}
+            for event in ready.drain(..) {
+                self.on_event(&event);
+            }
+            self.context.worker.clock.begin_turn();
         }
         self.ready = ready;
         if !self.slab.is_empty() || self.is_full {

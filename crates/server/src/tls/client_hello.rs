@@ -178,3 +178,106 @@ impl<'a> Reader<'a> {
         self.take(usize::from(len))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector16(content: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&len[..], content].concat()
+    }
+
+    fn extension(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[0, number][..], &vector16(content)].concat()
+    }
+
+    /// A ClientHello in one record.
+    fn record(extensions: &[Vec<u8>]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([0; 32]);
+        body.extend([0, 0, 2, 0x13, 1, 1, 0]);
+        if !extensions.is_empty() {
+            body.extend(vector16(&extensions.concat()));
+        }
+        let len = u16::try_from(body.len()).unwrap().to_be_bytes();
+        let message = [&[1, 0, len[0], len[1]][..], &body].concat();
+        [&[22, 3, 1][..], &vector16(&message)].concat()
+    }
+
+    fn look<R>(octets: &[u8], read: impl FnOnce(Seen<'_>) -> R) -> R {
+        read(Greeting::default().look_at(octets))
+    }
+
+    #[test]
+    fn the_fields_that_matter_are_found() {
+        let full = record(&[
+            extension(0, &vector16(&[&[0][..], &vector16(b"a.test")].concat())),
+            extension(16, &vector16(b"\x02h2\x08http/1.1")),
+            extension(43, &[4, 3, 4, 3, 3]),
+            extension(42, &[]),
+            extension(0x2b, &[2, 3, 4]),
+            extension(99, b"whatever"),
+            extension(41, &vector16(&[&vector16(b"ticket")[..], &[0; 4]].concat())),
+        ]);
+        look(&full, |seen| {
+            let Seen::Hello(hello) = seen else { panic!() };
+            assert_eq!(hello.server_name, Some(&b"a.test"[..]));
+            assert!(hello.offers_tls13 && hello.early_data);
+            assert_eq!(hello.first_ticket, Some(&b"ticket"[..]));
+            let ours = |name: &[u8]| vec![name.to_vec()];
+            assert!(!hello.alpn_mismatch(&ours(b"http/1.1")));
+            assert!(!hello.alpn_mismatch(&ours(b"h2")));
+            assert!(hello.alpn_mismatch(&ours(b"h3")));
+        });
+        look(&record(&[]), |seen| {
+            let Seen::Hello(hello) = seen else { panic!() };
+            assert_eq!(hello, ClientHello::default());
+            assert!(!hello.alpn_mismatch(&[]));
+        });
+        // Less than the whole is no more than a beginning, and one look at each octet is enough.
+        let mut greeting = Greeting::default();
+        for len in 0..full.len() {
+            assert!(
+                matches!(greeting.look_at(&full[..len]), Seen::NeedMore),
+                "{len}"
+            );
+        }
+        assert!(matches!(greeting.look_at(&full), Seen::Hello(_)));
+    }
+
+    #[test]
+    fn what_is_no_client_hello_is_left_to_others() {
+        let cases: &[&[u8]] = &[
+            b"GET / HTTP/1.1\r\n\r\n",
+            // An empty record; a message of another type; one that is too long.
+            &[22, 3, 1, 0, 0],
+            &[22, 3, 1, 0, 1, 2],
+            &[22, 3, 1, 0, 4, 1, 1, 0, 0],
+            &[22, 3, 1, 0xff, 0xff],
+            // A body that ends early.
+            &[22, 3, 1, 0, 4, 1, 0, 0, 0],
+            &record(&[extension(43, &[200, 3])]),
+            &record(&[vec![0, 16, 0, 9]]),
+        ];
+        for octets in cases {
+            assert!(
+                look(octets, |seen| matches!(seen, Seen::Unreadable)),
+                "{}",
+                octets.escape_ascii()
+            );
+        }
+        // Extensions that are malformed inside are as good as absent.
+        for extensions in [
+            extension(0, &[0, 9, 0]),
+            extension(0, &vector16(&[1, 0, 1, b'x'])),
+            extension(16, &[0, 9]),
+            extension(41, &[0]),
+        ] {
+            look(&record(&[extensions]), |seen| {
+                let Seen::Hello(hello) = seen else { panic!() };
+                assert_eq!(hello, ClientHello::default());
+            });
+        }
+    }
+}

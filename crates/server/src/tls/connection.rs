@@ -208,3 +208,22 @@ impl TlsConnection {
         self.info.alpn
     }
 }
+
+#[cfg(test)]
+impl TlsConnection {
+    /// Octets of the peer that are kept.
+    pub(super) fn kept_len(&self) -> usize {
+        match &self.state {
+            State::Greeting { received, .. } => received.capacity(),
+            State::Handshake(_) => 0,
+            State::Established(traffic) => traffic.kept_len(),
+            State::Ended => 0,
+        }
+    }
+
+    pub(super) fn set_seal_limit(&mut self, records: u64) {
+        if let State::Established(traffic) = &mut self.state {
+            traffic.set_seal_limit(records);
+        }
+    }
+}

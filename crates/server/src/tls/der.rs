@@ -98,3 +98,60 @@ fn element(input: &[u8]) -> Option<(Element<'_>, &[u8])> {
         rest,
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_the_sixth_element_after_the_version() {
+        // SEQUENCE { SEQUENCE { [0] {}, five NULLs, SEQUENCE { NULL } } }
+        let certificate = [
+            0x30, 0x12, 0x30, 0x10, 0xa0, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 0x30, 2, 5, 0,
+        ];
+        assert_eq!(
+            subject_public_key_info(&certificate),
+            Some(&[0x30, 2, 5, 0][..])
+        );
+        // Version 1 has no version.
+        let version1 = [&[0x30, 0x10, 0x30, 0x0e][..], &certificate[6..]].concat();
+        assert_eq!(
+            subject_public_key_info(&version1),
+            Some(&[0x30, 2, 5, 0][..])
+        );
+        for len in 0..certificate.len() {
+            assert_eq!(subject_public_key_info(&certificate[..len]), None);
+        }
+    }
+
+    #[test]
+    fn lengths_are_of_up_to_three_octets() {
+        let whole_len = |header: &[u8], content: usize| {
+            let input = [header, &vec![0; content]].concat();
+            element(&input).map(|(element, _)| element.whole.len())
+        };
+        assert_eq!(whole_len(&[4, 0x7f], 0x7f), Some(0x81));
+        assert_eq!(whole_len(&[4, 0x81, 0x80], 0x80), Some(0x83));
+        assert_eq!(whole_len(&[4, 0x82, 1, 0], 0x100), Some(0x104));
+        assert_eq!(whole_len(&[4, 0x83, 1, 0, 0], 0x10000), Some(0x10005));
+        assert_eq!(whole_len(&[4, 0x84, 0, 0, 0, 1], 1), None);
+        assert_eq!(whole_len(&[4, 0x80], 9), None);
+        assert_eq!(whole_len(&[4, 0x82, 1, 0], 0xff), None);
+    }
+
+    #[test]
+    fn absent_parameters_equal_null_ones() {
+        let info = |parameters: &[u8]| {
+            let algorithm = [&[6, 1, 9][..], parameters].concat();
+            let len = u8::try_from(algorithm.len()).unwrap();
+            let algorithm = [&[0x30, len][..], &algorithm].concat();
+            let content = [&algorithm[..], &[3, 1, 7]].concat();
+            [&[0x30, u8::try_from(content.len()).unwrap()][..], &content].concat()
+        };
+        assert!(same_public_key(&info(&[]), &info(&[5, 0])));
+        assert!(same_public_key(&info(&[6, 1, 1]), &info(&[6, 1, 1])));
+        assert!(!same_public_key(&info(&[6, 1, 1]), &info(&[6, 1, 2])));
+        assert!(!same_public_key(&info(&[]), &info(&[6, 1, 2])));
+        assert!(!same_public_key(&[], &[]));
+    }
+}

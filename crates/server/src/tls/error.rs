@@ -85,6 +85,11 @@ impl TlsError {
             | Self::Crypto => None,
         }
     }
+
+    /// True if the peer is wrong and should hear of it.
+    pub(super) fn expects_alert(&self) -> bool {
+        self.alert().is_some() || matches!(self, Self::Handshake(_))
+    }
 }
 
 impl fmt::Display for TlsError {

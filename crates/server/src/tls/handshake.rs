@@ -8,7 +8,8 @@ use std::sync::Arc;
 use h2o_exchange::TlsInfo;
 
 use super::TlsError;
-use super::record::complete_len;
+use super::error::Alert;
+use super::record::{ContentType, complete_len};
 use super::record_size::RecordSize;
 use super::traffic::Traffic;
 use super::versions::Version;
@@ -26,9 +27,14 @@ pub(super) struct Handshake {
     /// How much of `received` rustls has seen. It never sees past the end of a record, so that it never takes up
     /// records that belong to the established connection.
     shown: usize,
+    /// Something was sent, so that an alert may have to be encrypted.
+    has_sent: bool,
     server_name: Option<Box<str>>,
     record_size: RecordSize,
 }
+
+/// The alert `decode_error` in a record without protection.
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
 /// Where the handshake stands after a step.
 pub(super) enum Step {
@@ -54,6 +60,7 @@ impl Handshake {
             rustls: UnbufferedServerConnection::new(config)?,
             received,
             shown: 0,
+            has_sent: false,
             server_name,
             record_size: RecordSize::default(),
         })
@@ -70,6 +77,24 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<Step, TlsError> {
         self.received.extend_from_slice(input);
+        match self.advance(plain, out) {
+            Err(TlsError::PeerAlert(description))
+                if description == Alert::CLOSE_NOTIFY.description =>
+            {
+                Ok(Step::ClosedByPeer)
+            }
+            Err(error) => {
+                // rustls has no alert for some faults of a first message.
+                if !self.has_sent && error.expects_alert() {
+                    out.extend_from_slice(&DECODE_ERROR);
+                }
+                Err(error)
+            }
+            Ok(step) => Ok(step),
+        }
+    }
+
+    fn advance(&mut self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Step, TlsError> {
         loop {
             match self.step(plain, out)? {
                 Step::NeedMore => {}
@@ -88,8 +113,12 @@ impl Handshake {
     /// The length of the next complete record that rustls has not seen.
     fn next_record(&self) -> Option<usize> {
         let unseen = &self.received[self.shown..];
-        // What is no record goes to rustls whole, which finds the words for it.
-        complete_len(unseen).unwrap_or(Some(unseen.len()))
+        let is_record = ContentType::parse(*unseen.first()?).is_some();
+        match complete_len(unseen) {
+            Ok(len) if is_record => len,
+            // rustls finds the words for what is wrong.
+            Ok(_) | Err(_) => Some(unseen.len()),
+        }
     }
 
     /// Lets rustls work until it has used up what it is shown.
@@ -102,6 +131,7 @@ impl Handshake {
             let next = match status.state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode(|room| data.encode(room), out)?;
+                    self.has_sent = true;
                     None
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -148,6 +178,7 @@ impl Handshake {
             match self.rustls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode(|room| data.encode(room), out)?;
+                    self.has_sent = true;
                 }
                 _ => return Ok(()),
             }

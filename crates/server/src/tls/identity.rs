@@ -160,16 +160,13 @@ fn load_key(node: &Node) -> Result<Arc<dyn SigningKey>, Error> {
     let fault =
         |reason: &str| node.error(format!("failed to load private key file:{path}:{reason}"));
     let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        rustls::pki_types::pem::Error::NoItemsFound if is_encrypted(&text) => {
-            fault("encrypted keys are not supported")
-        }
-        rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),
-        error => fault(&error.to_string()),
-    })?;
     if is_encrypted(&text) {
         return Err(fault("encrypted keys are not supported"));
     }
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),
+        error => fault(&error.to_string()),
+    })?;
     rustls::crypto::aws_lc_rs::sign::any_supported_type(&key)
         .map_err(|_| fault("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key"))
 }

@@ -24,6 +24,8 @@ mod record_size;
 mod resumption;
 mod session_cache;
 mod suites;
+#[cfg(test)]
+mod tests;
 mod ticket_file;
 mod tickets;
 mod traffic;

@@ -126,6 +126,10 @@ pub(super) fn describe(suite: CipherSuite) -> (&'static str, u16) {
     tls13.or_else(tls12).unwrap_or(("", 0))
 }
 
+pub(super) fn is_tls13_name(name: &str) -> bool {
+    TLS13.iter().any(|known| known.name == name)
+}
+
 /// All suites of TLS 1.3 in the default order.
 pub(super) fn default_tls13() -> Vec<SupportedCipherSuite> {
     TLS13.iter().map(|known| known.suite).collect()

@@ -143,3 +143,155 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
         .map(|pair| Some(digit(&pair[0])? << 4 | digit(&pair[1])?))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use h2o_config::Memory;
+
+    fn entry(changes: &[(&str, &str)]) -> String {
+        let key = "ab".repeat(96);
+        let mut fields = vec![
+            ("name", "000102030405060708090a0b0c0d0e0F"),
+            ("cipher", "AES-256-CBC"),
+            ("hash", "SHA256"),
+            ("key", &*key),
+            ("not_before", "1000"),
+            ("not_after", "2000"),
+        ];
+        for (name, value) in changes {
+            for field in &mut fields {
+                if field.0 == *name {
+                    field.1 = value;
+                }
+            }
+        }
+        let lines: Vec<String> = fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\n"))
+            .collect();
+        format!("- {}", lines.join("  "))
+    }
+
+    fn parse_text(text: &str) -> Result<KeyRing, String> {
+        let node = h2o_config::load("f", &Memory::new().file("f", text)).unwrap();
+        parse(&node).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn keys_are_read_in_the_shared_format() {
+        let ring = parse_text(&entry(&[])).unwrap();
+        assert!(ring.active(999).is_none());
+        assert!(ring.active(1000).is_some());
+        assert!(ring.active(2000).is_none());
+        let short = "cd".repeat(80);
+        for changes in [
+            &[("cipher", "aes-128-cbc"), ("key", &*short)][..],
+            &[("hash", "sha-256")],
+            &[
+                ("not_before", "1000000000000"),
+                ("not_after", "2000000000000"),
+            ],
+        ] {
+            assert!(parse_text(&entry(changes)).is_ok(), "{changes:?}");
+        }
+        let milliseconds = [
+            ("not_before", "1600000000000"),
+            ("not_after", "1600000001000"),
+        ];
+        let ring = parse_text(&entry(&milliseconds)).unwrap();
+        assert!(ring.active(1_600_000_000).is_some());
+        let two = format!(
+            "{}{}",
+            entry(&[("name", &"11".repeat(16))]),
+            entry(&[("name", &"22".repeat(16)), ("not_before", "1500")])
+        );
+        let ring = parse_text(&two).unwrap();
+        assert!(ring.key_of(&[0x22; 16]).is_some());
+        assert!(ring.key_of(&[0x33; 16]).is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let text = |result: Result<KeyRing, String>| result.map(|_| ()).unwrap_err();
+        let cases = [
+            (
+                "name",
+                "00",
+                "`name` must be a string of 32 hexadecimal digits",
+            ),
+            (
+                "name",
+                "0g0102030405060708090a0b0c0d0e0f",
+                "`name` must be a string of 32 hexadecimal digits",
+            ),
+            ("cipher", "des-ede3-cbc", "unknown cipher algorithm"),
+            ("hash", "sha1", "unknown hash algorithm"),
+            (
+                "key",
+                "0102",
+                "length of the `key` attribute is incorrect (is 4, must be 192)",
+            ),
+            ("not_before", "soon", "argument must match the format: %lu"),
+            (
+                "not_after",
+                "999",
+                "`not_after` must be equal to or greater than `not_before`",
+            ),
+        ];
+        for (name, value, want) in cases {
+            let error = text(parse_text(&entry(&[(name, value)])));
+            assert!(error.contains(want), "{error}");
+        }
+        let bad_digit = "zz".repeat(96);
+        let error = text(parse_text(&entry(&[("key", &bad_digit)])));
+        assert!(
+            error.contains("`key` must be a string of hexadecimal digits"),
+            "{error}"
+        );
+        assert_eq!(
+            text(parse_text("x")),
+            "[f:1] argument must be a sequence (column 1)"
+        );
+        let error = text(parse_text("- name: x\n"));
+        assert_eq!(
+            error,
+            "[f:1] cannot find mandatory attribute: cipher (column 3)"
+        );
+    }
+
+    #[test]
+    fn the_file_is_read_again_when_it_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys").to_str().unwrap().to_owned();
+        let mut file = TicketFile::new(&path);
+        assert!(file.is_due(0));
+        let error = file.poll(100).unwrap_err();
+        assert_eq!(
+            error,
+            format!(
+                "cannot load session ticket secrets from file:{path}:No such file or directory"
+            )
+        );
+        assert!(!file.is_due(109));
+        assert!(file.is_due(110));
+        let write = |text: &str, seconds: u64| {
+            std::fs::write(&path, text).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        write(&entry(&[]), 1);
+        assert!(file.poll(110).unwrap().is_some());
+        assert!(file.poll(120).unwrap().is_none());
+        write("nonsense", 2);
+        let error = file.poll(130).unwrap_err();
+        assert!(error.starts_with(&format!(
+            "failed to load session ticket secrets from file:{path}:"
+        )));
+        // Reported again until it is mended.
+        assert!(file.poll(140).is_err());
+        write(&entry(&[]), 3);
+        assert!(file.poll(150).unwrap().is_some());
+    }
+}

@@ -223,3 +223,96 @@ impl KeyRing {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Binding = [1; 32];
+    const LIFETIME: u64 = 3600;
+
+    fn rotate(ring: &mut KeyRing, now: u64) {
+        ring.rotate(now, LIFETIME, TicketCipher::Aes256Cbc).unwrap();
+        assert!(!ring.is_stale(now, LIFETIME));
+    }
+
+    fn times(ring: &KeyRing) -> Vec<(u64, u64)> {
+        ring.0
+            .iter()
+            .map(|key| (key.not_before, key.not_after))
+            .collect()
+    }
+
+    #[test]
+    fn keys_are_renewed_after_a_quarter_of_their_life_and_dropped_at_its_end() {
+        let mut ring = KeyRing::default();
+        assert!(ring.is_stale(1000, LIFETIME));
+        rotate(&mut ring, 1000);
+        assert_eq!(times(&ring), [(1000, 4600)]);
+        rotate(&mut ring, 1899);
+        assert_eq!(times(&ring), [(1000, 4600)]);
+        assert!(ring.is_stale(1900, LIFETIME));
+        rotate(&mut ring, 1900);
+        assert_eq!(times(&ring), [(1960, 5560), (1000, 4600)]);
+        // The new key is active 60 s later.
+        let name = |ring: &KeyRing, now| ring.active(now).map(|key| key.not_before);
+        assert_eq!(name(&ring, 1959), Some(1000));
+        assert_eq!(name(&ring, 1960), Some(1960));
+        // After a quiet time only what is still valid is kept, and used.
+        rotate(&mut ring, 4600);
+        assert_eq!(times(&ring), [(4660, 8260), (1960, 5560)]);
+        // None is usable: at once.
+        rotate(&mut ring, 9000);
+        assert_eq!(times(&ring), [(9000, 12_600)]);
+        assert_eq!(name(&ring, 12_600), None);
+    }
+
+    #[test]
+    fn names_differ_in_their_first_octet() {
+        let mut ring = KeyRing::default();
+        for round in 0..100 {
+            ring.rotate(1000 + 100 * round, 400, TicketCipher::Aes128Cbc)
+                .unwrap();
+            let mut first: Vec<u8> = ring.0.iter().map(|key| key.name[0]).collect();
+            first.sort_unstable();
+            first.dedup();
+            assert_eq!(first.len(), ring.0.len());
+        }
+    }
+
+    #[test]
+    fn tickets_are_opened_whole_by_their_key_for_their_binding() {
+        for cipher in [TicketCipher::Aes128Cbc, TicketCipher::Aes256Cbc] {
+            let key = TicketKey::generate(cipher, 0, 1).unwrap();
+            for plain in [&b""[..], b"x", &[7; 16], &[9; 300]] {
+                let ticket = key.seal(plain, &ONE).unwrap();
+                assert_eq!(key.open(&ticket, &ONE).as_deref(), Some(plain));
+                assert_ne!(key.seal(plain, &ONE).unwrap(), ticket, "a fresh IV each");
+                assert_eq!(key.open(&ticket, &[2; 32]), None);
+                for len in 0..ticket.len() {
+                    assert_eq!(key.open(&ticket[..len], &ONE), None);
+                }
+                for position in 0..ticket.len() {
+                    let mut damaged = ticket.clone();
+                    damaged[position] ^= 1;
+                    assert_eq!(key.open(&damaged, &ONE), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tickets_find_their_key_by_name() {
+        let mut ring = KeyRing::default();
+        rotate(&mut ring, 1000);
+        let old = ring.active(1000).unwrap().seal(b"old", &ONE).unwrap();
+        rotate(&mut ring, 2000);
+        let new = ring.active(2060).unwrap().seal(b"new", &ONE).unwrap();
+        for (ticket, plain) in [(&old, b"old"), (&new, b"new")] {
+            let key = ring.key_of(ticket).unwrap();
+            assert_eq!(key.open(ticket, &ONE).as_deref(), Some(&plain[..]));
+        }
+        assert!(ring.key_of(&[0; 15]).is_none());
+        assert!(KeyRing::default().key_of(&old).is_none());
+    }
+}

@@ -352,3 +352,14 @@ impl Traffic {
             .seal(ContentType::Alert, &[&alert.octets()], out)
     }
 }
+
+#[cfg(test)]
+impl Traffic {
+    pub(super) fn kept_len(&self) -> usize {
+        self.partial.capacity() + self.key_update.capacity()
+    }
+
+    pub(super) fn set_seal_limit(&mut self, records: u64) {
+        self.seal_limit = records;
+    }
+}

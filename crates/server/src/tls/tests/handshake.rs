@@ -5,12 +5,9 @@ use std::sync::Arc;
 use rustls::NamedGroup;
 use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
-use rustls::pki_types::PrivateKeyDer;
 
-use super::kit::{
-    Offer, TLS12, TLS13, Talk, acceptor, certificate, certificate_with, listener, records, settings,
-};
-use crate::tls::identity::Identity;
+use super::files::{Authority, Files};
+use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor, listener, records, settings};
 use crate::tls::suites::describe;
 use crate::tls::{Progress, Resumption, ResumptionSettings, TlsError, TlsSettings};
 
@@ -29,14 +26,18 @@ fn leaf(settings: &TlsSettings) -> Vec<u8> {
 
 #[test]
 fn every_suite_carries_data_both_ways() {
-    let (rsa, ecdsa) = (rsa_settings(), settings("a.test"));
+    let (rsa, ecdsa) = (Pair::rsa("a.test").settings(), settings("a.test"));
     for suite in ALL_CIPHER_SUITES {
         let (name, bits) = describe(suite.suite());
         let settings = if name.contains("RSA") { &rsa } else { &ecdsa };
         let mut talk = Talk::established(&acceptor(settings.clone()), &Offer::suite(*suite));
         let info = talk.server.info();
         assert_eq!((info.cipher, info.cipher_bits), (name, bits));
-        assert_eq!(info.protocol == "TLSv1.3", name.starts_with("TLS_"), "{name}");
+        assert_eq!(
+            info.protocol == "TLSv1.3",
+            name.starts_with("TLS_"),
+            "{name}"
+        );
         assert_eq!(info.server_name.as_deref(), Some("a.test"));
         assert_eq!(info.alpn, Some("http/1.1"));
         assert!(!info.resumed);
@@ -46,15 +47,6 @@ fn every_suite_carries_data_both_ways() {
         talk.server_says(&text);
         assert_eq!(talk.heard(), text, "{name}");
     }
-}
-
-fn rsa_settings() -> TlsSettings {
-    let key = rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048)
-        .unwrap();
-    let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    TlsSettings::from_der(vec![certificate.der().clone()], &key).unwrap()
 }
 
 #[test]
@@ -215,15 +207,16 @@ fn the_name_chooses_the_first_entry_that_has_it() {
 
 #[test]
 fn each_entry_has_its_own_versions_and_suites() {
-    let old = TlsSettings {
-        versions: crate::tls::tests::config::versions("TLSv1.2", "TLSv1.2"),
-        ..settings("old.test")
-    };
-    let new = TlsSettings {
-        versions: crate::tls::tests::config::versions("TLSv1.3", "TLSv1.3"),
-        tls13_suites: vec![rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384],
-        ..settings("new.test")
-    };
+    let files = Files::new();
+    let old = format!(
+        "{}max-version: TLSv1.2\n",
+        files.pair("old", &Pair::new("old.test"))
+    );
+    let new = format!(
+        "{}min-version: TLSv1.3\ncipher-suite-tls1.3: [TLS_AES_256_GCM_SHA384]\n",
+        files.pair("new", &Pair::new("new.test"))
+    );
+    let (old, new) = (files.settings(&old), files.settings(&new));
     let acceptor = listener(&[(&["old.test"], old), (&["new.test"], new)], &resumption());
     let mut talk = Talk::new(&acceptor, &Offer::default(), "old.test");
     talk.run().unwrap();
@@ -250,10 +243,8 @@ fn the_order_of_suites_is_the_clients_unless_configured() {
         (false, "TLS_CHACHA20_POLY1305_SHA256"),
         (true, "TLS_AES_256_GCM_SHA384"),
     ] {
-        let settings = TlsSettings {
-            prefer_our_order,
-            ..settings("a.test")
-        };
+        let mut settings = settings("a.test");
+        settings.prefer_our_order = prefer_our_order;
         let talk = Talk::established(&acceptor(settings), &offer);
         assert_eq!(talk.server.info().cipher, want);
     }
@@ -288,10 +279,7 @@ fn unknown_application_protocols_end_tls13_and_are_passed_over_in_tls12() {
 
 #[test]
 fn identities_are_chosen_by_what_the_client_can_verify() {
-    let identity = |algorithm| {
-        let (certificate, key) = certificate_with("a.test", algorithm);
-        Identity::from_der(vec![certificate], &key).unwrap()
-    };
+    let identity = |algorithm| Pair::with_algorithm("a.test", algorithm).identity();
     let identities = vec![
         identity(&rcgen::PKCS_ED25519),
         identity(&rcgen::PKCS_ECDSA_P384_SHA384),
@@ -301,10 +289,8 @@ fn identities_are_chosen_by_what_the_client_can_verify() {
         .iter()
         .map(|identity| identity.leaf().unwrap().to_vec())
         .collect();
-    let settings = TlsSettings {
-        identities,
-        ..settings("a.test")
-    };
+    let mut settings = settings("a.test");
+    settings.identities = identities;
     let acceptor = acceptor(settings);
     let (ed25519, p384, p256) = (
         SignatureScheme::ED25519,
@@ -367,7 +353,12 @@ fn any_damaged_octet_of_the_hello_is_survived() {
     let mut talk = Talk::with_config(&acceptor, config, "a.test");
     let hello = talk.client_flight();
     for position in 0..hello.len() {
-        for value in [0, 0xff, hello[position] ^ 0x80, hello[position].wrapping_add(1)] {
+        for value in [
+            0,
+            0xff,
+            hello[position] ^ 0x80,
+            hello[position].wrapping_add(1),
+        ] {
             let mut damaged = hello.clone();
             damaged[position] = value;
             let mut server = acceptor.accept();
@@ -430,34 +421,28 @@ fn a_client_that_gives_up_is_reported() {
 
 #[test]
 fn client_certificates_are_demanded_and_checked() {
-    let (ca, client) = (certificate("ca.test"), certificate("client.test"));
-    let directory = tempfile::tempdir().unwrap();
-    let acceptor = acceptor(super::config::with_client_ca(directory.path(), &ca.0));
+    let files = Files::new();
+    let authority = Authority::new();
+    let settings = files.settings(&format!(
+        "{}client-ca-file: {}\n",
+        files.pair("server", &Pair::new("a.test")),
+        files.write("ca.pem", &authority.pem()),
+    ));
+    let acceptor = acceptor(settings);
     for versions in [TLS12, TLS13] {
-        for (identity, want) in [(None, false), (Some(client.clone_pair()), false)] {
+        for (identity, want) in [
+            (None, false),
+            (Some(Authority::new().issue("client.test")), false),
+            (Some(authority.issue("client.test")), true),
+        ] {
             let offer = Offer {
                 identity: identity.map(Arc::new),
                 ..Offer::version(versions)
             };
             let mut talk = Talk::new(&acceptor, &offer, "a.test");
             assert_eq!(talk.run().is_ok(), want);
+            // The client hears of it after its own handshake is over.
+            assert_eq!(talk.client.process_new_packets().is_ok(), want);
         }
-        // A certificate signed by the authority.
-        let offer = Offer {
-            identity: Some(Arc::new(super::config::issued_client(directory.path()))),
-            ..Offer::version(versions)
-        };
-        let authority = super::config::with_issuer(directory.path());
-        Talk::established(&super::kit::acceptor(authority), &offer);
-    }
-}
-
-trait ClonePair {
-    fn clone_pair(&self) -> Self;
-}
-
-impl ClonePair for (rustls::pki_types::CertificateDer<'static>, PrivateKeyDer<'static>) {
-    fn clone_pair(&self) -> Self {
-        (self.0.clone(), self.1.clone_key())
     }
 }

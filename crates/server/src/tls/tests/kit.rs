@@ -13,6 +13,7 @@ use rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 
+use crate::tls::identity::Identity;
 use crate::tls::protection::Protection;
 use crate::tls::record::ContentType;
 use crate::tls::versions::Version;
@@ -20,26 +21,55 @@ use crate::tls::{
     Progress, Resumption, ResumptionSettings, TlsAcceptor, TlsConnection, TlsError, TlsSettings,
 };
 
-/// A certificate for a name with a fresh P-256 key.
-pub(super) fn certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    certificate_with(name, &rcgen::PKCS_ECDSA_P256_SHA256)
+/// A certificate with its key.
+pub(super) struct Pair {
+    pub(super) certificate: rcgen::Certificate,
+    pub(super) key: rcgen::KeyPair,
 }
 
-pub(super) fn certificate_with(
-    name: &str,
-    algorithm: &'static rcgen::SignatureAlgorithm,
-) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
-    let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    (certificate.der().clone(), key)
+impl Pair {
+    /// For a name, with a fresh P-256 key.
+    pub(super) fn new(name: &str) -> Self {
+        Self::with_algorithm(name, &rcgen::PKCS_ECDSA_P256_SHA256)
+    }
+
+    pub(super) fn with_algorithm(
+        name: &str,
+        algorithm: &'static rcgen::SignatureAlgorithm,
+    ) -> Self {
+        Self::self_signed(name, rcgen::KeyPair::generate_for(algorithm).unwrap())
+    }
+
+    pub(super) fn rsa(name: &str) -> Self {
+        let size = rcgen::RsaKeySize::_2048;
+        let key = rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
+        Self::self_signed(name, key)
+    }
+
+    fn self_signed(name: &str, key: rcgen::KeyPair) -> Self {
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        Self {
+            certificate: params.self_signed(&key).unwrap(),
+            key,
+        }
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        Identity::from_der(vec![self.certificate.der().clone()], &self.key_der()).unwrap()
+    }
+
+    pub(super) fn settings(&self) -> TlsSettings {
+        TlsSettings::from_der(vec![self.certificate.der().clone()], &self.key_der()).unwrap()
+    }
+
+    pub(super) fn key_der(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::try_from(self.key.serialize_der()).unwrap()
+    }
 }
 
 /// Default settings with a new certificate for `name`.
 pub(super) fn settings(name: &str) -> TlsSettings {
-    let (certificate, key) = certificate(name);
-    TlsSettings::from_der(vec![certificate], &key).unwrap()
+    Pair::new(name).settings()
 }
 
 /// A listener with one entry.
@@ -214,6 +244,7 @@ pub(super) struct Talk {
     pub(super) server: TlsConnection,
     /// Plaintext our side has received.
     pub(super) received: Vec<u8>,
+    heard: Vec<u8>,
     /// The last report of our side.
     pub(super) progress: Progress,
 }
@@ -232,6 +263,7 @@ impl Talk {
             client: ClientConnection::new(config, name.try_into().unwrap()).unwrap(),
             server: acceptor.accept(),
             received: Vec::new(),
+            heard: Vec::new(),
             progress: Progress::default(),
         }
     }
@@ -271,6 +303,8 @@ impl Talk {
             self.client.read_tls(&mut octets).unwrap();
             // What the client thinks of an alert is its own affair.
             let _ = self.client.process_new_packets();
+            // An error is only that there is no more now.
+            let _ = self.client.reader().read_to_end(&mut self.heard);
         }
     }
 
@@ -298,17 +332,13 @@ impl Talk {
         out
     }
 
-    /// What the client has received.
+    /// What the client has received since the last look.
     pub(super) fn heard(&mut self) -> Vec<u8> {
-        let mut text = Vec::new();
-        // An error is only that there is no more.
-        let _ = self.client.reader().read_to_end(&mut text);
-        text
+        std::mem::take(&mut self.heard)
     }
 
     /// A peer that may do what the client would not: it goes on with the client's keys.
     pub(super) fn into_raw(self, version: Version) -> Raw {
-        #[expect(deprecated, reason = "the test does its own key updates")]
         let secrets = self.client.dangerous_extract_secrets().unwrap();
         Raw {
             server: self.server,
@@ -338,7 +368,11 @@ impl Raw {
     pub(super) fn send(
         &mut self,
         octets: &[u8],
-    ) -> (Result<Progress, TlsError>, Vec<u8>, Vec<(ContentType, Vec<u8>)>) {
+    ) -> (
+        Result<Progress, TlsError>,
+        Vec<u8>,
+        Vec<(ContentType, Vec<u8>)>,
+    ) {
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         let result = self
             .server
@@ -357,7 +391,11 @@ impl Raw {
         &mut self,
         content_type: ContentType,
         payload: &[u8],
-    ) -> (Result<Progress, TlsError>, Vec<u8>, Vec<(ContentType, Vec<u8>)>) {
+    ) -> (
+        Result<Progress, TlsError>,
+        Vec<u8>,
+        Vec<(ContentType, Vec<u8>)>,
+    ) {
         let record = self.seal(content_type, payload);
         self.send(&record)
     }

@@ -1,6 +1,7 @@
-//! Whole conversations with a client in memory.
+//! Whole conversations with a client in memory, and the configurations they need.
 
 mod config;
+mod files;
 mod handshake;
 mod kit;
 mod resumption;

@@ -1,0 +1,51 @@
+# `make run` serves the example site, `make test` runs everything CI runs, `make bench` compares with others.
+# On a fresh Debian machine with Rust they install what is missing (as root, through apt-get).
+
+CARGO ?= cargo
+SHELL := /bin/bash
+
+.PHONY: run build test fmt-check lint unit e2e bench bench-quick docs install-build install-test install-bench
+
+run: install-build build
+	@examples/make-cert.sh
+	@examples/run.sh target/release/h2o
+
+build:
+	$(CARGO) build --release -p h2o
+
+test: install-build install-test fmt-check lint unit e2e
+	@echo "make test: all passed"
+
+fmt-check:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Unit tests, protocol conversations, the simulator, replays of the fuzz corpora.
+unit:
+	$(CARGO) test --workspace --exclude h2o-tests
+
+# The real binary against clients of other people's making.
+e2e:
+	$(CARGO) build -p h2o
+	$(CARGO) test -p h2o-tests
+
+# Writes docs/directives.md anew from the table of directives.
+docs:
+	H2O_REGENERATE_DOCS=1 $(CARGO) test -p h2o-server --test docs
+
+bench: install-build install-bench build
+	bench/run.py
+
+bench-quick: install-build install-bench build
+	bench/run.py --quick
+
+install-build:
+	@.ci/install cc:gcc make:make openssl:openssl
+
+install-test:
+	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium
+
+install-bench:
+	@.ci/install python3:python3 h2load:nghttp2-client nginx:nginx-light /usr/bin/h2o:h2o cc:gcc /usr/include/openssl/ssl.h:libssl-dev

@@ -1,0 +1,366 @@
+//! Handlers that answer later, stream in either direction, fail or panic, on a running server.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use h2o_exchange::{
+    Body, BodyError, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+};
+use h2o_http::{Headers, StatusCode};
+use h2o_server::Server;
+
+/// What the handler made for these tests does.
+#[derive(Clone, Copy)]
+enum Trick {
+    Decline,
+    Later,
+    LaterDecline,
+    Panic,
+    LaterPanic,
+    Stream,
+    StreamFails,
+    StreamPanics,
+    Collected,
+    Echo,
+}
+
+impl Handler for Trick {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let ok = |body: Body| Response::new(StatusCode::OK, Headers::new(), body);
+        match self {
+            Self::Decline => Outcome::Declined,
+            Self::Later => Outcome::Later(Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Outcome::Done(ok(Body::Bytes("later".into())))
+            })),
+            Self::LaterDecline => Outcome::Later(Box::pin(async {
+                tokio::task::yield_now().await;
+                Outcome::Declined
+            })),
+            Self::Panic => panic!("on purpose"),
+            Self::LaterPanic => Outcome::Later(Box::pin(async {
+                tokio::task::yield_now().await;
+                panic!("on purpose, later")
+            })),
+            Self::Stream => Outcome::Done(ok(Body::Stream(Box::new(Pieces {
+                left: 5,
+                last: Last::End,
+                rest: false,
+            })))),
+            Self::StreamFails => Outcome::Done(ok(Body::Stream(Box::new(Pieces {
+                left: 2,
+                last: Last::Fail,
+                rest: false,
+            })))),
+            Self::StreamPanics => Outcome::Done(ok(Body::Stream(Box::new(Pieces {
+                left: 2,
+                last: Last::Panic,
+                rest: false,
+            })))),
+            Self::Collected => match std::mem::take(&mut exchange.body) {
+                RequestBody::Bytes(bytes) => Outcome::Done(ok(Body::Bytes(bytes))),
+                RequestBody::File(range) => Outcome::Done(ok(Body::File(range))),
+                RequestBody::None => Outcome::Done(ok(Body::Bytes("none".into()))),
+                RequestBody::Stream(_) => panic!("this handler cannot stream"),
+            },
+            Self::Echo => match std::mem::take(&mut exchange.body) {
+                RequestBody::Stream(pipe) => {
+                    Outcome::Done(ok(Body::Stream(Box::new(EchoSource(pipe)))))
+                }
+                _ => Outcome::Done(ok(Body::Bytes("no stream".into()))),
+            },
+        }
+    }
+
+    fn streams_request_body(&self) -> bool {
+        matches!(self, Self::Echo)
+    }
+}
+
+/// Pieces with a pause before each.
+struct Pieces {
+    left: u32,
+    last: Last,
+    rest: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Last {
+    End,
+    Fail,
+    Panic,
+}
+
+impl BodySource for Pieces {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.rest = !self.rest;
+        if self.rest {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.left == 0 {
+            return match self.last {
+                Last::End => Poll::Ready(None),
+                Last::Fail => Poll::Ready(Some(Err(BodyError::Failed("the well ran dry".into())))),
+                Last::Panic => panic!("on purpose, in a body"),
+            };
+        }
+        self.left -= 1;
+        Poll::Ready(Some(Ok("0123456789".into())))
+    }
+}
+
+struct EchoSource(std::rc::Rc<h2o_exchange::BodyPipe>);
+
+impl BodySource for EchoSource {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.0.poll_next(context)
+    }
+}
+
+const TRICKS: &[(&str, Trick)] = &[
+    ("decline", Trick::Decline),
+    ("later", Trick::Later),
+    ("later-decline", Trick::LaterDecline),
+    ("panic", Trick::Panic),
+    ("later-panic", Trick::LaterPanic),
+    ("stream", Trick::Stream),
+    ("stream-fails", Trick::StreamFails),
+    ("stream-panics", Trick::StreamPanics),
+    ("collected", Trick::Collected),
+    ("echo", Trick::Echo),
+];
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.trick",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "NAME",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, command| {
+        let name = command.node.scalar()?;
+        let found = TRICKS.iter().find(|(known, _)| *known == name);
+        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
+        scope.handlers.push(Box::new(*trick));
+        Ok(())
+    },
+}];
+
+/// A running server; each trick is at the path of its name.
+struct Running {
+    server: Option<Server>,
+    port: u16,
+}
+
+impl Running {
+    fn start() -> Self {
+        // Somebody may take the port in between; then another one is tried.
+        (0..20)
+            .find_map(|_| Self::attempt())
+            .expect("one of twenty ports can be bound")
+    }
+
+    fn attempt() -> Option<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let paths: String = TRICKS
+            .iter()
+            .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
+            .collect();
+        let config = format!(
+            "num-threads: 1\ntemp-buffer-threshold: 1048576\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later ]\n"
+        );
+        let source = Memory::new().file("test.conf", config);
+        let loaded = h2o_server::load_with(
+            h2o_server::features_with(&[&DIRECTIVES]),
+            "test.conf",
+            &source,
+        )
+        .unwrap();
+        let bound = h2o_server::bind(&loaded, 1).ok()?;
+        Some(Self {
+            server: Some(Server::start(&loaded, bound).unwrap()),
+            port,
+        })
+    }
+
+    /// Sends `request` and reads until the server closes.
+    fn ask(&self, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let request = request.to_vec();
+        let sender = std::thread::spawn(move || writer.write_all(&request));
+        let mut answer = Vec::new();
+        // A reset after the answer is how a server may end a connection it does not want to go on reading.
+        let _ = stream.read_to_end(&mut answer);
+        let _ = sender.join().unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shut_down();
+            server.join();
+        }
+    }
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap_or_default().1
+}
+
+#[test]
+fn handlers_may_answer_later_and_decline_later() {
+    let server = Running::start();
+    assert_eq!(body(&server.get("/later")), "later");
+    assert_eq!(body(&server.get("/chain")), "later");
+    assert!(
+        server
+            .get("/later-decline")
+            .starts_with("HTTP/1.1 404 File Not Found\r\n")
+    );
+    assert!(
+        server
+            .get("/decline")
+            .starts_with("HTTP/1.1 404 File Not Found\r\n")
+    );
+    // The connection goes on behind an answer that came later.
+    let twice = server.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(twice.matches("HTTP/1.1 200 OK").count(), 2, "{twice}");
+}
+
+#[test]
+fn streamed_bodies_are_chunked_and_a_failure_is_not_a_clean_end() {
+    let server = Running::start();
+    let answer = server.get("/stream");
+    assert!(
+        answer.contains("transfer-encoding: chunked\r\n"),
+        "{answer}"
+    );
+    assert_eq!(
+        body(&answer),
+        format!("{}0\r\n\r\n", "a\r\n0123456789\r\n".repeat(5))
+    );
+    assert_eq!(
+        body(&server.get("/stream-fails")),
+        format!("{}\r\n1\r\n", "a\r\n0123456789\r\n".repeat(2))
+    );
+    let old = server.ask(b"GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    assert!(old.contains("Connection: close\r\n"), "{old}");
+    assert_eq!(body(&old), "0123456789".repeat(5));
+    let head = server.ask(b"HEAD /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(body(&head), "");
+}
+
+#[test]
+fn a_panic_ends_one_exchange_and_nothing_else() {
+    let server = Running::start();
+    let mut other = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    for path in ["/panic", "/later-panic"] {
+        let answer = server.get(path);
+        assert!(
+            answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n"),
+            "{answer}"
+        );
+    }
+    let cut = server.get("/stream-panics");
+    assert!(!cut.ends_with("0\r\n\r\n"), "{cut}");
+    // The connection opened before and the worker itself are alive.
+    other
+        .write_all(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    other.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("0\r\n\r\n"), "{answer}");
+    // The connection survives a panic of a handler.
+    let after = server.ask(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(after.ends_with("later"), "{after}");
+}
+
+#[test]
+fn bodies_are_collected_for_handlers_that_cannot_stream() {
+    let server = Running::start();
+    assert_eq!(body(&server.get("/collected")), "none");
+    let post = |len: usize| {
+        [format!("POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n").into_bytes(), vec![b'x'; len]].concat()
+    };
+    for len in [1, 100_000, 3_000_000] {
+        let answer = server.ask(&post(len));
+        assert_eq!(body(&answer).len(), len);
+        assert!(body(&answer).bytes().all(|octet| octet == b'x'));
+    }
+    let chunked = b"POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;ext\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
+    assert_eq!(body(&server.ask(chunked)), "abcde");
+}
+
+#[test]
+fn a_handler_that_streams_gets_the_body_as_it_arrives() {
+    let server = Running::start();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream
+        .write_all(
+            b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        )
+        .unwrap();
+    let mut seen = String::new();
+    let mut buffer = [0; 1024];
+    while !seen.contains("3\r\nabc\r\n") {
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "{seen}");
+        seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    stream.write_all(b"2\r\nde\r\n0\r\n\r\n").unwrap();
+    while !seen.ends_with("0\r\n\r\n") {
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "{seen}");
+        seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    assert!(seen.ends_with("2\r\nde\r\n0\r\n\r\n"), "{seen}");
+}
+
+#[test]
+fn a_large_upload_passes_a_streaming_handler_with_bounded_buffers() {
+    let server = Running::start();
+    let len = 8_000_000;
+    let request = [
+        format!(
+            "POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
+        )
+        .into_bytes(),
+        vec![b'y'; len],
+    ]
+    .concat();
+    let answer = server.ask(&request);
+    let octets = body(&answer).bytes().filter(|octet| *octet == b'y').count();
+    assert_eq!(octets, len);
+    assert!(answer.ends_with("0\r\n\r\n"));
+}
