@@ -84,10 +84,20 @@ fn write_directive<C>(out: &mut String, directive: &Directive<C>) {
     } = directive;
     let _ = write!(
         out,
-        "\n### `{name}`\n\n{help}\n\n* Levels: {levels}\n* Value: `{value}`\n"
+        "\n### `{name}`\n\n{help}\n\n* Levels: {levels}\n* Value: {}\n",
+        code_unless_prose(value)
     );
     if !default.is_empty() {
-        let _ = writeln!(out, "* Default: `{default}`");
+        let _ = writeln!(out, "* Default: {}", code_unless_prose(default));
+    }
+}
+
+/// A grammar of one word is shown as code; a sentence is Markdown already.
+fn code_unless_prose(text: &str) -> String {
+    if text.contains([' ', '`']) {
+        text.to_owned()
+    } else {
+        format!("`{text}`")
     }
 }
 
