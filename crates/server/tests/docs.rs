@@ -23,6 +23,9 @@ fn protocol_crates_do_no_input_or_output() {
         for entry in std::fs::read_dir(format!("{crates}/{name}/src")).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]").next().unwrap();
+            let code = |line: &&str| !line.trim_start().starts_with("//");
+            let text: String = text.lines().filter(code).collect();
             for banned in [
                 "std::net",
                 "std::fs",
