@@ -323,9 +323,9 @@ impl Connection {
     }
 
     /// The connection goes, whatever it was doing: what it began is logged.
-    pub(crate) fn abandon(&mut self, context: &Context) {
+    pub(crate) fn abandon(&mut self) {
         if let Phase::Http1(http1) = &mut self.phase {
-            http1.abandon(context);
+            http1.abandon();
         }
     }
 }

@@ -39,6 +39,26 @@ struct Active {
     waker: Option<Waker>,
 }
 
+/// However a request ends, a panic included, it is logged and its exchange given back.
+impl Drop for Active {
+    fn drop(&mut self) {
+        // What a handler or a body holds goes before the log line is written.
+        self.step = Step::Moving;
+        if let Some(pipe) = &self.upload {
+            pipe.finish(Err("the connection was closed".into()));
+        }
+        let worker = {
+            let Ok(mut exchange) = self.exchange.try_borrow_mut() else {
+                return;
+            };
+            exchange.timings.response_end = Some(exchange.worker.clock.now());
+            serve::log(&exchange);
+            Rc::clone(&exchange.worker)
+        };
+        worker.release(Rc::clone(&self.exchange));
+    }
+}
+
 /// What the request in progress waits for.
 enum Step {
     /// Its content.
@@ -115,7 +135,7 @@ impl Http1 {
             context.scratch.input.give_back(buffer);
         }
         if fate == Fate::Close {
-            self.abandon(context);
+            self.abandon();
         }
         fate
     }
@@ -561,26 +581,13 @@ impl Http1 {
     /// The response has left as a whole: logs the exchange and turns to the next request.
     fn finish(&mut self, context: &Context) -> Went {
         let now = context.worker.clock.now();
-        self.end_exchange(context);
+        self.active = None;
         self.lingers |= !self.engine.is_body_done();
         match self.engine.next(now) {
             Next::Request => {}
             Next::Close => self.is_closing = true,
         }
         Went::On
-    }
-
-    fn end_exchange(&mut self, context: &Context) {
-        let Some(active) = self.active.take() else {
-            return;
-        };
-        let exchange = active.exchange;
-        drop(active.step);
-        if let Ok(mut exchange) = exchange.try_borrow_mut() {
-            exchange.timings.response_end = Some(context.worker.clock.now());
-            serve::log(&exchange);
-        }
-        context.worker.release(exchange);
     }
 
     fn refuse(&mut self, context: &Context, connection: &mut Connection, error: PeerError) -> Went {
@@ -604,7 +611,7 @@ impl Http1 {
         self.is_closing = true;
         self.lingers = true;
         let Answer::Respond { status, body, .. } = answer else {
-            self.end_exchange(context);
+            self.active = None;
             return Went::On;
         };
         context.worker.counters.count_status(status);
@@ -689,7 +696,7 @@ impl Http1 {
             serve::log(&exchange.borrow());
             context.worker.release(exchange);
         }
-        self.abandon(context);
+        self.abandon();
         Fate::Close
     }
 
@@ -723,13 +730,8 @@ impl Http1 {
     }
 
     /// Ends the request in progress, if there is one.
-    pub(crate) fn abandon(&mut self, context: &Context) {
-        if let Some(active) = &self.active
-            && let Some(pipe) = &active.upload
-        {
-            pipe.finish(Err("the connection was closed".into()));
-        }
-        self.end_exchange(context);
+    pub(crate) fn abandon(&mut self) {
+        self.active = None;
     }
 }
 

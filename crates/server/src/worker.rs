@@ -456,9 +456,8 @@ impl Connections {
 
     fn remove(&mut self, key: u32) {
         let mut connection = self.slab.remove(key as usize);
-        let context = &self.context;
         // What is logged here may be what panicked before.
-        let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon(context)));
+        let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         self.timers.set(key, None);
         self.context.worker.shared.connections.fetch_sub(1, Relaxed);
         if self.slab.is_empty() {

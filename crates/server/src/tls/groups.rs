@@ -6,14 +6,14 @@ use rustls::crypto::aws_lc_rs::kx_group;
 use h2o_config::{Error, Node, nearest};
 
 /// Names as configurations write them.
-const GROUPS: [(&str, fn() -> &'static dyn SupportedKxGroup); 7] = [
-    ("x25519mlkem768", || kx_group::X25519MLKEM768),
-    ("secp256r1mlkem768", || kx_group::SECP256R1MLKEM768),
-    ("mlkem768", || kx_group::MLKEM768),
-    ("mlkem1024", || kx_group::MLKEM1024),
-    ("x25519", || kx_group::X25519),
-    ("secp256r1", || kx_group::SECP256R1),
-    ("secp384r1", || kx_group::SECP384R1),
+static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
+    ("x25519mlkem768", kx_group::X25519MLKEM768),
+    ("secp256r1mlkem768", kx_group::SECP256R1MLKEM768),
+    ("mlkem768", kx_group::MLKEM768),
+    ("mlkem1024", kx_group::MLKEM1024),
+    ("x25519", kx_group::X25519),
+    ("secp256r1", kx_group::SECP256R1),
+    ("secp384r1", kx_group::SECP384R1),
 ];
 
 /// Groups that a configuration may name but that our library does not have.
@@ -31,7 +31,7 @@ fn by_name(name: &str) -> Option<&'static dyn SupportedKxGroup> {
     GROUPS
         .iter()
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
-        .map(|(_, group)| group())
+        .map(|(_, group)| *group)
 }
 
 /// The groups when nothing is configured.

@@ -218,12 +218,12 @@ impl ResolvesServerCert for Resolver {
 
 /// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are for certificates only.
 fn is_for_tls13(scheme: &SignatureScheme) -> bool {
-    match scheme {
+    !matches!(
+        *scheme,
         SignatureScheme::RSA_PKCS1_SHA1
-        | SignatureScheme::RSA_PKCS1_SHA256
-        | SignatureScheme::RSA_PKCS1_SHA384
-        | SignatureScheme::RSA_PKCS1_SHA512
-        | SignatureScheme::ECDSA_SHA1_Legacy => false,
-        _ => true,
-    }
+            | SignatureScheme::RSA_PKCS1_SHA256
+            | SignatureScheme::RSA_PKCS1_SHA384
+            | SignatureScheme::RSA_PKCS1_SHA512
+            | SignatureScheme::ECDSA_SHA1_Legacy
+    )
 }

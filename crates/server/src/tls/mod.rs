@@ -32,8 +32,8 @@ mod traffic;
 mod versions;
 
 pub(crate) use acceptor::TlsAcceptor;
-pub(crate) use config::{OcspSettings, TlsSettings, parse};
-pub(crate) use connection::{Progress, TlsConnection};
+pub(crate) use config::{TlsSettings, parse};
+pub(crate) use connection::TlsConnection;
 pub(crate) use error::TlsError;
 pub(crate) use resumption::{DIRECTIVES, Resumption, ResumptionSettings};
 

@@ -114,11 +114,12 @@ impl Traffic {
         out: &mut Vec<u8>,
     ) -> Result<(), TlsError> {
         if !self.partial.is_empty() {
-            let Some((mut record, rest)) = self.complete_partial(input)? else {
+            input = self.fill_partial(input)?;
+            if complete_len(&self.partial)?.is_none() {
                 return Ok(());
-            };
+            }
+            let mut record = std::mem::take(&mut self.partial);
             self.recv_record(&mut record, plain, out)?;
-            input = rest;
         }
         // RFC 8446 §6.1: data after close_notify is ignored.
         while !self.closing.received {
@@ -133,24 +134,17 @@ impl Traffic {
         Ok(())
     }
 
-    /// Moves octets of `input` behind the kept ones until they are one record. Returns it with the rest of the input.
-    fn complete_partial<'a>(
-        &mut self,
-        mut input: &'a mut [u8],
-    ) -> Result<Option<(Vec<u8>, &'a mut [u8])>, TlsError> {
-        loop {
+    /// Moves octets of `input` behind the kept ones until these are one record. Returns the rest.
+    fn fill_partial<'a>(&mut self, mut input: &'a mut [u8]) -> Result<&'a mut [u8], TlsError> {
+        // Once for the header, which tells the length, and once for the record.
+        for _ in 0..2 {
             let target = record_len(&self.partial)?.unwrap_or(HEADER_LEN);
             let missing = target - self.partial.len();
-            if missing == 0 {
-                return Ok(Some((std::mem::take(&mut self.partial), input)));
-            }
-            if input.is_empty() {
-                return Ok(None);
-            }
             let (taken, rest) = input.split_at_mut(missing.min(input.len()));
             self.partial.extend_from_slice(taken);
             input = rest;
         }
+        Ok(input)
     }
 
     fn recv_record(

@@ -2,8 +2,9 @@
 
 use super::files::{Authority, Files, pem};
 use super::kit::Pair;
+use crate::tls::TlsSettings;
+use crate::tls::config::OcspSettings;
 use crate::tls::suites::describe;
-use crate::tls::{OcspSettings, TlsSettings};
 
 /// Names of suites and groups, for comparison.
 fn shown(settings: &TlsSettings) -> String {

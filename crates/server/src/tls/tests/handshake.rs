@@ -8,8 +8,9 @@ use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 
 use super::files::{Authority, Files};
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor, listener, records, settings};
+use crate::tls::connection::Progress;
 use crate::tls::suites::describe;
-use crate::tls::{Progress, Resumption, ResumptionSettings, TlsError, TlsSettings};
+use crate::tls::{Resumption, ResumptionSettings, TlsError, TlsSettings};
 
 fn resumption() -> Arc<Resumption> {
     Resumption::new(&ResumptionSettings::default())
@@ -101,8 +102,8 @@ fn the_handshake_may_be_split_at_every_octet() {
                     break;
                 }
                 let (one, other) = flight.split_at(split.min(flight.len()));
-                talk.to_server(one).unwrap();
-                talk.to_server(other).unwrap();
+                talk.give_server(one).unwrap();
+                talk.give_server(other).unwrap();
             }
             assert!(!talk.client.is_handshaking(), "split at {split}");
             talk.client_says(b"hello");
@@ -119,14 +120,14 @@ fn octets_may_come_one_by_one() {
         let mut done = 0;
         for _ in 0..4 {
             for octet in talk.client_flight() {
-                talk.to_server(&[octet]).unwrap();
+                talk.give_server(&[octet]).unwrap();
                 done += u32::from(talk.progress.handshake_done_now);
             }
         }
         assert_eq!(done, 1);
         std::io::Write::write_all(&mut talk.client.writer(), b"hello").unwrap();
         for octet in talk.client_flight() {
-            talk.to_server(&[octet]).unwrap();
+            talk.give_server(&[octet]).unwrap();
         }
         assert_eq!(talk.received, b"hello");
     }
@@ -143,7 +144,7 @@ fn a_client_hello_may_be_spread_over_records() {
             spread.extend_from_slice(&[22, 3, 1, 0, u8::try_from(piece.len()).unwrap()]);
             spread.extend_from_slice(piece);
         }
-        talk.to_server(&spread).unwrap();
+        talk.give_server(&spread).unwrap();
         talk.run().unwrap();
         assert!(!talk.client.is_handshaking(), "pieces of {size}");
         assert_eq!(talk.server.info().server_name.as_deref(), Some("a.test"));
@@ -161,17 +162,17 @@ fn data_that_follows_the_handshake_in_the_same_read_is_not_lost() {
             if !talk.client.is_handshaking() {
                 break;
             }
-            talk.to_server(&flight).unwrap();
+            talk.give_server(&flight).unwrap();
         }
         std::io::Write::write_all(&mut talk.client.writer(), &[7; 40_000]).unwrap();
         let mut flight = talk.client_flight();
         let partial = flight.split_off(flight.len() - 3);
-        talk.to_server(&flight).unwrap();
+        talk.give_server(&flight).unwrap();
         if versions == TLS13 {
             assert!(talk.progress.handshake_done_now);
             assert!(!talk.progress.early);
         }
-        talk.to_server(&partial).unwrap();
+        talk.give_server(&partial).unwrap();
         assert_eq!(talk.received, [7; 40_000]);
     }
 }
@@ -396,7 +397,7 @@ fn a_client_that_gives_up_is_reported() {
     let acceptor = acceptor(settings("a.test"));
     let mut talk = Talk::new(&acceptor, &Offer::version(TLS13), "a.test");
     let hello = talk.client_flight();
-    talk.to_server(&hello).unwrap();
+    talk.give_server(&hello).unwrap();
     let close_notify = [21, 3, 3, 0, 2, 1, 0];
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let progress = talk
@@ -411,7 +412,7 @@ fn a_client_that_gives_up_is_reported() {
     );
     let mut talk = Talk::new(&acceptor, &Offer::version(TLS13), "a.test");
     let hello = talk.client_flight();
-    talk.to_server(&hello).unwrap();
+    talk.give_server(&hello).unwrap();
     let unknown_ca = [21, 3, 3, 0, 2, 2, 48];
     let result = talk
         .server

@@ -13,12 +13,13 @@ use rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 
+use crate::tls::connection::Progress;
 use crate::tls::identity::Identity;
 use crate::tls::protection::Protection;
 use crate::tls::record::ContentType;
 use crate::tls::versions::Version;
 use crate::tls::{
-    Progress, Resumption, ResumptionSettings, TlsAcceptor, TlsConnection, TlsError, TlsSettings,
+    Resumption, ResumptionSettings, TlsAcceptor, TlsConnection, TlsError, TlsSettings,
 };
 
 /// A certificate with its key.
@@ -287,18 +288,18 @@ impl Talk {
     }
 
     /// Hands octets to our side; what it answers goes to the client.
-    pub(super) fn to_server(&mut self, octets: &[u8]) -> Result<(), TlsError> {
+    pub(super) fn give_server(&mut self, octets: &[u8]) -> Result<(), TlsError> {
         let mut out = Vec::new();
         let mut octets = octets.to_vec();
         let progress = self
             .server
             .receive(&mut octets, &mut self.received, &mut out);
-        self.to_client(&out);
+        self.give_client(&out);
         self.progress = progress?;
         Ok(())
     }
 
-    pub(super) fn to_client(&mut self, mut octets: &[u8]) {
+    pub(super) fn give_client(&mut self, mut octets: &[u8]) {
         while !octets.is_empty() {
             self.client.read_tls(&mut octets).unwrap();
             // What the client thinks of an alert is its own affair.
@@ -315,7 +316,7 @@ impl Talk {
             if flight.is_empty() {
                 return Ok(());
             }
-            self.to_server(&flight)?;
+            self.give_server(&flight)?;
         }
     }
 
@@ -328,7 +329,7 @@ impl Talk {
     pub(super) fn server_says(&mut self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         self.server.encrypt(text, &mut out).unwrap();
-        self.to_client(&out);
+        self.give_client(&out);
         out
     }
 
@@ -348,6 +349,13 @@ impl Talk {
     }
 }
 
+/// What our side made of octets, the plaintext in them, and the records it answered with.
+pub(super) type Reaction = (
+    Result<Progress, TlsError>,
+    Vec<u8>,
+    Vec<(ContentType, Vec<u8>)>,
+);
+
 /// See [`Talk::into_raw`].
 pub(super) struct Raw {
     pub(super) server: TlsConnection,
@@ -364,15 +372,8 @@ impl Raw {
         record
     }
 
-    /// Sends octets; returns what our side made of them and the records it answered with.
-    pub(super) fn send(
-        &mut self,
-        octets: &[u8],
-    ) -> (
-        Result<Progress, TlsError>,
-        Vec<u8>,
-        Vec<(ContentType, Vec<u8>)>,
-    ) {
+    /// Sends octets.
+    pub(super) fn send(&mut self, octets: &[u8]) -> Reaction {
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         let result = self
             .server
@@ -387,15 +388,7 @@ impl Raw {
     }
 
     /// Sends one record.
-    pub(super) fn send_record(
-        &mut self,
-        content_type: ContentType,
-        payload: &[u8],
-    ) -> (
-        Result<Progress, TlsError>,
-        Vec<u8>,
-        Vec<(ContentType, Vec<u8>)>,
-    ) {
+    pub(super) fn send_record(&mut self, content_type: ContentType, payload: &[u8]) -> Reaction {
         let record = self.seal(content_type, payload);
         self.send(&record)
     }

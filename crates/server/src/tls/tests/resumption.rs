@@ -167,7 +167,7 @@ fn early_data_is_marked_and_answered_before_the_handshake_ends() {
     let text = vec![7; 8192];
     talk.client.early_data().unwrap().write_all(&text).unwrap();
     let flight = talk.client_flight();
-    talk.to_server(&flight).unwrap();
+    talk.give_server(&flight).unwrap();
     assert!(talk.progress.handshaking && talk.progress.early);
     assert_eq!(talk.received, text);
     // The answer is there after one round trip.
@@ -209,11 +209,11 @@ fn early_data_and_the_end_of_the_handshake_in_one_read_need_no_mark() {
     let flight = talk.client_flight();
     // The hello alone, then the rest with the client's Finished.
     let hello = super::kit::records(&flight)[0].len();
-    talk.to_server(&flight[..hello]).unwrap();
+    talk.give_server(&flight[..hello]).unwrap();
     assert!(!talk.progress.early);
     let mut rest = flight[hello..].to_vec();
     rest.extend(talk.client_flight());
-    talk.to_server(&rest).unwrap();
+    talk.give_server(&rest).unwrap();
     assert!(talk.progress.handshake_done_now && !talk.progress.early);
     assert_eq!(talk.received, b"early");
 }
@@ -242,7 +242,7 @@ fn replayed_early_data_is_not_taken() {
         assert_eq!(progress.early, !want.is_empty());
     }
     // Nor a second time under another certificate or from a client whose ticket was used up: the handshake still works.
-    talk.to_server(&flight).unwrap();
+    talk.give_server(&flight).unwrap();
     talk.run().unwrap();
     assert!(!talk.client.is_early_data_accepted());
     talk.client_says(b"buy again");
@@ -266,9 +266,9 @@ fn too_much_early_data_ends_the_connection() {
     early.write_all(&[1; 8192]).unwrap();
     let flight = talk.client_flight();
     let last = *super::kit::records(&flight).last().unwrap();
-    talk.to_server(&flight).unwrap();
+    talk.give_server(&flight).unwrap();
     // A record more than announced, which does not authenticate either.
-    assert!(talk.to_server(last).is_err());
+    assert!(talk.give_server(last).is_err());
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn gathered_pieces_fill_records_across_their_borders() {
     let (last, rest) = lens.split_last().unwrap();
     assert!(rest.iter().all(|len| *len == 1400), "{lens:?}");
     assert_eq!(*last, 22 + 72_005 - 1378 * 48);
-    talk.to_client(&out);
+    talk.give_client(&out);
     assert_eq!(talk.heard(), parts.concat());
     out.clear();
     talk.server.encrypt_gather(&[], &mut out).unwrap();
@@ -94,7 +94,7 @@ fn close_notify_is_sent_once_and_ends_sending() {
         let mut talk = Talk::established(&acceptor(settings("a.test")), &Offer::version(versions));
         let mut out = Vec::new();
         talk.server.close_notify(&mut out);
-        talk.to_client(&out);
+        talk.give_client(&out);
         assert!(talk.client.process_new_packets().unwrap().peer_has_closed());
         out.clear();
         talk.server.close_notify(&mut out);
@@ -181,7 +181,8 @@ fn wrong_messages_are_answered_with_their_alert() {
     use TlsError::{Decode, IllegalParameter, PeerAlert, Renegotiation, UnexpectedMessage};
     let both = [Version::Tls12, Version::Tls13];
     let new = [Version::Tls13];
-    let cases: &[(&[Version], ContentType, &[u8], TlsError, &[u8])] = &[
+    type Case<'a> = (&'a [Version], ContentType, &'a [u8], TlsError, &'a [u8]);
+    let cases: &[Case] = &[
         (&both, ALERT, &[2, 40], PeerAlert(40), &[]),
         (&both, ALERT, &[2], Decode, &[2, 50]),
         (&both, ALERT, &[1, 0, 0], Decode, &[2, 50]),
@@ -331,10 +332,10 @@ fn an_idle_connection_keeps_no_octets() {
         std::io::Write::write_all(&mut talk.client.writer(), &[1; 16_384]).unwrap();
         let flight = talk.client_flight();
         let (one, other) = flight.split_at(10_000);
-        talk.to_server(one).unwrap();
+        talk.give_server(one).unwrap();
         // At most twice of what the peer has sent.
         assert!((10_000..=20_000).contains(&talk.server.kept_len()));
-        talk.to_server(other).unwrap();
+        talk.give_server(other).unwrap();
         assert_eq!(talk.server.kept_len(), 0);
     }
 }
@@ -353,6 +354,6 @@ fn keys_that_are_used_up_are_replaced_or_end_the_connection() {
     let mut out = Vec::new();
     let result = talk.server.encrypt(&[0; 16_000], &mut out);
     assert_eq!(result, Err(TlsError::KeysExhausted));
-    talk.to_client(&out);
+    talk.give_client(&out);
     assert!(talk.client.process_new_packets().unwrap().peer_has_closed());
 }
