@@ -111,7 +111,8 @@ impl Exchange {
             is_connect: head.body == BodyLength::Tunnel,
             offers_upgrade: !head.upgrade().is_empty(),
             is_persistent: wishes.is_persistent,
-            expectation: if wishes.expects_continue {
+            // With an empty body there is nothing to hold back.
+            expectation: if wishes.expects_continue && head.body != BodyLength::Known(0) {
                 Expectation::Waiting
             } else {
                 Expectation::None

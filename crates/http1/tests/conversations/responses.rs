@@ -396,3 +396,11 @@ fn shutting_down_ends_with_the_response_in_progress() {
         "although the head said otherwise"
     );
 }
+
+#[test]
+fn an_expectation_without_content_holds_nothing_back() {
+    let mut talk = Conversation::new();
+    talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 0"));
+    assert!(talk.connection.is_body_done() && !talk.connection.wants_continue());
+    assert_eq!(talk.answer(""), Next::Request);
+}
