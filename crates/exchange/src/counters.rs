@@ -67,6 +67,10 @@ counters! {
     SslHandshakeTimeResume = "ssl.handshake.accumulated-time.resume",
     /// Connections accepted.
     Sessions = "num-sessions",
+    /// Connections closed because they cost more than their budget.
+    Overdrawn = "connections.overdrawn",
+    /// Connections closed because `max-memory` was exceeded.
+    MemoryClosed = "connections.memory-closed",
     /// Requests ended by a panic in a handler or filter.
     Panics = "panics",
 }

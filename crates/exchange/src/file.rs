@@ -52,8 +52,12 @@ impl OpenFile {
     pub fn is_cached(&self, offset: u64, len: usize) -> bool {
         const WINDOW: usize = 128 * 1024;
         let last = len.saturating_sub(1);
-        let probes = (0..len).step_by(WINDOW).chain((!last.is_multiple_of(WINDOW)).then_some(last));
-        probes.into_iter().all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
+        let probes = (0..len)
+            .step_by(WINDOW)
+            .chain((!last.is_multiple_of(WINDOW)).then_some(last));
+        probes
+            .into_iter()
+            .all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
     }
 
     /// Reads at `offset`, waiting for the disk. Only for the thread pool and for start-up.

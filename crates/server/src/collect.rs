@@ -38,6 +38,11 @@ impl Collector {
         }
     }
 
+    /// Octets of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        self.memory.capacity()
+    }
+
     /// The complete content.
     pub(crate) fn finish(self) -> RequestBody {
         match self.file {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{Address, ConnectionInfo, Counter};
 use h2o_http::Scheme;
 
+use crate::budget::{Budget, Cost, Overdrawn};
 use crate::context::{Context, LocalListener};
-use crate::http1::Http1;
+use crate::http1::{Http1, Went};
 use crate::io::{Io, Read};
 use crate::proxy_protocol::{self, Parsed};
 use crate::reactor::Ready;
@@ -37,6 +38,9 @@ pub(crate) struct Connection {
     id: u64,
     peer: Address,
     info: Option<Rc<ConnectionInfo>>,
+    budget: Budget,
+    /// What the worker's account of memory has this connection down for.
+    charged: usize,
     phase: Phase,
 }
 
@@ -89,6 +93,8 @@ impl Connection {
             id,
             peer,
             info: None,
+            budget: Budget::new(context.budget, now),
+            charged: 0,
             phase,
         }
     }
@@ -274,6 +280,51 @@ impl Connection {
         };
         context.scratch.input.give_back(dropped);
         fate
+    }
+
+    /// The peer made us do something that got nobody anywhere.
+    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
+        match self
+            .budget
+            .spend(cost, context.budget, context.worker.clock.now())
+        {
+            Ok(()) => Went::On,
+            Err(Overdrawn) => {
+                context.worker.counters.count(Counter::Overdrawn);
+                Went::Over
+            }
+        }
+    }
+
+    /// The peer was served.
+    pub(crate) fn earn(&mut self, context: &Context) {
+        self.budget.earn(context.budget);
+    }
+
+    /// Octets of memory this connection holds in buffers.
+    fn retained(&self) -> usize {
+        let http1 = match &self.phase {
+            Phase::Http1(http1) => http1.retained(),
+            Phase::Opening { .. } | Phase::Lingering { .. } => 0,
+        };
+        self.input.capacity() + self.io.retained() + http1
+    }
+
+    /// Brings the worker's account of memory up to date.
+    pub(crate) fn settle_account(&mut self, context: &Context) {
+        let retained = self.retained();
+        if retained != self.charged {
+            context
+                .memory
+                .used
+                .set(context.memory.used.get() + retained - self.charged);
+            self.charged = retained;
+        }
+    }
+
+    /// What the account has this connection down for.
+    pub(crate) const fn charged(&self) -> usize {
+        self.charged
     }
 
     /// When [`Connection::on_timeout`] is to be called.

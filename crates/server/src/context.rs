@@ -1,6 +1,6 @@
 //! What the drivers of one worker share: the site, limits, and buffers that are lent out for one turn.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use h2o_exchange::{LocalSite, Worker};
 use h2o_http::RequestHead;
 
+use crate::budget::BudgetSettings;
 use crate::tls::TlsAcceptor;
 
 /// Octets received at once.
@@ -26,11 +27,31 @@ pub(crate) struct Context {
     pub(crate) max_reroutes: (u32, u32),
     pub(crate) temp_buffer_path: PathBuf,
     pub(crate) temp_buffer_threshold: u64,
+    pub(crate) budget: BudgetSettings,
+    pub(crate) memory: MemoryAccount,
     pub(crate) listeners: Vec<LocalListener>,
     pub(crate) wakes: Arc<Wakes>,
     /// Connections that gave up their turn with work left.
     pub(crate) again: RefCell<Vec<u64>>,
     pub(crate) scratch: Scratch,
+}
+
+/// What the connections of one worker keep in buffers, and how much that may be.
+pub(crate) struct MemoryAccount {
+    pub(crate) used: Cell<usize>,
+    pub(crate) limit: usize,
+}
+
+impl MemoryAccount {
+    /// True when new work is to be turned away.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.used.get() > self.limit / 8 * 7
+    }
+
+    /// True when connections have to go.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.used.get() > self.limit
+    }
 }
 
 /// A listener as its worker sees it.

@@ -11,6 +11,7 @@ use h2o_http1::{
     Answer, BodyMode, Next, PeerError, Received, ResponseHead, ServerConnection, TimedOut,
 };
 
+use crate::budget::Cost;
 use crate::collect::Collector;
 use crate::connection::{Connection, Fate};
 use crate::context::Context;
@@ -76,7 +77,7 @@ enum Step {
 }
 
 /// How far one step got.
-enum Went {
+pub(crate) enum Went {
     /// Something changed: go on.
     On,
     /// The socket or a waker has to ring first.
@@ -187,7 +188,7 @@ impl Http1 {
                 }
             }
             Step::Sending(sending) => self.send(context, connection, input, sending),
-            Step::Flushing => self.finish(context),
+            Step::Flushing => self.finish(context, connection),
             Step::Moving => unreachable!("every step leaves the next one behind"),
         }
     }
@@ -247,6 +248,9 @@ impl Http1 {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
+        if context.memory.is_tight() {
+            return self.refuse_with(context, connection, NO_MEMORY);
+        }
         let has_body = match active.exchange.borrow().request.body {
             BodyLength::None | BodyLength::Tunnel => false,
             BodyLength::Known(_) | BodyLength::Unknown => true,
@@ -579,14 +583,23 @@ impl Http1 {
     }
 
     /// The response has left as a whole: logs the exchange and turns to the next request.
-    fn finish(&mut self, context: &Context) -> Went {
+    fn finish(&mut self, context: &Context, connection: &mut Connection) -> Went {
         let now = context.worker.clock.now();
+        let status = self
+            .active
+            .as_ref()
+            .and_then(|active| active.exchange.borrow().sent.status);
+        let is_error = status.is_some_and(|status| status.as_u16() >= 400);
         self.active = None;
         self.lingers |= !self.engine.is_body_done();
         match self.engine.next(now) {
             Next::Request => {}
             Next::Close => self.is_closing = true,
         }
+        if is_error {
+            return connection.pay(context, Cost::Refusal);
+        }
+        connection.earn(context);
         Went::On
     }
 
@@ -664,6 +677,21 @@ impl Http1 {
         exchange
     }
 
+    /// Octets of memory held for the request in progress.
+    pub(crate) fn retained(&self) -> usize {
+        self.active.as_ref().map_or(0, |active| match &active.step {
+            Step::Collecting(collector) => collector.retained(),
+            Step::AwaitingUpload
+            | Step::Waiting(_)
+            | Step::Sending(_)
+            | Step::Flushing
+            | Step::Moving => {
+                // An upload is held up at the capacity of its pipe.
+                active.upload.as_ref().map_or(0, |_| BodyPipe::CAPACITY)
+            }
+        })
+    }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.engine.next_timeout()
     }
@@ -735,11 +763,20 @@ impl Http1 {
     }
 }
 
+/// The answer to new work while `max-memory` is nearly used up.
+const NO_MEMORY: Answer = Answer::Respond {
+    status: h2o_http::StatusCode::SERVICE_UNAVAILABLE,
+    reason: "Service Unavailable",
+    body: "please try again later",
+};
 const BAD_GATEWAY: Answer = Answer::Respond {
     status: h2o_http::StatusCode::BAD_GATEWAY,
     reason: "Bad Gateway",
     body: "Bad Gateway",
 };
+
+/// Fewer octets than this behind an incomplete piece are a fragment.
+const FRAGMENT: usize = 256;
 
 /// Receives more octets behind those not taken yet.
 fn fill(context: &Context, connection: &mut Connection, input: &mut Input<'_>) -> Went {
@@ -747,7 +784,12 @@ fn fill(context: &Context, connection: &mut Connection, input: &mut Input<'_>) -
         input.buffer.clear();
         input.at = 0;
     }
+    let had = input.buffer.len();
     match connection.io.read(context, input.buffer) {
+        // What is still incomplete was made so by few octets: a client that drips pays for it.
+        Ok(Read::Data) if had > 0 && input.buffer.len() - had < FRAGMENT => {
+            connection.pay(context, Cost::Fragment)
+        }
         Ok(Read::Data) => Went::On,
         Ok(Read::Blocked) => Went::Wait,
         Ok(Read::Eof) | Err(_) => Went::Over,

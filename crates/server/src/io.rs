@@ -280,6 +280,13 @@ impl Io {
         self.backlog.is_some()
     }
 
+    /// Octets of memory held for what the socket does not take.
+    pub(crate) fn retained(&self) -> usize {
+        self.backlog
+            .as_ref()
+            .map_or(0, |backlog| backlog.octets.capacity() + backlog.tail.len())
+    }
+
     /// Octets that have left since the last call.
     pub(crate) fn take_written(&mut self) -> usize {
         std::mem::take(&mut self.written)

@@ -5,6 +5,7 @@
 //! event loop, and shares nothing with the others that is written on a request's path.
 
 mod bind;
+mod budget;
 mod collect;
 mod connection;
 mod context;
@@ -24,6 +25,7 @@ mod tls;
 mod worker;
 
 pub use bind::{Bound, bind};
+pub use budget::BudgetSettings;
 pub use collect::temporary_file;
 pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::ServerSettings;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::Scope;
 
+use crate::budget::BudgetSettings;
+
 /// Settings of the global level that the server itself obeys.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
@@ -40,6 +42,10 @@ pub struct ServerSettings {
     pub temp_buffer_path: PathBuf,
     /// `temp-buffer-threshold` in octets; `None` for off.
     pub temp_buffer_threshold: Option<u64>,
+    /// `connection-budget` and `connection-budget.per-second`.
+    pub budget: BudgetSettings,
+    /// `max-memory`: octets for the buffers of all connections; `None` for no limit.
+    pub max_memory: Option<u64>,
     /// Limits of the HTTP/1 engine.
     pub http1: h2o_http1::Settings,
 }
@@ -62,9 +68,17 @@ impl Default for ServerSettings {
             max_reroutes: (5, 5),
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
+            budget: BudgetSettings::default(),
+            max_memory: Some(default_max_memory()),
             http1: h2o_http1::Settings::default(),
         }
     }
+}
+
+/// Half of the machine's memory; 1 GiB if nobody can tell how much that is.
+fn default_max_memory() -> u64 {
+    let info = nix::sys::sysinfo::sysinfo();
+    info.map_or(1 << 30, |info| info.ram_total() / 2)
 }
 
 impl ServerSettings {
@@ -299,6 +313,40 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                     }
                     Some(octets)
                 };
+            Ok(())
+        },
+    ),
+    global(
+        "connection-budget",
+        "UNITS",
+        "2000",
+        "Not in H2O: what a client may cost before its connection is closed. A few octets that complete nothing cost 1 unit, a request answered with an error of the server 5; each request served earns back a twentieth of the budget.",
+        |scope, command| {
+            settings(scope).budget.units = command.node.integer("%u", 10..=1_000_000_000)?;
+            Ok(())
+        },
+    ),
+    global(
+        "connection-budget.per-second",
+        "UNITS",
+        "100",
+        "Not in H2O: units of `connection-budget` that a connection earns back per second.",
+        |scope, command| {
+            settings(scope).budget.per_second = command.node.integer("%u", 0..=1_000_000)?;
+            Ok(())
+        },
+    ),
+    global(
+        "max-memory",
+        "OCTETS|OFF",
+        "half of the machine's memory",
+        "Not in H2O: ceiling of what all connections together may keep in buffers (heads, request content, output that clients do not take). Near it new requests get 503; above it the connections that hold most are closed first.",
+        |scope, command| {
+            settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
+                None
+            } else {
+                Some(command.node.integer("%zu", 1_048_576..=u64::MAX)?)
+            };
             Ok(())
         },
     ),

@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 
 use crate::bind::{Bound, reason};
 use crate::connection::{Connection, Fate};
-use crate::context::{Context, LocalListener, Scratch, Wakes};
+use crate::context::{Context, LocalListener, MemoryAccount, Scratch, Wakes};
 use crate::listen::Listeners;
 use crate::reactor::{Reactor, Ready};
 use crate::socket::Socket;
@@ -293,6 +293,7 @@ struct Connections {
 
 impl Connections {
     fn new(seed: Seed) -> io::Result<Self> {
+        let worker_count = worker_plan(&seed.settings).len();
         let worker = Worker::new(seed.index, seed.counters, seed.shared);
         let settings = &seed.settings;
         // HTTP/2 is not built: with the upgrade switched off the engine takes its preface for what it is on
@@ -314,6 +315,11 @@ impl Connections {
             max_reroutes: settings.max_reroutes,
             temp_buffer_path: settings.temp_buffer_path.clone(),
             temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
+            budget: settings.budget,
+            memory: MemoryAccount {
+                used: 0.into(),
+                limit: memory_share(settings, worker_count),
+            },
             listeners: listeners.collect(),
             wakes: Arc::new(Wakes::default()),
             again: Vec::new().into(),
@@ -445,7 +451,13 @@ impl Connections {
         let context = &self.context;
         let fate = catch_unwind(AssertUnwindSafe(|| run(connection, context)));
         match fate {
-            Ok(Fate::Keep) => self.timers.set(key, connection.deadline()),
+            Ok(Fate::Keep) => {
+                connection.settle_account(context);
+                self.timers.set(key, connection.deadline());
+                if context.memory.is_exceeded() {
+                    self.make_room();
+                }
+            }
             Ok(Fate::Close) => self.remove(key),
             Err(_) => {
                 self.context.worker.counters.count(Counter::Panics);
@@ -458,6 +470,8 @@ impl Connections {
         let mut connection = self.slab.remove(key as usize);
         // What is logged here may be what panicked before.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
+        let memory = &self.context.memory;
+        memory.used.set(memory.used.get() - connection.charged());
         self.timers.set(key, None);
         self.context.worker.shared.connections.fetch_sub(1, Relaxed);
         if self.slab.is_empty() {
@@ -465,6 +479,22 @@ impl Connections {
         }
         if self.is_full {
             self.set_full(false);
+        }
+    }
+
+    /// `max-memory`: the connection that holds most goes first.
+    fn make_room(&mut self) {
+        while self.context.memory.is_exceeded() {
+            let costliest = self
+                .slab
+                .iter()
+                .max_by_key(|(_, connection)| connection.charged());
+            let Some((key, _)) = costliest.filter(|(_, connection)| connection.charged() > 0)
+            else {
+                return;
+            };
+            self.context.worker.counters.count(Counter::MemoryClosed);
+            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
     }
 
@@ -599,6 +629,16 @@ impl Connections {
             });
         }
     }
+}
+
+/// Each worker's part of `max-memory`, octets.
+fn memory_share(settings: &ServerSettings, workers: usize) -> usize {
+    let share = settings
+        .max_memory
+        .map(|limit| limit / workers.max(1) as u64);
+    share
+        .and_then(|share| usize::try_from(share).ok())
+        .unwrap_or(usize::MAX)
 }
 
 fn key_of(token: u64) -> u32 {
