@@ -160,7 +160,7 @@ impl ServerConnection {
         });
     }
 
-    /// Writes the answer to a [`PeerError`], if there is one and no response has begun. The response is
+    /// Writes the answer to a [`crate::PeerError`], if there is one and no response has begun. The response is
     /// complete and the connection closes after it.
     pub fn error_response(&mut self, answer: Answer, server: Option<&[u8]>, out: &mut Vec<u8>) {
         self.exchange.is_persistent = false;
