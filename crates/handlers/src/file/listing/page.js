@@ -9,9 +9,9 @@
     button.textContent = head.textContent;
     head.replaceChildren(button);
     button.onclick = () => {
-      const sign = head.ariaSort === "ascending" ? -1 : 1;
+      const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-      head.ariaSort = sign > 0 ? "ascending" : "descending";
+      head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
       const compare = column
         ? (a, b) => value(a, column) - value(b, column)
         : (a, b) => value(a, 0).localeCompare(value(b, 0), undefined, { numeric: true });

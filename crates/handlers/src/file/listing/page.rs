@@ -26,7 +26,7 @@ pub(super) fn head(path: &[u8], out: &mut Vec<u8>) {
         b"</style>\n</head>\n<body>\n<h1>",
         &title,
         b"</h1>\n<table>\n<thead><tr><th>Name</th><th>Size</th><th>Modified (UTC)</th></tr></thead>\n<tbody>\n",
-        b"<tr class=\"dir\"><td><A HREF=\"..\">Parent Directory</A></td><td></td><td></td></tr>\n",
+        b"<tr class=\"up\"><td><A HREF=\"..\">Parent Directory</A></td><td></td><td></td></tr>\n",
     ] {
         out.extend_from_slice(part);
     }
