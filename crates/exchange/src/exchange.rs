@@ -240,7 +240,7 @@ impl Exchange {
         if self.site.path(self.route).emit_request_errors {
             let authority = cut(self.request.authority(), 64);
             let path = cut(self.request.target(), 32);
-            eprintln!("[{label}] in request:{authority}{path}:{message}");
+            crate::report!("[{label}] in request:{authority}{path}:{message}");
         }
     }
 }

@@ -13,6 +13,7 @@ mod counters;
 mod exchange;
 pub mod file;
 mod outcome;
+mod report;
 mod request_body;
 mod scope;
 mod site;
@@ -29,6 +30,7 @@ pub use outcome::{
     Filter, Filtered, Handler, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind, Response,
     Restore,
 };
+pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, Route, Site};

@@ -24,11 +24,14 @@ pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {
             .stdin
             .take()
             .map(OwnedFd::from)
+            .map(never_waiting)
             .ok_or_else(|| Failure::config("the logger has no input"));
     }
     let is_socket = std::fs::metadata(target).is_ok_and(|found| found.file_type().is_socket());
     let opened = if is_socket {
-        UnixStream::connect(target).map(OwnedFd::from)
+        UnixStream::connect(target)
+            .map(OwnedFd::from)
+            .map(never_waiting)
     } else {
         OpenOptions::new()
             .append(true)
@@ -38,6 +41,14 @@ pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {
             .map(OwnedFd::from)
     };
     opened.map_err(|error| Failure::config(format!("failed to open log file:{target}:{error}")))
+}
+
+/// A reader that does not keep up loses lines; it must not hold up the server.
+fn never_waiting(log: OwnedFd) -> OwnedFd {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    // A descriptor that cannot be switched still works.
+    let _ = fcntl(&log, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+    log
 }
 
 /// Points standard output and standard error at the log. Standard input becomes empty.

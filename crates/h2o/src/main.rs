@@ -9,6 +9,7 @@ mod run;
 use std::process::ExitCode;
 
 use h2o_config::OsSource;
+use h2o_exchange::report;
 
 use options::{Command, Mode};
 
@@ -53,13 +54,22 @@ impl Failure {
 fn main() -> ExitCode {
     // Huge pages would round the few kilobytes of an idle worker up to megabytes. Refusal changes nothing else.
     let _ = nix::sys::prctl::set_thp_disable(true);
+    std::panic::set_hook(Box::new(on_panic));
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{}", failure.text);
+            report!("{}", failure.text);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// A panic ends one exchange or one connection; the log says where it came from.
+fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
+    report!(
+        "[error] {info}\n{}",
+        std::backtrace::Backtrace::force_capture()
+    );
 }
 
 fn start() -> Result<(), Failure> {
@@ -82,6 +92,11 @@ fn start() -> Result<(), Failure> {
             mode.name()
         )));
     }
+    if std::env::var_os("SERVER_STARTER_PORT").is_some() && options.mode == Mode::Worker {
+        return Err(Failure::config(
+            "taking over the listeners of a supervisor (SERVER_STARTER_PORT) is not supported yet",
+        ));
+    }
     let config = match options.config {
         Some(path) => path,
         None if std::path::Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.to_string(),
@@ -90,7 +105,7 @@ fn start() -> Result<(), Failure> {
     let loaded =
         h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
     for warning in &loaded.warnings {
-        eprintln!("{warning}");
+        report!("{warning}");
     }
     match options.mode {
         Mode::Test => run::test(&loaded),

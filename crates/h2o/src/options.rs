@@ -219,7 +219,9 @@ fn list_directives() -> String {
 mod tests {
     use super::*;
 
-    fn read(words: &[&str]) -> Result<(Option<String>, Mode), String> {
+    type Read = Result<(Option<String>, Mode), String>;
+
+    fn read(words: &[&str]) -> Read {
         match parse(words.iter().map(|word| (*word).to_string()))? {
             Command::Run(options) => Ok((options.config, options.mode)),
             Command::Print(text) => Err(text.lines().next().unwrap_or_default().to_string()),
@@ -230,7 +232,7 @@ mod tests {
     fn options_are_read_as_getopt_long_reads_them() {
         let run = |config: Option<&str>, mode| Ok((config.map(str::to_string), mode));
         let version = format!("h2o version {}", h2o_handlers::SERVER_VERSION);
-        let cases: &[(&[&str], Result<(Option<String>, Mode), String>)] = &[
+        let cases: &[(&[&str], Read)] = &[
             (&[], run(None, Mode::Worker)),
             (&["-c", "a"], run(Some("a"), Mode::Worker)),
             (&["-ca"], run(Some("a"), Mode::Worker)),

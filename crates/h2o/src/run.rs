@@ -1,5 +1,6 @@
 //! Worker and test mode.
 
+use h2o_exchange::report;
 use h2o_server::{Loaded, Server, ServerSettings, bind, worker_plan};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -37,7 +38,7 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     // With everything that is opened, under the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
-        eprintln!("{warning}");
+        report!("{warning}");
     }
     loaded.open_resources().map_err(Failure::config)?;
     check_temp_buffer_path(&settings)?;
@@ -59,7 +60,7 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
         .thread_block()
         .map_err(|error| Failure::system(format!("failed to block signals: {}", error.desc())))?;
     let server = Server::start(loaded, bound).map_err(Failure::system)?;
-    eprintln!(
+    report!(
         "h2o server (pid:{}) is ready to serve requests with {} threads",
         std::process::id(),
         server.workers()
@@ -69,7 +70,7 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     }
     // The only signal in the set.
     while signals.wait().is_err() {}
-    eprintln!("received SIGTERM, gracefully shutting down");
+    report!("received SIGTERM, gracefully shutting down");
     server.shut_down();
     server.join();
     if let Some(path) = pid_file {

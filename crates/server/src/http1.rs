@@ -40,6 +40,18 @@ struct Active {
     waker: Option<Waker>,
 }
 
+impl Active {
+    fn new(exchange: ExchangeRef) -> Box<Self> {
+        Box::new(Self {
+            exchange,
+            step: Step::Moving,
+            upload: None,
+            unacknowledged: usize::MAX,
+            waker: None,
+        })
+    }
+}
+
 /// However a request ends, a panic included, it is logged and its exchange given back.
 impl Drop for Active {
     fn drop(&mut self) {
@@ -90,7 +102,15 @@ pub(crate) enum Went {
 struct Input<'a> {
     buffer: &'a mut Vec<u8>,
     at: usize,
+    /// Octets received and requests finished in this turn.
+    received: usize,
+    finished: usize,
 }
+
+/// Octets received from one connection before others get their turn.
+const TURN_OCTETS: usize = 1024 * 1024;
+/// Pipelined requests of one connection before others get their turn.
+const TURN_REQUESTS: usize = 32;
 
 impl Http1 {
     pub(crate) fn new(context: &Context, scheme: Scheme, now: Instant) -> Self {
@@ -117,6 +137,8 @@ impl Http1 {
         let mut input = Input {
             buffer: &mut buffer,
             at: 0,
+            received: 0,
+            finished: 0,
         };
         let fate = loop {
             match self.step(context, connection, &mut input) {
@@ -162,6 +184,10 @@ impl Http1 {
             if self.is_closing {
                 return Went::Over;
             }
+            if input.finished >= TURN_REQUESTS {
+                context.again.borrow_mut().push(connection.token);
+                return Went::Wait;
+            }
             return self.receive_head(context, connection, input);
         };
         match std::mem::replace(&mut active.step, Step::Moving) {
@@ -188,7 +214,10 @@ impl Http1 {
                 }
             }
             Step::Sending(sending) => self.send(context, connection, input, sending),
-            Step::Flushing => self.finish(context, connection),
+            Step::Flushing => {
+                input.finished += 1;
+                self.finish(context, connection)
+            }
             Step::Moving => unreachable!("every step leaves the next one behind"),
         }
     }
@@ -219,13 +248,7 @@ impl Http1 {
                     exchange.http1_index = self.engine.request_index();
                     serve::route(exchange, &context.listeners[connection.listener].hosts);
                 }
-                self.active = Some(Box::new(Active {
-                    exchange,
-                    step: Step::Moving,
-                    upload: None,
-                    unacknowledged: usize::MAX,
-                    waker: None,
-                }));
+                self.active = Some(Active::new(exchange));
                 self.begin(context, connection)
             }
             Ok(Received::NeedMore { taken }) => {
@@ -237,7 +260,21 @@ impl Http1 {
                 debug_assert!(false, "an event without a request");
                 Went::Over
             }
-            Err(error) => self.refuse(context, connection, error),
+            Err(error) if matches!(error.answer(), Answer::CloseSilently) => {
+                self.is_closing = true;
+                Went::On
+            }
+            Err(error) => {
+                let exchange = self.unparsed(context, connection, now);
+                if !head.target().is_empty() {
+                    // Understood, and refused for what it asks: its line is logged.
+                    let exchange = &mut *exchange.borrow_mut();
+                    std::mem::swap(&mut exchange.request, &mut head);
+                    serve::route(exchange, &context.listeners[connection.listener].hosts);
+                }
+                self.active = Some(Active::new(exchange));
+                self.refuse(context, connection, error)
+            }
         };
         context.scratch.head.put(head);
         went
@@ -628,16 +665,6 @@ impl Http1 {
             return Went::On;
         };
         context.worker.counters.count_status(status);
-        if self.active.is_none() {
-            let exchange = self.unparsed(context, connection, now);
-            self.active = Some(Box::new(Active {
-                exchange,
-                step: Step::Moving,
-                upload: None,
-                unacknowledged: usize::MAX,
-                waker: None,
-            }));
-        }
         if let Some(active) = &mut self.active {
             let exchange = &mut *active.exchange.borrow_mut();
             if !out.is_empty() {
@@ -784,8 +811,14 @@ fn fill(context: &Context, connection: &mut Connection, input: &mut Input<'_>) -
         input.buffer.clear();
         input.at = 0;
     }
+    if input.received >= TURN_OCTETS {
+        context.again.borrow_mut().push(connection.token);
+        return Went::Wait;
+    }
     let had = input.buffer.len();
-    match connection.io.read(context, input.buffer) {
+    let read = connection.io.read(context, input.buffer);
+    input.received += input.buffer.len() - had;
+    match read {
         // What is still incomplete was made so by few octets: a client that drips pays for it.
         Ok(Read::Data) if had > 0 && input.buffer.len() - had < FRAGMENT => {
             connection.pay(context, Cost::Fragment)

@@ -19,7 +19,7 @@ pub(crate) struct Io {
     /// What the socket has not taken yet.
     backlog: Option<Box<Backlog>>,
     /// Received ahead of TLS, together with a PROXY header.
-    unread: Option<Box<Vec<u8>>>,
+    unread: Option<Box<[u8]>>,
     /// Octets of ours that have left since [`Io::take_written`].
     written: usize,
     /// TLS is there, but not ready to carry anything yet.
@@ -90,14 +90,14 @@ impl Io {
     /// Octets to be read again, ahead of what the socket has.
     pub(crate) fn push_back(&mut self, octets: &[u8]) {
         if !octets.is_empty() {
-            self.unread = Some(Box::new(octets.to_vec()));
+            self.unread = Some(octets.into());
             self.can_read = true;
         }
     }
 
     fn recv(&mut self, buffer: &mut Vec<u8>) -> io::Result<Read> {
-        if let Some(mut unread) = self.unread.take() {
-            buffer.append(&mut unread);
+        if let Some(unread) = self.unread.take() {
+            buffer.extend_from_slice(&unread);
             return Ok(Read::Data);
         }
         match self.socket.recv(buffer) {

@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn host_keys_are_names_with_an_optional_port() {
-        let cases: &[(&str, Option<(&str, Option<u16>)>)] = &[
+        type Want = Option<(&'static str, Option<u16>)>;
+        let cases: &[(&str, Want)] = &[
             ("Example.COM", Some(("example.com", None))),
             ("example.com:8080", Some(("example.com", Some(8080)))),
             ("*", Some(("*", None))),

@@ -90,7 +90,7 @@ pub(crate) fn resume(
         Ok(Poll::Pending) => return Progress::Waiting(waiting),
         Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
         Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
-        Err(response) => (Outcome::Done(response), waiting.next),
+        Err(response) => (Outcome::Done(*response), waiting.next),
     };
     settle(context, exchange, outcome)
 }
@@ -130,7 +130,7 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
         let exchange = &mut exchange.borrow_mut();
         (outcome, next) = match reroute(context, exchange, order) {
             Ok(()) => ask(exchange, 0),
-            Err(response) => (Outcome::Done(response), usize::MAX),
+            Err(response) => (Outcome::Done(*response), usize::MAX),
         };
     }
 }
@@ -160,7 +160,7 @@ fn filter(
             Ok(Filtered::Continue) => {}
             Ok(Filtered::Reroute(order)) => return Err(order),
             Err(answer) => {
-                response = answer;
+                response = *answer;
                 break;
             }
         }
@@ -176,8 +176,8 @@ fn filter(
 }
 
 /// Runs a piece of a handler or filter; a panic ends the exchange with 500, and nothing else.
-fn fenced<T>(context: &Context, run: impl FnOnce() -> T) -> Result<T, Response> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|_| on_panic(&context.worker))
+fn fenced<T>(context: &Context, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(&context.worker)))
 }
 
 fn on_panic(worker: &h2o_exchange::Worker) -> Response {
@@ -197,7 +197,11 @@ fn panicked() -> Response {
 }
 
 /// Points the request at another place of the site.
-fn reroute(context: &Context, exchange: &mut Exchange, order: Reroute) -> Result<(), Response> {
+fn reroute(
+    context: &Context,
+    exchange: &mut Exchange,
+    order: Reroute,
+) -> Result<(), Box<Response>> {
     let delegates = order.kind == RerouteKind::Delegation || exchange.delegated;
     let (count, limit, text) = if delegates {
         (
@@ -220,11 +224,11 @@ fn reroute(context: &Context, exchange: &mut Exchange, order: Reroute) -> Result
             .count_status(StatusCode::BAD_GATEWAY);
         // The document that was being fetched is not to stand in for this answer.
         exchange.restore = None;
-        return Err(Response::error(
+        return Err(Box::new(Response::error(
             StatusCode::BAD_GATEWAY,
             "Gateway Error",
             text,
-        ));
+        )));
     }
     exchange.delegated = delegates;
     let Some(target) = resolve(exchange, &order.url) else {
@@ -235,7 +239,7 @@ fn reroute(context: &Context, exchange: &mut Exchange, order: Reroute) -> Result
                 order.url.escape_ascii()
             ),
         );
-        return Err((order.unresolved)());
+        return Err(Box::new((order.unresolved)()));
     };
     if exchange.original.is_none() {
         exchange.original = Some(Box::new(Original {

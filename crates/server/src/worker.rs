@@ -267,7 +267,7 @@ fn pin(cpu: usize) {
         nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)
     })();
     if let Err(error) = pinned {
-        eprintln!(
+        h2o_exchange::report!(
             "[warning] failed to bind a worker thread to CPU {cpu}: {}",
             error.desc()
         );
@@ -371,7 +371,7 @@ impl Connections {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
-                    eprintln!("[error] waiting for sockets failed: {}", reason(&error));
+                    h2o_exchange::report!("[error] waiting for sockets failed: {}", reason(&error));
                     break;
                 }
             }
@@ -521,7 +521,7 @@ impl Connections {
                 ) => continue,
                 Err(error) => {
                     // Out of descriptors or memory: let connections end before more are taken.
-                    eprintln!("[warning] accept failed: {error}");
+                    h2o_exchange::report!("[warning] accept failed: {error}");
                     self.set_full(true);
                     return;
                 }
@@ -539,7 +539,7 @@ impl Connections {
         self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
         let token = u64::from(self.generation) << 32 | key;
         if let Err(error) = self.reactor.add_connection(&socket, token) {
-            eprintln!(
+            h2o_exchange::report!(
                 "[warning] a connection cannot be watched: {}",
                 reason(&error)
             );
@@ -604,7 +604,7 @@ impl Connections {
                 .reactor
                 .add_listener(fd, LISTENER_TOKENS | index as u64)
             {
-                eprintln!("[error] a listener cannot be watched: {}", reason(&error));
+                h2o_exchange::report!("[error] a listener cannot be watched: {}", reason(&error));
             }
         }
     }

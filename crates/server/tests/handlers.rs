@@ -1,5 +1,7 @@
 //! Handlers that answer later, stream in either direction, fail or panic, on a running server.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::task::{Context, Poll};

@@ -218,7 +218,7 @@ impl Shared {
     #[cold]
     fn report_dropped(&self, state: &mut State) {
         if state.dropped > 0 {
-            eprintln!(
+            h2o_exchange::report!(
                 "[access-log] {} lines dropped, which their reader was too slow to take: {}",
                 state.dropped, self.name
             );
@@ -229,7 +229,7 @@ impl Shared {
     #[cold]
     fn break_off(&self, state: &mut State, error: Errno) {
         let reason = reason(&error.into());
-        eprintln!(
+        h2o_exchange::report!(
             "[access-log] nothing more is written to {}: {reason}",
             self.name
         );

@@ -83,7 +83,7 @@ impl Target {
                 .is_ok()
         {
             let reason = reason(&error.into());
-            eprintln!(
+            h2o_exchange::report!(
                 "[access-log] failed to write to log file:{}:{reason}",
                 self.path
             );

@@ -244,7 +244,7 @@ impl Resumption {
             || first_ticket.is_some_and(|ticket| kept.contains(ticket, binding, unix_now()));
         if early_data && first_is_kept() {
             TicketUse::EarlyData
-        } else if kept.has_room() {
+        } else if kept.has_room(unix_now()) {
             TicketUse::Kept
         } else {
             TicketUse::Encrypted
@@ -307,10 +307,10 @@ impl Tickets {
                 match file.poll(now) {
                     Ok(Some(ring)) => {
                         self.set_ring(ring);
-                        eprintln!("session ticket secrets have been (re)loaded");
+                        h2o_exchange::report!("session ticket secrets have been (re)loaded");
                     }
                     Ok(None) => {}
-                    Err(line) => eprintln!("{line}"),
+                    Err(line) => h2o_exchange::report!("{line}"),
                 }
             }
         }
@@ -323,7 +323,7 @@ impl Tickets {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster; then this changes nothing.
         if ring.rotate(now, lifetime_secs, self.cipher).is_err() {
-            eprintln!("failed to generate session ticket secrets");
+            h2o_exchange::report!("failed to generate session ticket secrets");
         }
     }
 }

@@ -43,8 +43,11 @@ impl SessionCache {
         }
     }
 
-    /// True if another session can be kept without dropping one before its time. May be out of date.
-    pub(super) fn has_room(&self) -> bool {
+    /// True if another session can be kept without dropping one before its time.
+    pub(super) fn has_room(&self, now: u64) -> bool {
+        if !self.has_room.load(Ordering::Relaxed) {
+            self.drop_expired(now);
+        }
         self.has_room.load(Ordering::Relaxed)
     }
 
@@ -61,8 +64,7 @@ impl SessionCache {
         if value.len() <= MAX_OCTETS {
             sessions.insert(id, *binding, value, now + self.lifetime_secs);
         }
-        let has_room = sessions.by_age.len() < MAX_SESSIONS && sessions.octets < MAX_OCTETS / 2;
-        self.has_room.store(has_room, Ordering::Relaxed);
+        self.has_room.store(sessions.has_room(), Ordering::Relaxed);
     }
 
     /// A session, if it was made under the same `binding` and its time has not passed.
@@ -88,8 +90,7 @@ impl SessionCache {
     pub(super) fn drop_expired(&self, now: u64) {
         let mut sessions = self.lock();
         sessions.drop_expired(now);
-        let has_room = sessions.by_age.len() < MAX_SESSIONS && sessions.octets < MAX_OCTETS / 2;
-        self.has_room.store(has_room, Ordering::Relaxed);
+        self.has_room.store(sessions.has_room(), Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -99,6 +100,11 @@ impl SessionCache {
 }
 
 impl Sessions {
+    /// The octets of a session yet to come are not known: half of the room is for large ones.
+    fn has_room(&self) -> bool {
+        self.by_age.len() < MAX_SESSIONS && self.octets < MAX_OCTETS / 2
+    }
+
     fn usable(&self, id: &[u8], binding: &Binding, now: u64) -> Option<&Session> {
         self.by_id
             .get(id)
@@ -174,9 +180,8 @@ mod tests {
         }
         assert!(!cache.contains(&id(0), &ONE, 1000));
         assert!(cache.contains(&id(1), &ONE, 1000));
-        assert!(!cache.has_room());
-        cache.drop_expired(1100);
-        assert!(cache.has_room());
+        assert!(!cache.has_room(1099));
+        assert!(cache.has_room(1100));
         assert_eq!(cache.lock().by_age.len(), 0);
         assert_eq!(cache.lock().octets, 0);
     }
