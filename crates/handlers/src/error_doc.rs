@@ -12,7 +12,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
     kinds: Kinds::ANY,
-    value: "{status: 400-599|[400-599...], url: URL}|[{status: 400-599|[400-599...], url: URL}...]",
+    value: "a mapping of `url` and `status` (400 to 599, or a sequence of those), or a sequence of such mappings",
     default: "",
     help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the \
            path asked for. If several entries name a status, the one of the outermost level counts.",

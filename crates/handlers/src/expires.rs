@@ -9,7 +9,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
     kinds: Kinds::SCALAR,
-    value: "OFF|NUMBER second|minute|hour|day|month|year",
+    value: "`OFF`, or a number and one of `second`, `minute`, `hour`, `day`, `month`, `year`",
     default: "",
     help: "Sends `cache-control: max-age=SECONDS` with successful responses and redirects, in addition to what \
            `cache-control` says already. A month has 30 days and a year 365 (H2O sends thirty times that for a year). \

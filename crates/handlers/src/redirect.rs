@@ -9,7 +9,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     levels: Levels::PATH,
     pass: Pass::Content,
     kinds: Kinds::ANY,
-    value: "URL|{url: URL, status: 300-399, internal: YES|NO}",
+    value: "URL, or a mapping of `url`, `status` (300 to 399) and `internal` (`YES` or `NO`)",
     default: "",
     help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
            `*` in the URL stands for what the `*` of the host entry matched. `internal: YES` answers with the resource \

@@ -126,9 +126,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
 ];
 
-const LINES: &str = "`NAME: VALUE`|[`NAME: VALUE`...]|{header: `NAME: VALUE`|[`NAME: VALUE`...], when: final|early|all}";
-const NAMES: &str = "NAME|[NAME...]|{header: NAME|[NAME...], when: final|early|all}";
-const COOKIES: &str = "COOKIE|[COOKIE...]|{header: COOKIE|[COOKIE...], when: final|early|all}";
+const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+const NAMES: &str = "NAME, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+const COOKIES: &str = "COOKIE, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
 
 const fn directive(
     name: &'static str,
