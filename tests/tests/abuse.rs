@@ -149,15 +149,18 @@ fn configured_times_bound_silence_and_heads() {
 fn a_client_that_reads_slowly_but_steadily_gets_everything() {
     let server = start(SHORT);
     let mut connection = server.connect();
+    // So that what we read soon makes room for what the server has to send.
+    rustix::net::sockopt::set_socket_recv_buffer_size(connection.stream(), 64 * 1024).unwrap();
     connection.send(LARGE);
     let head = connection.read_head();
     assert_eq!(head.field("content-length"), Some("20000000"));
-    // Longer than both times, while each pause is shorter.
-    for _ in 0..10 {
-        let _ = connection.read_exactly(400_000);
-        std::thread::sleep(Duration::from_millis(400));
+    // Several times longer than the server waits, in pauses that are shorter. The kernel of the server holds enough for
+    // all of it, so its socket does not become writable meanwhile.
+    for _ in 0..25 {
+        let _ = connection.read_exactly(20_000);
+        std::thread::sleep(Duration::from_millis(200));
     }
-    let _ = connection.read_exactly(16_000_000);
+    let _ = connection.read_exactly(20_000_000 - 25 * 20_000);
 }
 
 #[test]

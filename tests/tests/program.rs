@@ -337,7 +337,9 @@ hosts:
 
 #[test]
 fn access_logs_are_appended_to() {
-    let config = format!("num-threads: 1\nlisten: @PORT@\naccess-log: {{ path: @DIR@/log, format: '%U' }}\n{SITE}");
+    let config = format!(
+        "num-threads: 1\nlisten: @PORT@\naccess-log: {{ path: @DIR@/log, format: '%U' }}\n{SITE}"
+    );
     let server = Setup::new(&config).file("log", "before\n").start();
     for path in ["/1", "/2", "/3"] {
         let _ = server.ask(&format!("GET {path}"));

@@ -157,20 +157,14 @@ fn a_large_configuration_serves_each_host_with_its_settings() {
 #[test]
 fn a_large_configuration_logs_in_its_own_format() {
     let server = large();
-    let _ = ask(
-        &server,
-        "www.example.com",
-        "www.crt",
-        &["--tlsv1.3"],
-        "/game.pgn",
-    );
-    let _ = ask(
-        &server,
-        "www.example.com",
-        "www.crt",
-        &["--tls-max", "1.2"],
-        "/none",
-    );
+    // Each line is waited for: requests may meet different threads.
+    for (option, path) in [
+        (&["--tlsv1.3"][..], "/game.pgn"),
+        (&["--tls-max", "1.2"], "/none"),
+    ] {
+        let _ = ask(&server, "www.example.com", "www.crt", option, path);
+        let _ = server.read_until("access-log", &format!("GET {path} "));
+    }
     let _ = server.ask(&format!("GET /\nHost: www.example.com:{}", server.port()));
     let log = server.read_until("access-log", "301 127.0.0.1");
     let lines: Vec<_> = log.lines().collect();

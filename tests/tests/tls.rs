@@ -158,6 +158,18 @@ fn sessions_are_resumed_in_tls_1_2_by_ticket_and_by_id() {
 }
 
 #[test]
+fn reconnecting_clients_are_recognised_every_time() {
+    let server = start(Key::EcPkcs8, "", "");
+    for option in [None, Some("-no_ticket")] {
+        let mut args = vec!["-tls1_2", "-reconnect"];
+        args.extend(option);
+        let text = s_client(&server, &args).text();
+        assert_eq!(text.matches("New, TLSv1.2").count(), 1, "{text}");
+        assert_eq!(text.matches("Reused, TLSv1.2").count(), 5, "{text}");
+    }
+}
+
+#[test]
 fn resumption_obeys_its_mode() {
     for (mode, ticket, id) in [
         ("off", false, false),
