@@ -288,11 +288,19 @@ impl Http1 {
         if context.memory.is_tight() {
             return self.refuse_with(context, connection, NO_MEMORY);
         }
-        let has_body = match active.exchange.borrow().request.body {
-            BodyLength::None | BodyLength::Tunnel => false,
-            BodyLength::Known(_) | BodyLength::Unknown => true,
-        };
-        if !has_body {
+        if self.engine.is_body_done() {
+            // An empty body may have been announced.
+            let exchange = &mut *active.exchange.borrow_mut();
+            if matches!(exchange.request.body, BodyLength::Known(_)) {
+                exchange.body = RequestBody::Bytes(Bytes::new());
+            }
+        }
+        let is_complete = self.engine.is_body_done()
+            || matches!(
+                active.exchange.borrow().request.body,
+                BodyLength::None | BodyLength::Tunnel
+            );
+        if is_complete {
             return self.start(context, connection);
         }
         if self.engine.wants_continue() {

@@ -128,7 +128,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "`nobody` when started as root",
         "User to run as once ports and logs are open.",
         |scope, command| {
-            settings(scope).user = Some(command.node.scalar()?.into());
+            let name = command.node.scalar()?;
+            if crate::context::find_user(name).is_none() {
+                return Err(command.error(format!("user:{name} does not exist")));
+            }
+            settings(scope).user = Some(name.into());
             Ok(())
         },
     ),

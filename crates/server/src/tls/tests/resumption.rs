@@ -2,13 +2,21 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use h2o_config::{Directive, Level, Memory, Registry};
 use h2o_exchange::{Features, Scope};
 use rustls::client::Tls12Resumption::{self, SessionIdOnly, SessionIdOrTickets};
+use rustls::client::{
+    ClientSessionStore, TicketRequest, Tls12ClientSessionValue, Tls13ClientSessionValue,
+};
+use rustls::pki_types::ServerName;
+use rustls::server::StoresServerSessions;
+use rustls::{ClientConfig, NamedGroup};
 
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
+use crate::tls::resumption::{EntrySessions, Purpose, TicketUse};
 use crate::tls::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
 /// The settings that a mapping stands for.
@@ -379,5 +387,98 @@ fn the_directive_is_checked() {
     ];
     for (mapping, want) in cases {
         assert_eq!(parse(mapping), Err(format!("{p}{want}")), "{mapping}");
+    }
+}
+
+/// Counts tickets and keeps none.
+#[derive(Debug, Default)]
+struct Counter(AtomicUsize);
+
+impl ClientSessionStore for Counter {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, _: Tls13ClientSessionValue) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        None
+    }
+}
+
+#[test]
+fn a_client_gets_one_ticket_or_as_many_as_it_asks_for_and_we_allow() {
+    // RFC 9149
+    let request = |new_session_count| {
+        Some(TicketRequest {
+            new_session_count,
+            resumption_count: 1,
+        })
+    };
+    let cases = [
+        ("all", None, 1),
+        ("all", request(0), 0),
+        ("all", request(3), 3),
+        ("all", request(200), 4),
+        ("cache", request(3), 0),
+        ("off", request(3), 0),
+    ];
+    for (mode, send_ticket_request, want) in cases {
+        let resumption = resumption(&format!("{{mode: {mode}}}"));
+        let acceptor = acceptor_with(settings("a.test"), &resumption);
+        let counter = Arc::new(Counter::default());
+        let offer = Offer {
+            resumption: rustls::client::Resumption::store(Arc::clone(&counter) as _),
+            ..Offer::version(TLS13)
+        };
+        let mut config = ClientConfig::clone(&offer.config());
+        config.send_ticket_request = send_ticket_request;
+        let mut talk = Talk::with_config(&acceptor, Arc::new(config), "a.test");
+        talk.run().unwrap();
+        assert_eq!(counter.0.load(Ordering::Relaxed), want, "{mode}");
+    }
+}
+
+#[test]
+fn tickets_are_encrypted_ones_when_there_is_no_room_to_keep_more() {
+    let resumption = resumption("{mode: all}");
+    let acceptor = acceptor_with(settings("a.test"), &resumption);
+    let binding = [0; 32];
+    let ticket_use = || resumption.ticket_use(None, false, &binding);
+    assert_eq!(ticket_use(), TicketUse::Kept);
+    let sessions = EntrySessions {
+        resumption: Arc::clone(&resumption),
+        binding,
+        purpose: Purpose::Tickets { once: false },
+    };
+    let mut number = 0u32;
+    while ticket_use() == TicketUse::Kept {
+        number += 1;
+        assert!(number < 100_000);
+        sessions.put(number.to_be_bytes().to_vec(), vec![0; 100]);
+    }
+    assert_eq!(ticket_use(), TicketUse::Encrypted);
+    let offer = Offer {
+        early_data: true,
+        ..Offer::resuming(TLS13, SessionIdOnly)
+    };
+    let config = offer.config();
+    for want in [false, true, true] {
+        let mut talk = Talk::with_config(&acceptor, Arc::clone(&config), "a.test");
+        assert!(talk.client.early_data().is_none());
+        talk.run().unwrap();
+        assert_eq!(talk.server.info().resumed, want);
     }
 }
