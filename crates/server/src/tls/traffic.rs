@@ -244,6 +244,8 @@ impl Traffic {
     /// [`TlsError::Closed`] after close_notify, [`TlsError::KeysExhausted`]
     pub(super) fn encrypt(&mut self, mut plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
         self.check_open()?;
+        let records = plain.len().div_ceil(self.record_limit());
+        out.reserve(plain.len() + records * self.sealer.overhead());
         while !plain.is_empty() {
             let (now, later) = plain.split_at(self.record_limit().min(plain.len()));
             self.seal_data(&[now], out)?;
