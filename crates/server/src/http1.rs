@@ -35,7 +35,7 @@ struct Active {
     step: Step,
     /// A body on its way to a handler that pulls it.
     upload: Option<Rc<BodyPipe>>,
-    /// What the kernel had not got rid of when the write timer last rang.
+    /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
     unacknowledged: usize,
     waker: Option<Waker>,
 }
@@ -46,7 +46,7 @@ impl Active {
             exchange,
             step: Step::Moving,
             upload: None,
-            unacknowledged: usize::MAX,
+            unacknowledged: 0,
             waker: None,
         })
     }
@@ -618,13 +618,14 @@ impl Http1 {
         self.report_sending(context, connection, pending);
     }
 
-    fn report_sending(&mut self, context: &Context, connection: &mut Connection, pending: bool) {
+    fn report_sending(&mut self, context: &Context, connection: &mut Connection, is_blocked: bool) {
         let written = connection.io.take_written();
-        self.engine.on_written(
-            written,
-            pending || connection.io.has_output(),
-            context.worker.clock.now(),
-        );
+        let pending = is_blocked || connection.io.has_output();
+        self.engine
+            .on_written(written, pending, context.worker.clock.now());
+        if pending && let Some(active) = &mut self.active {
+            active.unacknowledged = connection.io.socket.unacknowledged();
+        }
     }
 
     /// The response has left as a whole: logs the exchange and turns to the next request.
@@ -773,7 +774,7 @@ impl Http1 {
                 &mut active.unacknowledged,
                 connection.io.socket.unacknowledged(),
             );
-            if active.unacknowledged < before && before != usize::MAX {
+            if active.unacknowledged < before {
                 self.engine
                     .on_written(before - active.unacknowledged, true, now);
             }
