@@ -4,13 +4,17 @@
 //! replays the corpora and some thousands of mutations of them (`tests/replay.rs`).
 
 mod chunked_body;
+mod conditional;
 mod path;
+mod range;
 mod request_head;
 mod response_head;
 mod server;
 
 pub use chunked_body::chunked_body;
+pub use conditional::conditional;
 pub use path::path;
+pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
 
@@ -21,7 +25,9 @@ pub type Target = fn(&[u8]);
 /// its `[[bin]]` in Cargo.toml, and some seeds in `corpus/NAME/`; the replay test tells what is missing.
 pub const TARGETS: &[(&str, Target)] = &[
     ("chunked_body", chunked_body),
+    ("conditional", conditional),
     ("path", path),
+    ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),
 ];
