@@ -8,6 +8,7 @@ mod bind;
 mod budget;
 mod collect;
 mod connection;
+mod connections;
 mod context;
 mod http1;
 mod io;

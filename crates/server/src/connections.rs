@@ -1,0 +1,408 @@
+//! The connections of one worker, and the turns of its event loop.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context as TaskContext, Poll};
+
+use h2o_exchange::{Counter, LocalSite, Mail, Shared, Worker};
+use slab::Slab;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Sleep;
+
+use crate::ServerSettings;
+use crate::bind::reason;
+use crate::connection::{Connection, Fate};
+use crate::context::{Context, LocalListener, MemoryAccount, Scratch, Wakes};
+use crate::reactor::{Reactor, Ready};
+use crate::socket::Socket;
+use crate::timers::{STEP, Timers};
+use crate::worker::{Seed, worker_plan};
+
+/// Connections accepted per event of a listener.
+const ACCEPT_BATCH: usize = 10;
+/// Batches of events handled before the runtime gets its turn.
+const ROUNDS: u32 = 8;
+/// Tokens from here on are listeners.
+const LISTENER_TOKENS: u64 = 1 << 63;
+
+/// Number of the next connection, process-wide, from 1.
+static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
+
+/// The connections of a worker with all that moves them.
+pub(crate) struct Connections {
+    context: Context,
+    reactor: Reactor,
+    timers: Timers,
+    slab: Slab<Box<Connection>>,
+    /// Distinguishes connections that use one slot of the slab after another.
+    generation: u32,
+    mail: UnboundedReceiver<Mail>,
+    /// True while the listeners are not watched, as `max-connections` is reached.
+    is_full: bool,
+    is_draining: bool,
+    ready: Vec<Ready>,
+    tokens: Vec<u64>,
+    due: Vec<u32>,
+}
+
+impl Connections {
+    pub(crate) fn new(seed: Seed) -> io::Result<Self> {
+        let worker_count = worker_plan(&seed.settings).len();
+        let worker = Worker::new(seed.index, seed.counters, seed.shared);
+        let settings = &seed.settings;
+        // HTTP/2 is not built: with the upgrade switched off the engine takes its preface for what it is on
+        // an HTTP/1 connection, a malformed request.
+        let mut http1 = settings.http1.clone();
+        http1.upgrade_to_http2 = false;
+        let listeners = seed.listeners.into_iter().map(|listener| LocalListener {
+            fd: Some(listener.fd),
+            hosts: listener.hosts,
+            tls: listener.tls,
+            proxy_protocol: listener.proxy_protocol,
+            is_unix: listener.is_unix,
+        });
+        let context = Context {
+            site: Rc::new(LocalSite(seed.site)),
+            http1: Arc::new(http1),
+            server_field: settings.server_field(),
+            handshake_timeout: settings.handshake_timeout,
+            max_reroutes: settings.max_reroutes,
+            temp_buffer_path: settings.temp_buffer_path.clone(),
+            temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
+            budget: settings.budget,
+            memory: MemoryAccount {
+                used: 0.into(),
+                limit: memory_share(settings, worker_count),
+            },
+            listeners: listeners.collect(),
+            wakes: Arc::new(Wakes::default()),
+            again: Vec::new().into(),
+            scratch: Scratch::default(),
+            worker,
+        };
+        let reactor = Reactor::new()?;
+        for (index, listener) in context.listeners.iter().enumerate() {
+            if let Some(fd) = &listener.fd {
+                reactor.add_listener(fd, LISTENER_TOKENS | index as u64)?;
+            }
+        }
+        let timers = Timers::new(context.worker.clock.now());
+        Ok(Self {
+            context,
+            reactor,
+            timers,
+            slab: Slab::new(),
+            generation: 0,
+            mail: seed.mail,
+            is_full: false,
+            is_draining: false,
+            ready: Vec::new(),
+            tokens: Vec::new(),
+            due: Vec::new(),
+        })
+    }
+
+    /// One turn of the event loop. Ready when the worker has been told to end and its last connection has.
+    pub(crate) fn poll_turn(
+        &mut self,
+        task: &mut TaskContext<'_>,
+        sleep: &mut Pin<Box<Sleep>>,
+    ) -> Poll<()> {
+        self.context.worker.clock.begin_turn();
+        self.context.wakes.set_task(task.waker());
+        while let Poll::Ready(Some(mail)) = self.mail.poll_recv(task) {
+            // What other threads ask for must not end the worker either.
+            let _ = catch_unwind(AssertUnwindSafe(|| mail(&self.context.worker)));
+        }
+        if self.context.worker.shutting_down.get() && !self.is_draining {
+            self.drain();
+        }
+        self.run_woken();
+        let mut ready = std::mem::take(&mut self.ready);
+        for round in 0.. {
+            // The runtime has events of its own to look at.
+            if round == ROUNDS {
+                task.waker().wake_by_ref();
+                break;
+            }
+            match self.reactor.poll_events(task, &mut ready) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => {
+                    h2o_exchange::report!("[error] waiting for sockets failed: {}", reason(&error));
+                    break;
+                }
+            }
+            for event in ready.drain(..) {
+                self.on_event(&event);
+            }
+            self.context.worker.clock.begin_turn();
+        }
+        self.ready = ready;
+        if !self.slab.is_empty() || self.is_full {
+            self.poll_timers(task, sleep);
+        }
+        if !self.context.again.borrow().is_empty() {
+            task.waker().wake_by_ref();
+        }
+        if self.is_draining && self.slab.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn run_woken(&mut self) {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.append(&mut self.context.again.borrow_mut());
+        self.context.wakes.take(&mut tokens);
+        for token in tokens.drain(..) {
+            self.run_connection(token, |connection, context| connection.run(context));
+        }
+        self.tokens = tokens;
+    }
+
+    fn on_event(&mut self, event: &Ready) {
+        if event.token & LISTENER_TOKENS != 0 {
+            self.accept(usize::try_from(event.token & !LISTENER_TOKENS).unwrap_or(usize::MAX));
+        } else {
+            self.run_connection(event.token, |connection, context| {
+                connection.on_ready(context, event)
+            });
+        }
+    }
+
+    fn poll_timers(&mut self, task: &mut TaskContext<'_>, sleep: &mut Pin<Box<Sleep>>) {
+        while sleep.as_mut().poll(task).is_ready() {
+            let now = self.context.worker.clock.now();
+            let mut due = std::mem::take(&mut self.due);
+            self.timers.advance(now, &mut due);
+            for key in due.drain(..) {
+                let Some(connection) = self.slab.get(key as usize) else {
+                    continue;
+                };
+                let token = connection.token;
+                self.run_connection(token, |connection, context| {
+                    connection.on_timeout(context, now)
+                });
+            }
+            self.due = due;
+            if self.is_full {
+                self.set_full(false);
+            }
+            sleep
+                .as_mut()
+                .reset(tokio::time::Instant::from_std(now) + STEP);
+        }
+    }
+
+    /// Runs one connection inside its fence: a panic ends that connection and nothing else.
+    fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Fate) {
+        let key = key_of(token);
+        let Some(connection) = self
+            .slab
+            .get_mut(key as usize)
+            .filter(|connection| connection.token == token)
+        else {
+            return;
+        };
+        let context = &self.context;
+        let fate = catch_unwind(AssertUnwindSafe(|| run(connection, context)));
+        match fate {
+            Ok(Fate::Keep) => {
+                connection.settle_account(context);
+                self.timers.set(key, connection.deadline());
+                if context.memory.is_exceeded() {
+                    self.make_room();
+                }
+            }
+            Ok(Fate::Close) => self.remove(key),
+            Err(_) => {
+                self.context.worker.counters.count(Counter::Panics);
+                self.remove(key);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u32) {
+        let mut connection = self.slab.remove(key as usize);
+        // What is logged here may be what panicked before.
+        let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
+        let memory = &self.context.memory;
+        memory.used.set(memory.used.get() - connection.charged());
+        self.timers.set(key, None);
+        self.context.worker.shared.connections.fetch_sub(1, Relaxed);
+        if self.slab.is_empty() {
+            self.slab.shrink_to_fit();
+        }
+        if self.is_full {
+            self.set_full(false);
+        }
+    }
+
+    /// `max-memory`: the connection that holds most goes first.
+    fn make_room(&mut self) {
+        while self.context.memory.is_exceeded() {
+            let costliest = self
+                .slab
+                .iter()
+                .max_by_key(|(_, connection)| connection.charged());
+            let Some((key, _)) = costliest.filter(|(_, connection)| connection.charged() > 0)
+            else {
+                return;
+            };
+            self.context.worker.counters.count(Counter::MemoryClosed);
+            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPT_BATCH {
+            let shared = Arc::clone(&self.context.worker.shared);
+            if shared.connections() >= shared.max_connections {
+                self.set_full(true);
+                return;
+            }
+            let Some(listener) = self.context.listeners.get(index) else {
+                return;
+            };
+            let Some(fd) = &listener.fd else { return };
+            let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+            let fd = match rustix::net::accept_with(fd, flags) {
+                Ok(fd) => fd,
+                Err(rustix::io::Errno::AGAIN) => return,
+                // The client has given up already, or the network has.
+                Err(
+                    rustix::io::Errno::INTR
+                    | rustix::io::Errno::CONNABORTED
+                    | rustix::io::Errno::PROTO,
+                ) => continue,
+                Err(error) => {
+                    // Out of descriptors or memory: let connections end before more are taken.
+                    h2o_exchange::report!("[warning] accept failed: {error}");
+                    self.set_full(true);
+                    return;
+                }
+            };
+            let socket = Socket::new(fd, listener.is_unix);
+            self.add(index, socket);
+            self.enforce_soft_limit(&shared);
+        }
+    }
+
+    fn add(&mut self, listener: usize, socket: Socket) {
+        let entry = self.slab.vacant_entry();
+        let key = u64::try_from(entry.key()).unwrap_or(u64::MAX);
+        // The top bit marks listeners.
+        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
+        let token = u64::from(self.generation) << 32 | key;
+        if let Err(error) = self.reactor.add_connection(&socket, token) {
+            h2o_exchange::report!(
+                "[warning] a connection cannot be watched: {}",
+                reason(&error)
+            );
+            return;
+        }
+        let id = CONNECTION_IDS.fetch_add(1, Relaxed);
+        let now = self.context.worker.clock.now();
+        entry.insert(Box::new(Connection::new(
+            &self.context,
+            token,
+            id,
+            listener,
+            socket,
+            now,
+        )));
+        self.context.worker.shared.connections.fetch_add(1, Relaxed);
+        self.context.worker.counters.count(Counter::Sessions);
+        // Listeners defer accepting, so the first octets are mostly there.
+        self.run_connection(token, |connection, context| connection.run(context));
+    }
+
+    /// `soft-connection-limit`: each worker closes its share of the excess among idle connections.
+    fn enforce_soft_limit(&mut self, shared: &Shared) {
+        let Some(excess) = shared
+            .connections()
+            .checked_sub(shared.soft_connection_limit)
+            .filter(|excess| *excess > 0)
+        else {
+            return;
+        };
+        let workers = shared.workers.get().map_or(1, Vec::len);
+        let now = self.context.worker.clock.now();
+        let is_old = |connection: &Connection| {
+            connection.is_idle() && now - connection.accepted >= shared.soft_connection_min_age
+        };
+        let mut old: Vec<(std::time::Instant, usize)> = self
+            .slab
+            .iter()
+            .filter(|(_, connection)| is_old(connection))
+            .map(|(key, connection)| (connection.accepted, key))
+            .collect();
+        old.sort_unstable();
+        for (_, key) in old.into_iter().take(excess.div_ceil(workers)) {
+            self.context
+                .worker
+                .counters
+                .count(Counter::ConnectionsIdleClosed);
+            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn set_full(&mut self, is_full: bool) {
+        if self.is_full == is_full || self.is_draining {
+            return;
+        }
+        self.is_full = is_full;
+        for (index, listener) in self.context.listeners.iter().enumerate() {
+            let Some(fd) = &listener.fd else { continue };
+            if is_full {
+                self.reactor.remove_listener(fd);
+            } else if let Err(error) = self
+                .reactor
+                .add_listener(fd, LISTENER_TOKENS | index as u64)
+            {
+                h2o_exchange::report!("[error] a listener cannot be watched: {}", reason(&error));
+            }
+        }
+    }
+
+    /// Stops accepting, and tells every connection that its next response is the last.
+    fn drain(&mut self) {
+        self.is_draining = true;
+        for listener in &mut self.context.listeners {
+            if let Some(fd) = listener.fd.take() {
+                self.reactor.remove_listener(&fd);
+            }
+        }
+        let keys: Vec<u64> = self
+            .slab
+            .iter()
+            .map(|(_, connection)| connection.token)
+            .collect();
+        for token in keys {
+            self.run_connection(token, |connection, context| {
+                connection.shut_down();
+                connection.run(context)
+            });
+        }
+    }
+}
+
+/// Each worker's part of `max-memory`, octets.
+fn memory_share(settings: &ServerSettings, workers: usize) -> usize {
+    let share = settings
+        .max_memory
+        .map(|limit| limit / workers.max(1) as u64);
+    share
+        .and_then(|share| usize::try_from(share).ok())
+        .unwrap_or(usize::MAX)
+}
+
+fn key_of(token: u64) -> u32 {
+    u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}

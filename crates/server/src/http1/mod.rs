@@ -1,0 +1,339 @@
+//! The HTTP/1 driver: between the engine, the handlers and the socket of one connection.
+
+mod receiving;
+mod responding;
+
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Waker};
+use std::time::Instant;
+
+use h2o_exchange::{BodyPipe, Counter, ExchangeRef};
+use h2o_http::Scheme;
+use h2o_http1::{ServerConnection, TimedOut};
+
+use crate::collect::Collector;
+use crate::connection::{Connection, Fate};
+use crate::context::Context;
+use crate::sending::Sending;
+use crate::serve::{self, Progress, Waiting};
+
+/// The HTTP/1 side of a connection.
+pub(crate) struct Http1 {
+    engine: ServerConnection,
+    active: Option<Box<Active>>,
+    /// No further request is taken; the connection ends when everything is written.
+    is_closing: bool,
+    /// The client was refused, or has more to say than is read: it must get to see our last octets.
+    lingers: bool,
+}
+
+/// The request in progress.
+struct Active {
+    exchange: ExchangeRef,
+    step: Step,
+    /// A body on its way to a handler that pulls it.
+    upload: Option<Rc<BodyPipe>>,
+    /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
+    unacknowledged: usize,
+    waker: Option<Waker>,
+}
+
+impl Active {
+    fn new(exchange: ExchangeRef) -> Box<Self> {
+        Box::new(Self {
+            exchange,
+            step: Step::Moving,
+            upload: None,
+            unacknowledged: 0,
+            waker: None,
+        })
+    }
+}
+
+/// However a request ends, a panic included, it is logged and its exchange given back.
+impl Drop for Active {
+    fn drop(&mut self) {
+        // What a handler or a body holds goes before the log line is written.
+        self.step = Step::Moving;
+        if let Some(pipe) = &self.upload {
+            pipe.finish(Err("the connection was closed".into()));
+        }
+        let worker = {
+            let Ok(mut exchange) = self.exchange.try_borrow_mut() else {
+                return;
+            };
+            exchange.timings.response_end = Some(exchange.worker.clock.now());
+            serve::log(&exchange);
+            Rc::clone(&exchange.worker)
+        };
+        worker.release(Rc::clone(&self.exchange));
+    }
+}
+
+/// What the request in progress waits for.
+enum Step {
+    /// Its content.
+    Collecting(Collector),
+    /// The first octets of content that its handler will pull.
+    AwaitingUpload,
+    /// A handler.
+    Waiting(Waiting),
+    /// Room in the socket, or more content of the response.
+    Sending(Sending),
+    /// Everything is handed over; the last octets have not left yet.
+    Flushing,
+    /// In transition.
+    Moving,
+}
+
+/// How far one step got.
+pub(crate) enum Went {
+    /// Something changed: go on.
+    On,
+    /// The socket or a waker has to ring first.
+    Wait,
+    /// The connection is over.
+    Over,
+}
+
+/// Received octets with the position of the first one not taken.
+struct Input<'a> {
+    buffer: &'a mut Vec<u8>,
+    at: usize,
+    /// Octets received and requests finished in this turn.
+    received: usize,
+    finished: usize,
+}
+
+/// Octets received from one connection before others get their turn.
+const TURN_OCTETS: usize = 1024 * 1024;
+/// Pipelined requests of one connection before others get their turn.
+const TURN_REQUESTS: usize = 32;
+
+impl Http1 {
+    pub(crate) fn new(context: &Context, scheme: Scheme, now: Instant) -> Self {
+        let mut engine = ServerConnection::new(context.http1.clone(), scheme, now);
+        if context.worker.shutting_down.get() {
+            engine.shut_down();
+        }
+        Self {
+            engine,
+            active: None,
+            is_closing: false,
+            lingers: false,
+        }
+    }
+
+    /// Goes on as far as possible.
+    pub(crate) fn run(&mut self, context: &Context, connection: &mut Connection) -> Fate {
+        let owned = !connection.input.is_empty();
+        let mut buffer = if owned {
+            std::mem::take(&mut connection.input)
+        } else {
+            context.scratch.input.take()
+        };
+        let mut input = Input {
+            buffer: &mut buffer,
+            at: 0,
+            received: 0,
+            finished: 0,
+        };
+        let fate = loop {
+            match self.step(context, connection, &mut input) {
+                Went::On => {}
+                Went::Wait => break Fate::Keep,
+                Went::Over => break Fate::Close,
+            }
+        };
+        let at = input.at;
+        if at < buffer.len() && owned {
+            buffer.drain(..at);
+            connection.input = buffer;
+        } else {
+            if at < buffer.len() {
+                connection.input = buffer[at..].to_vec();
+            }
+            context.scratch.input.give_back(buffer);
+        }
+        if fate == Fate::Close {
+            self.abandon();
+        }
+        fate
+    }
+
+    fn step(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+    ) -> Went {
+        if connection.io.has_output() {
+            if connection.io.flush().is_err() {
+                return Went::Over;
+            }
+            self.report_written(context, connection);
+            if connection.io.has_output() {
+                return self
+                    .upload(context, connection, input)
+                    .unwrap_or(Went::Wait);
+            }
+        }
+        let Some(active) = &mut self.active else {
+            if self.is_closing {
+                return Went::Over;
+            }
+            if input.finished >= TURN_REQUESTS {
+                context.again.borrow_mut().push(connection.token);
+                return Went::Wait;
+            }
+            return self.receive_head(context, connection, input);
+        };
+        match std::mem::replace(&mut active.step, Step::Moving) {
+            Step::Collecting(collector) => self.collect(context, connection, input, collector),
+            Step::AwaitingUpload => self.await_upload(context, connection, input),
+            Step::Waiting(waiting) => {
+                let waker = active
+                    .waker
+                    .get_or_insert_with(|| context.waker(connection.token))
+                    .clone();
+                let progress = serve::resume(
+                    context,
+                    &active.exchange,
+                    waiting,
+                    &mut TaskContext::from_waker(&waker),
+                );
+                let waits = matches!(progress, Progress::Waiting(_));
+                let went = self.on_progress(context, connection, progress);
+                if waits {
+                    self.upload(context, connection, input)
+                        .unwrap_or(Went::Wait)
+                } else {
+                    went
+                }
+            }
+            Step::Sending(sending) => self.send(context, connection, input, sending),
+            Step::Flushing => {
+                input.finished += 1;
+                self.finish(context, connection)
+            }
+            Step::Moving => unreachable!("every step leaves the next one behind"),
+        }
+    }
+
+    fn start(&mut self, context: &Context, connection: &mut Connection) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        {
+            let timings = &mut active.exchange.borrow_mut().timings;
+            timings.processed = Some(context.worker.clock.now());
+            timings.processed_at = context.worker.clock.unix();
+        }
+        let progress = serve::start(context, &active.exchange);
+        self.on_progress(context, connection, progress)
+    }
+
+    fn on_progress(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        progress: Progress,
+    ) -> Went {
+        match progress {
+            Progress::Response(response) => self.respond(context, connection, response),
+            Progress::Waiting(waiting) => {
+                // Polled at once by the next step; from then on its waker rings.
+                let Some(active) = &mut self.active else {
+                    return Went::Over;
+                };
+                active.step = Step::Waiting(waiting);
+                Went::On
+            }
+        }
+    }
+
+    /// Octets of memory held for the request in progress.
+    pub(crate) fn retained(&self) -> usize {
+        self.active.as_ref().map_or(0, |active| match &active.step {
+            Step::Collecting(collector) => collector.retained(),
+            Step::AwaitingUpload
+            | Step::Waiting(_)
+            | Step::Sending(_)
+            | Step::Flushing
+            | Step::Moving => {
+                // An upload is held up at the capacity of its pipe.
+                active.upload.as_ref().map_or(0, |_| BodyPipe::CAPACITY)
+            }
+        })
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.engine.next_timeout()
+    }
+
+    pub(crate) fn on_timeout(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Fate {
+        self.see_progress(connection, now);
+        let Some(passed) = self.engine.on_timeout(now) else {
+            return Fate::Keep;
+        };
+        let counter = match passed {
+            TimedOut::Head { .. } => Counter::Http1RequestTimeout,
+            TimedOut::Read | TimedOut::BodyRate | TimedOut::Write => Counter::Http1RequestIoTimeout,
+        };
+        if self.active.is_some() || self.engine.first_octet_at().is_some() {
+            context.worker.counters.count(counter);
+        }
+        if let (
+            TimedOut::Head {
+                first_request: true,
+            },
+            None,
+        ) = (passed, &self.active)
+        {
+            let exchange = self.unparsed(context, connection, now);
+            serve::log(&exchange.borrow());
+            context.worker.release(exchange);
+        }
+        self.abandon();
+        Fate::Close
+    }
+
+    /// The kernel holds a good deal of what we wrote; a client that takes it makes progress although the
+    /// socket does not ring for each octet.
+    fn see_progress(&mut self, connection: &Connection, now: Instant) {
+        if let Some(active) = &mut self.active
+            && matches!(active.step, Step::Sending(_) | Step::Flushing)
+        {
+            let before = std::mem::replace(
+                &mut active.unacknowledged,
+                connection.io.socket.unacknowledged(),
+            );
+            if active.unacknowledged < before {
+                self.engine
+                    .on_written(before - active.unacknowledged, true, now);
+            }
+        }
+    }
+
+    pub(crate) const fn shut_down(&mut self) {
+        self.engine.shut_down();
+    }
+
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.active.is_none() && !self.is_closing
+    }
+
+    pub(crate) const fn lingers(&self) -> bool {
+        self.lingers
+    }
+
+    /// Ends the request in progress, if there is one.
+    pub(crate) fn abandon(&mut self) {
+        self.active = None;
+    }
+}

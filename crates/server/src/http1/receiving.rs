@@ -1,0 +1,289 @@
+//! The request side: heads, and content that is collected or pulled by a handler.
+
+use std::rc::Rc;
+use std::task::Context as TaskContext;
+
+use bytes::Bytes;
+use h2o_exchange::{RequestBody, Timings};
+use h2o_http::BodyLength;
+use h2o_http1::{Answer, Received};
+
+use super::responding::{BAD_GATEWAY, NO_MEMORY};
+use super::{Active, Http1, Input, Step, TURN_OCTETS, Went};
+use crate::budget::Cost;
+use crate::collect::Collector;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::io::Read;
+use crate::serve;
+
+impl Http1 {
+    pub(super) fn receive_head(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+    ) -> Went {
+        let now = context.worker.clock.now();
+        let mut head = context.scratch.head.take();
+        head.clear();
+        let received = self
+            .engine
+            .receive(&input.buffer[input.at..], now, &mut head);
+        let went = match received {
+            Ok(Received::Request { taken }) => {
+                input.at += taken;
+                let info = connection.info();
+                let exchange = context.worker.exchange(&context.site, &info);
+                {
+                    let exchange = &mut *exchange.borrow_mut();
+                    std::mem::swap(&mut exchange.request, &mut head);
+                    exchange.timings =
+                        Timings::starting(self.engine.first_octet_at().unwrap_or(now));
+                    exchange.timings.head = Some(now);
+                    exchange.http1_index = self.engine.request_index();
+                    serve::route(exchange, &context.listeners[connection.listener].hosts);
+                }
+                self.active = Some(Active::new(exchange));
+                self.begin(context, connection)
+            }
+            Ok(Received::NeedMore { taken }) => {
+                input.at += taken;
+                fill(context, connection, input)
+            }
+            Ok(Received::Data { .. } | Received::BodyEnd { .. } | Received::Http2Preface) => {
+                // HTTP/2 is switched off in the engine; the others belong to a request.
+                debug_assert!(false, "an event without a request");
+                Went::Over
+            }
+            Err(error) if matches!(error.answer(), Answer::CloseSilently) => {
+                self.is_closing = true;
+                Went::On
+            }
+            Err(error) => {
+                let exchange = self.unparsed(context, connection, now);
+                if !head.target().is_empty() {
+                    // Understood, and refused for what it asks: its line is logged.
+                    let exchange = &mut *exchange.borrow_mut();
+                    std::mem::swap(&mut exchange.request, &mut head);
+                    serve::route(exchange, &context.listeners[connection.listener].hosts);
+                }
+                self.active = Some(Active::new(exchange));
+                self.refuse(context, connection, error)
+            }
+        };
+        context.scratch.head.put(head);
+        went
+    }
+
+    /// A request head is complete: decides what happens to the content.
+    pub(super) fn begin(&mut self, context: &Context, connection: &mut Connection) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        if context.memory.is_tight() {
+            return self.refuse_with(context, connection, NO_MEMORY);
+        }
+        if self.engine.is_body_done() {
+            // An empty body may have been announced.
+            let exchange = &mut *active.exchange.borrow_mut();
+            if matches!(exchange.request.body, BodyLength::Known(_)) {
+                exchange.body = RequestBody::Bytes(Bytes::new());
+            }
+        }
+        let is_complete = self.engine.is_body_done()
+            || matches!(
+                active.exchange.borrow().request.body,
+                BodyLength::None | BodyLength::Tunnel
+            );
+        if is_complete {
+            return self.start(context, connection);
+        }
+        if self.engine.wants_continue() {
+            let mut out = Vec::new();
+            self.engine
+                .send_continue(&mut out, context.worker.clock.now());
+            if connection.io.send(context, &out).is_err() {
+                return Went::Over;
+            }
+        }
+        active.step = if serve::streams_body(&active.exchange.borrow()) {
+            Step::AwaitingUpload
+        } else {
+            Step::Collecting(Collector::default())
+        };
+        Went::On
+    }
+
+    pub(super) fn collect(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+        mut collector: Collector,
+    ) -> Went {
+        let now = context.worker.clock.now();
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        let exchange = Rc::clone(&active.exchange);
+        loop {
+            let mut exchange = exchange.borrow_mut();
+            let received =
+                self.engine
+                    .receive(&input.buffer[input.at..], now, &mut exchange.request);
+            match received {
+                Ok(Received::Data { taken, data }) => {
+                    let piece = &input.buffer[input.at + data.start..input.at + data.end];
+                    if let Err(error) = collector.push(context, piece) {
+                        exchange.note_error(
+                            "core",
+                            &format!("failed to keep the request body:{error}"),
+                        );
+                        drop(exchange);
+                        return self.refuse_with(context, connection, BAD_GATEWAY);
+                    }
+                    input.at += taken;
+                }
+                Ok(Received::BodyEnd { taken }) => {
+                    input.at += taken;
+                    exchange.request_body_bytes = self.engine.body_received();
+                    exchange.body = collector.finish();
+                    drop(exchange);
+                    return self.start(context, connection);
+                }
+                Ok(Received::NeedMore { taken }) => {
+                    input.at += taken;
+                    drop(exchange);
+                    active.step = Step::Collecting(collector);
+                    return fill(context, connection, input);
+                }
+                Ok(Received::Request { .. } | Received::Http2Preface) => return Went::Over,
+                Err(error) => {
+                    drop(exchange);
+                    return self.refuse(context, connection, error);
+                }
+            }
+        }
+    }
+
+    /// A handler that pulls its content is asked when the first octets are there.
+    pub(super) fn await_upload(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+    ) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        active.step = Step::AwaitingUpload;
+        let pipe = Rc::clone(active.upload.get_or_insert_default());
+        let before = self.engine.body_received();
+        if let Some(Went::Over) = self.upload(context, connection, input) {
+            return Went::Over;
+        }
+        let arrived = self.engine.body_received() != before || self.engine.is_body_done();
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        if !arrived {
+            return if self.is_closing {
+                Went::On
+            } else {
+                Went::Wait
+            };
+        }
+        active.exchange.borrow_mut().body = RequestBody::Stream(pipe);
+        self.start(context, connection)
+    }
+
+    /// Moves content from the socket to a handler that pulls it. `None`: nothing to do for now.
+    pub(super) fn upload(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+    ) -> Option<Went> {
+        let now = context.worker.clock.now();
+        let active = self.active.as_mut()?;
+        let pipe = Rc::clone(active.upload.as_ref()?);
+        let waker = active
+            .waker
+            .get_or_insert_with(|| context.waker(connection.token))
+            .clone();
+        let exchange = Rc::clone(&active.exchange);
+        while !self.engine.is_body_done() {
+            if pipe
+                .poll_room(&mut TaskContext::from_waker(&waker))
+                .is_pending()
+            {
+                self.engine.pause_reading(now);
+                return None;
+            }
+            self.engine.resume_reading(now);
+            let received = self.engine.receive(
+                &input.buffer[input.at..],
+                now,
+                &mut exchange.borrow_mut().request,
+            );
+            match received {
+                Ok(Received::Data { taken, data }) => {
+                    pipe.push(Bytes::copy_from_slice(
+                        &input.buffer[input.at + data.start..input.at + data.end],
+                    ));
+                    input.at += taken;
+                }
+                Ok(Received::BodyEnd { taken }) => {
+                    input.at += taken;
+                    exchange.borrow_mut().request_body_bytes = self.engine.body_received();
+                    pipe.finish(Ok(()));
+                }
+                Ok(Received::NeedMore { taken }) => {
+                    input.at += taken;
+                    match fill(context, connection, input) {
+                        Went::On => {}
+                        Went::Wait => return None,
+                        Went::Over => {
+                            pipe.finish(Err("the client closed the connection".into()));
+                            return Some(Went::Over);
+                        }
+                    }
+                }
+                Ok(Received::Request { .. } | Received::Http2Preface) => return Some(Went::Over),
+                Err(error) => {
+                    pipe.finish(Err(error.name().into()));
+                    return Some(self.refuse(context, connection, error));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Fewer octets than this behind an incomplete piece are a fragment.
+const FRAGMENT: usize = 256;
+
+/// Receives more octets behind those not taken yet.
+fn fill(context: &Context, connection: &mut Connection, input: &mut Input<'_>) -> Went {
+    if input.at == input.buffer.len() {
+        input.buffer.clear();
+        input.at = 0;
+    }
+    if input.received >= TURN_OCTETS {
+        context.again.borrow_mut().push(connection.token);
+        return Went::Wait;
+    }
+    let had = input.buffer.len();
+    let read = connection.io.read(context, input.buffer);
+    input.received += input.buffer.len() - had;
+    match read {
+        // What is still incomplete was made so by few octets: a client that drips pays for it.
+        Ok(Read::Data) if had > 0 && input.buffer.len() - had < FRAGMENT => {
+            connection.pay(context, Cost::Fragment)
+        }
+        Ok(Read::Data) => Went::On,
+        Ok(Read::Blocked) => Went::Wait,
+        Ok(Read::Eof) | Err(_) => Went::Over,
+    }
+}

@@ -1,0 +1,255 @@
+//! The response side: heads, content as the socket takes it, refusals.
+
+use std::task::{Context as TaskContext, Waker};
+use std::time::Instant;
+
+use h2o_exchange::{Exchange, ExchangeRef, Response, Timings};
+use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
+
+use super::{Http1, Input, Step, Went};
+use crate::budget::Cost;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::sending::{self, Broken, Pumped, Sending};
+use crate::serve;
+
+/// The answer to new work while `max-memory` is nearly used up.
+pub(super) const NO_MEMORY: Answer = Answer::Respond {
+    status: h2o_http::StatusCode::SERVICE_UNAVAILABLE,
+    reason: "Service Unavailable",
+    body: "please try again later",
+};
+pub(super) const BAD_GATEWAY: Answer = Answer::Respond {
+    status: h2o_http::StatusCode::BAD_GATEWAY,
+    reason: "Bad Gateway",
+    body: "Bad Gateway",
+};
+
+impl Http1 {
+    pub(super) fn respond(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        response: Response,
+    ) -> Went {
+        let now = context.worker.clock.now();
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        let mut guard = active.exchange.borrow_mut();
+        let exchange = &mut *guard;
+        exchange.timings.response_start = Some(now);
+        exchange.sent.status = Some(response.status);
+        let mut out = context.scratch.output.take();
+        let head = ResponseHead {
+            status: response.status,
+            reason: response.reason.as_deref(),
+            headers: &response.headers,
+            length: response.length,
+            server: context.server_field.as_deref().map(str::as_bytes),
+        };
+        let mode = self.engine.respond(&head, &mut out, now);
+        exchange.sent.header_bytes = out.len() as u64;
+        exchange.sent.headers = response.headers;
+        let body = match mode {
+            BodyMode::None => h2o_exchange::Body::Empty,
+            BodyMode::Identity(_) | BodyMode::Chunked | BodyMode::UntilClose => response.body,
+        };
+        let (out, result) = sending::begin(
+            context,
+            &mut connection.io,
+            &mut self.engine,
+            out,
+            body,
+            &mut exchange.sent.body_bytes,
+        );
+        context.scratch.output.give_back(out);
+        drop(guard);
+        active.step = match result {
+            Ok(None) => Step::Flushing,
+            Ok(Some(sending)) => Step::Sending(sending),
+            Err(_) => return Went::Over,
+        };
+        self.report_written(context, connection);
+        Went::On
+    }
+
+    pub(super) fn send(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        input: &mut Input<'_>,
+        mut sending: Sending,
+    ) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        let waker = match &sending {
+            Sending::Bytes(_) => Waker::noop().clone(),
+            Sending::File(_) | Sending::Stream(_) => active
+                .waker
+                .get_or_insert_with(|| context.waker(connection.token))
+                .clone(),
+        };
+        let mut written = active.exchange.borrow().sent.body_bytes;
+        let pumped = sending.pump(
+            context,
+            &mut connection.io,
+            &mut self.engine,
+            &mut TaskContext::from_waker(&waker),
+            &mut written,
+        );
+        active.exchange.borrow_mut().sent.body_bytes = written;
+        let is_blocked = matches!(pumped, Ok(Pumped::Blocked));
+        let went = match pumped {
+            Ok(Pumped::Done) => {
+                active.step = Step::Flushing;
+                Went::On
+            }
+            Ok(Pumped::Blocked) => {
+                active.step = Step::Sending(sending);
+                Went::Wait
+            }
+            Ok(Pumped::Waiting) => {
+                active.step = Step::Sending(sending);
+                Went::Wait
+            }
+            Ok(Pumped::Again) => {
+                active.step = Step::Sending(sending);
+                context.again.borrow_mut().push(connection.token);
+                Went::Wait
+            }
+            Err(Broken::Socket) => return Went::Over,
+            Err(Broken::Body(error)) => {
+                active
+                    .exchange
+                    .borrow_mut()
+                    .note_error("core", &error.to_string());
+                let mut out = Vec::new();
+                self.engine.abort(&mut out);
+                if connection.io.send(context, &out).is_err() {
+                    return Went::Over;
+                }
+                active.step = Step::Flushing;
+                Went::On
+            }
+        };
+        self.report_sending(context, connection, is_blocked);
+        match went {
+            Went::Wait => self
+                .upload(context, connection, input)
+                .unwrap_or(Went::Wait),
+            other => other,
+        }
+    }
+
+    pub(super) fn report_written(&mut self, context: &Context, connection: &mut Connection) {
+        let pending = connection.io.has_output();
+        self.report_sending(context, connection, pending);
+    }
+
+    pub(super) fn report_sending(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        is_blocked: bool,
+    ) {
+        let written = connection.io.take_written();
+        let pending = is_blocked || connection.io.has_output();
+        self.engine
+            .on_written(written, pending, context.worker.clock.now());
+        if pending && let Some(active) = &mut self.active {
+            active.unacknowledged = connection.io.socket.unacknowledged();
+        }
+    }
+
+    /// The response has left as a whole: logs the exchange and turns to the next request.
+    pub(super) fn finish(&mut self, context: &Context, connection: &mut Connection) -> Went {
+        let now = context.worker.clock.now();
+        let status = self
+            .active
+            .as_ref()
+            .and_then(|active| active.exchange.borrow().sent.status);
+        let is_error = status.is_some_and(|status| status.as_u16() >= 400);
+        self.active = None;
+        self.lingers |= !self.engine.is_body_done();
+        match self.engine.next(now) {
+            Next::Request => {}
+            Next::Close => self.is_closing = true,
+        }
+        if is_error {
+            return connection.pay(context, Cost::Refusal);
+        }
+        connection.earn(context);
+        Went::On
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        error: PeerError,
+    ) -> Went {
+        self.refuse_with(context, connection, error.answer())
+    }
+
+    /// Answers a request that cannot be served, past all filters, and closes.
+    pub(super) fn refuse_with(
+        &mut self,
+        context: &Context,
+        connection: &mut Connection,
+        answer: Answer,
+    ) -> Went {
+        let now = context.worker.clock.now();
+        let mut out = Vec::new();
+        self.engine.error_response(
+            answer,
+            context.server_field.as_deref().map(str::as_bytes),
+            &mut out,
+        );
+        self.is_closing = true;
+        self.lingers = true;
+        let Answer::Respond { status, body, .. } = answer else {
+            self.active = None;
+            return Went::On;
+        };
+        context.worker.counters.count_status(status);
+        if let Some(active) = &mut self.active {
+            let exchange = &mut *active.exchange.borrow_mut();
+            if !out.is_empty() {
+                exchange.sent.status = Some(status);
+                exchange.sent.first_status = Some(status);
+                exchange.sent.body_bytes = body.len() as u64;
+                exchange.sent.header_bytes = (out.len() - body.len().min(out.len())) as u64;
+                exchange.timings.response_start = Some(now);
+            }
+            active.step = Step::Flushing;
+        }
+        if connection.io.send(context, &out).is_err() {
+            return Went::Over;
+        }
+        self.report_written(context, connection);
+        Went::On
+    }
+
+    /// An exchange for a request that was never understood, for the log.
+    pub(super) fn unparsed(
+        &self,
+        context: &Context,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> ExchangeRef {
+        let info = connection.info();
+        let exchange = context.worker.exchange(&context.site, &info);
+        {
+            let exchange: &mut Exchange = &mut exchange.borrow_mut();
+            exchange.timings = Timings::starting(self.engine.first_octet_at().unwrap_or(now));
+            exchange.timings.processed = Some(now);
+            exchange.timings.processed_at = context.worker.clock.unix();
+            exchange.http1_index = self.engine.request_index() + 1;
+            exchange.request.scheme = context.listeners[connection.listener].scheme();
+            serve::route_unparsed(exchange, &context.listeners[connection.listener].hosts);
+        }
+        exchange
+    }
+}
