@@ -5,6 +5,7 @@
 
 mod chunked_body;
 mod conditional;
+mod configuration;
 mod path;
 mod range;
 mod request_head;
@@ -13,6 +14,7 @@ mod server;
 
 pub use chunked_body::chunked_body;
 pub use conditional::conditional;
+pub use configuration::configuration;
 pub use path::path;
 pub use range::range;
 pub use request_head::request_head;
@@ -26,6 +28,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("chunked_body", chunked_body),
     ("conditional", conditional),
+    ("configuration", configuration),
     ("path", path),
     ("range", range),
     ("request_head", request_head),
