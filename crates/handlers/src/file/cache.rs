@@ -242,7 +242,7 @@ mod tests {
     use super::super::testing::{Kit, kit, let_files_settle};
     use super::*;
 
-    /// Serves `count` files of `size` octets once each, checking the limits all the while.
+    /// Serves `count` files of `size` octets once each, checking the limits every now and then.
     fn serve(count: usize, size: u64) -> (tempfile::TempDir, Kit) {
         let_files_settle();
         let root = tempfile::tempdir().unwrap();
@@ -251,7 +251,9 @@ mod tests {
             let file = File::create(root.path().join(format!("{n}"))).unwrap();
             file.set_len(size).unwrap();
             assert_eq!(kit.head(&format!("/{n}")).length, Some(size));
-            check(&kit);
+            if n % 64 == 0 {
+                check(&kit);
+            }
         }
         (root, kit)
     }
