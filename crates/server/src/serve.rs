@@ -85,14 +85,20 @@ pub(crate) fn resume(
     mut waiting: Waiting,
     task: &mut TaskContext<'_>,
 ) -> Progress {
-    let polled = fenced(context, || waiting.future.as_mut().poll(task));
-    let outcome = match polled {
-        Ok(Poll::Pending) => return Progress::Waiting(waiting),
-        Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
-        Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
-        Err(response) => (Outcome::Done(*response), waiting.next),
-    };
-    settle(context, exchange, outcome)
+    loop {
+        let polled = fenced(context, || waiting.future.as_mut().poll(task));
+        let outcome = match polled {
+            Ok(Poll::Pending) => return Progress::Waiting(waiting),
+            Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
+            Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
+            Err(response) => (Outcome::Done(*response), waiting.next),
+        };
+        match settle(context, exchange, outcome) {
+            // The next handler waits as well: nobody has polled its future yet.
+            Progress::Waiting(next) => waiting = next,
+            progress @ Progress::Response(_) => return progress,
+        }
+    }
 }
 
 /// Asks the handlers from number `first` on until one does not decline.

@@ -187,7 +187,7 @@ impl Running {
             .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
             .collect();
         let config = format!(
-            "num-threads: 1\ntemp-buffer-threshold: 1048576\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later ]\n"
+            "num-threads: 1\ntemp-buffer-threshold: 1048576\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n"
         );
         let source = Memory::new().file("test.conf", config);
         let loaded = h2o_server::load_with(

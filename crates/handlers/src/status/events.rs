@@ -48,6 +48,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("memory.", "mmap_errors"),
     ("h2olog.", "lost"),
     // Ours.
+    ("connections.", "overdrawn memory-closed"),
     ("", "panics"),
 ];
 
