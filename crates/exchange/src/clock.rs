@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Looks at the clock are refreshed after this many, so that a long turn does not stand still.
-const LOOKS_PER_READ: u32 = 64;
+const LOOKS_PER_READ: u32 = 1000;
 
 /// A coarse clock. [`Clock::begin_turn`] is called by the event loop; the first look in a turn reads
 /// the system's clocks, later ones repeat what was read.
@@ -55,12 +55,11 @@ impl Clock {
         self.turn.get()
     }
 
+    #[inline]
     fn refresh(&self) {
         let looks = self.looks.get();
         if looks == 0 {
-            let (now, unix) = read();
-            self.now.set(now);
-            self.unix.set(unix);
+            self.read();
         }
         self.looks.set(if looks >= LOOKS_PER_READ {
             0
@@ -69,7 +68,15 @@ impl Clock {
         });
     }
 
+    #[cold]
+    fn read(&self) {
+        let (now, unix) = read();
+        self.now.set(now);
+        self.unix.set(unix);
+    }
+
     /// The monotonic time of this turn.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
         self.refresh();

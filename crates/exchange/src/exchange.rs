@@ -150,9 +150,9 @@ impl Exchange {
         }
     }
 
-    /// Makes the exchange ready for the next request of `connection`; memory is kept.
+    /// Makes the exchange ready for the next request of `connection`, all but the request head, which the
+    /// engine has filled in or will; memory is kept.
     pub fn reset(&mut self, site: &Rc<LocalSite>, connection: &Rc<ConnectionInfo>) {
-        self.request.clear();
         self.original = None;
         self.body = RequestBody::None;
         if !Rc::ptr_eq(&self.connection, connection) {

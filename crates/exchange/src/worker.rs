@@ -131,21 +131,43 @@ impl Worker {
             .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
     }
 
-    /// An exchange for a request that begins on `connection`.
+    /// A free exchange whose request head is empty and may be filled in; [`Worker::begin`] makes it one of `connection`,
+    /// [`Worker::put_back`] takes it back unused.
+    pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
+        self.free.borrow_mut().pop().unwrap_or_else(|| {
+            let (site, nobody) = (Rc::clone(&self.nowhere), Rc::clone(&self.nobody));
+            Rc::new(RefCell::new(Exchange::new(Rc::clone(self), site, nobody)))
+        })
+    }
+
+    /// Takes back an exchange that [`Worker::spare_exchange`] gave and no request needed.
+    pub fn put_back(&self, exchange: ExchangeRef) {
+        debug_assert!(
+            exchange.borrow().request.target().is_empty(),
+            "a head was filled in"
+        );
+        self.free.borrow_mut().push(exchange);
+    }
+
+    /// A request begins with the head that was filled in.
+    pub fn begin(
+        &self,
+        exchange: &ExchangeRef,
+        site: &Rc<LocalSite>,
+        connection: &Rc<ConnectionInfo>,
+    ) {
+        exchange.borrow_mut().reset(site, connection);
+        self.busy.borrow_mut().push(Rc::clone(exchange));
+    }
+
+    /// An exchange for a request that begins on `connection`; its head is empty.
     pub fn exchange(
         self: &Rc<Self>,
         site: &Rc<LocalSite>,
         connection: &Rc<ConnectionInfo>,
     ) -> ExchangeRef {
-        let exchange = self.free.borrow_mut().pop().unwrap_or_else(|| {
-            Rc::new(RefCell::new(Exchange::new(
-                Rc::clone(self),
-                Rc::clone(site),
-                Rc::clone(connection),
-            )))
-        });
-        exchange.borrow_mut().reset(site, connection);
-        self.busy.borrow_mut().push(Rc::clone(&exchange));
+        let exchange = self.spare_exchange();
+        self.begin(&exchange, site, connection);
         exchange
     }
 
@@ -170,6 +192,7 @@ impl Worker {
         let mut free = self.free.borrow_mut();
         if free.len() < KEPT_EXCHANGES {
             if let Ok(mut kept) = exchange.try_borrow_mut() {
+                kept.request.clear();
                 kept.request.headers.shrink(KEPT_HEADERS);
                 kept.sent.headers.shrink(KEPT_HEADERS);
                 kept.body = crate::RequestBody::None;

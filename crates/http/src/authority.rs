@@ -12,20 +12,39 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         address.parse::<std::net::Ipv6Addr>().ok()?;
         close + 1
     } else {
-        memchr::memchr(b':', authority).unwrap_or(authority.len())
+        // Ends at the colon, or at an octet that no host has and no port begins with.
+        let end = authority
+            .iter()
+            .position(|&octet| !HOST_OCTETS[usize::from(octet)]);
+        end.unwrap_or(authority.len())
     };
     let (host, rest) = authority.split_at(host_end);
-    if host.is_empty() || (host[0] != b'[' && !host.iter().all(|&octet| is_host_octet(octet))) {
+    if host.is_empty() {
         return None;
     }
     match rest {
         [] | [b':'] => Some((host, None)),
         [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) => {
-            Some((host, Some(std::str::from_utf8(digits).ok()?.parse().ok()?)))
+            let port = digits
+                .iter()
+                .fold(0, |port, digit| port * 10 + u32::from(digit - b'0'));
+            Some((host, Some(u16::try_from(port).ok()?)))
         }
         _ => None,
     }
 }
+
+static HOST_OCTETS: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
+        let as_octet = octet as u8;
+        table[octet] = is_host_octet(as_octet);
+        octet += 1;
+    }
+    table
+};
 
 /// Octets of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims, percent); octets from 0x80 on are
 /// accepted as raw UTF-8 host names are seen in the wild.

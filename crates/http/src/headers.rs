@@ -84,10 +84,15 @@ pub struct Field<'a> {
 ///
 /// All text lives in one arena; clearing keeps the memory, so a connection that reuses its block
 /// allocates nothing per request. Removing a field leaves its text in the arena until `clear`.
+///
+/// A block that was only added to keeps its arena as HTTP/1 writes it, so that the fields of a cached
+/// response go out in one copy ([`Headers::wire`]).
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     arena: Vec<u8>,
     entries: Vec<Entry>,
+    /// The arena holds something else than exactly the lines of the fields.
+    scattered: bool,
 }
 
 impl Headers {
@@ -97,6 +102,7 @@ impl Headers {
         Self {
             arena: Vec::new(),
             entries: Vec::new(),
+            scattered: false,
         }
     }
 
@@ -104,6 +110,7 @@ impl Headers {
     pub fn clear(&mut self) {
         self.arena.clear();
         self.entries.clear();
+        self.scattered = false;
     }
 
     /// Number of fields.
@@ -133,9 +140,23 @@ impl Headers {
 
     /// Copies `text` into the arena.
     pub fn store(&mut self, text: &[u8]) -> Span {
+        self.scattered = true;
+        self.append(text)
+    }
+
+    fn append(&mut self, text: &[u8]) -> Span {
         let span = Span::new(self.arena.len(), text.len());
         self.arena.extend_from_slice(text);
         span
+    }
+
+    /// All fields as HTTP/1 writes them, each `name: value` and CR LF, if the block is kept that way:
+    /// nothing was ever removed or changed, no value has a line end or NUL, and none of the fields is one
+    /// by which HTTP/1 frames messages.
+    #[inline]
+    #[must_use]
+    pub fn wire(&self) -> Option<&[u8]> {
+        (!self.scattered).then_some(&self.arena)
     }
 
     /// The text of a span of this block.
@@ -147,17 +168,31 @@ impl Headers {
 
     /// Adds a field at the end.
     pub fn push<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
-        let (known, name) = match name.into() {
-            Name::Known(known) => (Some(known), Span::default()),
-            Name::Other(text) => (None, self.store(text.as_bytes())),
+        let name = name.into();
+        let text = name.as_str().as_bytes();
+        self.arena.reserve(text.len() + value.len() + 4);
+        let (known, name) = match name {
+            Name::Known(known) => {
+                self.scattered |= known.frames_messages();
+                self.arena.extend_from_slice(text);
+                (Some(known), Span::default())
+            }
+            Name::Other(_) => (None, self.append(text)),
         };
-        let value = self.store(value);
+        self.arena.extend_from_slice(b": ");
+        let value = self.push_value(value);
+        self.arena.extend_from_slice(b"\r\n");
         self.entries.push(Entry {
             known,
             name,
             value,
             spelling: Span::default(),
         });
+    }
+
+    fn push_value(&mut self, value: &[u8]) -> Span {
+        self.scattered |= has_break(value);
+        self.append(value)
     }
 
     /// Adds a field whose name (in any letter case) and value are already in the arena. This is how
@@ -169,6 +204,7 @@ impl Headers {
 
     /// As [`Headers::push_stored`], for a caller that has looked the name up already.
     pub fn push_stored_as(&mut self, known: Option<Known>, spelling: Span, value: Span) {
+        self.scattered = true;
         let mut name = spelling;
         if known.is_none() && self.text(spelling).iter().any(u8::is_ascii_uppercase) {
             name = Span::new(self.arena.len(), spelling.len());
@@ -244,7 +280,14 @@ impl Headers {
         let mut entries = std::mem::take(&mut self.entries);
         entries.retain(|entry| !self.is_named(entry, name));
         self.entries = entries;
-        self.entries.len() != before
+        self.note_loss(before)
+    }
+
+    /// True if there are fewer fields than `before`.
+    fn note_loss(&mut self, before: usize) -> bool {
+        let lost = self.entries.len() != before;
+        self.scattered |= lost;
+        lost
     }
 
     /// Removes all fields of that name and adds one at the end.
@@ -269,14 +312,17 @@ impl Headers {
 
     /// Keeps the fields for which `keep` is true.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
+        let before = self.entries.len();
         let mut entries = std::mem::take(&mut self.entries);
         entries.retain(|entry| keep(self.field(entry)));
         self.entries = entries;
+        self.note_loss(before);
     }
 
     /// Rewrites the fields one by one: `edit` gives `None` to keep a value, `Some(Some(v))` to replace
     /// it, `Some(None)` to remove the field.
     pub fn edit(&mut self, mut edit: impl FnMut(Field<'_>) -> Option<Option<Vec<u8>>>) {
+        let before = self.entries.len();
         let mut entries = std::mem::take(&mut self.entries);
         entries.retain_mut(|entry| match edit(self.field(entry)) {
             None => true,
@@ -287,6 +333,7 @@ impl Headers {
             }
         });
         self.entries = entries;
+        self.note_loss(before);
     }
 
     /// Adds a copy of every field of `other`.
@@ -294,8 +341,10 @@ impl Headers {
         if self.arena.is_empty() && self.entries.is_empty() {
             self.arena.extend_from_slice(&other.arena);
             self.entries.extend_from_slice(&other.entries);
+            self.scattered = other.scattered;
             return;
         }
+        self.scattered |= other.scattered;
         let shift = u32::try_from(self.arena.len()).unwrap_or(u32::MAX);
         self.arena.extend_from_slice(&other.arena);
         let moved = |span: Span| Span {
@@ -311,9 +360,61 @@ impl Headers {
     }
 }
 
+/// True if `value` has a line end, NUL or another octet below 0x10 (a tab included, which is as rare):
+/// such a value is looked at again before it is sent.
+#[inline]
+fn has_break(value: &[u8]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let below = |octets: &[u8; 8]| {
+        let octets = u64::from_le_bytes(*octets);
+        octets.wrapping_sub(ONES * 0x10) & !octets & (ONES << 7) != 0
+    };
+    match value.last_chunk::<8>() {
+        // The last eight may overlap the eight before them.
+        Some(last) => below(last) || value.as_chunks::<8>().0.iter().any(below),
+        None => value.iter().any(|&octet| octet < 0x10),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_that_was_only_added_to_is_kept_as_http_1_writes_it() {
+        let mut one = Headers::new();
+        assert_eq!(one.wire(), Some(&b""[..]));
+        one.push(Known::Date, b"today");
+        one.push(Name::Other("x-a"), b"");
+        let mut two = Headers::new();
+        two.push(Known::Etag, b"\"0123456789abcdef\"");
+        two.extend_from(&one);
+        let wire = &b"etag: \"0123456789abcdef\"\r\ndate: today\r\nx-a: \r\n"[..];
+        assert_eq!(two.wire(), Some(wire));
+        assert!(!two.remove(Known::Vary));
+        two.set(Known::Vary, b"*");
+        assert_eq!(two.wire(), Some(&[wire, b"vary: *\r\n"].concat()[..]));
+        two.replace(Known::Vary, b"x");
+        assert_eq!(two.wire(), None);
+        let scattering: &[fn(&mut Headers)] = &[
+            |h| h.push(Known::Link, b"a\r\nb: c"),
+            |h| h.push(Known::Link, b"a long value with a NUL\0 in it"),
+            |h| h.push(Known::ContentLength, b"1"),
+            |h| h.push(Known::Connection, b"close"),
+            |h| h.retain(|field| field.name != Name::Known(Known::Date)),
+            |h| h.edit(|_| Some(Some(b"v".to_vec()))),
+            |h| h.edit(|_| Some(None)),
+            |h| _ = h.remove(Known::Date),
+            |h| _ = h.store(b"x"),
+        ];
+        for scatter in scattering {
+            let mut block = one.clone();
+            scatter(&mut block);
+            assert_eq!(block.wire(), None);
+            block.clear();
+            assert!(block.wire().is_some());
+        }
+    }
 
     fn names(headers: &Headers) -> Vec<String> {
         headers

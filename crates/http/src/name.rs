@@ -200,6 +200,15 @@ pub use table::Known;
 pub(crate) const LONGEST_KNOWN: usize = 27;
 
 impl Known {
+    /// True for the fields by which HTTP/1 frames messages and manages connections: engines write them.
+    #[must_use]
+    pub const fn frames_messages(self) -> bool {
+        matches!(
+            self,
+            Self::Connection | Self::ContentLength | Self::TransferEncoding | Self::KeepAlive
+        )
+    }
+
     /// Looks up a name in any letter case. `None` if it is not in the table.
     #[must_use]
     pub fn from_any_case(name: &[u8]) -> Option<Self> {

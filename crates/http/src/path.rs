@@ -16,9 +16,14 @@ pub fn query_at(target: &[u8]) -> Option<usize> {
 /// True if `path` (without query) is its own normal form, which most are.
 #[must_use]
 pub fn is_normal(path: &[u8]) -> bool {
-    path.first() == Some(&b'/')
-        && memchr::memchr2(b'%', 0, path).is_none()
-        && !memchr::memchr_iter(b'.', path).any(|at| path[at - 1] == b'/')
+    // Most paths are short: one plain pass beats several vectorised searches.
+    let mut before = 0;
+    let is_odd = |&octet: &u8| {
+        let odd = octet == b'%' || octet == 0 || (octet == b'.' && before == b'/');
+        before = octet;
+        odd
+    };
+    path.first() == Some(&b'/') && !path.iter().any(is_odd)
 }
 
 /// Appends the normal form of `path` (without query) to `out`.

@@ -1,6 +1,6 @@
 //! Writing heads and chunk framing. Shared by both roles.
 
-use h2o_http::{Field, Headers, Known, Name, StatusCode};
+use h2o_http::{Field, Headers, Name, StatusCode};
 
 /// Room for status line, `Connection`, `Content-Length`, `Server` and the empty line.
 pub(crate) const HEAD_ROOM: usize = 192;
@@ -20,14 +20,13 @@ pub(crate) fn status_line(out: &mut Vec<u8>, status: StatusCode, reason: Option<
 
 /// Writes the fields, except those by which the engine itself frames the message.
 pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
+    if let Some(wire) = headers.wire() {
+        out.extend_from_slice(wire);
+        return;
+    }
     for each in headers.iter() {
         match each.name {
-            Name::Known(
-                Known::Connection
-                | Known::ContentLength
-                | Known::TransferEncoding
-                | Known::KeepAlive,
-            ) => {}
+            Name::Known(known) if known.frames_messages() => {}
             Name::Known(_) | Name::Other(_) => field(out, &each),
         }
     }
@@ -199,6 +198,8 @@ impl BodyWriter {
 
 #[cfg(test)]
 mod tests {
+    use h2o_http::Known;
+
     use super::*;
 
     #[test]

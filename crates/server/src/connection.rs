@@ -19,6 +19,9 @@ const LINGER: Duration = Duration::from_secs(2);
 /// And how much of what the client still sends is put up with.
 const LINGER_OCTETS: usize = 256 * 1024;
 
+/// With more connections than this, idle ones let go of what can be made again.
+const MANY: usize = 1000;
+
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -138,8 +141,12 @@ impl Connection {
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
-        // An idle clear-text connection holds as little as possible.
-        if self.io.tls.is_none() && self.is_idle() {
+        // Where there are many, an idle clear-text connection holds as little as possible.
+        if self.io.tls.is_none()
+            && self.info.is_some()
+            && self.is_idle()
+            && context.worker.shared.connections() > MANY
+        {
             self.info = None;
         }
         fate

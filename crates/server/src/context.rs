@@ -9,7 +9,6 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use h2o_exchange::{LocalSite, Worker};
-use h2o_http::RequestHead;
 
 use crate::budget::BudgetSettings;
 use crate::tls::TlsAcceptor;
@@ -73,7 +72,6 @@ pub(crate) struct Scratch {
     pub(crate) cipher_in: Lent<Vec<u8>>,
     pub(crate) cipher_out: Lent<Vec<u8>>,
     pub(crate) file: Lent<Vec<u8>>,
-    pub(crate) head: Lent<RequestHead>,
 }
 
 /// A value that is taken out, used and put back.

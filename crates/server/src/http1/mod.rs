@@ -295,7 +295,8 @@ impl Http1 {
             None,
         ) = (passed, &self.active)
         {
-            let exchange = self.unparsed(context, connection, now);
+            let exchange = context.worker.spare_exchange();
+            self.begin_unparsed(context, connection, &exchange, now);
             serve::log(&exchange.borrow());
             context.worker.release(exchange);
         }

@@ -24,30 +24,34 @@ impl Http1 {
         connection: &mut Connection,
         input: &mut Input<'_>,
     ) -> Went {
+        if input.at == input.buffer.len() {
+            return fill(context, connection, input);
+        }
         let now = context.worker.clock.now();
-        let mut head = context.scratch.head.take();
-        head.clear();
-        let received = self
-            .engine
-            .receive(&input.buffer[input.at..], now, &mut head);
-        let went = match received {
+        let spare = context.worker.spare_exchange();
+        let received = self.engine.receive(
+            &input.buffer[input.at..],
+            now,
+            &mut spare.borrow_mut().request,
+        );
+        match received {
             Ok(Received::Request { taken }) => {
                 input.at += taken;
                 let info = connection.info();
-                let exchange = context.worker.exchange(&context.site, &info);
+                context.worker.begin(&spare, &context.site, &info);
                 {
-                    let exchange = &mut *exchange.borrow_mut();
-                    std::mem::swap(&mut exchange.request, &mut head);
+                    let exchange = &mut *spare.borrow_mut();
                     exchange.timings =
                         Timings::starting(self.engine.first_octet_at().unwrap_or(now));
                     exchange.timings.head = Some(now);
                     exchange.http1_index = self.engine.request_index();
                     serve::route(exchange, &context.listeners[connection.listener].hosts);
                 }
-                self.active = Some(Active::new(exchange));
+                self.active = Some(Active::new(spare));
                 self.begin(context, connection)
             }
             Ok(Received::NeedMore { taken }) => {
+                context.worker.put_back(spare);
                 input.at += taken;
                 fill(context, connection, input)
             }
@@ -57,23 +61,21 @@ impl Http1 {
                 Went::Over
             }
             Err(error) if matches!(error.answer(), Answer::CloseSilently) => {
+                context.worker.put_back(spare);
                 self.is_closing = true;
                 Went::On
             }
             Err(error) => {
-                let exchange = self.unparsed(context, connection, now);
-                if !head.target().is_empty() {
+                self.begin_unparsed(context, connection, &spare, now);
+                if !spare.borrow().request.target().is_empty() {
                     // Understood, and refused for what it asks: its line is logged.
-                    let exchange = &mut *exchange.borrow_mut();
-                    std::mem::swap(&mut exchange.request, &mut head);
-                    serve::route(exchange, &context.listeners[connection.listener].hosts);
+                    let hosts = &context.listeners[connection.listener].hosts;
+                    serve::route(&mut spare.borrow_mut(), hosts);
                 }
-                self.active = Some(Active::new(exchange));
+                self.active = Some(Active::new(spare));
                 self.refuse(context, connection, error)
             }
-        };
-        context.scratch.head.put(head);
-        went
+        }
     }
 
     /// A request head is complete: decides what happens to the content.

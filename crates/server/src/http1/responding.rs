@@ -232,24 +232,22 @@ impl Http1 {
         Went::On
     }
 
-    /// An exchange for a request that was never understood, for the log.
-    pub(super) fn unparsed(
+    /// Makes `exchange` one for a request that was never understood, for the log.
+    pub(super) fn begin_unparsed(
         &self,
         context: &Context,
         connection: &mut Connection,
+        exchange: &ExchangeRef,
         now: Instant,
-    ) -> ExchangeRef {
+    ) {
         let info = connection.info();
-        let exchange = context.worker.exchange(&context.site, &info);
-        {
-            let exchange: &mut Exchange = &mut exchange.borrow_mut();
-            exchange.timings = Timings::starting(self.engine.first_octet_at().unwrap_or(now));
-            exchange.timings.processed = Some(now);
-            exchange.timings.processed_at = context.worker.clock.unix();
-            exchange.http1_index = self.engine.request_index() + 1;
-            exchange.request.scheme = context.listeners[connection.listener].scheme();
-            serve::route_unparsed(exchange, &context.listeners[connection.listener].hosts);
-        }
-        exchange
+        context.worker.begin(exchange, &context.site, &info);
+        let exchange: &mut Exchange = &mut exchange.borrow_mut();
+        exchange.timings = Timings::starting(self.engine.first_octet_at().unwrap_or(now));
+        exchange.timings.processed = Some(now);
+        exchange.timings.processed_at = context.worker.clock.unix();
+        exchange.http1_index = self.engine.request_index() + 1;
+        exchange.request.scheme = context.listeners[connection.listener].scheme();
+        serve::route_unparsed(exchange, &context.listeners[connection.listener].hosts);
     }
 }
