@@ -310,6 +310,18 @@ impl Headers {
         }
     }
 
+    /// Overwrites the value of the field at `index`, where it stands, by one of the same length without line
+    /// ends. False if there is no such field, or it has another length.
+    pub fn overwrite(&mut self, index: usize, value: &[u8]) -> bool {
+        let old = self.entries.get(index).map(|entry| entry.value.range());
+        let old = old.and_then(|range| self.arena.get_mut(range));
+        let Some(old) = old.filter(|old| old.len() == value.len() && !has_break(value)) else {
+            return false;
+        };
+        old.copy_from_slice(value);
+        true
+    }
+
     /// Keeps the fields for which `keep` is true.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
         let before = self.entries.len();
@@ -361,9 +373,10 @@ impl Headers {
 }
 
 /// True if `value` has a line end, NUL or another octet below 0x10 (a tab included, which is as rare):
-/// such a value is looked at again before it is sent.
+/// such a value is to be looked at again before it is sent.
 #[inline]
-fn has_break(value: &[u8]) -> bool {
+#[must_use]
+pub fn has_break(value: &[u8]) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let below = |octets: &[u8; 8]| {
         let octets = u64::from_le_bytes(*octets);
@@ -386,6 +399,12 @@ mod tests {
         assert_eq!(one.wire(), Some(&b""[..]));
         one.push(Known::Date, b"today");
         one.push(Name::Other("x-a"), b"");
+        assert!(
+            one.overwrite(0, b"later")
+                && !one.overwrite(0, b"late")
+                && !one.overwrite(0, b"la\nr!")
+        );
+        assert!(one.overwrite(0, b"today") && !one.overwrite(7, b"today"));
         let mut two = Headers::new();
         two.push(Known::Etag, b"\"0123456789abcdef\"");
         two.extend_from(&one);

@@ -17,7 +17,7 @@ pub mod path;
 mod status;
 
 pub use head::{BodyLength, RequestHead, Scheme, Version};
-pub use headers::{Field, Headers, Span};
+pub use headers::{Field, Headers, Span, has_break};
 pub use method::Method;
 pub use name::{Known, Name, is_token, is_token_octet};
 pub use status::StatusCode;

@@ -1,6 +1,6 @@
 //! Writing heads and chunk framing. Shared by both roles.
 
-use h2o_http::{Field, Headers, Name, StatusCode};
+use h2o_http::{Field, Headers, Name, StatusCode, has_break};
 
 /// Room for status line, `Connection`, `Content-Length`, `Server` and the empty line.
 pub(crate) const HEAD_ROOM: usize = 192;
@@ -47,7 +47,7 @@ pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
 pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     let start = out.len();
     out.extend_from_slice(value);
-    if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+    if has_break(value) {
         for octet in &mut out[start..] {
             if matches!(octet, b'\r' | b'\n' | 0) {
                 *octet = b' ';

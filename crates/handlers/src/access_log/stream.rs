@@ -220,7 +220,8 @@ impl Shared {
         if state.dropped > 0 {
             h2o_exchange::report!(
                 "[access-log] {} lines dropped, which their reader was too slow to take: {}",
-                state.dropped, self.name
+                state.dropped,
+                self.name
             );
             state.dropped = 0;
         }

@@ -137,6 +137,8 @@ pub(super) struct Document {
     pub(super) shape: Shape,
     /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.
     pub(super) fields: Headers,
+    /// All fields of 200: room for the date, `fields`, `accept-ranges`.
+    whole: Headers,
     pub(super) kind: Arc<MimeType>,
     /// Sent with 304, too.
     pub(super) sends_etag: bool,
@@ -168,17 +170,30 @@ impl Document {
         if let Shape::Encoded(coding) = found.shape {
             fields.push(Known::ContentEncoding, coding.token().as_bytes());
         }
+        let mut whole = Headers::new();
+        whole.push(Known::Date, &[b' '; date::LEN]);
+        whole.extend_from(&fields);
+        if found.shape != Shape::Unpacked {
+            whole.push(Known::AcceptRanges, b"bytes");
+        }
         Self {
             content: found.content.clone(),
             size: found.identity.size,
             shape: found.shape,
             fields,
+            whole,
             kind: Arc::clone(&found.kind),
             sends_etag,
             varies,
             etag: etag.into_bytes().into(),
             modified: modified.max(0),
         }
+    }
+
+    /// Adds the fields of a 200 at `date` to `headers`, in one copy.
+    pub(super) fn whole_fields(&self, date: &[u8; date::LEN], headers: &mut Headers) {
+        headers.extend_from(&self.whole);
+        headers.overwrite(0, date);
     }
 
     /// What conditions compare with.
@@ -213,7 +228,11 @@ impl Document {
 
     /// Memory it holds on to, for accounting.
     pub(super) fn retained(&self) -> usize {
-        size_of::<Self>() + self.content.in_memory() + self.fields.retained() + self.etag.len()
+        size_of::<Self>()
+            + self.content.in_memory()
+            + self.fields.retained()
+            + self.whole.retained()
+            + self.etag.len()
     }
 
     /// True if it holds a descriptor.

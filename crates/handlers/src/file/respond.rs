@@ -28,11 +28,9 @@ pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome 
             Selection::Several(ranges) => return several_ranges(exchange, document, &ranges),
         }
     }
-    let mut headers = begin(exchange, document);
-    headers.extend_from(&document.fields);
-    if document.has_ranges() {
-        headers.push(Known::AcceptRanges, b"bytes");
-    }
+    exchange.mime = Some(document.hint());
+    let mut headers = exchange.headers();
+    document.whole_fields(&exchange.worker.clock.date(), &mut headers);
     Outcome::Done(Response::new(StatusCode::OK, headers, document.body()))
 }
 
