@@ -24,6 +24,9 @@ use crate::worker::{Seed, worker_plan};
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
+/// Events after which a new turn begins: the clock is read and cached files are checked anew, under load about
+/// two thousand times a second.
+const TURN_EVENTS: usize = 64;
 /// Batches of events handled before the runtime gets its turn.
 const ROUNDS: u32 = 8;
 /// Tokens from here on are listeners.
@@ -123,13 +126,23 @@ impl Connections {
         }
         self.run_woken();
         let mut ready = std::mem::take(&mut self.ready);
+        let mut handled = 0;
         for round in 0.. {
-            // The runtime has events of its own to look at.
-            if round == ROUNDS {
+            let polled = if round == 0 {
+                self.reactor.poll_events(task, &mut ready)
+            } else if round == ROUNDS {
+                // The runtime has events of its own to look at.
                 task.waker().wake_by_ref();
                 break;
-            }
-            match self.reactor.poll_events(task, &mut ready) {
+            } else {
+                match self.reactor.take_more(&mut ready) {
+                    Ok(true) => Poll::Ready(Ok(())),
+                    // Asks the runtime to ring for the next one.
+                    Ok(false) => self.reactor.poll_events(task, &mut ready),
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            };
+            match polled {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
@@ -137,10 +150,14 @@ impl Connections {
                     break;
                 }
             }
+            handled += ready.len();
             for event in ready.drain(..) {
                 self.on_event(&event);
             }
-            self.context.worker.clock.begin_turn();
+            if handled >= TURN_EVENTS {
+                handled = 0;
+                self.context.worker.clock.begin_turn();
+            }
         }
         self.ready = ready;
         if !self.slab.is_empty() || self.is_full {

@@ -84,42 +84,54 @@ impl Reactor {
         context: &mut Context<'_>,
         ready: &mut Vec<Ready>,
     ) -> Poll<io::Result<()>> {
-        const ZERO: rustix::event::Timespec = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         loop {
             let mut guard = match self.set.poll_read_ready(context) {
                 Poll::Ready(guard) => guard?,
                 Poll::Pending => return Poll::Pending,
             };
-            self.events.clear();
-            match epoll::wait(
-                self.set.get_ref(),
-                rustix::buffer::spare_capacity(&mut self.events),
-                Some(&ZERO),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
+            take_events(self.set.get_ref(), &mut self.events)?;
             if self.events.len() < BATCH {
                 // What comes from now on is a new edge for the runtime.
                 guard.clear_ready();
             }
-            if self.events.is_empty() {
-                continue;
+            if !self.events.is_empty() {
+                break;
             }
-            ready.extend(self.events.iter().map(|event| {
-                let (flags, data) = (event.flags, event.data);
-                let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
-                Ready {
-                    token: data.u64(),
-                    readable: broken || flags.contains(epoll::EventFlags::IN),
-                    writable: broken || flags.contains(epoll::EventFlags::OUT),
-                    closed: broken || flags.contains(epoll::EventFlags::RDHUP),
-                }
-            }));
-            return Poll::Ready(Ok(()));
+        }
+        ready.extend(self.events.iter().map(Ready::new));
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fills `ready` with what has come in the meantime, past the runtime: while a batch was worked on, the
+    /// next one has mostly arrived, and the runtime need not be asked for each. False if nothing has come.
+    pub(crate) fn take_more(&mut self, ready: &mut Vec<Ready>) -> io::Result<bool> {
+        take_events(self.set.get_ref(), &mut self.events)?;
+        ready.extend(self.events.iter().map(Ready::new));
+        Ok(!self.events.is_empty())
+    }
+}
+
+fn take_events(set: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+    const ZERO: rustix::event::Timespec = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    events.clear();
+    match epoll::wait(set, rustix::buffer::spare_capacity(events), Some(&ZERO)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Ready {
+    fn new(event: &epoll::Event) -> Self {
+        let (flags, data) = (event.flags, event.data);
+        let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        Self {
+            token: data.u64(),
+            readable: broken || flags.contains(epoll::EventFlags::IN),
+            writable: broken || flags.contains(epoll::EventFlags::OUT),
+            closed: broken || flags.contains(epoll::EventFlags::RDHUP),
         }
     }
 }
