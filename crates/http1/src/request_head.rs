@@ -19,9 +19,11 @@ pub(crate) struct Wishes {
     pub(crate) is_persistent: bool,
     /// `Expect: 100-continue`, with a body.
     pub(crate) expects_continue: bool,
+    /// Octets of the head.
+    pub(crate) len: usize,
 }
 
-/// Reads a head into `head`. `input` must be a complete one, as [`crate::field_lines::HeadScan`] finds.
+/// Reads a head into `head`. `input` must begin with a complete one, as [`crate::field_lines::HeadScan`] finds.
 ///
 /// On an error the request line may have been filled in, for the log.
 pub(crate) fn parse(
@@ -39,7 +41,7 @@ pub(crate) fn parse(
     head.version = line.version;
     head.headers.store(input);
     let mut fields = Fields::default();
-    fields.parse(input, line.next, settings, head)?;
+    let len = fields.parse(input, line.next, settings, head)?;
 
     head.set_authority(fields.host.span(line.version, settings.strict)?);
     let is_connect = matches!(head.method, Method::Connect | Method::ConnectUdp);
@@ -75,6 +77,7 @@ pub(crate) fn parse(
     Ok(Wishes {
         is_persistent: !is_connect && options.is_persistent(is_http10, offers_upgrade),
         expects_continue: expects && fields.expects_continue,
+        len,
     })
 }
 
@@ -183,7 +186,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the section that starts at `at`.
+    /// Reads the section that starts at `at`, and gives the position after it.
     #[inline]
     fn parse(
         &mut self,
@@ -191,11 +194,17 @@ impl<'a> Fields<'a> {
         mut at: usize,
         settings: &Settings,
         head: &mut RequestHead,
-    ) -> Result<(), PeerError> {
+    ) -> Result<usize, PeerError> {
         let ends = LineEnds::new(settings.strict);
         let mut seen = 0;
-        while let Line::Field { name, value, next } = scan_line(input, at, ends)? {
-            at = next;
+        loop {
+            let (name, value) = match scan_line(input, at, ends)? {
+                Line::End { next } => return Ok(next),
+                Line::Field { name, value, next } => {
+                    at = next;
+                    (name, value)
+                }
+            };
             seen += 1;
             if seen > settings.max_fields {
                 return Err(PeerError::TooManyFields);
@@ -206,7 +215,6 @@ impl<'a> Fields<'a> {
                     .push_stored_as(known, span(&name), span(&value));
             }
         }
-        Ok(())
     }
 
     /// Notes a field the engine cares about; true if it is kept out of the list.

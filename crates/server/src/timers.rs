@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 /// Length of one step of the wheel. Time limits are whole seconds; being late by this is in order.
-pub(crate) const STEP: Duration = Duration::from_millis(200);
+pub(crate) const STEP: Duration = Duration::from_millis(STEP_MILLIS);
+const STEP_MILLIS: u64 = 200;
+const STEPS_PER_SECOND: u64 = 1000 / STEP_MILLIS;
 const SLOTS: usize = 256;
 const NONE: u32 = u32::MAX;
 
@@ -44,10 +46,9 @@ impl Timers {
 
     /// The step by which `at` has passed.
     fn steps(&self, at: Instant) -> u32 {
-        let steps = at
-            .saturating_duration_since(self.start)
-            .as_millis()
-            .div_ceil(STEP.as_millis());
+        let since = at.saturating_duration_since(self.start);
+        let steps = since.as_secs() * STEPS_PER_SECOND
+            + u64::from(since.subsec_micros()).div_ceil(STEP_MILLIS * 1000);
         u32::try_from(steps).unwrap_or(NONE - 1).min(NONE - 1)
     }
 
@@ -72,7 +73,9 @@ impl Timers {
 
     /// Appends the connections whose time has come to `due`. Their timers are cleared.
     pub(crate) fn advance(&mut self, now: Instant, due: &mut Vec<u32>) {
-        let elapsed = now.saturating_duration_since(self.start).as_millis() / STEP.as_millis();
+        let elapsed = now.saturating_duration_since(self.start);
+        let elapsed =
+            elapsed.as_secs() * STEPS_PER_SECOND + u64::from(elapsed.subsec_millis()) / STEP_MILLIS;
         let target = u32::try_from(elapsed).unwrap_or(NONE - 1).min(NONE - 1);
         // One full round at most: after a long sleep every slot is looked at once.
         let first = self
