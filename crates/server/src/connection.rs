@@ -68,10 +68,10 @@ impl Connection {
         id: u64,
         listener: usize,
         socket: Socket,
+        peer: Address,
         now: Instant,
     ) -> Self {
         let local = &context.listeners[listener];
-        let peer = socket.peer();
         let mut io = Io::new(Rc::new(socket));
         let phase = if local.proxy_protocol || local.tls.is_some() {
             if !local.proxy_protocol {

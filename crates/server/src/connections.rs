@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::{Counter, LocalSite, Mail, Shared, Worker};
+use h2o_exchange::{Address, Counter, LocalSite, Mail, Shared, Worker};
 use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
@@ -18,7 +18,7 @@ use crate::bind::reason;
 use crate::connection::{Connection, Fate};
 use crate::context::{Context, LocalListener, MemoryAccount, Scratch, Wakes};
 use crate::reactor::{Reactor, Ready};
-use crate::socket::Socket;
+use crate::socket::{Socket, address};
 use crate::timers::{STEP, Timers};
 use crate::worker::{Seed, worker_plan};
 
@@ -289,8 +289,9 @@ impl Connections {
             };
             let Some(fd) = &listener.fd else { return };
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            let fd = match rustix::net::accept_with(fd, flags) {
-                Ok(fd) => fd,
+            // The address comes with the connection: a client that has reset it already has none any more.
+            let (fd, peer) = match rustix::net::acceptfrom_with(fd, flags) {
+                Ok(accepted) => accepted,
                 Err(rustix::io::Errno::AGAIN) => return,
                 // The client has given up already, or the network has.
                 Err(
@@ -305,13 +306,18 @@ impl Connections {
                     return;
                 }
             };
-            let socket = Socket::new(fd, listener.is_unix);
-            self.add(index, socket);
+            let peer = if listener.is_unix {
+                Some(Address::Unix)
+            } else {
+                address(peer)
+            };
+            let Some(peer) = peer else { continue };
+            self.add(index, Socket::new(fd, listener.is_unix), peer);
             self.enforce_soft_limit(&shared);
         }
     }
 
-    fn add(&mut self, listener: usize, socket: Socket) {
+    fn add(&mut self, listener: usize, socket: Socket, peer: Address) {
         let entry = self.slab.vacant_entry();
         let key = u64::try_from(entry.key()).unwrap_or(u64::MAX);
         // The top bit marks listeners.
@@ -334,6 +340,7 @@ impl Connections {
             socket,
             now,
         )));
+            peer,
         self.context.worker.shared.connections.fetch_add(1, Relaxed);
         self.context.worker.counters.count(Counter::Sessions);
         // Listeners defer accepting, so the first octets are mostly there.

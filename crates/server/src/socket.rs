@@ -87,14 +87,6 @@ impl Socket {
             0
         }
     }
-
-    /// The other end.
-    pub(crate) fn peer(&self) -> Address {
-        if self.is_unix {
-            return Address::Unix;
-        }
-        address(rustix::net::getpeername(&self.fd).ok().flatten()).unwrap_or(Address::Unix)
-    }
 }
 
 pub(crate) fn address(any: Option<rustix::net::SocketAddrAny>) -> Option<Address> {
