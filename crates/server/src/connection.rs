@@ -136,7 +136,10 @@ impl Connection {
                 },
                 Phase::Http1(_) => match self.run_http1(context) {
                     Fate::Keep => break Fate::Keep,
-                    Fate::Close => return self.end(now),
+                    Fate::Close => match self.end(now) {
+                        Fate::Keep => {}
+                        Fate::Close => break Fate::Close,
+                    },
                 },
                 Phase::Lingering { .. } => break self.linger(context),
             }
@@ -253,7 +256,9 @@ impl Connection {
     /// Everything is written. Lets the client see it before the socket goes.
     fn end(&mut self, now: Instant) -> Fate {
         let must_linger = match &self.phase {
-            Phase::Http1(http1) => http1.lingers() || !self.input.is_empty(),
+            Phase::Http1(http1) => {
+                http1.lingers() || !self.input.is_empty() || self.io.may_have_input()
+            }
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
         self.io.close_notify();
@@ -358,8 +363,13 @@ impl Connection {
                 else {
                     unreachable!("matched above")
                 };
+                let is_idle = http1.is_idle();
                 let fate = http1.on_timeout(context, self, now);
                 self.phase = Phase::Http1(http1);
+                // A response that is cut off must not look complete.
+                if fate == Fate::Close && is_idle {
+                    self.io.close_notify();
+                }
                 fate
             }
         }

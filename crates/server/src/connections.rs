@@ -375,6 +375,9 @@ impl Connections {
                 .count(Counter::ConnectionsIdleClosed);
             self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
+            if let Some(connection) = self.slab.get_mut(key) {
+                connection.io.close_notify();
+            }
     }
 
     fn set_full(&mut self, is_full: bool) {

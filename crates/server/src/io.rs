@@ -28,6 +28,8 @@ pub(crate) struct Io {
     can_write: bool,
     /// The peer has ended its direction: a short read is not the end of what can be read.
     peer_closed: bool,
+    /// Everything the peer had to say was read, up to its close_notify or the end of the stream.
+    ended: bool,
 }
 
 /// Octets that wait for room in the socket.
@@ -61,6 +63,7 @@ impl Io {
             can_read: true,
             can_write: true,
             peer_closed: false,
+            ended: false,
         }
     }
 
@@ -71,8 +74,17 @@ impl Io {
         self.peer_closed |= closed;
     }
 
+    /// True if the socket may hold octets that were not read. Closing it then is a reset, which takes what
+    /// the peer has not received yet along.
+    pub(crate) const fn may_have_input(&self) -> bool {
+        self.can_read && !self.ended
+    }
+
     /// Appends what has arrived to `buffer`, in clear text.
     pub(crate) fn read(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
+        if self.ended {
+            return Ok(Read::Eof);
+        }
         if !self.can_read {
             return Ok(Read::Blocked);
         }
@@ -102,7 +114,7 @@ impl Io {
         }
         match self.socket.recv(buffer) {
             Ok((0, _)) => {
-                self.can_read = false;
+                self.ended = true;
                 Ok(Read::Eof)
             }
             Ok((_, more)) => {
@@ -134,6 +146,7 @@ impl Io {
             match tls.receive(&mut cipher, buffer, &mut reply) {
                 Ok(progress) => {
                     self.is_handshaking = progress.handshaking;
+                    self.ended = progress.closed_by_peer;
                     if buffer.len() > had {
                         break Ok(Read::Data);
                     }
