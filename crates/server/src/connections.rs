@@ -282,6 +282,8 @@ impl Connections {
             let shared = Arc::clone(&self.context.worker.shared);
             if shared.connections() >= shared.max_connections {
                 self.set_full(true);
+                // Nobody else would: it is done on accept.
+                self.enforce_soft_limit(&shared);
                 return;
             }
             let Some(listener) = self.context.listeners.get(index) else {
@@ -338,9 +340,9 @@ impl Connections {
             id,
             listener,
             socket,
+            peer,
             now,
         )));
-            peer,
         self.context.worker.shared.connections.fetch_add(1, Relaxed);
         self.context.worker.counters.count(Counter::Sessions);
         // Listeners defer accepting, so the first octets are mostly there.
@@ -373,11 +375,11 @@ impl Connections {
                 .worker
                 .counters
                 .count(Counter::ConnectionsIdleClosed);
-            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
-        }
             if let Some(connection) = self.slab.get_mut(key) {
                 connection.io.close_notify();
             }
+            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
+        }
     }
 
     fn set_full(&mut self, is_full: bool) {
