@@ -4,6 +4,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ enum Trick {
     StreamPanics,
     Collected,
     Echo,
+    Slow,
 }
 
 impl Handler for Trick {
@@ -75,11 +78,18 @@ impl Handler for Trick {
                 }
                 _ => Outcome::Done(ok(Body::Bytes("no stream".into()))),
             },
+            Self::Slow => {
+                SLOW_ASKED.fetch_add(1, Ordering::SeqCst);
+                Outcome::Done(ok(Body::Stream(Box::new(SlowPieces {
+                    left: 5,
+                    pause: Box::pin(tokio::time::sleep(SLOW)),
+                }))))
+            }
         }
     }
 
     fn streams_request_body(&self) -> bool {
-        matches!(self, Self::Echo)
+        matches!(self, Self::Echo | Self::Slow)
     }
 }
 
@@ -120,6 +130,34 @@ impl BodySource for Pieces {
     }
 }
 
+/// How often [`Trick::Slow`] was asked.
+static SLOW_ASKED: AtomicU32 = AtomicU32::new(0);
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Pieces with a pause of some length before each.
+struct SlowPieces {
+    left: u32,
+    pause: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl BodySource for SlowPieces {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.pause.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        self.pause = Box::pin(tokio::time::sleep(SLOW));
+        Poll::Ready(Some(Ok("0123456789".into())))
+    }
+}
+
 struct EchoSource(std::rc::Rc<h2o_exchange::BodyPipe>);
 
 impl BodySource for EchoSource {
@@ -143,6 +181,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("stream-panics", Trick::StreamPanics),
     ("collected", Trick::Collected),
     ("echo", Trick::Echo),
+    ("slow", Trick::Slow),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -365,4 +404,36 @@ fn a_large_upload_passes_a_streaming_handler_with_bounded_buffers() {
     let octets = body(&answer).bytes().filter(|octet| *octet == b'y').count();
     assert_eq!(octets, len);
     assert!(answer.ends_with("0\r\n\r\n"));
+}
+
+#[test]
+fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_it_off_later() {
+    let server = Running::start();
+    let head = b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    // Nothing of the body is good: nobody is asked.
+    let refused = server.ask(&[head.as_slice(), b"zz\r\n"].concat());
+    assert!(
+        refused.starts_with("HTTP/1.1 400 Invalid Request\r\n"),
+        "{refused}"
+    );
+    assert_eq!(body(&refused), "broken chunked-encoding");
+    assert_eq!(SLOW_ASKED.load(Ordering::SeqCst), 0);
+    // The response has begun: it is completed, and the connection closed behind it.
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream
+        .write_all(&[head.as_slice(), b"3\r\nabc\r\n"].concat())
+        .unwrap();
+    let mut answer = vec![0; 15];
+    stream.read_exact(&mut answer).unwrap();
+    stream.write_all(b"zz\r\n").unwrap();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert_eq!(
+        body(&answer),
+        format!("{}0\r\n\r\n", "a\r\n0123456789\r\n".repeat(5))
+    );
 }

@@ -103,9 +103,11 @@ struct Input<'a> {
     /// Octets received and requests finished in this turn.
     received: usize,
     finished: usize,
+    /// Octets of large content sent in this turn, whichever request they belong to.
+    sent: u64,
 }
 
-/// Octets received from one connection before others get their turn.
+/// Octets received from one connection, or sent to it behind heads, before others get their turn.
 const TURN_OCTETS: usize = 1024 * 1024;
 /// Pipelined requests of one connection before others get their turn.
 const TURN_REQUESTS: usize = 32;
@@ -136,6 +138,7 @@ impl Http1 {
             buffer: &mut buffer,
             at: 0,
             received: 0,
+            sent: 0,
             finished: 0,
         };
         let fate = loop {
@@ -182,7 +185,7 @@ impl Http1 {
             if self.is_closing {
                 return Went::Over;
             }
-            if input.finished >= TURN_REQUESTS {
+            if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
                 context.again.borrow_mut().push(connection.token);
                 return Went::Wait;
             }

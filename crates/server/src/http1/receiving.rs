@@ -8,7 +8,7 @@ use h2o_exchange::{RequestBody, Timings};
 use h2o_http::BodyLength;
 use h2o_http1::{Answer, Received};
 
-use super::responding::{BAD_GATEWAY, NO_MEMORY};
+use super::responding::{BAD_GATEWAY, NO_MEMORY, NO_TUNNEL};
 use super::{Active, Http1, Input, Step, TURN_OCTETS, Went};
 use crate::budget::Cost;
 use crate::collect::Collector;
@@ -85,6 +85,14 @@ impl Http1 {
         };
         if context.memory.is_tight() {
             return self.refuse_with(context, connection, NO_MEMORY);
+        }
+        {
+            let exchange = active.exchange.borrow();
+            let is_connect = exchange.request.body == BodyLength::Tunnel;
+            if is_connect && !serve::streams_body(&exchange) {
+                drop(exchange);
+                return self.refuse_with(context, connection, NO_TUNNEL);
+            }
         }
         if self.engine.is_body_done() {
             // An empty body may have been announced.
@@ -182,8 +190,9 @@ impl Http1 {
         active.step = Step::AwaitingUpload;
         let pipe = Rc::clone(active.upload.get_or_insert_default());
         let before = self.engine.body_received();
-        if let Some(Went::Over) = self.upload(context, connection, input) {
-            return Went::Over;
+        if let Some(went) = self.upload(context, connection, input) {
+            // Refused, or gone.
+            return went;
         }
         let arrived = self.engine.body_received() != before || self.engine.is_body_done();
         let Some(active) = &mut self.active else {

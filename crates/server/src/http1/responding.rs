@@ -19,6 +19,12 @@ pub(super) const NO_MEMORY: Answer = Answer::Respond {
     reason: "Service Unavailable",
     body: "please try again later",
 };
+/// The answer to CONNECT where nobody tunnels.
+pub(super) const NO_TUNNEL: Answer = Answer::Respond {
+    status: h2o_http::StatusCode::METHOD_NOT_ALLOWED,
+    reason: "Method Not Allowed",
+    body: "Method Not Allowed",
+};
 pub(super) const BAD_GATEWAY: Answer = Answer::Respond {
     status: h2o_http::StatusCode::BAD_GATEWAY,
     reason: "Bad Gateway",
@@ -99,7 +105,11 @@ impl Http1 {
             &mut TaskContext::from_waker(&waker),
             &mut written,
         );
-        active.exchange.borrow_mut().sent.body_bytes = written;
+        {
+            let sent = &mut active.exchange.borrow_mut().sent;
+            input.sent += written - sent.body_bytes;
+            sent.body_bytes = written;
+        }
         let is_blocked = matches!(pumped, Ok(Pumped::Blocked));
         let went = match pumped {
             Ok(Pumped::Done) => {
@@ -213,16 +223,24 @@ impl Http1 {
             self.active = None;
             return Went::On;
         };
+        if out.is_empty() {
+            // A response has begun. It goes on to its end.
+            return Went::On;
+        }
         context.worker.counters.count_status(status);
         if let Some(active) = &mut self.active {
             let exchange = &mut *active.exchange.borrow_mut();
-            if !out.is_empty() {
-                exchange.sent.status = Some(status);
-                exchange.sent.first_status = Some(status);
-                exchange.sent.body_bytes = body.len() as u64;
-                exchange.sent.header_bytes = (out.len() - body.len().min(out.len())) as u64;
-                exchange.timings.response_start = Some(now);
-            }
+            // HEAD: the text is left out.
+            let body_len = if out.ends_with(body.as_bytes()) {
+                body.len()
+            } else {
+                0
+            };
+            exchange.sent.status = Some(status);
+            exchange.sent.first_status = Some(status);
+            exchange.sent.body_bytes = body_len as u64;
+            exchange.sent.header_bytes = (out.len() - body_len) as u64;
+            exchange.timings.response_start = Some(now);
             active.step = Step::Flushing;
         }
         if connection.io.send(context, &out).is_err() {

@@ -1,0 +1,171 @@
+//! How connections end: nothing that was sent is lost, and what was not served is recorded as what it is.
+
+use std::time::Duration;
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, Server, Setup, run};
+
+fn start(settings: &str) -> Server {
+    Setup::new(&format!(
+        "
+num-threads: 1
+{settings}
+listen: @PORT@
+access-log: {{ path: @DIR@/log, format: '%h %m %s %b' }}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+"
+    ))
+    .file("www/small", "hello")
+    .file("www/large", vec![b'x'; 30_000_000])
+    .start()
+}
+
+fn start_tls(settings: &str) -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
+    let config = format!(
+        "
+{settings}
+listen:
+  port: @PORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+"
+    );
+    Setup::in_folder(folder, &config)
+        .file("www/small", "hello")
+        .start()
+}
+
+#[test]
+fn octets_behind_the_last_request_do_not_cut_its_response_off() {
+    let server = start("");
+    let mut connection = server.connect();
+    connection.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(connection.read_head().code(), 200);
+    // Some clients end a body with an empty line. Nobody will read this one.
+    connection.send("\r\n");
+    for _ in 0..30 {
+        // The server is ahead of the client.
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(connection.read_exactly(1_000_000).len(), 1_000_000);
+    }
+    assert_eq!(connection.read_to_end(), b"");
+}
+
+#[test]
+fn a_client_that_resets_its_connection_is_logged_by_its_address() {
+    let server = start("");
+    let signal = |signal| {
+        let pid = i32::try_from(server.pid()).expect("process ids are small");
+        let pid = rustix::process::Pid::from_raw(pid).expect("the process has an id");
+        rustix::process::kill_process(pid, signal).expect("the process is ours");
+    };
+    // The reset is there before the server accepts.
+    signal(rustix::process::Signal::STOP);
+    let mut connection = server.connect();
+    connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
+    rustix::net::sockopt::set_socket_linger(connection.stream(), Some(Duration::ZERO))
+        .expect("it is a socket");
+    drop(connection);
+    signal(rustix::process::Signal::CONT);
+    let log = server.read_until("log", "GET");
+    assert!(log.starts_with("127.0.0.1 "), "{log}");
+}
+
+#[test]
+fn a_refused_head_request_has_no_content_in_the_log() {
+    let server = start("");
+    let refused = "/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nExpect: miracles\r\n\r\n";
+    for method in ["HEAD", "POST"] {
+        let mut connection = server.connect();
+        connection.send(format!("{method} {refused}"));
+        connection
+            .read_response(method)
+            .must_be("417 Expectation Failed");
+        assert_eq!(connection.read_to_end(), b"");
+    }
+    let log = server.read_until("log", "POST");
+    assert_eq!(log, "127.0.0.1 HEAD 417 0\n127.0.0.1 POST 417 19\n");
+}
+
+#[test]
+fn no_handler_that_cannot_tunnel_sees_connect() {
+    let server = start("");
+    let mut connection = server.connect();
+    connection.send("CONNECT a.example:1 HTTP/1.1\r\nHost: a.example:1\r\n\r\n");
+    connection
+        .read_response("POST")
+        .must_be("405 Method Not Allowed\nconnection: close\n\nMethod Not Allowed");
+    assert_eq!(connection.read_to_end(), b"");
+}
+
+#[test]
+fn idle_connections_make_room_when_no_other_can_be_accepted() {
+    let server = start(
+        "max-connections: 3\nsoft-connection-limit: 2\nsoft-connection-limit.min-age: 1\nhttp1-request-timeout: 60\nhttp1-request-io-timeout: 60",
+    );
+    let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for connection in &mut idle {
+        connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
+        connection.read_response("GET").must_be("200 OK\n\nhello");
+    }
+    // Waits until the first ones are old enough.
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+}
+
+#[test]
+fn an_idle_tls_connection_is_closed_with_a_word() {
+    let server = start_tls("http1-request-io-timeout: 1");
+    let program = "
+import socket, ssl, sys
+context = ssl._create_unverified_context()
+raw = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=20)
+connection = context.wrap_socket(raw, suppress_ragged_eofs=False)
+connection.sendall(b'GET /small HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')
+# Ends without an error only if close_notify comes.
+while connection.recv(65536):
+    pass
+";
+    let port = server.port().to_string();
+    let output = run("python3", &["-c", program, &port]);
+    assert_eq!(output.code, 0, "{output}");
+}
+
+#[test]
+fn a_client_that_says_close_notify_with_its_request_is_not_waited_for() {
+    let server = start_tls("http1-request-timeout: 60\nhttp1-request-io-timeout: 60");
+    let program = "
+import socket, ssl, sys
+incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+connection = ssl._create_unverified_context().wrap_bio(incoming, outgoing)
+raw = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=20)
+def until_done(step):
+    while True:
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            raw.sendall(outgoing.read())
+            incoming.write(raw.recv(65536))
+until_done(connection.do_handshake)
+raw.sendall(outgoing.read())
+connection.write(b'GET /small HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')
+try:
+    connection.unwrap()
+except ssl.SSLWantReadError:
+    pass
+# Both records at once.
+raw.sendall(outgoing.read())
+while raw.recv(65536):
+    pass
+";
+    let port = server.port().to_string();
+    let output = run("python3", &["-c", program, &port]);
+    assert_eq!(output.code, 0, "{output}");
+}
