@@ -32,9 +32,6 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     } else {
         privileges::running_user(&settings)?
     };
-    // Blocked in every thread, and waited for by this one. Before workers and log commands are started.
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
     // With everything that is opened, under the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
@@ -53,12 +50,16 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     {
         privileges::switch_user(user)?;
     }
-    let pid_file = write_pid_file(&settings)?;
-    error_log::redirect(log.as_ref())?;
-    drop(log);
+    // Blocked in every thread, and waited for by this one: behind the log commands, which would inherit that,
+    // and before anybody can learn our number from the file.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
     signals
         .thread_block()
         .map_err(|error| Failure::system(format!("failed to block signals: {}", error.desc())))?;
+    let pid_file = write_pid_file(&settings)?;
+    error_log::redirect(log.as_ref())?;
+    drop(log);
     let server = Server::start(loaded, bound).map_err(Failure::system)?;
     report!(
         "h2o server (pid:{}) is ready to serve requests with {} threads",
