@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 
 use crate::context::{Context, READ_SIZE};
 use crate::socket::Socket;
-use crate::tls::TlsConnection;
+use crate::tls::{TlsConnection, TlsError};
 
 /// Least room a read is given.
 const MIN_READ: usize = 4096;
@@ -159,10 +159,7 @@ impl Io {
                     }
                 }
                 Err(error) => {
-                    break Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        error.to_string(),
-                    ));
+                    break Err(tls_error(error));
                 }
             }
         };
@@ -183,24 +180,34 @@ impl Io {
             return self.send_raw(data);
         };
         let mut cipher = context.scratch.cipher_out.take();
-        let result = tls
-            .encrypt(data, &mut cipher)
-            .map_err(|error| io::Error::other(error.to_string()));
-        let result = result.and_then(|()| self.send_raw(&cipher));
+        let sealed = tls.encrypt(data, &mut cipher);
+        let result = sealed
+            .map_err(tls_error)
+            .and_then(|()| self.send_raw(&cipher));
         context.scratch.cipher_out.give_back(cipher);
         result
     }
 
-    /// Sends `head` and then `body`, which is not copied on clear text.
+    /// Sends `head` and then `body`, which is not copied first.
     pub(crate) fn send_with(
         &mut self,
         context: &Context,
         head: &[u8],
         body: Bytes,
     ) -> io::Result<()> {
-        if self.tls.is_some() || self.has_output() {
-            self.send(context, head)?;
-            return self.send(context, &body);
+        if let Some(tls) = self.tls.as_deref_mut() {
+            let mut cipher = context.scratch.cipher_out.take();
+            let sealed = tls.encrypt_gather(&[head, &body], &mut cipher);
+            let result = sealed
+                .map_err(tls_error)
+                .and_then(|()| self.send_raw(&cipher));
+            context.scratch.cipher_out.give_back(cipher);
+            return result;
+        }
+        if self.has_output() {
+            self.queue(head);
+            self.queue(&body);
+            return Ok(());
         }
         let sent = self.attempt(|socket| socket.send_two(head, &body))?;
         if sent < head.len() + body.len() {
@@ -315,6 +322,11 @@ impl Io {
             let _ = self.flush();
         }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn tls_error(error: TlsError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
 impl Backlog {

@@ -79,7 +79,7 @@ pub(crate) fn begin(
             *written += bytes.len() as u64;
             io.send(context, &head).map(|()| None)
         }
-        Body::Bytes(bytes) if io.tls.is_none() && bytes.len() <= PIECE => {
+        Body::Bytes(bytes) if bytes.len() <= PIECE => {
             let len = engine.begin_data(bytes.len(), &mut head);
             let mut after = Vec::new();
             engine.end_data(&mut after);

@@ -46,6 +46,8 @@ pub(crate) struct Seed {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) mail: UnboundedReceiver<Mail>,
+    /// For the one worker that looks after it, if there is TLS at all.
+    pub(crate) resumption: Option<Arc<Resumption>>,
 }
 
 pub(crate) struct SeedListener {
@@ -76,6 +78,10 @@ impl Server {
         });
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let mut listeners = share_out(loaded, bound, &resumption, plan.len())?;
+        let has_tls = listeners
+            .iter()
+            .flatten()
+            .any(|listener| listener.tls.is_some());
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
@@ -99,6 +105,7 @@ impl Server {
                 shared: Arc::clone(&shared),
                 counters,
                 mail,
+                resumption: (index == 0 && has_tls).then(|| Arc::clone(&resumption)),
             };
             let ready = ready.clone();
             let thread = std::thread::Builder::new()
@@ -202,7 +209,7 @@ fn share_out(
 
 type ReadySender = mpsc::Sender<Result<(), String>>;
 
-fn run(seed: Seed, ready: &ReadySender) {
+fn run(mut seed: Seed, ready: &ReadySender) {
     if let Some(cpu) = seed.cpu {
         pin(cpu);
     }
@@ -223,6 +230,9 @@ fn run(seed: Seed, ready: &ReadySender) {
         }
     };
     runtime.block_on(async {
+        if let Some(resumption) = seed.resumption.take() {
+            tokio::task::spawn_local(refresh(resumption));
+        }
         let mut connections = match Connections::new(seed) {
             Ok(connections) => connections,
             Err(error) => {
@@ -238,6 +248,14 @@ fn run(seed: Seed, ready: &ReadySender) {
         let mut sleep = Box::pin(tokio::time::sleep(STEP));
         poll_fn(|task| connections.poll_turn(task, &mut sleep)).await;
     });
+}
+
+/// Renews ticket keys and drops expired sessions in quiet times too, when no handshake sees to it.
+async fn refresh(resumption: Arc<Resumption>) {
+    loop {
+        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+        resumption.refresh();
+    }
 }
 
 fn pin(cpu: usize) {

@@ -5,8 +5,6 @@
 //! plaintext and plaintext into octets for the socket. rustls does the handshake, records of the established
 //! connection are protected here. [`Resumption`] is what all listeners and workers share.
 
-#![allow(dead_code, reason = "some of the interface waits for its users")]
-
 mod acceptor;
 mod alpn;
 mod cipher_list;
