@@ -209,13 +209,18 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
+        Self::start_with("temp-buffer-threshold: 1048576")
+    }
+
+    /// A server with further global settings.
+    fn start_with(settings: &str) -> Self {
         // Somebody may take the port in between; then another one is tried.
         (0..20)
-            .find_map(|_| Self::attempt())
+            .find_map(|_| Self::attempt(settings))
             .expect("one of twenty ports can be bound")
     }
 
-    fn attempt() -> Option<Self> {
+    fn attempt(settings: &str) -> Option<Self> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -226,7 +231,7 @@ impl Running {
             .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
             .collect();
         let config = format!(
-            "num-threads: 1\ntemp-buffer-threshold: 1048576\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n"
+            "num-threads: 1\n{settings}\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n      /status: {{ status: ON }}\n"
         );
         let source = Memory::new().file("test.conf", config);
         let loaded = h2o_server::load_with(
@@ -436,4 +441,56 @@ fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_
         body(&answer),
         format!("{}0\r\n\r\n", "a\r\n0123456789\r\n".repeat(5))
     );
+}
+
+#[test]
+fn connections_that_hold_most_go_first_when_memory_runs_out() {
+    let server = Running::start_with("max-memory: 1048576\ntemp-buffer-threshold: OFF");
+    let connect = |sent: usize| {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let head = "POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4000000\r\n\r\n";
+        // Writing may fail when the server has had enough, which is what is looked for.
+        let _ = stream.write_all(head.as_bytes());
+        let _ = stream.write_all(&vec![b'x'; sent]);
+        stream
+    };
+    let mut modest = connect(100_000);
+    let mut greedy = connect(3_000_000);
+    // Closed without an answer.
+    let mut answer = Vec::new();
+    let _ = greedy.read_to_end(&mut answer);
+    assert_eq!(answer, b"");
+    // The other one goes on, and there is room for new ones.
+    assert_eq!(body(&server.get("/later")), "later");
+    modest.write_all(&vec![b'x'; 100_000]).unwrap();
+    modest
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let waiting = modest.read(&mut [0; 16]).unwrap_err();
+    assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock, "{waiting}");
+}
+
+#[test]
+fn a_client_that_drips_overdraws_its_budget() {
+    let server = Running::start_with("connection-budget: 50\nconnection-budget.per-second: 0");
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+        .write_all(b"GET /later HTTP/1.1\r\nHost: x\r\nX: ")
+        .unwrap();
+    let mut octets = 0;
+    while stream.write_all(b"x").is_ok() {
+        octets += 1;
+        assert!(octets < 100_000);
+        // This is what the client does, not what the test waits for.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let status = server.get("/status/json?show=events");
+    assert!(status.contains("\"connections.overdrawn\": 1,"), "{status}");
 }
