@@ -250,3 +250,20 @@ fn wait_for_octets(stream: &TcpStream) {
     let count = stream.peek(&mut [0]).expect("the connection is open");
     assert_eq!(count, 1, "the answer begins");
 }
+
+#[test]
+fn heads_of_requests_whose_answers_nobody_reads_count_against_max_memory() {
+    let server = start("max-memory: 1048576\nnum-threads: 1");
+    let request = format!(
+        "GET /large HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "x".repeat(200_000)
+    );
+    let mut clients: Vec<Raw> = (0..10).map(|_| server.connect()).collect();
+    let mut refused = 0;
+    for client in &mut clients {
+        client.send(&request);
+        let head = String::from_utf8(client.read_exactly(12)).expect("it is a status line");
+        refused += usize::from(head == "HTTP/1.1 503");
+    }
+    assert!((1..=8).contains(&refused), "{refused} of 10 were refused");
+}

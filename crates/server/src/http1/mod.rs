@@ -257,7 +257,13 @@ impl Http1 {
 
     /// Octets of memory held for the request in progress.
     pub(crate) fn retained(&self) -> usize {
-        self.active.as_ref().map_or(0, |active| match &active.step {
+        let Some(active) = &self.active else {
+            return 0;
+        };
+        let heads = active.exchange.try_borrow().map_or(0, |exchange| {
+            exchange.request.headers.retained() + exchange.sent.headers.retained()
+        });
+        let content = match &active.step {
             Step::Collecting(collector) => collector.retained(),
             Step::AwaitingUpload
             | Step::Waiting(_)
@@ -267,7 +273,8 @@ impl Http1 {
                 // An upload is held up at the capacity of its pipe.
                 active.upload.as_ref().map_or(0, |_| BodyPipe::CAPACITY)
             }
-        })
+        };
+        heads + content
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
