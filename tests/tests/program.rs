@@ -155,19 +155,12 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn a_log_that_cannot_be_opened_is_named() {
-    for (directive, want) in [
-        ("access-log", "failed to open log file:/no/such/log:"),
-        ("error-log", "/no/such/log"),
-    ] {
+    let want = "failed to open log file:/no/such/log:No such file or directory\n";
+    for directive in ["access-log", "error-log"] {
         let config = format!("listen: @PORT@\n{directive}: /no/such/log\n{SITE}");
         let refused = Setup::new(&config).try_start().unwrap_err();
         assert_eq!(refused.code, Some(78), "{}", refused.stderr);
         assert!(refused.stderr.contains(want), "{}", refused.stderr);
-        assert!(
-            refused.stderr.contains("No such file or directory"),
-            "{}",
-            refused.stderr
-        );
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use crate::Failure;
+use crate::run::reason;
 
 /// Opens the log: a file to append to, a Unix socket, or the standard input of a command.
 pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {
@@ -17,7 +18,10 @@ pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {
             .stdin(Stdio::piped())
             .spawn();
         let mut child = spawned.map_err(|error| {
-            Failure::config(format!("failed to open logger: {command}:{error}"))
+            Failure::config(format!(
+                "failed to open logger: {command}:{}",
+                reason(&error)
+            ))
         })?;
         // The child is left to itself: it ends when we do, as its input ends.
         return child
@@ -40,7 +44,12 @@ pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {
             .open(target)
             .map(OwnedFd::from)
     };
-    opened.map_err(|error| Failure::config(format!("failed to open log file:{target}:{error}")))
+    opened.map_err(|error| {
+        Failure::config(format!(
+            "failed to open log file:{target}:{}",
+            reason(&error)
+        ))
+    })
 }
 
 /// A reader that does not keep up loses lines; it must not hold up the server.
