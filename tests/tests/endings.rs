@@ -169,3 +169,16 @@ while raw.recv(65536):
     let output = run("python3", &["-c", program, &port]);
     assert_eq!(output.code, 0, "{output}");
 }
+
+#[test]
+fn a_client_that_asks_for_too_much_that_is_not_there_is_told_before_it_is_cut_off() {
+    let server = start("connection-budget: 50\nconnection-budget.per-second: 0");
+    let mut connection = server.connect();
+    for number in 1..=11 {
+        connection.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+        let wanted = if number == 11 { "close" } else { "keep-alive" };
+        let response = connection.read_response("GET");
+        response.must_be(&format!("404 File Not Found\nconnection: {wanted}"));
+    }
+    assert_eq!(connection.read_to_end(), b"");
+}

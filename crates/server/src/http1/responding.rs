@@ -42,6 +42,13 @@ impl Http1 {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
+        if response.status.as_u16() >= 400
+            && matches!(connection.pay(context, Cost::Refusal), Went::Over)
+        {
+            // The client is told that this response is the last one.
+            self.engine.shut_down();
+            self.lingers = true;
+        }
         let mut guard = active.exchange.borrow_mut();
         let exchange = &mut *guard;
         exchange.timings.response_start = Some(now);
@@ -187,10 +194,10 @@ impl Http1 {
             Next::Request => {}
             Next::Close => self.is_closing = true,
         }
-        if is_error {
-            return connection.pay(context, Cost::Refusal);
+        // What errors cost was paid when they were answered.
+        if !is_error {
+            connection.earn(context);
         }
-        connection.earn(context);
         Went::On
     }
 
