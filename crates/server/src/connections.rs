@@ -1,5 +1,6 @@
 //! The connections of one worker, and the turns of its event loop.
 
+use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -85,6 +86,7 @@ impl Connections {
             wakes: Arc::new(Wakes::default()),
             again: Vec::new().into(),
             scratch: Scratch::default(),
+            actives: RefCell::default(),
             worker,
         };
         let reactor = Reactor::new()?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use h2o_exchange::{LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
+use crate::http1::Active;
 use crate::tls::TlsAcceptor;
 
 /// Octets received at once.
@@ -33,6 +34,9 @@ pub(crate) struct Context {
     /// Connections that gave up their turn with work left.
     pub(crate) again: RefCell<Vec<u64>>,
     pub(crate) scratch: Scratch,
+    /// Kept for the next requests.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    pub(crate) actives: RefCell<Vec<Box<Active>>>,
 }
 
 /// What the connections of one worker keep in buffers, and how much that may be.

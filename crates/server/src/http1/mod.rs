@@ -28,7 +28,7 @@ pub(crate) struct Http1 {
 }
 
 /// The request in progress.
-struct Active {
+pub(crate) struct Active {
     exchange: ExchangeRef,
     step: Step,
     /// A body on its way to a handler that pulls it.
@@ -36,26 +36,47 @@ struct Active {
     /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
     unacknowledged: usize,
     waker: Option<Waker>,
+    /// The exchange has been given back.
+    is_over: bool,
 }
 
+/// Boxes kept for the next requests, so that a request allocates nothing for its own state.
+const KEPT_ACTIVES: usize = 128;
+
 impl Active {
-    fn new(exchange: ExchangeRef) -> Box<Self> {
+    fn new(context: &Context, exchange: ExchangeRef) -> Box<Self> {
+        if let Some(mut kept) = context.actives.borrow_mut().pop() {
+            kept.exchange = exchange;
+            kept.is_over = false;
+            return kept;
+        }
         Box::new(Self {
             exchange,
             step: Step::Moving,
             upload: None,
             unacknowledged: 0,
             waker: None,
+            is_over: false,
         })
     }
-}
 
-/// However a request ends, a panic included, it is logged and its exchange given back.
-impl Drop for Active {
-    fn drop(&mut self) {
+    /// The request is over: it is logged, its exchange given back, and the box kept.
+    fn retire(mut self: Box<Self>, context: &Context) {
+        self.end();
+        let mut kept = context.actives.borrow_mut();
+        if kept.len() < KEPT_ACTIVES {
+            kept.push(self);
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
         // What a handler or a body holds goes before the log line is written.
         self.step = Step::Moving;
-        if let Some(pipe) = &self.upload {
+        self.waker = None;
+        if let Some(pipe) = self.upload.take() {
             pipe.finish(Err("the connection was closed".into()));
         }
         let worker = {
@@ -67,6 +88,13 @@ impl Drop for Active {
             Rc::clone(&exchange.worker)
         };
         worker.release(Rc::clone(&self.exchange));
+    }
+}
+
+/// However a request ends, a panic included, it is logged and its exchange given back.
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -47,7 +47,7 @@ impl Http1 {
                     exchange.http1_index = self.engine.request_index();
                     serve::route(exchange, &context.listeners[connection.listener].hosts);
                 }
-                self.active = Some(Active::new(spare));
+                self.active = Some(Active::new(context, spare));
                 self.begin(context, connection)
             }
             Ok(Received::NeedMore { taken }) => {
@@ -72,7 +72,7 @@ impl Http1 {
                     let hosts = &context.listeners[connection.listener].hosts;
                     serve::route(&mut spare.borrow_mut(), hosts);
                 }
-                self.active = Some(Active::new(spare));
+                self.active = Some(Active::new(context, spare));
                 self.refuse(context, connection, error)
             }
         }

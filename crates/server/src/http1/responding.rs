@@ -183,12 +183,12 @@ impl Http1 {
     /// The response has left as a whole: logs the exchange and turns to the next request.
     pub(super) fn finish(&mut self, context: &Context, connection: &mut Connection) -> Went {
         let now = context.worker.clock.now();
-        let status = self
-            .active
-            .as_ref()
-            .and_then(|active| active.exchange.borrow().sent.status);
-        let is_error = status.is_some_and(|status| status.as_u16() >= 400);
-        self.active = None;
+        let mut is_error = false;
+        if let Some(active) = self.active.take() {
+            let status = active.exchange.borrow().sent.status;
+            is_error = status.is_some_and(|status| status.as_u16() >= 400);
+            active.retire(context);
+        }
         self.lingers |= !self.engine.is_body_done();
         match self.engine.next(now) {
             Next::Request => {}
