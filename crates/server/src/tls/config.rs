@@ -4,10 +4,10 @@ use std::fs;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use h2o_config::{Attribute, Error, Kinds, Node};
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
 use rustls::crypto::SupportedKxGroup;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
@@ -32,28 +32,6 @@ pub(crate) struct TlsSettings {
     pub(super) prefer_our_order: bool,
     pub(super) client_ca: Option<ClientCa>,
     pub(super) max_tickets: usize,
-    ocsp: OcspSettings,
-    origins: Vec<Box<str>>,
-}
-
-/// `ocsp-update-interval` and its companions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OcspSettings {
-    /// Seconds; 0 disables stapling.
-    pub(crate) update_interval_secs: u64,
-    pub(crate) max_failures: u32,
-    /// Resolved like other commands of the installation if it is not absolute.
-    pub(crate) update_command: Box<str>,
-}
-
-impl Default for OcspSettings {
-    fn default() -> Self {
-        Self {
-            update_interval_secs: 14_400,
-            max_failures: 3,
-            update_command: "share/h2o/fetch-ocsp-response".into(),
-        }
-    }
 }
 
 /// The authorities that client certificates must come from.
@@ -86,17 +64,6 @@ const ATTRIBUTES: [Attribute; 18] = [
 ];
 
 impl TlsSettings {
-    /// The defaults, for a certificate that was made in memory.
-    ///
-    /// # Errors
-    /// What is wrong with the chain or the key.
-    pub(crate) fn from_der(
-        chain: Vec<CertificateDer<'static>>,
-        key: &PrivateKeyDer<'_>,
-    ) -> Result<Self, String> {
-        Ok(Self::new(vec![Identity::from_der(chain, key)?]))
-    }
-
     fn new(identities: Vec<Identity>) -> Self {
         Self {
             identities,
@@ -107,8 +74,6 @@ impl TlsSettings {
             prefer_our_order: false,
             client_ca: None,
             max_tickets: DEFAULT_MAX_TICKETS,
-            ocsp: OcspSettings::default(),
-            origins: Vec::new(),
         }
     }
 
@@ -120,23 +85,6 @@ impl TlsSettings {
                 .iter()
                 .zip(&other.identities)
                 .all(|(one, other)| one.same_files(other))
-    }
-
-    /// The files that certificates were read from, in order.
-    pub(crate) fn certificate_files(&self) -> impl Iterator<Item = &str> {
-        self.identities
-            .iter()
-            .filter_map(Identity::certificate_file)
-    }
-
-    /// How OCSP responses are obtained.
-    pub(crate) fn ocsp(&self) -> &OcspSettings {
-        &self.ocsp
-    }
-
-    /// What an ORIGIN frame of HTTP/2 announces, lower case.
-    pub(crate) fn origins(&self) -> &[Box<str>] {
-        &self.origins
     }
 }
 
@@ -171,27 +119,8 @@ pub(crate) fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettin
     if let Some(node) = attributes.get("key-exchange-tls1.3") {
         settings.groups = groups::parse(node)?;
     }
-    if let Some(node) = attributes.get("dh-file") {
-        warn(
-            node,
-            "`dh-file` has no effect: finite-field Diffie-Hellman is not supported",
-        );
-    }
     if let Some(node) = attributes.get("client-ca-file") {
         settings.client_ca = Some(ClientCa::load(node)?);
-    }
-    if let Some(node) = attributes.get("ocsp-update-interval") {
-        settings.ocsp.update_interval_secs = node.integer("%lu", 0..=u64::MAX)?;
-    }
-    if let Some(node) = attributes.get("ocsp-max-failures") {
-        settings.ocsp.max_failures = node.integer("%u", 0..=u64::from(u32::MAX))?;
-    }
-    if let Some(node) = attributes.get("ocsp-update-cmd") {
-        settings.ocsp.update_command = node.scalar()?.into();
-    }
-    if let Some(node) = attributes.get("neverbleed") {
-        // Keys stay in the process either way.
-        node.on_off()?;
     }
     if let Some(node) = attributes.get("max-tickets") {
         settings.max_tickets = match node.integer("%u", 0..=255)? {
@@ -199,20 +128,60 @@ pub(crate) fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettin
             count => count,
         };
     }
-    if let Some(node) = attributes.get("http2-origin-frame") {
-        for origin in node.one_or_more() {
-            settings
-                .origins
-                .push(origin.scalar()?.to_ascii_lowercase().into());
+    check_without_effect(&attributes, warn)?;
+    Ok(settings)
+}
+
+/// Attributes that nothing is done with so far. They are checked all the same, and warned of.
+fn check_without_effect(
+    attributes: &Attributes<'_>,
+    warn: &mut dyn FnMut(&Node, &str),
+) -> Result<(), Error> {
+    type Check = fn(&Node) -> Result<(), Error>;
+    const NO_OCSP: &str = "OCSP stapling is not supported yet";
+    let cases: [(&str, Check, &str); 7] = [
+        (
+            "dh-file",
+            |node| node.scalar().map(drop),
+            "finite-field Diffie-Hellman is not supported",
+        ),
+        (
+            "ocsp-update-interval",
+            |node| node.integer::<u64>("%lu", 0..=u64::MAX).map(drop),
+            NO_OCSP,
+        ),
+        (
+            "ocsp-max-failures",
+            |node| node.integer::<u32>("%u", 0..=u64::from(u32::MAX)).map(drop),
+            NO_OCSP,
+        ),
+        ("ocsp-update-cmd", |node| node.scalar().map(drop), NO_OCSP),
+        (
+            "neverbleed",
+            |node| node.on_off().map(drop),
+            "private keys stay in the server's process",
+        ),
+        (
+            "http2-origin-frame",
+            |node| {
+                let mut origins = node.one_or_more().iter();
+                origins.try_for_each(|origin| origin.scalar().map(drop))
+            },
+            "ORIGIN frames are not sent yet",
+        ),
+        (
+            "ech",
+            |node| node.sequence().map(drop),
+            "Encrypted Client Hello is not supported yet",
+        ),
+    ];
+    for (name, check, reason) in cases {
+        if let Some(node) = attributes.get(name) {
+            check(node)?;
+            warn(node, &format!("`{name}` has no effect: {reason}"));
         }
     }
-    if let Some(node) = attributes.get("ech") {
-        warn(
-            node,
-            "`ech` has no effect: Encrypted Client Hello is not supported yet",
-        );
-    }
-    Ok(settings)
+    Ok(())
 }
 
 impl ClientCa {

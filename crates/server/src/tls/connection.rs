@@ -202,11 +202,6 @@ impl TlsConnection {
     pub(crate) fn info(&self) -> TlsInfo {
         self.info.clone()
     }
-
-    /// The protocol chosen by ALPN.
-    pub(crate) fn alpn(&self) -> Option<&'static str> {
-        self.info.alpn
-    }
 }
 
 #[cfg(test)]

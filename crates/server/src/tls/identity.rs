@@ -15,11 +15,11 @@ use super::der;
 /// A certificate chain and its key.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
-    /// Where it was read from; empty if it was made in memory.
-    files: Option<Files>,
+    files: Files,
     pub(super) certified_key: Arc<CertifiedKey>,
 }
 
+/// Where an identity was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Files {
     certificate: Box<str>,
@@ -32,34 +32,9 @@ const PAIR: [Attribute; 2] = [
 ];
 
 impl Identity {
-    /// # Errors
-    /// What is wrong with the chain or the key.
-    pub(super) fn from_der(
-        chain: Vec<CertificateDer<'static>>,
-        key: &PrivateKeyDer<'_>,
-    ) -> Result<Self, String> {
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(key)
-            .map_err(|error| error.to_string())?;
-        let leaf = chain.first().ok_or("the certificate chain is empty")?;
-        let public_key =
-            der::subject_public_key_info(leaf).ok_or("the certificate is malformed")?;
-        if !belongs_to(&*key, public_key) {
-            return Err("the private key does not belong to the certificate".to_owned());
-        }
-        Ok(Self {
-            files: None,
-            certified_key: Arc::new(CertifiedKey::new(chain, key)),
-        })
-    }
-
     /// True if both were read from the same files.
     pub(super) fn same_files(&self, other: &Self) -> bool {
-        self.files.is_some() && self.files == other.files
-    }
-
-    /// The file with the certificate chain.
-    pub(super) fn certificate_file(&self) -> Option<&str> {
-        self.files.as_ref().map(|files| &*files.certificate)
+        self.files == other.files
     }
 
     /// The certificate a client sees first.
@@ -83,10 +58,10 @@ impl Identity {
             )));
         }
         Ok(Self {
-            files: Some(Files {
+            files: Files {
                 certificate: certificate.into(),
                 key: key_path.into(),
-            }),
+            },
             certified_key: Arc::new(CertifiedKey::new(chain, key)),
         })
     }

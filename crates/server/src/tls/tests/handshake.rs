@@ -268,13 +268,13 @@ fn unknown_application_protocols_end_tls13_and_are_passed_over_in_tls12() {
         rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)
     );
     let talk = Talk::established(&acceptor, &offer(TLS12, &[b"nope"]));
-    assert_eq!(talk.server.alpn(), None);
+    assert_eq!(talk.server.info().alpn, None);
     for versions in [TLS12, TLS13] {
         let talk = Talk::established(&acceptor, &offer(versions, &[b"nope", b"http/1.1"]));
-        assert_eq!(talk.server.alpn(), Some("http/1.1"));
+        assert_eq!(talk.server.info().alpn, Some("http/1.1"));
         assert_eq!(talk.client.alpn_protocol(), Some(&b"http/1.1"[..]));
         let talk = Talk::established(&acceptor, &offer(versions, &[]));
-        assert_eq!(talk.server.alpn(), None);
+        assert_eq!(talk.server.info().alpn, None);
     }
 }
 

@@ -13,6 +13,7 @@ use rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 
+use super::files::Files;
 use crate::tls::connection::Progress;
 use crate::tls::identity::Identity;
 use crate::tls::protection::Protection;
@@ -56,15 +57,13 @@ impl Pair {
     }
 
     pub(super) fn identity(&self) -> Identity {
-        Identity::from_der(vec![self.certificate.der().clone()], &self.key_der()).unwrap()
+        self.settings().identities.remove(0)
     }
 
+    /// Default settings with this certificate.
     pub(super) fn settings(&self) -> TlsSettings {
-        TlsSettings::from_der(vec![self.certificate.der().clone()], &self.key_der()).unwrap()
-    }
-
-    pub(super) fn key_der(&self) -> PrivateKeyDer<'static> {
-        PrivateKeyDer::try_from(self.key.serialize_der()).unwrap()
+        let files = Files::new();
+        files.settings(&files.pair("pair", self))
     }
 }
 
