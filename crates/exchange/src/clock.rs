@@ -49,7 +49,12 @@ impl Clock {
         self.looks.set(0);
     }
 
-    /// The number of the current turn. What was checked in this turn need not be checked again.
+    /// More was received within a turn: what was checked before may have changed since. The time stands.
+    pub fn begin_round(&self) {
+        self.turn.set(self.turn.get() + 1);
+    }
+
+    /// The number of the current turn, or round of one. What was checked in this turn need not be checked again.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn.get()

@@ -25,8 +25,7 @@ use crate::worker::{Seed, worker_plan};
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
-/// Events after which a new turn begins: the clock is read and cached files are checked anew, under load about
-/// two thousand times a second.
+/// Events after which a new turn begins and the clock is read anew: under load about two thousand times a second.
 const TURN_EVENTS: usize = 64;
 /// Batches of events handled before the runtime gets its turn.
 const ROUNDS: u32 = 8;
@@ -159,6 +158,9 @@ impl Connections {
             if handled >= TURN_EVENTS {
                 handled = 0;
                 self.context.worker.clock.begin_turn();
+            } else {
+                // A client may have changed a file between the last answer and its next request.
+                self.context.worker.clock.begin_round();
             }
         }
         self.ready = ready;
