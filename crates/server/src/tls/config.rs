@@ -178,7 +178,17 @@ fn check_without_effect(
     for (name, check, reason) in cases {
         if let Some(node) = attributes.get(name) {
             check(node)?;
-            warn(node, &format!("`{name}` has no effect: {reason}"));
+            // What asks for what happens anyway is no reason to warn.
+            let is_as_wished = match name {
+                "neverbleed" => node
+                    .as_str()
+                    .is_some_and(|word| word.eq_ignore_ascii_case("OFF")),
+                "ocsp-update-interval" => node.as_str() == Some("0"),
+                _ => false,
+            };
+            if !is_as_wished {
+                warn(node, &format!("`{name}` has no effect: {reason}"));
+            }
         }
     }
     Ok(())
