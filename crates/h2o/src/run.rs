@@ -1,7 +1,7 @@
 //! Worker and test mode.
 
 use h2o_exchange::report;
-use h2o_server::{Loaded, Server, ServerSettings, bind, worker_plan};
+use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::{Failure, error_log, print_out, privileges};
@@ -60,6 +60,18 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     let pid_file = write_pid_file(&settings)?;
     error_log::redirect(log.as_ref())?;
     drop(log);
+    let served = serve_until_terminated(loaded, bound, extras);
+    if let Some(path) = pid_file {
+        // Somebody may have tidied up already, or the running user may not remove it.
+        let _ = std::fs::remove_file(path);
+    }
+    served
+}
+
+/// Runs the workers until TERM, and until their last connection has ended.
+fn serve_until_terminated(loaded: &Loaded, bound: Bound, extras: &Extras) -> Result<(), Failure> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
     let server = Server::start(loaded, bound).map_err(Failure::system)?;
     report!(
         "h2o server (pid:{}) is ready to serve requests with {} threads",
@@ -74,10 +86,6 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     report!("received SIGTERM, gracefully shutting down");
     server.shut_down();
     server.join();
-    if let Some(path) = pid_file {
-        // Somebody may have tidied up already, or the running user may not remove it.
-        let _ = std::fs::remove_file(path);
-    }
     Ok(())
 }
 

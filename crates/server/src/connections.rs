@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -67,6 +68,7 @@ impl Connections {
             tls: listener.tls,
             proxy_protocol: listener.proxy_protocol,
             is_unix: listener.is_unix,
+            unix_buffers: listener.unix_buffers,
         });
         let context = Context {
             site: Rc::new(LocalSite(seed.site)),
@@ -313,6 +315,7 @@ impl Connections {
                 }
             };
             let peer = if listener.is_unix {
+                set_buffers(&fd, listener.unix_buffers);
                 Some(Address::Unix)
             } else {
                 address(peer)
@@ -423,6 +426,17 @@ impl Connections {
                 connection.run(context)
             });
         }
+    }
+}
+
+fn set_buffers(socket: &OwnedFd, (send, receive): (Option<usize>, Option<usize>)) {
+    use rustix::net::sockopt;
+    // Sizes are wishes: the kernel has limits of its own.
+    if let Some(size) = send {
+        let _ = sockopt::set_socket_send_buffer_size(socket, size);
+    }
+    if let Some(size) = receive {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, size);
     }
 }
 

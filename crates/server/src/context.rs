@@ -66,6 +66,8 @@ pub(crate) struct LocalListener {
     pub(crate) tls: Option<Arc<TlsAcceptor>>,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_unix: bool,
+    /// Send and receive buffer of accepted Unix sockets, which do not inherit them.
+    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
 }
 
 /// Buffers lent to whichever connection has its turn, so that idle ones need none.

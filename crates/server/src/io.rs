@@ -22,6 +22,8 @@ pub(crate) struct Io {
     unread: Option<Box<[u8]>>,
     /// Octets of ours that have left since [`Io::take_written`].
     written: usize,
+    /// A response was cut off: the end of the connection must not look like that of a complete one.
+    pub(crate) is_cut_off: bool,
     /// TLS is there, but not ready to carry anything yet.
     pub(crate) is_handshaking: bool,
     can_read: bool,
@@ -59,6 +61,7 @@ impl Io {
             backlog: None,
             unread: None,
             written: 0,
+            is_cut_off: false,
             is_handshaking: true,
             can_read: true,
             can_write: true,
@@ -314,6 +317,9 @@ impl Io {
 
     /// Tells the peer, over TLS, that nothing more will come.
     pub(crate) fn close_notify(&mut self) {
+        if self.is_cut_off {
+            return;
+        }
         if let Some(tls) = self.tls.as_deref_mut() {
             let mut alert = Vec::new();
             tls.close_notify(&mut alert);

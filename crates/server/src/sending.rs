@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodySource, FileReader};
-use h2o_http1::ServerConnection;
+use h2o_http1::{BodyMode, ServerConnection};
 
 use crate::context::Context;
 use crate::io::Io;
@@ -65,6 +65,7 @@ pub(crate) fn begin(
     io: &mut Io,
     engine: &mut ServerConnection,
     mut head: Vec<u8>,
+    mode: BodyMode,
     body: Body,
     written: &mut u64,
 ) -> (Vec<u8>, io::Result<Option<Sending>>) {
@@ -97,6 +98,10 @@ pub(crate) fn begin(
         Body::Bytes(bytes) => io
             .send(context, &head)
             .map(|()| Some(Sending::Bytes(bytes))),
+        // In chunks, or with another length than the file's: as any other stream.
+        Body::File(range) if mode != BodyMode::Identity(range.len) => io
+            .send(context, &head)
+            .map(|()| Some(Sending::Stream(Box::new(FileReader::new(range))))),
         Body::File(range) => io
             .send(context, &head)
             .map(|()| Some(Sending::File(FileReader::new(range)))),
@@ -198,7 +203,18 @@ fn send_file(
     if !range.file.is_cached(range.offset, len) {
         return send_warmed(context, io, engine, reader, task, written);
     }
-    match io.send_file(range, len)? {
+    let sent = io
+        .send_file(range, len)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected
+            | io::ErrorKind::TimedOut => Broken::Socket,
+            // The disk's, then.
+            _ => Broken::Body(BodyError::Local(error)),
+        });
+    match sent? {
         None => Ok(Some(Pumped::Blocked)),
         Some(0) => Err(shrunk().into()),
         Some(sent) => {

@@ -56,6 +56,7 @@ pub(crate) struct SeedListener {
     pub(crate) tls: Option<Arc<TlsAcceptor>>,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_unix: bool,
+    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
 }
 
 impl Server {
@@ -201,6 +202,7 @@ fn share_out(
                 tls: tls.clone(),
                 proxy_protocol: listener.proxy_protocol,
                 is_unix: listener.unix_path().is_some(),
+                unix_buffers: (listener.sndbuf, listener.rcvbuf),
             });
         }
     }

@@ -73,6 +73,7 @@ impl Http1 {
             &mut connection.io,
             &mut self.engine,
             out,
+            mode,
             body,
             &mut exchange.sent.body_bytes,
         );
@@ -144,6 +145,7 @@ impl Http1 {
                     .note_error("core", &error.to_string());
                 let mut out = Vec::new();
                 self.engine.abort(&mut out);
+                connection.io.is_cut_off = true;
                 if connection.io.send(context, &out).is_err() {
                     return Went::Over;
                 }
