@@ -13,8 +13,10 @@ run: install-build build
 build:
 	$(CARGO) build --release -p h2o
 
-test: install-build install-test fmt-check lint unit e2e
-	@echo "make test: all passed"
+test: install-build install-test fmt-check lint
+	@mkdir -p target
+	@set -o pipefail; $(MAKE) --no-print-directory unit e2e 2>&1 | tee target/test.log
+	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' target/test.log
 
 fmt-check:
 	$(CARGO) fmt --all --check
@@ -29,7 +31,7 @@ unit:
 # The real binary against clients of other people's making.
 e2e:
 	$(CARGO) build -p h2o
-	$(CARGO) test -p h2o-tests
+	$(CARGO) test -p h2o-tests --tests
 
 # Writes docs/directives.md anew from the table of directives.
 docs:
