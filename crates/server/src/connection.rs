@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, ConnectionInfo, Counter};
+use h2o_exchange::{Address, Counter};
 use h2o_http::Scheme;
 
-use crate::budget::{Budget, Cost, Overdrawn};
+use crate::budget::Budget;
 use crate::context::{Context, LocalListener};
-use crate::http1::{Http1, Went};
+use crate::http1::Http1;
 use crate::io::{Io, Read};
+use crate::link::Link;
 use crate::proxy_protocol::{self, Parsed};
 use crate::reactor::Ready;
 use crate::socket::Socket;
@@ -32,16 +33,7 @@ pub(crate) enum Fate {
 
 /// One connection of a worker.
 pub(crate) struct Connection {
-    pub(crate) token: u64,
-    pub(crate) accepted: Instant,
-    pub(crate) listener: usize,
-    pub(crate) io: Io,
-    /// Received, in clear text, and not taken by the engine yet.
-    pub(crate) input: Vec<u8>,
-    id: u64,
-    peer: Address,
-    info: Option<Rc<ConnectionInfo>>,
-    budget: Budget,
+    pub(crate) link: Link,
     /// What the worker's account of memory has this connection down for.
     charged: usize,
     phase: Phase,
@@ -88,38 +80,26 @@ impl Connection {
             Phase::Http1(Http1::new(context, Scheme::Http, now))
         };
         Self {
-            token,
-            accepted: now,
-            listener,
-            io,
-            input: Vec::new(),
-            id,
-            peer,
-            info: None,
-            budget: Budget::new(context.budget, now),
+            link: Link {
+                token,
+                id,
+                accepted: now,
+                listener,
+                peer,
+                io,
+                input: Vec::new(),
+                budget: Budget::new(context.budget, now),
+                info: None,
+            },
             charged: 0,
             phase,
         }
     }
 
-    /// What handlers and logs may know of this connection.
-    pub(crate) fn info(&mut self) -> Rc<ConnectionInfo> {
-        let info = self.info.get_or_insert_with(|| {
-            Rc::new(ConnectionInfo {
-                id: self.id,
-                peer: self.peer,
-                accepted: self.accepted,
-                tls: self.io.tls.as_ref().map(|tls| Box::new(tls.info())),
-                transport: Rc::clone(&self.io.socket) as Rc<_>,
-                listener: self.listener,
-            })
-        });
-        Rc::clone(info)
-    }
-
     /// The socket is ready for something.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Fate {
-        self.io
+        self.link
+            .io
             .on_ready(ready.readable, ready.writable, ready.closed);
         self.run(context)
     }
@@ -134,7 +114,7 @@ impl Connection {
                     Some(Fate::Close) => break Fate::Close,
                     Some(Fate::Keep) => {}
                 },
-                Phase::Http1(_) => match self.run_http1(context) {
+                Phase::Http1(http1) => match http1.run(context, &mut self.link) {
                     Fate::Keep => break Fate::Keep,
                     Fate::Close => match self.end(now) {
                         Fate::Keep => {}
@@ -145,27 +125,13 @@ impl Connection {
             }
         };
         // Where there are many, an idle clear-text connection holds as little as possible.
-        if self.io.tls.is_none()
-            && self.info.is_some()
+        if self.link.io.tls.is_none()
+            && self.link.info.is_some()
             && self.is_idle()
             && context.worker.shared.connections() > MANY
         {
-            self.info = None;
+            self.link.info = None;
         }
-        fate
-    }
-
-    fn run_http1(&mut self, context: &Context) -> Fate {
-        // The driver needs the rest of the connection beside it.
-        let placeholder = Phase::Lingering {
-            until: self.accepted,
-            left: 0,
-        };
-        let Phase::Http1(mut http1) = std::mem::replace(&mut self.phase, placeholder) else {
-            unreachable!("called in this phase only")
-        };
-        let fate = http1.run(context, self);
-        self.phase = Phase::Http1(http1);
         fate
     }
 
@@ -178,26 +144,28 @@ impl Connection {
         else {
             return Some(Fate::Keep);
         };
-        let local = &context.listeners[self.listener];
+        let local = &context.listeners[self.link.listener];
         if *expects_proxy_header {
-            match self.io.read(context, &mut self.input) {
+            match self.link.io.read(context, &mut self.link.input) {
                 Ok(Read::Data) => {}
                 Ok(Read::Blocked) => return None,
                 Ok(Read::Eof) | Err(_) => return Some(Fate::Close),
             }
-            let taken = match proxy_protocol::parse(&self.input) {
+            let taken = match proxy_protocol::parse(&self.link.input) {
                 Parsed::Incomplete => return Some(Fate::Keep),
                 Parsed::Absent => 0,
                 Parsed::Header { len, source } => {
-                    self.peer = source.map_or(self.peer, Address::Ip);
+                    self.link.peer = source.map_or(self.link.peer, Address::Ip);
                     len
                 }
             };
             *expects_proxy_header = false;
-            self.input.drain(..taken);
+            self.link.input.drain(..taken);
             if let Some(acceptor) = &local.tls {
-                self.io.push_back(&std::mem::take(&mut self.input));
-                self.io.tls = Some(Box::new(acceptor.accept()));
+                self.link
+                    .io
+                    .push_back(&std::mem::take(&mut self.link.input));
+                self.link.io.tls = Some(Box::new(acceptor.accept()));
             }
         }
         if local.tls.is_some() {
@@ -209,11 +177,11 @@ impl Connection {
 
     fn shake_hands(&mut self, context: &Context, now: Instant) -> Option<Fate> {
         let mut input = context.scratch.input.take();
-        input.append(&mut self.input);
-        let read = self.io.read(context, &mut input);
-        self.input.extend_from_slice(&input);
+        input.append(&mut self.link.input);
+        let read = self.link.io.read(context, &mut input);
+        self.link.input.extend_from_slice(&input);
         context.scratch.input.give_back(input);
-        if self.io.flush().is_err() {
+        if self.link.io.flush().is_err() {
             return Some(Fate::Close);
         }
         match read {
@@ -224,7 +192,7 @@ impl Connection {
             }
             Ok(Read::Data | Read::Blocked) => {}
         }
-        if self.io.is_handshaking {
+        if self.link.io.is_handshaking {
             return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
         }
         self.count_handshake(context, now);
@@ -233,9 +201,9 @@ impl Connection {
     }
 
     fn count_handshake(&mut self, context: &Context, now: Instant) {
-        let info = self.info();
+        let info = self.link.info();
         let counters = &context.worker.counters;
-        let took = u64::try_from((now - self.accepted).as_micros()).unwrap_or(u64::MAX);
+        let took = u64::try_from((now - self.link.accepted).as_micros()).unwrap_or(u64::MAX);
         let (handshake, time) = match &info.tls {
             Some(tls) if tls.resumed => {
                 (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
@@ -257,17 +225,17 @@ impl Connection {
     fn end(&mut self, now: Instant) -> Fate {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
-                http1.lingers() || !self.input.is_empty() || self.io.may_have_input()
+                http1.lingers() || !self.link.input.is_empty() || self.link.io.may_have_input()
             }
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
-        self.io.close_notify();
+        self.link.io.close_notify();
         if !must_linger {
             return Fate::Close;
         }
-        self.io.socket.shut_down_write();
-        self.input = Vec::new();
-        self.info = None;
+        self.link.io.socket.shut_down_write();
+        self.link.input = Vec::new();
+        self.link.info = None;
         self.phase = Phase::Lingering {
             until: now + LINGER,
             left: LINGER_OCTETS,
@@ -280,11 +248,11 @@ impl Connection {
             return Fate::Close;
         };
         // Nothing is decrypted any more.
-        self.io.tls = None;
+        self.link.io.tls = None;
         let mut dropped = context.scratch.input.take();
         let fate = loop {
             dropped.clear();
-            match self.io.read(context, &mut dropped) {
+            match self.link.io.read(context, &mut dropped) {
                 Ok(Read::Data) if *left > dropped.len() => *left -= dropped.len(),
                 Ok(Read::Blocked) => break Fate::Keep,
                 Ok(Read::Data | Read::Eof) | Err(_) => break Fate::Close,
@@ -294,32 +262,13 @@ impl Connection {
         fate
     }
 
-    /// The peer made us do something that got nobody anywhere.
-    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
-        match self
-            .budget
-            .spend(cost, context.budget, context.worker.clock.now())
-        {
-            Ok(()) => Went::On,
-            Err(Overdrawn) => {
-                context.worker.counters.count(Counter::Overdrawn);
-                Went::Over
-            }
-        }
-    }
-
-    /// The peer was served.
-    pub(crate) fn earn(&mut self, context: &Context) {
-        self.budget.earn(context.budget);
-    }
-
     /// Octets of memory this connection holds in buffers.
     fn retained(&self) -> usize {
         let http1 = match &self.phase {
             Phase::Http1(http1) => http1.retained(),
             Phase::Opening { .. } | Phase::Lingering { .. } => 0,
         };
-        self.input.capacity() + self.io.retained() + http1
+        self.link.retained() + http1
     }
 
     /// Brings the worker's account of memory up to date.
@@ -354,24 +303,7 @@ impl Connection {
                 Fate::Close
             }
             Phase::Opening { .. } | Phase::Lingering { .. } => Fate::Keep,
-            Phase::Http1(_) => {
-                let placeholder = Phase::Lingering {
-                    until: self.accepted,
-                    left: 0,
-                };
-                let Phase::Http1(mut http1) = std::mem::replace(&mut self.phase, placeholder)
-                else {
-                    unreachable!("matched above")
-                };
-                let is_idle = http1.is_idle();
-                let fate = http1.on_timeout(context, self, now);
-                self.phase = Phase::Http1(http1);
-                // A response that is cut off must not look complete.
-                if fate == Fate::Close && is_idle {
-                    self.io.close_notify();
-                }
-                fate
-            }
+            Phase::Http1(http1) => http1.on_timeout(context, &mut self.link, now),
         }
     }
 
@@ -385,7 +317,7 @@ impl Connection {
     /// True between requests.
     pub(crate) const fn is_idle(&self) -> bool {
         match &self.phase {
-            Phase::Http1(http1) => http1.is_idle() && self.input.is_empty(),
+            Phase::Http1(http1) => http1.is_idle() && self.link.input.is_empty(),
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         }
     }

@@ -208,7 +208,7 @@ impl Connections {
                 let Some(connection) = self.slab.get(key as usize) else {
                     continue;
                 };
-                let token = connection.token;
+                let token = connection.link.token;
                 self.run_connection(token, |connection, context| {
                     connection.on_timeout(context, now)
                 });
@@ -229,7 +229,7 @@ impl Connections {
         let Some(connection) = self
             .slab
             .get_mut(key as usize)
-            .filter(|connection| connection.token == token)
+            .filter(|connection| connection.link.token == token)
         else {
             return;
         };
@@ -368,13 +368,13 @@ impl Connections {
         let workers = shared.workers.get().map_or(1, Vec::len);
         let now = self.context.worker.clock.now();
         let is_old = |connection: &Connection| {
-            connection.is_idle() && now - connection.accepted >= shared.soft_connection_min_age
+            connection.is_idle() && now - connection.link.accepted >= shared.soft_connection_min_age
         };
         let mut old: Vec<(std::time::Instant, usize)> = self
             .slab
             .iter()
             .filter(|(_, connection)| is_old(connection))
-            .map(|(key, connection)| (connection.accepted, key))
+            .map(|(key, connection)| (connection.link.accepted, key))
             .collect();
         old.sort_unstable();
         for (_, key) in old.into_iter().take(excess.div_ceil(workers)) {
@@ -383,7 +383,7 @@ impl Connections {
                 .counters
                 .count(Counter::ConnectionsIdleClosed);
             if let Some(connection) = self.slab.get_mut(key) {
-                connection.io.close_notify();
+                connection.link.io.close_notify();
             }
             self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
@@ -418,7 +418,7 @@ impl Connections {
         let keys: Vec<u64> = self
             .slab
             .iter()
-            .map(|(_, connection)| connection.token)
+            .map(|(_, connection)| connection.link.token)
             .collect();
         for token in keys {
             self.run_connection(token, |connection, context| {

@@ -12,6 +12,7 @@ mod connections;
 mod context;
 mod http1;
 mod io;
+mod link;
 mod listen;
 mod load;
 mod proxy_protocol;

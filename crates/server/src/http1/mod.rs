@@ -12,8 +12,9 @@ use h2o_http::Scheme;
 use h2o_http1::{ServerConnection, TimedOut};
 
 use crate::collect::Collector;
-use crate::connection::{Connection, Fate};
+use crate::connection::Fate;
 use crate::context::Context;
+use crate::link::Link;
 use crate::sending::Sending;
 use crate::serve::{self, Progress, Waiting};
 
@@ -155,10 +156,10 @@ impl Http1 {
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn run(&mut self, context: &Context, connection: &mut Connection) -> Fate {
-        let owned = !connection.input.is_empty();
+    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Fate {
+        let owned = !link.input.is_empty();
         let mut buffer = if owned {
-            std::mem::take(&mut connection.input)
+            std::mem::take(&mut link.input)
         } else {
             context.scratch.input.take()
         };
@@ -170,7 +171,7 @@ impl Http1 {
             finished: 0,
         };
         let fate = loop {
-            match self.step(context, connection, &mut input) {
+            match self.step(context, link, &mut input) {
                 Went::On => {}
                 Went::Wait => break Fate::Keep,
                 Went::Over => break Fate::Close,
@@ -179,10 +180,10 @@ impl Http1 {
         let at = input.at;
         if at < buffer.len() && owned {
             buffer.drain(..at);
-            connection.input = buffer;
+            link.input = buffer;
         } else {
             if at < buffer.len() {
-                connection.input = buffer[at..].to_vec();
+                link.input = buffer[at..].to_vec();
             }
             context.scratch.input.give_back(buffer);
         }
@@ -192,21 +193,14 @@ impl Http1 {
         fate
     }
 
-    fn step(
-        &mut self,
-        context: &Context,
-        connection: &mut Connection,
-        input: &mut Input<'_>,
-    ) -> Went {
-        if connection.io.has_output() {
-            if connection.io.flush().is_err() {
+    fn step(&mut self, context: &Context, link: &mut Link, input: &mut Input<'_>) -> Went {
+        if link.io.has_output() {
+            if link.io.flush().is_err() {
                 return Went::Over;
             }
-            self.report_written(context, connection);
-            if connection.io.has_output() {
-                return self
-                    .upload(context, connection, input)
-                    .unwrap_or(Went::Wait);
+            self.report_written(context, link);
+            if link.io.has_output() {
+                return self.upload(context, link, input).unwrap_or(Went::Wait);
             }
         }
         let Some(active) = &mut self.active else {
@@ -214,18 +208,22 @@ impl Http1 {
                 return Went::Over;
             }
             if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
-                context.again.borrow_mut().push(connection.token);
+                context.again.borrow_mut().push(link.token);
                 return Went::Wait;
             }
-            return self.receive_head(context, connection, input);
+            return self.receive_head(context, link, input);
         };
+        if matches!(active.step, Step::Flushing) {
+            input.finished += 1;
+            return self.finish(context, link);
+        }
         match std::mem::replace(&mut active.step, Step::Moving) {
-            Step::Collecting(collector) => self.collect(context, connection, input, collector),
-            Step::AwaitingUpload => self.await_upload(context, connection, input),
+            Step::Collecting(collector) => self.collect(context, link, input, collector),
+            Step::AwaitingUpload => self.await_upload(context, link, input),
             Step::Waiting(waiting) => {
                 let waker = active
                     .waker
-                    .get_or_insert_with(|| context.waker(connection.token))
+                    .get_or_insert_with(|| context.waker(link.token))
                     .clone();
                 let progress = serve::resume(
                     context,
@@ -234,24 +232,21 @@ impl Http1 {
                     &mut TaskContext::from_waker(&waker),
                 );
                 let waits = matches!(progress, Progress::Waiting(_));
-                let went = self.on_progress(context, connection, progress);
+                let went = self.on_progress(context, link, progress);
                 if waits {
-                    self.upload(context, connection, input)
-                        .unwrap_or(Went::Wait)
+                    self.upload(context, link, input).unwrap_or(Went::Wait)
                 } else {
                     went
                 }
             }
-            Step::Sending(sending) => self.send(context, connection, input, sending),
-            Step::Flushing => {
-                input.finished += 1;
-                self.finish(context, connection)
+            Step::Sending(sending) => self.send(context, link, input, sending),
+            Step::Flushing | Step::Moving => {
+                unreachable!("dealt with above; and every step leaves the next one behind")
             }
-            Step::Moving => unreachable!("every step leaves the next one behind"),
         }
     }
 
-    fn start(&mut self, context: &Context, connection: &mut Connection) -> Went {
+    fn start(&mut self, context: &Context, link: &mut Link) -> Went {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
@@ -261,17 +256,12 @@ impl Http1 {
             timings.processed_at = context.worker.clock.unix();
         }
         let progress = serve::start(context, &active.exchange);
-        self.on_progress(context, connection, progress)
+        self.on_progress(context, link, progress)
     }
 
-    fn on_progress(
-        &mut self,
-        context: &Context,
-        connection: &mut Connection,
-        progress: Progress,
-    ) -> Went {
+    fn on_progress(&mut self, context: &Context, link: &mut Link, progress: Progress) -> Went {
         match progress {
-            Progress::Response(response) => self.respond(context, connection, response),
+            Progress::Response(response) => self.respond(context, link, response),
             Progress::Waiting(waiting) => {
                 // Polled at once by the next step; from then on its waker rings.
                 let Some(active) = &mut self.active else {
@@ -309,13 +299,8 @@ impl Http1 {
         self.engine.next_timeout()
     }
 
-    pub(crate) fn on_timeout(
-        &mut self,
-        context: &Context,
-        connection: &mut Connection,
-        now: Instant,
-    ) -> Fate {
-        self.see_progress(connection, now);
+    pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
+        self.see_progress(link, now);
         let Some(passed) = self.engine.on_timeout(now) else {
             return Fate::Keep;
         };
@@ -334,7 +319,7 @@ impl Http1 {
         ) = (passed, &self.active)
         {
             let exchange = context.worker.spare_exchange();
-            self.begin_unparsed(context, connection, &exchange, now);
+            self.begin_unparsed(context, link, &exchange, now);
             serve::log(&exchange.borrow());
             context.worker.release(exchange);
         }
@@ -344,14 +329,12 @@ impl Http1 {
 
     /// The kernel holds a good deal of what we wrote; a client that takes it makes progress although the
     /// socket does not ring for each octet.
-    fn see_progress(&mut self, connection: &Connection, now: Instant) {
+    fn see_progress(&mut self, link: &Link, now: Instant) {
         if let Some(active) = &mut self.active
             && matches!(active.step, Step::Sending(_) | Step::Flushing)
         {
-            let before = std::mem::replace(
-                &mut active.unacknowledged,
-                connection.io.socket.unacknowledged(),
-            );
+            let before =
+                std::mem::replace(&mut active.unacknowledged, link.io.socket.unacknowledged());
             if active.unacknowledged < before {
                 self.engine
                     .on_written(before - active.unacknowledged, true, now);

@@ -12,20 +12,20 @@ use super::responding::{BAD_GATEWAY, NO_MEMORY, NO_TUNNEL};
 use super::{Active, Http1, Input, Step, TURN_OCTETS, Went};
 use crate::budget::Cost;
 use crate::collect::Collector;
-use crate::connection::Connection;
 use crate::context::Context;
 use crate::io::Read;
+use crate::link::Link;
 use crate::serve;
 
 impl Http1 {
     pub(super) fn receive_head(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         input: &mut Input<'_>,
     ) -> Went {
         if input.at == input.buffer.len() {
-            return fill(context, connection, input);
+            return fill(context, link, input);
         }
         let now = context.worker.clock.now();
         let spare = context.worker.spare_exchange();
@@ -37,7 +37,7 @@ impl Http1 {
         match received {
             Ok(Received::Request { taken }) => {
                 input.at += taken;
-                let info = connection.info();
+                let info = link.info();
                 context.worker.begin(&spare, &context.site, &info);
                 {
                     let exchange = &mut *spare.borrow_mut();
@@ -45,15 +45,15 @@ impl Http1 {
                         Timings::starting(self.engine.first_octet_at().unwrap_or(now));
                     exchange.timings.head = Some(now);
                     exchange.http1_index = self.engine.request_index();
-                    serve::route(exchange, &context.listeners[connection.listener].hosts);
+                    serve::route(exchange, &context.listeners[link.listener].hosts);
                 }
                 self.active = Some(Active::new(context, spare));
-                self.begin(context, connection)
+                self.begin(context, link)
             }
             Ok(Received::NeedMore { taken }) => {
                 context.worker.put_back(spare);
                 input.at += taken;
-                fill(context, connection, input)
+                fill(context, link, input)
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. } | Received::Http2Preface) => {
                 // HTTP/2 is switched off in the engine; the others belong to a request.
@@ -66,32 +66,32 @@ impl Http1 {
                 Went::On
             }
             Err(error) => {
-                self.begin_unparsed(context, connection, &spare, now);
+                self.begin_unparsed(context, link, &spare, now);
                 if !spare.borrow().request.target().is_empty() {
                     // Understood, and refused for what it asks: its line is logged.
-                    let hosts = &context.listeners[connection.listener].hosts;
+                    let hosts = &context.listeners[link.listener].hosts;
                     serve::route(&mut spare.borrow_mut(), hosts);
                 }
                 self.active = Some(Active::new(context, spare));
-                self.refuse(context, connection, error)
+                self.refuse(context, link, error)
             }
         }
     }
 
     /// A request head is complete: decides what happens to the content.
-    pub(super) fn begin(&mut self, context: &Context, connection: &mut Connection) -> Went {
+    pub(super) fn begin(&mut self, context: &Context, link: &mut Link) -> Went {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
         if context.memory.is_tight() {
-            return self.refuse_with(context, connection, NO_MEMORY);
+            return self.refuse_with(context, link, NO_MEMORY);
         }
         {
             let exchange = active.exchange.borrow();
             let is_connect = exchange.request.body == BodyLength::Tunnel;
             if is_connect && !serve::streams_body(&exchange) {
                 drop(exchange);
-                return self.refuse_with(context, connection, NO_TUNNEL);
+                return self.refuse_with(context, link, NO_TUNNEL);
             }
         }
         if self.engine.is_body_done() {
@@ -107,13 +107,13 @@ impl Http1 {
                 BodyLength::None | BodyLength::Tunnel
             );
         if is_complete {
-            return self.start(context, connection);
+            return self.start(context, link);
         }
         if self.engine.wants_continue() {
             let mut out = Vec::new();
             self.engine
                 .send_continue(&mut out, context.worker.clock.now());
-            if connection.io.send(context, &out).is_err() {
+            if link.io.send(context, &out).is_err() {
                 return Went::Over;
             }
         }
@@ -128,7 +128,7 @@ impl Http1 {
     pub(super) fn collect(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         input: &mut Input<'_>,
         mut collector: Collector,
     ) -> Went {
@@ -151,7 +151,7 @@ impl Http1 {
                             &format!("failed to keep the request body:{error}"),
                         );
                         drop(exchange);
-                        return self.refuse_with(context, connection, BAD_GATEWAY);
+                        return self.refuse_with(context, link, BAD_GATEWAY);
                     }
                     input.at += taken;
                 }
@@ -160,18 +160,18 @@ impl Http1 {
                     exchange.request_body_bytes = self.engine.body_received();
                     exchange.body = collector.finish();
                     drop(exchange);
-                    return self.start(context, connection);
+                    return self.start(context, link);
                 }
                 Ok(Received::NeedMore { taken }) => {
                     input.at += taken;
                     drop(exchange);
                     active.step = Step::Collecting(collector);
-                    return fill(context, connection, input);
+                    return fill(context, link, input);
                 }
                 Ok(Received::Request { .. } | Received::Http2Preface) => return Went::Over,
                 Err(error) => {
                     drop(exchange);
-                    return self.refuse(context, connection, error);
+                    return self.refuse(context, link, error);
                 }
             }
         }
@@ -181,7 +181,7 @@ impl Http1 {
     pub(super) fn await_upload(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         input: &mut Input<'_>,
     ) -> Went {
         let Some(active) = &mut self.active else {
@@ -190,7 +190,7 @@ impl Http1 {
         active.step = Step::AwaitingUpload;
         let pipe = Rc::clone(active.upload.get_or_insert_default());
         let before = self.engine.body_received();
-        if let Some(went) = self.upload(context, connection, input) {
+        if let Some(went) = self.upload(context, link, input) {
             // Refused, or gone.
             return went;
         }
@@ -206,14 +206,14 @@ impl Http1 {
             };
         }
         active.exchange.borrow_mut().body = RequestBody::Stream(pipe);
-        self.start(context, connection)
+        self.start(context, link)
     }
 
     /// Moves content from the socket to a handler that pulls it. `None`: nothing to do for now.
     pub(super) fn upload(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         input: &mut Input<'_>,
     ) -> Option<Went> {
         let now = context.worker.clock.now();
@@ -221,7 +221,7 @@ impl Http1 {
         let pipe = Rc::clone(active.upload.as_ref()?);
         let waker = active
             .waker
-            .get_or_insert_with(|| context.waker(connection.token))
+            .get_or_insert_with(|| context.waker(link.token))
             .clone();
         let exchange = Rc::clone(&active.exchange);
         while !self.engine.is_body_done() {
@@ -252,7 +252,7 @@ impl Http1 {
                 }
                 Ok(Received::NeedMore { taken }) => {
                     input.at += taken;
-                    match fill(context, connection, input) {
+                    match fill(context, link, input) {
                         Went::On => {}
                         Went::Wait => return None,
                         Went::Over => {
@@ -264,7 +264,7 @@ impl Http1 {
                 Ok(Received::Request { .. } | Received::Http2Preface) => return Some(Went::Over),
                 Err(error) => {
                     pipe.finish(Err(error.name().into()));
-                    return Some(self.refuse(context, connection, error));
+                    return Some(self.refuse(context, link, error));
                 }
             }
         }
@@ -276,22 +276,22 @@ impl Http1 {
 const FRAGMENT: usize = 256;
 
 /// Receives more octets behind those not taken yet.
-fn fill(context: &Context, connection: &mut Connection, input: &mut Input<'_>) -> Went {
+fn fill(context: &Context, link: &mut Link, input: &mut Input<'_>) -> Went {
     if input.at == input.buffer.len() {
         input.buffer.clear();
         input.at = 0;
     }
     if input.received >= TURN_OCTETS {
-        context.again.borrow_mut().push(connection.token);
+        context.again.borrow_mut().push(link.token);
         return Went::Wait;
     }
     let had = input.buffer.len();
-    let read = connection.io.read(context, input.buffer);
+    let read = link.io.read(context, input.buffer);
     input.received += input.buffer.len() - had;
     match read {
         // What is still incomplete was made so by few octets: a client that drips pays for it.
         Ok(Read::Data) if had > 0 && input.buffer.len() - had < FRAGMENT => {
-            connection.pay(context, Cost::Fragment)
+            link.pay(context, Cost::Fragment)
         }
         Ok(Read::Data) => Went::On,
         Ok(Read::Blocked) => Went::Wait,

@@ -8,8 +8,8 @@ use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
 
 use super::{Http1, Input, Step, Went};
 use crate::budget::Cost;
-use crate::connection::Connection;
 use crate::context::Context;
+use crate::link::Link;
 use crate::sending::{self, Broken, Pumped, Sending};
 use crate::serve;
 
@@ -35,15 +35,14 @@ impl Http1 {
     pub(super) fn respond(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         response: Response,
     ) -> Went {
         let now = context.worker.clock.now();
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
-        if response.status.as_u16() >= 400
-            && matches!(connection.pay(context, Cost::Refusal), Went::Over)
+        if response.status.as_u16() >= 400 && matches!(link.pay(context, Cost::Refusal), Went::Over)
         {
             // The client is told that this response is the last one.
             self.engine.shut_down();
@@ -70,7 +69,7 @@ impl Http1 {
         };
         let (out, result) = sending::begin(
             context,
-            &mut connection.io,
+            &mut link.io,
             &mut self.engine,
             out,
             mode,
@@ -84,14 +83,14 @@ impl Http1 {
             Ok(Some(sending)) => Step::Sending(sending),
             Err(_) => return Went::Over,
         };
-        self.report_written(context, connection);
+        self.report_written(context, link);
         Went::On
     }
 
     pub(super) fn send(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         input: &mut Input<'_>,
         mut sending: Sending,
     ) -> Went {
@@ -102,13 +101,13 @@ impl Http1 {
             Sending::Bytes(_) => Waker::noop().clone(),
             Sending::File(_) | Sending::Stream(_) => active
                 .waker
-                .get_or_insert_with(|| context.waker(connection.token))
+                .get_or_insert_with(|| context.waker(link.token))
                 .clone(),
         };
         let mut written = active.exchange.borrow().sent.body_bytes;
         let pumped = sending.pump(
             context,
-            &mut connection.io,
+            &mut link.io,
             &mut self.engine,
             &mut TaskContext::from_waker(&waker),
             &mut written,
@@ -134,7 +133,7 @@ impl Http1 {
             }
             Ok(Pumped::Again) => {
                 active.step = Step::Sending(sending);
-                context.again.borrow_mut().push(connection.token);
+                context.again.borrow_mut().push(link.token);
                 Went::Wait
             }
             Err(Broken::Socket) => return Went::Over,
@@ -145,45 +144,38 @@ impl Http1 {
                     .note_error("core", &error.to_string());
                 let mut out = Vec::new();
                 self.engine.abort(&mut out);
-                connection.io.is_cut_off = true;
-                if connection.io.send(context, &out).is_err() {
+                link.io.is_cut_off = true;
+                if link.io.send(context, &out).is_err() {
                     return Went::Over;
                 }
                 active.step = Step::Flushing;
                 Went::On
             }
         };
-        self.report_sending(context, connection, is_blocked);
+        self.report_sending(context, link, is_blocked);
         match went {
-            Went::Wait => self
-                .upload(context, connection, input)
-                .unwrap_or(Went::Wait),
+            Went::Wait => self.upload(context, link, input).unwrap_or(Went::Wait),
             other => other,
         }
     }
 
-    pub(super) fn report_written(&mut self, context: &Context, connection: &mut Connection) {
-        let pending = connection.io.has_output();
-        self.report_sending(context, connection, pending);
+    pub(super) fn report_written(&mut self, context: &Context, link: &mut Link) {
+        let pending = link.io.has_output();
+        self.report_sending(context, link, pending);
     }
 
-    pub(super) fn report_sending(
-        &mut self,
-        context: &Context,
-        connection: &mut Connection,
-        is_blocked: bool,
-    ) {
-        let written = connection.io.take_written();
-        let pending = is_blocked || connection.io.has_output();
+    pub(super) fn report_sending(&mut self, context: &Context, link: &mut Link, is_blocked: bool) {
+        let written = link.io.take_written();
+        let pending = is_blocked || link.io.has_output();
         self.engine
             .on_written(written, pending, context.worker.clock.now());
         if pending && let Some(active) = &mut self.active {
-            active.unacknowledged = connection.io.socket.unacknowledged();
+            active.unacknowledged = link.io.socket.unacknowledged();
         }
     }
 
     /// The response has left as a whole: logs the exchange and turns to the next request.
-    pub(super) fn finish(&mut self, context: &Context, connection: &mut Connection) -> Went {
+    pub(super) fn finish(&mut self, context: &Context, link: &mut Link) -> Went {
         let now = context.worker.clock.now();
         let mut is_error = false;
         if let Some(active) = self.active.take() {
@@ -198,25 +190,20 @@ impl Http1 {
         }
         // What errors cost was paid when they were answered.
         if !is_error {
-            connection.earn(context);
+            link.earn(context);
         }
         Went::On
     }
 
-    pub(super) fn refuse(
-        &mut self,
-        context: &Context,
-        connection: &mut Connection,
-        error: PeerError,
-    ) -> Went {
-        self.refuse_with(context, connection, error.answer())
+    pub(super) fn refuse(&mut self, context: &Context, link: &mut Link, error: PeerError) -> Went {
+        self.refuse_with(context, link, error.answer())
     }
 
     /// Answers a request that cannot be served, past all filters, and closes.
     pub(super) fn refuse_with(
         &mut self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         answer: Answer,
     ) -> Went {
         let now = context.worker.clock.now();
@@ -252,10 +239,10 @@ impl Http1 {
             exchange.timings.response_start = Some(now);
             active.step = Step::Flushing;
         }
-        if connection.io.send(context, &out).is_err() {
+        if link.io.send(context, &out).is_err() {
             return Went::Over;
         }
-        self.report_written(context, connection);
+        self.report_written(context, link);
         Went::On
     }
 
@@ -263,18 +250,18 @@ impl Http1 {
     pub(super) fn begin_unparsed(
         &self,
         context: &Context,
-        connection: &mut Connection,
+        link: &mut Link,
         exchange: &ExchangeRef,
         now: Instant,
     ) {
-        let info = connection.info();
+        let info = link.info();
         context.worker.begin(exchange, &context.site, &info);
         let exchange: &mut Exchange = &mut exchange.borrow_mut();
         exchange.timings = Timings::starting(self.engine.first_octet_at().unwrap_or(now));
         exchange.timings.processed = Some(now);
         exchange.timings.processed_at = context.worker.clock.unix();
         exchange.http1_index = self.engine.request_index() + 1;
-        exchange.request.scheme = context.listeners[connection.listener].scheme();
-        serve::route_unparsed(exchange, &context.listeners[connection.listener].hosts);
+        exchange.request.scheme = context.listeners[link.listener].scheme();
+        serve::route_unparsed(exchange, &context.listeners[link.listener].hosts);
     }
 }

@@ -1,0 +1,72 @@
+//! What the parts of one connection share: the socket, what is known of the client, what it may cost.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use h2o_exchange::{Address, ConnectionInfo, Counter};
+
+use crate::budget::{Budget, Cost, Overdrawn};
+use crate::context::Context;
+use crate::http1::Went;
+use crate::io::Io;
+
+/// A connection as the driver of its protocol sees it.
+pub(crate) struct Link {
+    /// What wakers and events call the connection by.
+    pub(crate) token: u64,
+    /// Number of the connection, process-wide.
+    pub(crate) id: u64,
+    pub(crate) accepted: Instant,
+    pub(crate) listener: usize,
+    pub(crate) peer: Address,
+    pub(crate) io: Io,
+    /// Received, in clear text, and not taken by the engine yet.
+    pub(crate) input: Vec<u8>,
+    pub(crate) budget: Budget,
+    /// Made when it is asked for.
+    pub(crate) info: Option<Rc<ConnectionInfo>>,
+}
+
+impl Link {
+    /// What handlers and logs may know of this connection.
+    #[inline]
+    pub(crate) fn info(&mut self) -> Rc<ConnectionInfo> {
+        if let Some(info) = &self.info {
+            return Rc::clone(info);
+        }
+        let info = Rc::new(ConnectionInfo {
+            id: self.id,
+            peer: self.peer,
+            accepted: self.accepted,
+            tls: self.io.tls.as_ref().map(|tls| Box::new(tls.info())),
+            transport: Rc::clone(&self.io.socket) as Rc<_>,
+            listener: self.listener,
+        });
+        self.info = Some(Rc::clone(&info));
+        info
+    }
+
+    /// The peer made us do something that got nobody anywhere.
+    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
+        let now = context.worker.clock.now();
+        match self.budget.spend(cost, context.budget, now) {
+            Ok(()) => Went::On,
+            Err(Overdrawn) => {
+                context.worker.counters.count(Counter::Overdrawn);
+                Went::Over
+            }
+        }
+    }
+
+    /// The peer was served.
+    #[inline]
+    pub(crate) fn earn(&mut self, context: &Context) {
+        self.budget.earn(context.budget);
+    }
+
+    /// Octets of memory held in buffers.
+    #[inline]
+    pub(crate) fn retained(&self) -> usize {
+        self.input.capacity() + self.io.retained()
+    }
+}
