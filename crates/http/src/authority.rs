@@ -4,6 +4,7 @@
 ///
 /// Returns `None` if the host is empty or has an octet that no host may have, or if what follows the
 /// colon is not a port. An empty port (`example.com:`) counts as absent (RFC 3986 §3.2.3).
+#[inline]
 #[must_use]
 pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let host_end = if authority.first() == Some(&b'[') {
@@ -13,10 +14,13 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         close + 1
     } else {
         // Ends at the colon, or at an octet that no host has and no port begins with.
-        let end = authority
-            .iter()
-            .position(|&octet| !HOST_OCTETS[usize::from(octet)]);
-        end.unwrap_or(authority.len())
+        let mut end = 0;
+        while let Some(&octet) = authority.get(end)
+            && HOST_OCTETS[usize::from(octet)]
+        {
+            end += 1;
+        }
+        end
     };
     let (host, rest) = authority.split_at(host_end);
     if host.is_empty() {
@@ -24,10 +28,15 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     }
     match rest {
         [] | [b':'] => Some((host, None)),
-        [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) => {
-            let port = digits
-                .iter()
-                .fold(0, |port, digit| port * 10 + u32::from(digit - b'0'));
+        [b':', digits @ ..] if digits.len() <= 5 => {
+            let mut port = 0;
+            for octet in digits {
+                let digit = u32::from(octet.wrapping_sub(b'0'));
+                if digit > 9 {
+                    return None;
+                }
+                port = port * 10 + digit;
+            }
             Some((host, Some(u16::try_from(port).ok()?)))
         }
         _ => None,

@@ -101,12 +101,32 @@ pub struct RequestHead {
 impl RequestHead {
     /// Forgets everything, keeps the memory.
     pub fn clear(&mut self) {
-        let mut headers = std::mem::take(&mut self.headers);
-        headers.clear();
-        *self = Self {
+        let Self {
+            method,
+            scheme,
+            version,
             headers,
-            ..Self::default()
-        };
+            body,
+            target,
+            query_at,
+            normal,
+            nul,
+            authority,
+            upgrade,
+            expect,
+        } = self;
+        headers.clear();
+        if *method != Method::Get {
+            *method = Method::Get;
+        }
+        *scheme = Scheme::default();
+        *version = Version::default();
+        *body = BodyLength::None;
+        *query_at = None;
+        *nul = false;
+        for span in [target, normal, authority, upgrade, expect] {
+            *span = Span::default();
+        }
     }
 
     /// The same request with other fields, authority and target. What `Expect` and `Upgrade` asked for
@@ -141,6 +161,27 @@ impl RequestHead {
             let mut normal = Vec::with_capacity(raw_path.len() + 1);
             self.nul = path::normalize(self.headers.text(raw_path), &mut normal).nul;
             self.normal = self.headers.store(&normal);
+        }
+    }
+
+    /// As [`RequestHead::set_target`], for a caller that has looked at the target already.
+    #[inline]
+    pub fn set_scanned_target(&mut self, target: Span, scanned: &path::Scanned) {
+        if !scanned.is_normal {
+            self.set_target(target);
+            return;
+        }
+        self.target = target;
+        self.nul = false;
+        match scanned.query_at {
+            None => {
+                self.query_at = None;
+                self.normal = target;
+            }
+            Some(at) => {
+                self.query_at = Some(u32::try_from(at).unwrap_or(u32::MAX));
+                self.normal = target.prefix(at);
+            }
         }
     }
 

@@ -14,12 +14,12 @@ impl Span {
     ///
     /// # Panics
     /// If the range does not fit 32 bits; heads are limited far below that.
+    #[inline]
     #[must_use]
     pub fn new(start: usize, len: usize) -> Self {
-        let convert = |n| u32::try_from(n).expect("a message head is limited far below 4 GiB");
-        Self {
-            start: convert(start),
-            len: convert(len),
+        match (u32::try_from(start), u32::try_from(len)) {
+            (Ok(start), Ok(len)) => Self { start, len },
+            _ => too_long(),
         }
     }
 
@@ -57,6 +57,11 @@ impl Span {
     fn range(self) -> std::ops::Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
+}
+
+#[cold]
+fn too_long() -> ! {
+    panic!("a message head is limited far below 4 GiB")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +112,7 @@ impl Headers {
     }
 
     /// Forgets all fields and text, keeps the memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.arena.clear();
         self.entries.clear();
@@ -139,6 +145,7 @@ impl Headers {
     }
 
     /// Copies `text` into the arena.
+    #[inline]
     pub fn store(&mut self, text: &[u8]) -> Span {
         self.scattered = true;
         self.append(text)
@@ -203,6 +210,7 @@ impl Headers {
     }
 
     /// As [`Headers::push_stored`], for a caller that has looked the name up already.
+    #[inline]
     pub fn push_stored_as(&mut self, known: Option<Known>, spelling: Span, value: Span) {
         self.scattered = true;
         let mut name = spelling;

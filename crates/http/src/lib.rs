@@ -15,6 +15,7 @@ pub mod mime;
 mod name;
 pub mod path;
 mod status;
+mod words;
 
 pub use head::{BodyLength, RequestHead, Scheme, Version};
 pub use headers::{Field, Headers, Span, has_break};

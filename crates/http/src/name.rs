@@ -1,5 +1,7 @@
 //! Field names: the well-known table and the token rule (RFC 9110 §5.1, §5.6.2).
 
+use crate::words;
+
 /// True for octets of a token (RFC 9110 §5.6.2).
 #[inline]
 #[must_use]
@@ -189,7 +191,7 @@ mod table {
         /// The lower-case text.
         #[inline]
         #[must_use]
-        pub fn as_str(self) -> &'static str {
+        pub const fn as_str(self) -> &'static str {
             Self::TEXT[self as usize]
         }
     }
@@ -199,6 +201,56 @@ pub use table::Known;
 /// The longest name of the table. Longer names need no look-up.
 pub(crate) const LONGEST_KNOWN: usize = 27;
 
+/// Words that hold the longest known name, and its length in the last octet.
+const WORDS: usize = 4;
+
+/// The known names in words of eight octets, filled up with zeroes, the last octet being the length.
+static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
+    let mut forms = [[0; WORDS]; Known::ALL.len()];
+    let mut index = 0;
+    while index < forms.len() {
+        let text = Known::ALL[index].as_str().as_bytes();
+        assert!(text.len() <= LONGEST_KNOWN && LONGEST_KNOWN < 8 * WORDS);
+        let mut at = 0;
+        while at < text.len() {
+            forms[index][at / 8] |= (text[at] as u64) << (8 * (at % 8));
+            at += 1;
+        }
+        forms[index][WORDS - 1] |= (text.len() as u64) << 56;
+        index += 1;
+    }
+    forms
+};
+
+/// Hash table of the known names: their place in the table, from the slot of their hash on.
+static SLOTS: [u8; 256] = {
+    const FREE: u8 = u8::MAX;
+    assert!(Known::ALL.len() < FREE as usize);
+    let mut slots = [FREE; 256];
+    let mut index = 0;
+    while index < Known::ALL.len() {
+        let words = FORMS[index];
+        let len = Known::ALL[index].as_str().len();
+        // What the word has before the colon, which may be nothing.
+        let last = words[len / 8] & ((1 << (8 * (len % 8))) - 1);
+        let mut slot = slot_of(words[0], last);
+        while slots[slot] != FREE {
+            slot = (slot + 1) % slots.len();
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
+        let place = index as u8;
+        slots[slot] = place;
+        index += 1;
+    }
+    slots
+};
+
+#[inline]
+const fn slot_of(first: u64, last: u64) -> usize {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    ((first ^ last.rotate_left(25)).wrapping_mul(MIX) >> 56) as usize
+}
+
 impl Known {
     /// True for the fields by which HTTP/1 frames messages and manages connections: engines write them.
     #[must_use]
@@ -207,6 +259,41 @@ impl Known {
             self,
             Self::Connection | Self::ContentLength | Self::TransferEncoding | Self::KeepAlive
         )
+    }
+
+    /// The name, in any letter case, at the start of `text` that a colon follows, and its length. `None`
+    /// if it is not in the table; whether it is a name at all is not looked at.
+    #[inline]
+    #[must_use]
+    pub fn before_colon(text: &[u8]) -> Option<(Self, usize)> {
+        let mut lower = [0; WORDS];
+        for at in 0..WORDS {
+            let word = words::load(text, 8 * at);
+            let colons = words::marks_of(word, b':');
+            lower[at] = words::fold_case(word);
+            if colons != 0 {
+                // The octets before the colon; the bits before its mark are seven more.
+                lower[at] &= words::before_mark(colons) >> 7;
+                let len = 8 * at + words::octets_before(colons);
+                let last = lower[at];
+                lower[WORDS - 1] |= (len as u64) << 56;
+                return Self::from_words(&lower, last).map(|known| (known, len));
+            }
+        }
+        None
+    }
+
+    /// Looks up a lower-case name in the form of [`FORMS`], of which `last` is the last word of text.
+    #[inline]
+    fn from_words(lower: &[u64; WORDS], last: u64) -> Option<Self> {
+        let mut slot = slot_of(lower[0], last);
+        loop {
+            let index = usize::from(SLOTS[slot]);
+            if *FORMS.get(index)? == *lower {
+                return Self::ALL.get(index).copied();
+            }
+            slot = (slot + 1) % SLOTS.len();
+        }
     }
 
     /// Looks up a name in any letter case. `None` if it is not in the table.
@@ -235,6 +322,33 @@ mod tests {
                 Known::from_any_case(known.as_str().to_uppercase().as_bytes()),
                 Some(known)
             );
+            let line = known.as_str().to_uppercase() + ": x:y\r\n";
+            let want = Some((known, known.as_str().len()));
+            assert_eq!(Known::before_colon(line.as_bytes()), want);
+            let name = &line.as_bytes()[..=known.as_str().len()];
+            assert_eq!(Known::before_colon(name), want);
+            assert_eq!(Known::before_colon(&name[1..]), None);
+            assert_eq!(Known::before_colon(&name[..name.len() - 1]), None);
+            for odd in ["\0:", " :", "\r\n:", "x:"] {
+                let odd = known.as_str().to_owned() + odd;
+                assert_eq!(Known::before_colon(odd.as_bytes()), None, "{odd}");
+            }
+            // No octet but a letter counts as another one.
+            for at in 0..known.as_str().len() {
+                for octet in 0..=255 {
+                    let mut line = line.clone().into_bytes();
+                    line[at] = octet;
+                    let name = &line[..known.as_str().len()];
+                    let want = (octet != b':')
+                        .then(|| Known::from_any_case(name))
+                        .flatten();
+                    let got = Known::before_colon(&line).filter(|_| octet != b':');
+                    assert_eq!(got.map(|(known, _)| known), want, "{}", line.escape_ascii());
+                }
+            }
+        }
+        for line in [&b""[..], b":", b"host", b"\r\n\r\n", &[b'a'; 400]] {
+            assert_eq!(Known::before_colon(line), None);
         }
         assert_eq!(Known::from_any_case(b"x-unheard-of"), None);
         assert_eq!(Known::from_any_case(&[b'a'; 400]), None);

@@ -1,10 +1,66 @@
 //! Path normalisation: percent-decoding and dot segments (H2O compatibility; RFC 3986 §5.2.4, §6.2.2).
 
+use crate::words;
+
 /// What a path was found to hold while it was normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// A decoded NUL: no file has such a name.
     pub nul: bool,
+}
+
+/// What one pass over the target of a request finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Length of the target.
+    pub len: usize,
+    /// The position of the first `?`.
+    pub query_at: Option<usize>,
+    /// The path is surely its own normal form.
+    pub is_normal: bool,
+}
+
+/// Looks at the target at the start of `text`, which ends before the first blank, control octet or DEL.
+#[inline]
+#[must_use]
+pub fn scan_target(text: &[u8]) -> Scanned {
+    let mut at = 0;
+    let mut odd = 0;
+    let mut slash_before = 0;
+    loop {
+        let word = words::load(text, at);
+        let end = words::marks_below_or_del(word, 0x21) | words::marks_of(word, b'?');
+        let slashes = words::marks_of(word, b'/');
+        let dots = words::marks_of(word, b'.') & (slashes << 8 | slash_before);
+        odd |= (dots | words::marks_of(word, b'%')) & words::before_mark(end);
+        if end != 0 {
+            at += words::octets_before(end);
+            break;
+        }
+        slash_before = slashes >> 56;
+        at += 8;
+    }
+    let is_normal = odd == 0 && text.first() == Some(&b'/');
+    let query_at = (text.get(at) == Some(&b'?')).then_some(at);
+    if query_at.is_some() {
+        at = blank_at(text, at);
+    }
+    Scanned {
+        len: at,
+        query_at,
+        is_normal,
+    }
+}
+
+/// The position of the first blank, control octet or DEL from `at` on, or that of the end.
+fn blank_at(text: &[u8], mut at: usize) -> usize {
+    loop {
+        let end = words::marks_below_or_del(words::load(text, at), 0x21);
+        if end != 0 {
+            return at + words::octets_before(end);
+        }
+        at += 8;
+    }
 }
 
 /// Where the query starts: the position of the first `?`.
@@ -147,6 +203,38 @@ mod tests {
         }
         for path in [&b""[..], b"a", b"/.", b"/a/..", b"/%41", b"/.a", b"/a\0"] {
             assert!(!is_normal(path));
+        }
+    }
+
+    #[test]
+    fn one_pass_finds_what_the_searches_find() {
+        let parts = [
+            "/", ".", "%", "?", "a", "0123456", "\x7e", " ", "\n", "\x7f", "\u{e9}",
+        ];
+        for seed in 0..parts.len().pow(5) {
+            let text: String = (0..5)
+                .map(|at| parts[seed / parts.len().pow(at) % parts.len()])
+                .collect();
+            let text = text.as_bytes();
+            let stops = |&octet: &u8| octet < 0x21 || octet == 0x7f;
+            let len = text.iter().position(stops).unwrap_or(text.len());
+            let query_at = query_at(&text[..len]);
+            let is_normal = is_normal(&text[..query_at.unwrap_or(len)]);
+            let got = scan_target(text);
+            let want = Scanned {
+                len,
+                query_at,
+                is_normal: got.is_normal,
+            };
+            assert_eq!(got, want, "{}", text.escape_ascii());
+            // A second slash after a dot may be taken for another dot.
+            let text = &text[..query_at.unwrap_or(len)];
+            let unsure = text.windows(3).any(|three| three == b".//");
+            assert!(
+                got.is_normal == is_normal || (is_normal && unsure),
+                "{}",
+                text.escape_ascii()
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use h2o_http::is_token_octet;
+use h2o_http::{Known, is_token_octet};
 
 use crate::FieldError;
 
@@ -39,6 +39,7 @@ impl LineEnds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Field {
+        known: Option<Known>,
         name: Range<usize>,
         /// Without surrounding blanks.
         value: Range<usize>,
@@ -49,21 +50,18 @@ pub(crate) enum Line {
 }
 
 /// Reads the line that starts at `at`. The input must hold a line feed from there on.
-#[inline]
+#[inline(always)]
 pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line, FieldError> {
     let line = input.get(at..).unwrap_or_default();
-    if let Some(len) = ends.at(line)? {
+    if let [b'\r' | b'\n', ..] = line
+        && let Some(len) = ends.at(line)?
+    {
         return Ok(Line::End { next: at + len });
     }
-    if let [b' ' | b'\t', ..] = line {
-        return Err(FieldError::Folded);
-    }
-    let name_len = token_len(line);
-    match line.get(name_len) {
-        Some(b':') if name_len > 0 => {}
-        Some(b' ' | b'\t') if name_len > 0 => return Err(FieldError::BlankBeforeColon),
-        _ => return Err(FieldError::NameInvalid),
-    }
+    let (known, name_len) = match Known::before_colon(line) {
+        Some((known, len)) => (Some(known), len),
+        None => (None, other_name_len(line)?),
+    };
     let mut start = name_len + 1;
     while let Some(b' ' | b'\t') = line.get(start) {
         start += 1;
@@ -77,10 +75,24 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         end -= 1;
     }
     Ok(Line::Field {
+        known,
         name: at..at + name_len,
         value: at + start..at + end,
         next,
     })
+}
+
+/// Length of the name at the start of `line`.
+fn other_name_len(line: &[u8]) -> Result<usize, FieldError> {
+    if let [b' ' | b'\t', ..] = line {
+        return Err(FieldError::Folded);
+    }
+    let name_len = token_len(line);
+    match line.get(name_len) {
+        Some(b':') if name_len > 0 => Ok(name_len),
+        Some(b' ' | b'\t') if name_len > 0 => Err(FieldError::BlankBeforeColon),
+        _ => Err(FieldError::NameInvalid),
+    }
 }
 
 /// Length of the token at the start of `text`.
@@ -122,10 +134,9 @@ pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
 #[inline]
 const fn below_or_del<const FLOOR: u8>(octets: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let below = octets.wrapping_sub(ONES * FLOOR as u64) & !octets;
-    let del = octets ^ (ONES * 0x7f);
-    let del = del.wrapping_sub(ONES) & !del;
-    (below | del) & (ONES << 7)
+    let below = octets.wrapping_sub(ONES * FLOOR as u64);
+    let del = (octets ^ (ONES * 0x7f)).wrapping_sub(ONES);
+    (below | del) & !octets & (ONES << 7)
 }
 
 /// Finds the end of a head in input that grows, looking at each octet once.
@@ -266,7 +277,9 @@ mod tests {
         ];
         for (input, want) in cases {
             let got = scan_line(input, 0, LineEnds::Lenient).map(|line| match line {
-                Line::Field { name, value, next } => {
+                Line::Field {
+                    name, value, next, ..
+                } => {
                     assert_eq!(next, input.len());
                     Some((&input[name], &input[value]))
                 }

@@ -3,12 +3,13 @@
 
 use std::ops::Range;
 
+use h2o_http::path::{self, Scanned};
 use h2o_http::{
     BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_octet,
 };
 
 use crate::connection_field::ConnectionOptions;
-use crate::field_lines::{Line, LineEnds, scan_line, text_len, token_len};
+use crate::field_lines::{Line, LineEnds, scan_line, token_len};
 use crate::framing::FramingFields;
 use crate::{PeerError, Settings, target};
 
@@ -35,8 +36,7 @@ pub(crate) fn parse(
     let ends = LineEnds::new(settings.strict);
     head.clear();
     let line = RequestLine::parse(input, ends)?;
-    let method = &input[line.method.clone()];
-    head.method = Method::from_token(method).ok_or(PeerError::MethodInvalid)?;
+    head.method = line.method;
     head.scheme = scheme;
     head.version = line.version;
     head.headers.store(input);
@@ -45,7 +45,7 @@ pub(crate) fn parse(
 
     head.set_authority(fields.host.span(line.version, settings.strict)?);
     let is_connect = matches!(head.method, Method::Connect | Method::ConnectUdp);
-    target::set_target(input, line.target, head)?;
+    target::set_target(input, line.target_at, &line.target, head)?;
     if is_connect {
         if !target::is_connect_fit(head, fields.host.text) || fields.framing.is_any() {
             return Err(PeerError::ConnectInvalid);
@@ -121,44 +121,49 @@ fn empty_line_len(input: &[u8], ends: LineEnds) -> usize {
 
 /// The parts of a request line, as positions in the input.
 struct RequestLine {
-    method: Range<usize>,
-    target: Range<usize>,
+    method: Method,
+    target_at: usize,
+    target: Scanned,
     version: Version,
     next: usize,
 }
 
 impl RequestLine {
+    #[inline(always)]
     fn parse(input: &[u8], ends: LineEnds) -> Result<Self, PeerError> {
         let start = empty_line_len(input, ends);
-        let method = start..start + token_len(&input[start..]);
-        let target_at = skip_spaces(input, method.end);
-        if method.is_empty() || target_at == method.end {
+        let (method, method_end) = match input[start..] {
+            [b'G', b'E', b'T', b' ', ..] => (Method::Get, start + 3),
+            _ => parse_method(input, start)?,
+        };
+        let target_at = skip_spaces(input, method_end);
+        if target_at == method_end {
             return Err(PeerError::MethodInvalid);
         }
-        let target = target_at..target_at + text_len::<0x21>(&input[target_at..]);
-        let version_at = skip_spaces(input, target.end);
-        if target.is_empty() {
+        let target = path::scan_target(&input[target_at..]);
+        let target_end = target_at + target.len;
+        let version_at = skip_spaces(input, target_end);
+        if target.len == 0 {
             return Err(PeerError::TargetInvalid);
         }
-        if version_at == target.end {
+        if version_at == target_end {
             return Err(match ends.at(&input[version_at..])? {
                 Some(_) => PeerError::VersionInvalid, // HTTP/0.9.
                 None => PeerError::TargetInvalid,
             });
         }
-        let (version, at) = match input[version_at..] {
-            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0', ..] => {
-                (Version::Http10, version_at + 8)
-            }
+        let at = version_at + 8;
+        let version = match input[version_at..].first_chunk::<8>() {
+            Some(b"HTTP/1.1") => Version::Http11,
+            Some(b"HTTP/1.0") => Version::Http10,
             // A higher minor version is treated as the highest we know (RFC 9110 §2.5).
-            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9', ..] => {
-                (Version::Http11, version_at + 8)
-            }
+            Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9']) => Version::Http11,
             _ => return Err(PeerError::VersionInvalid),
         };
         let line_end = ends.at(&input[at..])?.ok_or(PeerError::VersionInvalid)?;
         Ok(Self {
             method,
+            target_at,
             target,
             version,
             next: at + line_end,
@@ -166,12 +171,19 @@ impl RequestLine {
     }
 }
 
+/// The method that starts at `start`, and the position after it.
+fn parse_method(input: &[u8], start: usize) -> Result<(Method, usize), PeerError> {
+    let end = start + token_len(&input[start..]);
+    let method = Method::from_token(&input[start..end]).ok_or(PeerError::MethodInvalid)?;
+    Ok((method, end))
+}
+
 #[inline]
-fn skip_spaces(input: &[u8], at: usize) -> usize {
-    at + input[at..]
-        .iter()
-        .take_while(|&&octet| octet == b' ')
-        .count()
+fn skip_spaces(input: &[u8], mut at: usize) -> usize {
+    while let Some(b' ') = input.get(at) {
+        at += 1;
+    }
+    at
 }
 
 /// What the field section says, besides the fields that go to the list.
@@ -198,18 +210,22 @@ impl<'a> Fields<'a> {
         let ends = LineEnds::new(settings.strict);
         let mut seen = 0;
         loop {
-            let (name, value) = match scan_line(input, at, ends)? {
+            let (known, name, value) = match scan_line(input, at, ends)? {
                 Line::End { next } => return Ok(next),
-                Line::Field { name, value, next } => {
+                Line::Field {
+                    known,
+                    name,
+                    value,
+                    next,
+                } => {
                     at = next;
-                    (name, value)
+                    (known, name, value)
                 }
             };
             seen += 1;
             if seen > settings.max_fields {
                 return Err(PeerError::TooManyFields);
             }
-            let known = Known::from_any_case(&input[name.clone()]);
             if !self.on_field(known, &input[value.clone()], &value, head) {
                 head.headers
                     .push_stored_as(known, span(&name), span(&value));

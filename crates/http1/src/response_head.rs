@@ -99,13 +99,18 @@ pub(crate) fn parse(
     let mut framing = FramingFields::default();
     let mut options = ConnectionOptions::default();
     let (mut at, mut seen) = (line.next, 0);
-    while let Line::Field { name, value, next } = scan_line(input, at, ENDS)? {
+    while let Line::Field {
+        known,
+        name,
+        value,
+        next,
+    } = scan_line(input, at, ENDS)?
+    {
         at = next;
         seen += 1;
         if seen > settings.max_fields {
             return Err(UpstreamError::TooManyFields);
         }
-        let known = Known::from_any_case(&input[name.clone()]);
         let text = &input[value.clone()];
         match known {
             Some(Known::ContentLength) => framing.on_content_length(text),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use h2o_http::path::Scanned;
 use h2o_http::{Method, RequestHead, Scheme, Span, Version, authority};
 
 use crate::PeerError;
@@ -11,15 +12,26 @@ use crate::PeerError;
 #[inline]
 pub(crate) fn set_target(
     input: &[u8],
+    at: usize,
+    scanned: &Scanned,
+    head: &mut RequestHead,
+) -> Result<(), PeerError> {
+    let whole = Span::new(at, scanned.len);
+    if input[at] == b'/' {
+        head.set_scanned_target(whole, scanned);
+        return Ok(());
+    }
+    set_other_target(input, at..at + scanned.len, whole, head)
+}
+
+/// A target that is no path.
+fn set_other_target(
+    input: &[u8],
     target: Range<usize>,
+    whole: Span,
     head: &mut RequestHead,
 ) -> Result<(), PeerError> {
     let text = &input[target.clone()];
-    let whole = Span::new(target.start, target.len());
-    if text[0] == b'/' {
-        head.set_target(whole);
-        return Ok(());
-    }
     if head.method == Method::Connect {
         head.set_authority(whole);
         head.set_target(whole);

@@ -1,0 +1,91 @@
+//! Eight octets at a time: searches in a word, little-endian, so that the first octet is the lowest.
+//!
+//! A search marks octets by their high bit. The lowest mark is right; borrows can set wrong ones above it.
+
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+const HIGH: u64 = ONES << 7;
+
+/// The eight octets from `at`, zeroes where `text` has no more.
+#[inline]
+pub(crate) fn load(text: &[u8], at: usize) -> u64 {
+    let rest = text.get(at..).unwrap_or_default();
+    match rest.first_chunk::<8>() {
+        Some(octets) => u64::from_le_bytes(*octets),
+        None => load_rest(rest),
+    }
+}
+
+#[cold]
+fn load_rest(rest: &[u8]) -> u64 {
+    let last_first = rest.iter().take(8).rev();
+    last_first.fold(0, |word, &octet| word << 8 | u64::from(octet))
+}
+
+/// Marks the octets that are `octet`.
+#[inline]
+pub(crate) const fn marks_of(word: u64, octet: u8) -> u64 {
+    let differ = word ^ (ONES * octet as u64);
+    differ.wrapping_sub(ONES) & !differ & HIGH
+}
+
+/// Marks the octets that are below `floor`, which is at most 0x80, or DEL.
+#[inline]
+pub(crate) const fn marks_below_or_del(word: u64, floor: u8) -> u64 {
+    let below = word.wrapping_sub(ONES * floor as u64);
+    let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES);
+    // DEL has no high bit, so the difference from it has that of the word.
+    (below | del) & !word & HIGH
+}
+
+/// The bits below the lowest mark; all if there is none.
+#[inline]
+pub(crate) const fn before_mark(marks: u64) -> u64 {
+    (marks & marks.wrapping_neg()).wrapping_sub(1)
+}
+
+/// How many octets are before the lowest mark.
+#[inline]
+pub(crate) const fn octets_before(marks: u64) -> usize {
+    (marks.trailing_zeros() / 8) as usize
+}
+
+/// The word with letters in lower case.
+#[inline]
+pub(crate) const fn fold_case(word: u64) -> u64 {
+    let low = word & !HIGH;
+    let from_a = low + ONES * (0x80 - b'A' as u64);
+    let above_z = low + ONES * (0x7f - b'Z' as u64);
+    let upper = (from_a ^ above_z) & !word & HIGH;
+    word | upper >> 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_octet_is_told_from_the_others_wherever_it_stands() {
+        for octet in 0..=255u8 {
+            for at in 0..8 {
+                let mut text = [b'b'; 8];
+                text[at] = octet;
+                let word = load(&text, 0);
+                let find = |is_found: bool| if is_found { at } else { 8 };
+                assert_eq!(octets_before(marks_of(word, b':')), find(octet == b':'));
+                let stops = octet < 0x21 || octet == 0x7f;
+                let marks = marks_below_or_del(word, 0x21);
+                assert_eq!(octets_before(marks), find(stops), "{octet:#x}");
+                let lower = text.to_ascii_lowercase();
+                assert_eq!(fold_case(word).to_le_bytes()[..], lower[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn words_beyond_the_end_are_padded() {
+        assert_eq!(load(b"abc", 1).to_le_bytes(), *b"bc\0\0\0\0\0\0");
+        assert_eq!((load(b"abc", 3), load(b"abc", 9)), (0, 0));
+        assert_eq!(load(b"0123456789", 1).to_le_bytes(), *b"12345678");
+        assert_eq!((before_mark(0), before_mark(0x8000)), (u64::MAX, 0x7fff));
+    }
+}
