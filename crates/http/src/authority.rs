@@ -43,6 +43,33 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     }
 }
 
+/// True if [`split`] finds a host in `authority`, and a port or none.
+#[inline]
+#[must_use]
+pub fn is_valid(authority: &[u8]) -> bool {
+    let mut rest = authority.iter();
+    for (at, &octet) in rest.by_ref().enumerate() {
+        if HOST_OCTETS[usize::from(octet)] {
+            continue;
+        }
+        if octet != b':' || at == 0 {
+            // Brackets, which are rare, or nothing that an authority has.
+            return split(authority).is_some();
+        }
+        let mut port = 0;
+        for octet in rest.as_slice() {
+            let digit = u32::from(octet.wrapping_sub(b'0'));
+            // Five digits at most, so that nothing wraps.
+            if digit > 9 || rest.as_slice().len() > 5 {
+                return false;
+            }
+            port = port * 10 + digit;
+        }
+        return port <= u32::from(u16::MAX);
+    }
+    !authority.is_empty()
+}
+
 static HOST_OCTETS: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0;
@@ -97,6 +124,9 @@ mod tests {
             (b":80", None),
             (b"a:b", None),
             (b"a:99999", None),
+            (b"a:65535", Some((b"a", Some(65535)))),
+            (b"a:65536", None),
+            (b"a:000080", None),
             (b"a:-1", None),
             (b"a:+1", None),
             (b"a:80:80", None),
@@ -112,6 +142,8 @@ mod tests {
         ];
         for (input, want) in cases {
             assert_eq!(split(input), *want, "{}", input.escape_ascii());
+            let is_valid = is_valid(input);
+            assert_eq!(is_valid, want.is_some(), "{}", input.escape_ascii());
         }
     }
 }

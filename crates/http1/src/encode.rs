@@ -19,11 +19,16 @@ pub(crate) fn status_line(out: &mut Vec<u8>, status: StatusCode, reason: Option<
 }
 
 /// Writes the fields, except those by which the engine itself frames the message.
+#[inline]
 pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
     if let Some(wire) = headers.wire() {
         out.extend_from_slice(wire);
-        return;
+    } else {
+        fields_singly(out, headers);
     }
+}
+
+fn fields_singly(out: &mut Vec<u8>, headers: &Headers) {
     for each in headers.iter() {
         match each.name {
             Name::Known(known) if known.frames_messages() => {}
@@ -59,8 +64,33 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
 /// Writes `Content-Length: ` and the number.
 pub(crate) fn content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"Content-Length: ");
-    out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-    out.extend_from_slice(b"\r\n");
+    decimal_line(out, length);
+}
+
+/// Writes the number and the line end.
+#[inline]
+pub(crate) fn decimal_line(out: &mut Vec<u8>, number: u64) {
+    /// Numbers below fit a word with the line end.
+    const SHORT: u64 = 1_000_000;
+    if number >= SHORT {
+        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        return;
+    }
+    let mut word = u64::from(u16::from_le_bytes(*b"\r\n"));
+    let (mut left, mut len) = (number, 2);
+    loop {
+        word = (word << 8) | (u64::from(b'0') + left % 10);
+        left /= 10;
+        len += 1;
+        if left == 0 {
+            break;
+        }
+    }
+    // A copy of fixed length is the cheapest.
+    let end = out.len() + len;
+    out.extend_from_slice(&word.to_le_bytes());
+    out.truncate(end);
 }
 
 /// Writes the size line of a chunk: lower-case hexadecimal without padding.
@@ -215,6 +245,17 @@ mod tests {
             let mut out = Vec::new();
             chunk_size(&mut out, *len);
             assert_eq!(out, *want);
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        let powers = (0..19).map(|power| 10u64.pow(power));
+        let numbers = powers.flat_map(|power| [power - 1, power, power + 1, 7 * power]);
+        for number in numbers.chain([0, 1024, 120_034, u64::MAX]) {
+            let mut out = b"kept: ".to_vec();
+            decimal_line(&mut out, number);
+            assert_eq!(out, format!("kept: {number}\r\n").as_bytes());
         }
     }
 

@@ -43,11 +43,13 @@ pub(crate) fn parse(
     let mut fields = Fields::default();
     let len = fields.parse(input, line.next, settings, head)?;
 
-    head.set_authority(fields.host.span(line.version, settings.strict)?);
+    head.set_authority(fields.host.span(head, settings.strict)?);
     let is_connect = matches!(head.method, Method::Connect | Method::ConnectUdp);
     target::set_target(input, line.target_at, &line.target, head)?;
     if is_connect {
-        if !target::is_connect_fit(head, fields.host.text) || fields.framing.is_any() {
+        if !target::is_connect_fit(head, head.headers.text(fields.host.at))
+            || fields.framing.is_any()
+        {
             return Err(PeerError::ConnectInvalid);
         }
     } else if head.scheme == Scheme::Masque {
@@ -71,7 +73,7 @@ pub(crate) fn parse(
         && head.body == BodyLength::None
         && !is_http10;
     if offers_upgrade {
-        head.set_upgrade(span(&fields.upgrade));
+        head.set_upgrade(fields.upgrade);
     }
     let options = fields.connection;
     Ok(Wishes {
@@ -189,9 +191,9 @@ fn skip_spaces(input: &[u8], mut at: usize) -> usize {
 /// What the field section says, besides the fields that go to the list.
 #[derive(Default)]
 struct Fields<'a> {
-    host: Host<'a>,
+    host: Host,
     framing: FramingFields<'a>,
-    upgrade: Range<usize>,
+    upgrade: Span,
     expects_continue: bool,
     expects_other: bool,
     connection: ConnectionOptions,
@@ -243,10 +245,10 @@ impl<'a> Fields<'a> {
         head: &mut RequestHead,
     ) -> bool {
         match known {
-            Some(Known::Host) => self.host.on_field(text, value),
+            Some(Known::Host) => self.host.on_field(span(value)),
             Some(Known::ContentLength) => self.framing.on_content_length(text),
             Some(Known::TransferEncoding) => self.framing.on_transfer_encoding(text),
-            Some(Known::Upgrade) => self.upgrade = value.clone(),
+            Some(Known::Upgrade) => self.upgrade = span(value),
             Some(Known::Expect) => {
                 let is_continue = text.eq_ignore_ascii_case(b"100-continue");
                 self.expects_continue |= is_continue;
@@ -265,32 +267,35 @@ impl<'a> Fields<'a> {
 
 /// The `Host` field (RFC 9112 §3.2).
 #[derive(Default)]
-struct Host<'a> {
-    text: &'a [u8],
-    at: Range<usize>,
-    seen: usize,
+struct Host {
+    at: Span,
+    is_present: bool,
+    is_repeated: bool,
 }
 
-impl<'a> Host<'a> {
-    fn on_field(&mut self, text: &'a [u8], at: &Range<usize>) {
-        self.text = text;
-        self.at = at.clone();
-        self.seen += 1;
+impl Host {
+    fn on_field(&mut self, at: Span) {
+        self.at = at;
+        self.is_repeated |= self.is_present;
+        self.is_present = true;
     }
 
     /// The value, empty if there is none; an empty value counts as none.
-    fn span(&self, version: Version, strict: bool) -> Result<Span, PeerError> {
-        if self.seen > 1 {
+    #[inline]
+    fn span(&self, head: &RequestHead, strict: bool) -> Result<Span, PeerError> {
+        if self.is_repeated {
             return Err(PeerError::HostRepeated);
         }
-        if self.text.is_empty() {
-            return match version {
+        if self.at.is_empty() {
+            return match head.version {
                 Version::Http11 if strict => Err(PeerError::HostMissing),
                 _ => Ok(Span::default()),
             };
         }
-        authority::split(self.text).ok_or(PeerError::HostInvalid)?;
-        Ok(span(&self.at))
+        if !authority::is_valid(head.headers.text(self.at)) {
+            return Err(PeerError::HostInvalid);
+        }
+        Ok(self.at)
     }
 }
 

@@ -89,11 +89,15 @@ impl ServerConnection {
         if self.requests == 0 && self.settings.upgrade_to_http2 && is_http2_preface(input) {
             return Ok(Received::Http2Preface);
         }
-        let seen = scan.scanned();
-        let found = if seen == 0 && self.is_surely_whole(input) {
-            self.on_head(input, now, head)
+        let found = if scan.scanned() == 0 && self.is_surely_whole(input) {
+            Ok(Some(input.len()))
         } else {
-            self.find_head(input, &mut scan, now, head)
+            self.find_head(input, &mut scan, now)
+        };
+        let found = match found {
+            Ok(Some(end)) => self.on_head(&input[..end], now, head),
+            Ok(None) => Ok(Received::NeedMore { taken: 0 }),
+            Err(error) => Err(error),
         };
         // H2O compatibility: a few stray line ends are not worth an answer.
         let is_blank = input.len() <= 4 && input.iter().all(|octet| matches!(octet, b'\r' | b'\n'));
@@ -114,28 +118,29 @@ impl ServerConnection {
             && (5..SHORT.min(self.settings.max_head)).contains(&input.len())
     }
 
+    /// The end of the head, if the input has it.
     fn find_head(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         now: Instant,
-        head: &mut RequestHead,
-    ) -> Result<Received, PeerError> {
+    ) -> Result<Option<usize>, PeerError> {
         let seen = scan.scanned();
         match scan.find_end(input, self.settings.max_head) {
             HeadEnd::TooLarge => Err(PeerError::HeadTooLarge),
-            HeadEnd::Complete { end } => self.on_head(&input[..end], now, head),
+            HeadEnd::Complete { end } => Ok(Some(end)),
             HeadEnd::Incomplete { lines } => {
                 let checked = check_incomplete(scan, input, lines, self.settings.strict);
                 self.receiving = Receiving::Head(*scan);
                 if seen < input.len() {
                     self.timers.on_read(&self.settings, now);
                 }
-                checked.map(|()| Received::NeedMore { taken: 0 })
+                checked.map(|()| None)
             }
         }
     }
 
+    #[inline]
     fn on_head(
         &mut self,
         input: &[u8],

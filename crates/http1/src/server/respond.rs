@@ -85,13 +85,24 @@ impl ServerConnection {
             self.exchange.is_persistent = false;
         }
         out.reserve(encode::HEAD_ROOM);
-        encode::status_line(out, response.status, response.reason);
-        self.write_connection(out);
-        if let Some(length) = response.length
-            && !response.status.is_informational()
-            && response.status != StatusCode::NO_CONTENT
-        {
-            encode::content_length(out, length);
+        let length = response.length.filter(|_| {
+            !response.status.is_informational() && response.status != StatusCode::NO_CONTENT
+        });
+        match (response.status, response.reason, length) {
+            (StatusCode::OK, None, Some(length)) if self.exchange.is_persistent => {
+                // What most responses begin with.
+                out.extend_from_slice(
+                    b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: ",
+                );
+                encode::decimal_line(out, length);
+            }
+            (status, reason, length) => {
+                encode::status_line(out, status, reason);
+                self.write_connection(out);
+                if let Some(length) = length {
+                    encode::content_length(out, length);
+                }
+            }
         }
         write_fields(response, out);
         out.extend_from_slice(match mode {
@@ -238,6 +249,7 @@ impl ServerConnection {
     }
 }
 
+#[inline]
 fn write_server(server: Option<&[u8]>, out: &mut Vec<u8>) {
     if let Some(server) = server {
         out.extend_from_slice(b"Server: ");
@@ -246,6 +258,7 @@ fn write_server(server: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
+#[inline]
 fn write_fields(response: &ResponseHead<'_>, out: &mut Vec<u8>) {
     write_server(response.server, out);
     encode::fields(out, response.headers);
