@@ -47,27 +47,26 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
 #[inline]
 #[must_use]
 pub fn is_valid(authority: &[u8]) -> bool {
-    let mut rest = authority.iter();
-    for (at, &octet) in rest.by_ref().enumerate() {
-        if HOST_OCTETS[usize::from(octet)] {
-            continue;
-        }
-        if octet != b':' || at == 0 {
-            // Brackets, which are rare, or nothing that an authority has.
-            return split(authority).is_some();
-        }
-        let mut port = 0;
-        for octet in rest.as_slice() {
-            let digit = u32::from(octet.wrapping_sub(b'0'));
-            // Five digits at most, so that nothing wraps.
-            if digit > 9 || rest.as_slice().len() > 5 {
-                return false;
-            }
-            port = port * 10 + digit;
-        }
-        return port <= u32::from(u16::MAX);
+    let mut at = 0;
+    while at < authority.len() && HOST_OCTETS[usize::from(authority[at])] {
+        at += 1;
     }
-    !authority.is_empty()
+    match &authority[at..] {
+        [] => at > 0,
+        [b':', digits @ ..] if at > 0 && digits.len() <= 5 => {
+            let mut port = 0;
+            for octet in digits {
+                let digit = u32::from(octet.wrapping_sub(b'0'));
+                if digit > 9 {
+                    return false;
+                }
+                port = port * 10 + digit;
+            }
+            port <= u32::from(u16::MAX)
+        }
+        // Brackets, which are rare, or nothing that an authority has.
+        _ => split(authority).is_some(),
+    }
 }
 
 static HOST_OCTETS: [bool; 256] = {

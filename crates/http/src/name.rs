@@ -263,7 +263,7 @@ impl Known {
 
     /// The name, in any letter case, at the start of `text` that a colon follows, and its length. `None`
     /// if it is not in the table; whether it is a name at all is not looked at.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn before_colon(text: &[u8]) -> Option<(Self, usize)> {
         let mut lower = [0; WORDS];

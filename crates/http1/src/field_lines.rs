@@ -24,8 +24,10 @@ impl LineEnds {
     /// Length of the line end at the start of `text`: `None` if there is none.
     #[inline]
     pub(crate) fn at(self, text: &[u8]) -> Result<Option<usize>, FieldError> {
+        if text.first_chunk() == Some(b"\r\n") {
+            return Ok(Some(2));
+        }
         match text {
-            [b'\r', b'\n', ..] => Ok(Some(2)),
             [b'\n', ..] => match self {
                 Self::Lenient => Ok(Some(1)),
                 Self::Strict => Err(FieldError::BareLineFeed),
@@ -71,7 +73,8 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         Some(len) => at + end + len,
         None => return Err(FieldError::ValueInvalid),
     };
-    while end > start && matches!(line[end - 1], b' ' | b'\t') {
+    // The only octets of a value that are not above a blank are blanks.
+    while end > start && line[end - 1] <= b' ' {
         end -= 1;
     }
     Ok(Line::Field {
@@ -109,24 +112,22 @@ pub(crate) fn token_len(text: &[u8]) -> usize {
 /// Eight octets at a time: most of a head is field values (benchmark `head`).
 #[inline]
 pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(octets) = text[at..].first_chunk::<8>() {
+    let mut rest = text;
+    while let Some((octets, tail)) = rest.split_first_chunk::<8>() {
         let found = below_or_del::<FLOOR>(u64::from_le_bytes(*octets));
         if found == 0 {
-            at += 8;
+            rest = tail;
             continue;
         }
-        at += (found.trailing_zeros() / 8) as usize;
-        if FLOOR != 0x20 || text[at] != b'\t' {
-            return at;
+        let before = (found.trailing_zeros() / 8) as usize;
+        if FLOOR != 0x20 || octets[before] != b'\t' {
+            return text.len() - rest.len() + before;
         }
-        at += 1;
+        rest = &rest[before + 1..];
     }
-    let passes = |octet: u8| (octet >= FLOOR && octet != 0x7f) || (FLOOR == 0x20 && octet == b'\t');
-    at + text[at..]
-        .iter()
-        .position(|&octet| !passes(octet))
-        .unwrap_or(text.len() - at)
+    let stops = |octet: u8| (octet < FLOOR || octet == 0x7f) && (FLOOR != 0x20 || octet != b'\t');
+    let last = rest.iter().position(|&octet| stops(octet));
+    text.len() - rest.len() + last.unwrap_or(rest.len())
 }
 
 /// Sets the high bit of octets that are below `FLOOR` or DEL. The lowest octet marked is right; borrows

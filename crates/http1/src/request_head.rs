@@ -134,9 +134,10 @@ impl RequestLine {
     #[inline(always)]
     fn parse(input: &[u8], ends: LineEnds) -> Result<Self, PeerError> {
         let start = empty_line_len(input, ends);
-        let (method, method_end) = match input[start..] {
-            [b'G', b'E', b'T', b' ', ..] => (Method::Get, start + 3),
-            _ => parse_method(input, start)?,
+        let (method, method_end) = if input[start..].first_chunk() == Some(b"GET ") {
+            (Method::Get, start + 3)
+        } else {
+            parse_method(input, start)?
         };
         let target_at = skip_spaces(input, method_end);
         if target_at == method_end {
@@ -155,12 +156,16 @@ impl RequestLine {
             });
         }
         let at = version_at + 8;
-        let version = match input[version_at..].first_chunk::<8>() {
-            Some(b"HTTP/1.1") => Version::Http11,
-            Some(b"HTTP/1.0") => Version::Http10,
-            // A higher minor version is treated as the highest we know (RFC 9110 §2.5).
-            Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9']) => Version::Http11,
-            _ => return Err(PeerError::VersionInvalid),
+        let name = input[version_at..].first_chunk::<8>();
+        let version = if name == Some(b"HTTP/1.1") {
+            Version::Http11
+        } else {
+            match name {
+                Some(b"HTTP/1.0") => Version::Http10,
+                // A higher minor version is treated as the highest we know (RFC 9110 §2.5).
+                Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9']) => Version::Http11,
+                _ => return Err(PeerError::VersionInvalid),
+            }
         };
         let line_end = ends.at(&input[at..])?.ok_or(PeerError::VersionInvalid)?;
         Ok(Self {

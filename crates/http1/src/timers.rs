@@ -216,7 +216,7 @@ fn rate_limit(settings: &Settings, since: Instant, octets: u64) -> Option<Instan
 /// `now + limit`, for any limit a configuration can hold.
 fn after(now: Instant, limit: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
-    now + limit.min(CENTURY)
+    now.checked_add(limit).unwrap_or_else(|| now + CENTURY)
 }
 
 #[cfg(test)]
