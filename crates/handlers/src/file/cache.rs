@@ -1,7 +1,8 @@
 //! The content cache of a worker: files that are asked for again are answered from memory.
 //!
 //! Before an entry is used in another turn of the event loop, everything it relies on is looked at again, one
-//! `stat` per file, so a file that was edited is seen by the very next request.
+//! `stat` per file, unless the kernel tells of changes ([`super::watch`]) and told of none. Either way, a file that was
+//! edited is seen by the very next request.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher};
@@ -14,6 +15,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::document::Document;
 use super::encoding::Forms;
 use super::identity::Witness;
+use super::watch::{Watch, Watches};
 
 /// Most entries a worker keeps.
 const MAX_ENTRIES: usize = 4096;
@@ -45,8 +47,9 @@ pub(super) struct Entry {
     witnesses: Box<[Witness]>,
     /// False: valid in the turn it was made in only, since the file is too young for a change to be sure to show.
     settled: bool,
-    /// The turn in which the witnesses were last asked, and when that was.
+    /// The turn in which the entry was last found to hold true, and when the witnesses were last asked.
     checked: Cell<(u64, Instant)>,
+    watch: Cell<Watch>,
     /// Used since the clock hand last came by.
     used: Cell<bool>,
     hash: u64,
@@ -62,15 +65,21 @@ impl Entry {
         }
     }
 
-    fn is_current(&self, clock: &Clock) -> bool {
+    fn is_current(&self, clock: &Clock, watches: &mut Watches) -> bool {
         let (turn, at) = self.checked.get();
         if turn == clock.turn() {
             return true;
         }
         let now = clock.now();
+        if watches.vouches(self.watch.get(), at, clock) {
+            self.checked.set((clock.turn(), at));
+            return true;
+        }
         if !self.settled || is_idle(at, now) || !self.witnesses.iter().all(Witness::holds) {
             return false;
         }
+        let watch = watches.after_check(self.watch.get(), &self.witnesses, now);
+        self.watch.set(watch);
         self.checked.set((clock.turn(), now));
         true
     }
@@ -99,21 +108,30 @@ struct Inner {
     bytes: usize,
     files: usize,
     swept: Option<Instant>,
+    watches: Watches,
 }
 
 impl ContentCache {
     /// The entry for `key`, if it still holds true.
     pub(super) fn get(&self, key: Key<'_>, clock: &Clock) -> Option<Rc<Entry>> {
-        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *self.inner.borrow_mut();
         inner.sweep(clock.now());
         let at = inner.find(key)?;
         let entry = inner.places[at].as_ref()?;
-        if entry.is_current(clock) {
+        if entry.is_current(clock, &mut inner.watches) {
             entry.used.set(true);
             return Some(Rc::clone(entry));
         }
         inner.remove(at);
         None
+    }
+
+    /// True if an entry for `path` is watched.
+    #[cfg(test)]
+    pub(super) fn is_watched(&self, path: &[u8]) -> bool {
+        let inner = self.inner.borrow();
+        let mut entries = inner.places.iter().flatten();
+        entries.any(|entry| *entry.path == *path && matches!(entry.watch.get(), Watch::Kept { .. }))
     }
 
     /// Keeps a document that was looked up in the turn `turn`. An entry of the same key is replaced.
@@ -144,6 +162,7 @@ impl ContentCache {
             witnesses: witnesses.into(),
             settled,
             checked: Cell::new((turn, clock.now())),
+            watch: Cell::new(Watch::Earning(0)),
             used: Cell::new(false),
             hash: inner.hash(key),
             bytes,

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FileType, Stat};
@@ -79,11 +80,25 @@ impl Witness {
 
     /// True if nothing has changed. Costs one system call.
     pub(super) fn holds(&self) -> bool {
-        match (rustix::fs::stat(self.path()), self.found) {
+        self.agrees(rustix::fs::stat(self.path()))
+    }
+
+    /// As [`Witness::holds`] of another spelling of the path, and false if that is the path of a symbolic link.
+    pub(super) fn holds_without_link(&self, path: &Path) -> bool {
+        self.agrees(rustix::fs::lstat(path))
+    }
+
+    fn agrees(&self, looked: Result<Stat, Errno>) -> bool {
+        match (looked, self.found) {
             (Ok(stat), Some(found)) => Identity::new(&stat) == found,
             (Err(error), None) => error == Errno::NOENT,
             (Ok(_), None) | (Err(_), Some(_)) => false,
         }
+    }
+
+    /// False if nothing was there.
+    pub(super) fn is_present(&self) -> bool {
+        self.found.is_some()
     }
 
     /// The path that is looked at.

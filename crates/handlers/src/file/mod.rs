@@ -27,6 +27,7 @@ mod settings;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use h2o_config::Directive;
 use h2o_exchange::Scope;

@@ -8,6 +8,7 @@ mod listing;
 mod paths;
 mod responses;
 mod variants;
+mod watching;
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,250 @@
+//! Word from the kernel that nothing has changed, which saves looking at each file again (`inotify`).
+//!
+//! One descriptor per worker is read once per turn of the event loop. Any event makes every entry be checked
+//! by itself again; which file it was about does not matter. An entry is watched once it is asked for often, if
+//! no symbolic link leads to it and everything on its path can be watched. Where that is not so, or the limits of
+//! the system are reached, entries are checked by `stat` as if this did not exist.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
+
+use h2o_exchange::Clock;
+use rustc_hash::FxHashMap;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+
+use super::identity::Witness;
+
+/// An entry is watched once it was checked in so many turns.
+const HITS: u8 = 8;
+/// Most watches of a worker: the system's limit is for all processes of a user together.
+const MAX_WATCHES: usize = 1024;
+/// Watching an entry costs some twenty system calls, so it is done to one entry in so long.
+const PACE: Duration = Duration::from_millis(1);
+/// How long to wait after a limit was reached, and how long watches are kept before they are given up for others.
+const PAUSE: Duration = Duration::from_secs(60);
+/// A watched entry is looked at by itself that often, too: writes through `mmap` and file systems mounted over a
+/// directory are not told of. Tests are to see nothing but what is told.
+const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 0 })
+    .saturating_add(Duration::from_millis(100));
+
+/// For everything. Symbolic links are not followed.
+const ANY: WatchFlags = WatchFlags::ATTRIB
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::DONT_FOLLOW)
+    .union(WatchFlags::MASK_ADD);
+/// For a file.
+const FILE: WatchFlags = ANY.union(WatchFlags::MODIFY);
+/// For the directories above. A symbolic link is an error.
+const ABOVE: WatchFlags = ANY.union(WatchFlags::ONLYDIR);
+/// For the directory that has, or does not have, the name.
+const PARENT: WatchFlags = ABOVE
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE);
+
+/// What tells that a watched directory may not be on its path any more.
+const GONE: ReadFlags = ReadFlags::MOVE_SELF
+    .union(ReadFlags::DELETE_SELF)
+    .union(ReadFlags::IGNORED);
+
+/// After these, nothing that was known before counts.
+const LOST: ReadFlags = ReadFlags::UNMOUNT.union(ReadFlags::QUEUE_OVERFLOW);
+
+/// File systems (`statfs`) on which nothing changes without this kernel doing it: ext2 to ext4, XFS, Btrfs, tmpfs,
+/// F2FS, overlayfs, ZFS.
+const LOCAL: [u64; 7] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x0102_1994,
+    0xf2f5_2010,
+    0x794c_7630,
+    0x2fc1_2fc1,
+];
+
+/// How far an entry has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// Checked in so many turns.
+    Earning(u8),
+    /// Cannot be watched.
+    Refused,
+    /// Watched since [`Watches::layout`], last checked at [`Watches::events`].
+    Kept { layout: u64, events: u64 },
+}
+
+/// The watches of a worker.
+#[derive(Default)]
+pub(super) struct Watches {
+    inotify: Option<OwnedFd>,
+    /// The kernel's numbers of what is watched, and whether that is a directory.
+    held: FxHashMap<i32, bool>,
+    /// The turn in which events were last read.
+    turn: u64,
+    /// Grows with every event.
+    events: u64,
+    /// Grows when a directory goes, so that names may lead somewhere else.
+    layout: u64,
+    /// When the descriptor was made.
+    begun: Option<Instant>,
+    /// No entry is watched before.
+    next: Option<Instant>,
+}
+
+impl Watches {
+    /// True if nothing happened since the entry was checked at `checked`.
+    #[inline]
+    pub(super) fn vouches(&mut self, watch: Watch, checked: Instant, clock: &Clock) -> bool {
+        let Watch::Kept { layout, events } = watch else {
+            return false;
+        };
+        if self.turn != clock.turn() {
+            self.turn = clock.turn();
+            self.read();
+        }
+        let is_recent = clock.now().saturating_duration_since(checked) < RECHECK;
+        is_recent && layout == self.layout && events == self.events
+    }
+
+    /// The state of an entry that was `watch` and has just been checked in a turn, after [`Watches::vouches`].
+    pub(super) fn after_check(
+        &mut self,
+        watch: Watch,
+        witnesses: &[Witness],
+        now: Instant,
+    ) -> Watch {
+        match watch {
+            Watch::Kept { layout, .. } if layout == self.layout => self.kept(),
+            Watch::Kept { .. } => Watch::Earning(0),
+            Watch::Earning(hits) if hits < HITS => Watch::Earning(hits + 1),
+            Watch::Earning(_) if self.next.is_some_and(|next| now < next) => watch,
+            Watch::Earning(_) => self.watch(witnesses, now),
+            Watch::Refused => watch,
+        }
+    }
+
+    fn kept(&self) -> Watch {
+        Watch::Kept {
+            layout: self.layout,
+            events: self.events,
+        }
+    }
+
+    /// Reads events, if there are any. What does not fit is an event of the next turn, too.
+    fn read(&mut self) {
+        let Some(inotify) = &self.inotify else {
+            return;
+        };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(inotify.as_fd(), &mut buffer);
+        loop {
+            let (number, what) = match reader.next() {
+                Ok(event) => (event.wd(), event.events()),
+                Err(Errno::AGAIN) => return,
+                Err(_) => (-1, LOST),
+            };
+            self.events += 1;
+            let is_directory = self.held.get(&number).copied().unwrap_or(false);
+            if what.intersects(LOST) || is_directory && what.intersects(GONE) {
+                self.layout += 1;
+            }
+            if what.contains(ReadFlags::IGNORED) {
+                self.held.remove(&number);
+            }
+            if reader.is_buffer_empty() {
+                return;
+            }
+        }
+    }
+
+    #[cold]
+    fn watch(&mut self, witnesses: &[Witness], now: Instant) -> Watch {
+        self.next = Some(now + PACE);
+        match self.add_all(witnesses, now) {
+            Ok(true) => self.kept(),
+            Ok(false) => Watch::Refused,
+            Err(Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
+                self.next = Some(now + PAUSE);
+                Watch::Earning(HITS)
+            }
+            Err(_) => Watch::Refused,
+        }
+    }
+
+    /// Watches everything that the witnesses rely on. False if it is not what is at their paths.
+    fn add_all(&mut self, witnesses: &[Witness], now: Instant) -> Result<bool, Errno> {
+        if self.held.len() >= MAX_WATCHES {
+            if self.begun.is_some_and(|begun| now < begun + PAUSE) {
+                return Err(Errno::NOSPC);
+            }
+            // Many may be for entries that are long forgotten.
+            self.inotify = None;
+            self.held.clear();
+            self.layout += 1;
+        }
+        let mut paths = Vec::with_capacity(witnesses.len());
+        for witness in witnesses {
+            let path = Path::new(std::ffi::OsStr::from_bytes(witness.path().to_bytes()));
+            paths.push(std::path::absolute(path).map_err(|_| Errno::NOENT)?);
+        }
+        let mut last = None;
+        for (witness, path) in witnesses.iter().zip(&paths) {
+            let parent = path.parent().ok_or(Errno::ISDIR)?;
+            if last != Some(parent) {
+                self.add_directory(parent, now)?;
+                last = Some(parent);
+            }
+            if witness.is_present() {
+                self.add(path, FILE, now)?;
+            }
+        }
+        // Only now, so that nothing can have changed in between. The paths are looked at as they were watched and as
+        // they are used.
+        let mut both = witnesses.iter().zip(&paths);
+        Ok(both.all(|(witness, path)| witness.holds() && witness.holds_without_link(path)))
+    }
+
+    /// From the root downwards: what is watched is then sure to be on the path, or an event tells of its going.
+    fn add_directory(&mut self, parent: &Path, now: Instant) -> Result<(), Errno> {
+        if parent.components().any(|part| part == Component::ParentDir) {
+            return Err(Errno::LOOP);
+        }
+        let above: Vec<_> = parent.ancestors().skip(1).collect();
+        for directory in above.into_iter().rev() {
+            self.add(directory, ABOVE, now)?;
+        }
+        self.add(parent, PARENT, now)
+    }
+
+    fn add(&mut self, path: &Path, flags: WatchFlags, now: Instant) -> Result<(), Errno> {
+        if !is_local(path)? {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let inotify = match &mut self.inotify {
+            Some(inotify) => inotify,
+            none => {
+                self.begun = Some(now);
+                none.insert(inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?)
+            }
+        };
+        let is_directory = flags.contains(WatchFlags::ONLYDIR);
+        let number = inotify::add_watch(inotify, path, flags)?;
+        self.held.insert(number, is_directory);
+        Ok(())
+    }
+}
+
+#[allow(
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions,
+    reason = "the type of the field differs between architectures"
+)]
+fn is_local(path: &Path) -> Result<bool, Errno> {
+    let kind = rustix::fs::statfs(path)?.f_type;
+    Ok(u64::try_from(kind).is_ok_and(|kind| LOCAL.contains(&kind)))
+}
