@@ -1,5 +1,6 @@
 //! Entries that the kernel tells about: whatever is changed, the next request sees it.
 
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +10,9 @@ use h2o_http::Known;
 use tempfile::TempDir;
 
 use super::super::cache::ContentCache;
+use super::super::identity::{Witness, inspect};
 use super::super::testing::{Kit, kit, let_files_settle};
+use super::super::watch::{Watch, Watches};
 use super::{tree, write};
 
 /// A path without symbolic links, whatever the temporary directory is.
@@ -182,4 +185,38 @@ fn more_events_than_are_kept_are_seen() {
         after(&kit, "/d/b", || write(&root, "d/b", "new")),
         "200 new"
     );
+}
+
+#[test]
+fn watches_are_limited_and_given_up_for_others() {
+    let root = tree(&[]);
+    let root = real(&root);
+    let (mut watches, clock) = (Watches::default(), h2o_exchange::Clock::default());
+    let mut now = clock.now();
+    let mut first = None;
+    let mut watch = |n: usize, now| {
+        write(&root, &n.to_string(), "");
+        let path = root.join(n.to_string());
+        let (_, identity) = inspect(fs::File::open(&path).unwrap()).unwrap();
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        let witnesses = [Witness::present(path, identity)];
+        let watch = watches.after_check(Watch::Earning(u8::MAX), &witnesses, now);
+        let first = *first.get_or_insert(watch);
+        let is_kept = |watch| matches!(watch, Watch::Kept { .. });
+        // The first one is used in another turn now.
+        clock.begin_turn();
+        let holds = watches.vouches(first, now, &clock);
+        (is_kept(watch), holds)
+    };
+    assert_eq!(watch(0, now), (true, true));
+    let mut kept = 1;
+    // One at a time, with a pause.
+    assert!(!watch(1, now).0);
+    for n in 2..1200 {
+        now += Duration::from_millis(1);
+        kept += usize::from(watch(n, now).0);
+    }
+    assert!((900..1025).contains(&kept), "{kept}");
+    now += Duration::from_secs(61);
+    assert_eq!(watch(1200, now), (true, false));
 }
