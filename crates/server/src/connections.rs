@@ -322,6 +322,8 @@ impl Connections {
             };
             let Some(peer) = peer else { continue };
             self.add(index, Socket::new(fd, listener.is_unix), peer);
+            // Who comes next may know of changes made since the last one was answered.
+            self.context.worker.clock.begin_round();
             self.enforce_soft_limit(&shared);
         }
     }
