@@ -42,6 +42,11 @@ impl Failure {
         }
     }
 
+    /// The text for standard error.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The program is already supervised (`EX_SOFTWARE`).
     fn supervised(text: impl Into<String>) -> Self {
         Self {
@@ -100,7 +105,7 @@ fn start() -> Result<(), Failure> {
     let config = match options.config {
         Some(path) => path,
         None if std::path::Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.to_string(),
-        None => return quick::run(options.mode),
+        None => return quick::run(options.mode, options.stray.as_deref()),
     };
     let loaded =
         h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
@@ -109,7 +114,7 @@ fn start() -> Result<(), Failure> {
     }
     match options.mode {
         Mode::Test => run::test(&loaded),
-        Mode::Worker | Mode::Master | Mode::Daemon => run::serve(&loaded, &run::Extras::default()),
+        Mode::Worker | Mode::Master | Mode::Daemon => run::serve(&loaded, None),
     }
 }
 

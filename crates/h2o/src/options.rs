@@ -15,6 +15,8 @@ pub(crate) struct Options {
     /// `-c`.
     pub(crate) config: Option<String>,
     pub(crate) mode: Mode,
+    /// The first word that is no option. Ignored (H2O compatibility), unless there is no configuration.
+    pub(crate) stray: Option<String>,
 }
 
 /// `-m`.
@@ -82,10 +84,12 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     let mut options = Options {
         config: None,
         mode: Mode::Worker,
+        stray: None,
     };
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         if argument == "--" {
+            options.stray = options.stray.or_else(|| arguments.next());
             break;
         }
         if let Some(long) = argument.strip_prefix("--") {
@@ -134,6 +138,8 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
                     return Ok(Command::Print(text));
                 }
             }
+        } else {
+            options.stray.get_or_insert(argument);
         }
     }
     Ok(Command::Run(options))

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use h2o_config::{OsSource, Source};
 
 use crate::options::Mode;
-use crate::run::{self, Extras, reason};
+use crate::run::{self, reason};
 use crate::{DEFAULT_CONFIG, Failure};
 
 const NAME: &str = "(no configuration)";
@@ -39,12 +39,25 @@ impl Source for BuiltIn {
 }
 
 /// Serves the current directory.
-pub(crate) fn run(mode: Mode) -> Result<(), Failure> {
+///
+/// `stray` is a word of the command line that is no option: here it is most likely a configuration whose `-c`
+/// was forgotten.
+pub(crate) fn run(mode: Mode, stray: Option<&str>) -> Result<(), Failure> {
+    if let Some(word) = stray {
+        return Err(Failure::config(format!(
+            "unexpected argument: {word} (did you mean `-c {word}`?)"
+        )));
+    }
+    if mode == Mode::Test {
+        return Err(Failure::config(format!(
+            "there is no configuration at {DEFAULT_CONFIG}; name one with -c"
+        )));
+    }
     let directory = std::env::current_dir().map_err(|error| {
         Failure::system(format!("the current directory is gone: {}", reason(&error)))
     })?;
     let (http, https) = (free_port(8080)?, free_port(8443)?);
-    let (certificate, key) = certificate()?;
+    let identity = certificate();
     let quoted = |path: &Path| {
         format!(
             "\"{}\"",
@@ -54,17 +67,19 @@ pub(crate) fn run(mode: Mode) -> Result<(), Failure> {
                 .replace('"', "\\\"")
         )
     };
+    let listen_tls = identity.as_ref().map_or_else(
+        |_| String::new(),
+        |(certificate, key)| {
+            let (certificate, key) = (quoted(certificate), quoted(key));
+            format!("listen:\n  port: {https}\n  ssl: {{ certificate-file: {certificate}, key-file: {key} }}\n")
+        },
+    );
     let config = format!(
-        "listen: {http}\nlisten:\n  port: {https}\n  ssl: {{ certificate-file: {}, key-file: {} }}\nhosts:\n  default:\n    paths:\n      /:\n        file.dir: {}\n        file.dirlisting: ON\n        file.send-compressed: ON\n",
-        quoted(&certificate),
-        quoted(&key),
+        "listen: {http}\n{listen_tls}hosts:\n  default:\n    paths:\n      /:\n        file.dir: {}\n        file.dirlisting: ON\n        file.send-compressed: ON\n",
         quoted(&directory)
     );
     let loaded = h2o_server::load(NAME, &BuiltIn(config))
         .map_err(|error| Failure::config(error.to_string()))?;
-    if mode == Mode::Test {
-        return run::test(&loaded);
-    }
     let moved = |port: u16, wanted: u16| {
         if port == wanted {
             String::new()
@@ -72,20 +87,20 @@ pub(crate) fn run(mode: Mode) -> Result<(), Failure> {
             format!("  (port {wanted} is taken)")
         }
     };
+    let tls = match &identity {
+        Ok((certificate, _)) => format!(
+            "  https://localhost:{https}/{}\n\nThe certificate is of our own making ({}), so browsers will ask.",
+            moved(https, 8443),
+            certificate.display()
+        ),
+        Err(failure) => format!("\nThere is no HTTPS: {}.", failure.text()),
+    };
     let greeting = format!(
-        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n  https://localhost:{https}/{}\n\nThe certificate is of our own making ({}), so browsers will ask.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
+        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nStarted by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
         directory.display(),
         moved(http, 8080),
-        moved(https, 8443),
-        certificate.display()
     );
-    run::serve(
-        &loaded,
-        &Extras {
-            keep_user: true,
-            greeting: Some(greeting),
-        },
-    )
+    run::serve(&loaded, Some(&greeting))
 }
 
 /// The first port from `first` on that nobody listens on.

@@ -6,15 +6,6 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::{Failure, error_log, print_out, privileges};
 
-/// What the mode without a configuration does differently.
-#[derive(Default)]
-pub(crate) struct Extras {
-    /// Stay the starting user, root included: it is the person's own directory that is served.
-    pub(crate) keep_user: bool,
-    /// Printed when the server is ready.
-    pub(crate) greeting: Option<String>,
-}
-
 /// `-m test`: everything but opening listeners and logs.
 pub(crate) fn test(loaded: &Loaded) -> Result<(), Failure> {
     let settings = loaded.settings();
@@ -24,14 +15,10 @@ pub(crate) fn test(loaded: &Loaded) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `-m worker`: serves in the foreground until TERM.
-pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
+/// `-m worker`: serves in the foreground until TERM. `greeting` is printed when the server is ready.
+pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failure> {
     let settings = loaded.settings();
-    let user = if extras.keep_user {
-        None
-    } else {
-        privileges::running_user(&settings)?
-    };
+    let user = privileges::running_user(&settings)?;
     // With everything that is opened, under the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
@@ -60,7 +47,7 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
     let pid_file = write_pid_file(&settings)?;
     error_log::redirect(log.as_ref())?;
     drop(log);
-    let served = serve_until_terminated(loaded, bound, extras);
+    let served = serve_until_terminated(loaded, bound, greeting);
     if let Some(path) = pid_file {
         // Somebody may have tidied up already, or the running user may not remove it.
         let _ = std::fs::remove_file(path);
@@ -69,7 +56,11 @@ pub(crate) fn serve(loaded: &Loaded, extras: &Extras) -> Result<(), Failure> {
 }
 
 /// Runs the workers until TERM, and until their last connection has ended.
-fn serve_until_terminated(loaded: &Loaded, bound: Bound, extras: &Extras) -> Result<(), Failure> {
+fn serve_until_terminated(
+    loaded: &Loaded,
+    bound: Bound,
+    greeting: Option<&str>,
+) -> Result<(), Failure> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     let server = Server::start(loaded, bound).map_err(Failure::system)?;
@@ -78,7 +69,7 @@ fn serve_until_terminated(loaded: &Loaded, bound: Bound, extras: &Extras) -> Res
         std::process::id(),
         server.workers()
     );
-    if let Some(greeting) = &extras.greeting {
+    if let Some(greeting) = greeting {
         print_out(greeting);
     }
     // The only signal in the set.

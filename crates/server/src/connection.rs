@@ -298,12 +298,20 @@ impl Connection {
 
     /// The time has come.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Fate {
+        let is_idle = self.is_idle();
         match &mut self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } if *until <= now => {
                 Fate::Close
             }
             Phase::Opening { .. } | Phase::Lingering { .. } => Fate::Keep,
-            Phase::Http1(http1) => http1.on_timeout(context, &mut self.link, now),
+            Phase::Http1(http1) => {
+                let fate = http1.on_timeout(context, &mut self.link, now);
+                // A response that is cut off must not look complete.
+                if fate == Fate::Close && is_idle {
+                    self.link.io.close_notify();
+                }
+                fate
+            }
         }
     }
 
