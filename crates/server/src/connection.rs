@@ -21,7 +21,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_OCTETS: usize = 256 * 1024;
 
 /// With more connections than this, idle ones let go of what can be made again.
-const MANY: usize = 1000;
+const MANY: usize = 256;
 
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Connection {
                 peer,
                 io,
                 input: Vec::new(),
-                budget: Budget::new(context.budget, now),
+                budget: Budget::new(context.budget),
                 info: None,
             },
             charged: 0,

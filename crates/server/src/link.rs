@@ -48,8 +48,12 @@ impl Link {
 
     /// The peer made us do something that got nobody anywhere.
     pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
-        let now = context.worker.clock.now();
-        match self.budget.spend(cost, context.budget, now) {
+        let age = context
+            .worker
+            .clock
+            .now()
+            .saturating_duration_since(self.accepted);
+        match self.budget.spend(cost, context.budget, age) {
             Ok(()) => Went::On,
             Err(Overdrawn) => {
                 context.worker.counters.count(Counter::Overdrawn);
