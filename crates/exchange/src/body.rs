@@ -29,6 +29,17 @@ pub enum BodyError {
     Failed(String),
 }
 
+impl BodyError {
+    /// A file ended before the length that was announced.
+    #[must_use]
+    pub fn file_shrunk() -> Self {
+        Self::Local(std::io::Error::new(
+            std::io::ErrorKind::UnexpectedEof,
+            "the file became shorter while it was being sent",
+        ))
+    }
+}
+
 impl std::fmt::Display for BodyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

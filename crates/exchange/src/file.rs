@@ -164,7 +164,7 @@ impl FileReader {
                 .file
                 .read_cached(self.range.offset, &mut buffer[..want])
             {
-                Ok(0) => return Poll::Ready(Err(shrunk())),
+                Ok(0) => return Poll::Ready(Err(BodyError::file_shrunk())),
                 Ok(read) => {
                     self.skip(read as u64);
                     return Poll::Ready(Ok(read));
@@ -203,18 +203,11 @@ impl FileReader {
             .and_then(|read| read)
             .map_err(BodyError::Local)?;
         if buffer.is_empty() {
-            return Poll::Ready(Err(shrunk()));
+            return Poll::Ready(Err(BodyError::file_shrunk()));
         }
         self.skip(buffer.len() as u64);
         Poll::Ready(Ok(buffer.into()))
     }
-}
-
-fn shrunk() -> BodyError {
-    BodyError::Local(io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the file became shorter while it was being sent",
-    ))
 }
 
 impl BodySource for FileReader {

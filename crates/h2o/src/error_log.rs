@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use crate::Failure;
-use crate::run::reason;
+use h2o_server::reason;
 
 /// Opens the log: a file to append to, a Unix socket, or the standard input of a command.
 pub(crate) fn open(target: &str) -> Result<OwnedFd, Failure> {

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use h2o_config::{OsSource, Source};
 
 use crate::options::Mode;
-use crate::run::{self, reason};
+use h2o_server::reason;
+
+use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
 
 const NAME: &str = "(no configuration)";

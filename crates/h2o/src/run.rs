@@ -1,7 +1,7 @@
 //! Worker and test mode.
 
 use h2o_exchange::report;
-use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
+use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, reason, worker_plan};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::{Failure, error_log, print_out, privileges};
@@ -103,14 +103,4 @@ fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
             reason(&error)
         ))
     })
-}
-
-/// The system's text for an error, without the number Rust appends.
-pub(crate) fn reason(error: &std::io::Error) -> String {
-    error
-        .to_string()
-        .split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_string()
 }

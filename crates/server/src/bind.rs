@@ -83,7 +83,8 @@ pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
 }
 
 /// The system's text for an error, without the number Rust appends.
-pub(crate) fn reason(error: &io::Error) -> String {
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error")
         .next()

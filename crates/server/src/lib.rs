@@ -26,7 +26,7 @@ mod timers;
 mod tls;
 mod worker;
 
-pub use bind::{Bound, bind};
+pub use bind::{Bound, bind, reason};
 pub use budget::BudgetSettings;
 pub use collect::temporary_file;
 pub use load::{Loaded, features, features_with, load, load_with};

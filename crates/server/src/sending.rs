@@ -216,7 +216,7 @@ fn send_file(
         });
     match sent? {
         None => Ok(Some(Pumped::Blocked)),
-        Some(0) => Err(shrunk().into()),
+        Some(0) => Err(BodyError::file_shrunk().into()),
         Some(sent) => {
             // A file's length is known, so there are no chunks: this only counts.
             let counted = engine.begin_data(sent, &mut Vec::new());
@@ -229,13 +229,6 @@ fn send_file(
             Ok(None)
         }
     }
-}
-
-fn shrunk() -> BodyError {
-    BodyError::Local(io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the file became shorter while it was being sent",
-    ))
 }
 
 /// What the thread pool has read, or the end.
