@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, Method, RequestHead, StatusCode};
 
-use crate::{ConnectionInfo, LocalSite, RequestBody, Restore, Route, Worker};
+use crate::{
+    ConnectionInfo, Http2Stream, LocalSite, PushOrder, RequestBody, Restore, Route, Worker,
+};
 
 /// One request with its response, from the first octet of the head to the log line.
 pub struct Exchange {
@@ -34,6 +36,12 @@ pub struct Exchange {
     pub sent: Sent,
     /// Index of the request on its HTTP/1 connection, from 1; 0 on other versions.
     pub http1_index: u64,
+    /// The stream, on HTTP/2.
+    pub http2: Option<Http2Stream>,
+    /// The request came as TLS early data (RFC 8470) and the handshake is not complete: it may be a replay.
+    pub is_early: bool,
+    /// Resources to be pushed with the response.
+    pub pushes: Vec<PushOrder>,
     /// Delegations and reprocesses so far.
     pub reroutes: (u32, u32),
     /// True once the request was delegated.
@@ -138,6 +146,9 @@ impl Exchange {
             errors: String::new(),
             sent: Sent::default(),
             http1_index: 0,
+            http2: None,
+            is_early: false,
+            pushes: Vec::new(),
             reroutes: (0, 0),
             delegated: false,
             error_document: false,
@@ -169,6 +180,9 @@ impl Exchange {
         self.spare = spare;
         self.sent = Sent::default();
         self.http1_index = 0;
+        self.http2 = None;
+        self.is_early = false;
+        self.pushes.clear();
         self.reroutes = (0, 0);
         self.delegated = false;
         self.error_document = false;

@@ -12,6 +12,7 @@ mod connection;
 mod counters;
 mod exchange;
 pub mod file;
+mod http2;
 mod outcome;
 mod report;
 mod request_body;
@@ -26,9 +27,10 @@ pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
 pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};
 pub use file::{FileRange, FileReader, OpenFile};
+pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use outcome::{
-    Filter, Filtered, Handler, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind, Response,
-    Restore,
+    Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind,
+    Response, Restore,
 };
 pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};

@@ -37,6 +37,20 @@ pub struct Response {
     pub length: Option<u64>,
     /// The content. Engines drop it where the request or the status forbids it.
     pub body: Body,
+    /// What its `link` fields are good for.
+    pub links: Links,
+}
+
+/// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// They are for the client: static files, redirects, errors.
+    #[default]
+    Plain,
+    /// Those with `rel=preload` start pushes (FastCGI).
+    Push,
+    /// As [`Links::Push`], and elements with `x-http2-push-only` are taken out of the field (proxy, scripts).
+    PushAndFilter,
 }
 
 impl Response {
@@ -49,6 +63,7 @@ impl Response {
             headers,
             length: body.len(),
             body,
+            links: Links::Plain,
         }
     }
 

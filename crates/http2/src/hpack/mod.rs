@@ -1,0 +1,1 @@
+//! Header compression (RFC 7541).
