@@ -155,6 +155,7 @@ class Run:
                 "title": case.title,
                 "group": case.group,
                 "figure": case.figure,
+                "also": list(case.also),
                 "answers": answers,
                 "rounds": {name: numbers for name, numbers in rounds.items() if numbers},
             }
@@ -163,7 +164,7 @@ class Run:
     @staticmethod
     def check(running, case, site):
         """The server must give the answer that is to be measured."""
-        status, head, body = running.ask(case.scheme, case.path)
+        status, head, body = running.ask(case.scheme, case.path, case.protocol)
         if status != case.status:
             raise ServerFailed(f"{case.path} gives {status}, not {case.status}")
         if status == 200 and body != site.size_of(case.path):

@@ -21,6 +21,7 @@ FIGURES = {
     "cpu_us_per_request": Figure("processor time per request", "µs", "request", 1e6),
     "cpu_ms_per_gb": Figure("processor time per gigabyte", "ms", "gigabyte", 1e3),
     "cpu_us_per_handshake": Figure("processor time per connection with handshake", "µs", "connection", 1e6),
+    "header_octets_per_response": Figure("header octets per response", "B", "response"),
     "bytes_per_connection": Figure("memory per idle connection", "B", "connection"),
 }
 
@@ -38,6 +39,11 @@ class Case:
     connections: int
     figure: str
     status: int = 200
+    protocol: str = "h1"
+    # Requests under way at a time on each connection; HTTP/1 has one.
+    streams: int = 1
+    # Other figures that the report shows beside the main one.
+    also: tuple = ()
     mode: str = ""
     # Requests sent before anything is measured, to warm caches and to learn the rate.
     warm_up: int = 2000
@@ -48,6 +54,11 @@ class Case:
             spec = tomllib.load(file)
         if spec.get("figure") not in FIGURES:
             raise ValueError(f"{path.name}: figure must be one of {', '.join(FIGURES)}")
+        unknown = set(spec.get("also", ())) - set(FIGURES)
+        if unknown:
+            raise ValueError(f"{path.name}: unknown figures in `also`: {', '.join(sorted(unknown))}")
+        if spec.get("protocol", "h1") not in ("h1", "h2"):
+            raise ValueError(f"{path.name}: protocol must be h1 or h2")
         try:
             return cls(name=path.stem.partition("-")[2], **spec)
         except TypeError as error:

@@ -5,6 +5,7 @@ handed to every `measure`. The server's clocks are read while it has nothing to 
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,16 @@ from .machine import CoreClock
 # What every TLS client here offers, so that all servers do the same work.
 CIPHERSUITE = "TLS_AES_128_GCM_SHA256"
 GROUP = "X25519"
+OPENSSL_CONFIG = f"""\
+openssl_conf = main
+[main]
+ssl_conf = tls
+[tls]
+system_default = every
+[every]
+Ciphersuites = {CIPHERSUITE}
+Groups = {GROUP}
+"""
 
 CLIENT_DIR = Path(__file__).parents[1] / "client"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -76,16 +87,17 @@ class H2load:
         self.cores, self.wanted_seconds = cores, seconds
 
     def prepare(self, running, case, site):
-        warm_up = max(case.warm_up, case.connections)
-        seconds = self.run(running, case, warm_up)
+        warm_up = max(case.warm_up, case.connections * case.streams)
+        seconds = self.run(running, case, site, warm_up)["seconds"]
         # The same time for every server, so that the clocks are equally exact.
         return max(case.connections, int(warm_up / seconds * self.wanted_seconds))
 
     def measure(self, running, case, site, requests):
         meter = Meter(running, self.cores)
         meter.begin()
-        meter.end(self.run(running, case, requests))
-        result = meter.common() | {
+        told = self.run(running, case, site, requests)
+        meter.end(told.pop("seconds"))
+        result = meter.common() | told | {
             "requests": requests,
             "per_second": requests / meter.seconds,
             "pss": process.pss_bytes(running.process.pid),
@@ -97,10 +109,11 @@ class H2load:
             result["gb_per_second"] = gigabytes / meter.seconds
         return result
 
-    def run(self, running, case, requests):
-        """Runs h2load; checks that all went as it should; returns its time in seconds."""
-        url = f"{case.scheme}://127.0.0.1:{running.port(case.scheme)}{case.path}"
-        command = ["h2load", "--h1", "-t1", f"-c{case.connections}", f"-n{requests}"]
+    def run(self, running, case, site, requests):
+        """Runs h2load; checks that all went as it should; returns what it tells."""
+        url = f"{case.scheme}://127.0.0.1:{running.port(case.scheme, case.protocol)}{case.path}"
+        command = ["h2load", "-t1", f"-c{case.connections}", f"-n{requests}"]
+        command += [f"-m{case.streams}"] if case.protocol == "h2" else ["--h1"]
         command += [f"--tls13-ciphers={CIPHERSUITE}", f"--groups={GROUP}", url]
         client = process.spawn(command, self.cores.client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
@@ -109,7 +122,21 @@ class H2load:
             raise LoadFailed("h2load took too long") from None
         finally:
             process.stop(client)
-        return self.judge(output, case, requests)
+        told = {"seconds": self.judge(output, case, requests)}
+        if case.protocol == "h2":
+            told |= self.traffic(output, requests, site.size_of(case.path) if case.status == 200 else None)
+        return told
+
+    @staticmethod
+    def traffic(output, requests, size):
+        """What an answer takes by HTTP/2, before encryption; the sum of the bodies must be right."""
+        octets = re.search(r"^traffic: .*\((\d+)\) total, .*\((\d+)\) headers .*\((\d+)\) data", output, re.MULTILINE)
+        if not octets:
+            raise LoadFailed("h2load does not tell the octets received")
+        total, head, body = (int(number) / requests for number in octets.groups())
+        if size is not None and body != size:
+            raise LoadFailed(f"bodies have {body} octets on average, not {size}")
+        return {"header_octets_per_response": head, "octets_per_response": total}
 
     @staticmethod
     def judge(output, case, requests):
@@ -124,6 +151,9 @@ class H2load:
             for fact in ("TLSv1.3", CIPHERSUITE, GROUP):
                 if fact not in output:
                     raise LoadFailed(f"the connection does not use {fact}")
+        # A connection that fell back to HTTP/1 would be measured as something else.
+        if case.protocol == "h2" and not re.search(r"^Application protocol: h2c?$", output, re.MULTILINE):
+            raise LoadFailed("the connection does not use HTTP/2")
         return float(finished[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[finished[2]]
 
 
@@ -211,13 +241,21 @@ class Idle:
         pid = running.process.pid
         # What every server sets up for its first requests is not counted per connection.
         for _ in range(20):
-            running.ask(case.scheme, case.path)
+            running.ask(case.scheme, case.path, case.protocol)
         time.sleep(SETTLE)
         before, sockets_before = process.pss_bytes(pid), process.open_sockets(pid)
 
-        command = [sys.executable, CLIENT_DIR / "idle.py", "127.0.0.1", str(running.port(case.scheme))]
+        command = [sys.executable, CLIENT_DIR / "idle.py", "127.0.0.1", str(running.port(case.scheme, case.protocol))]
         command += [str(case.connections), case.mode, case.path]
-        client = process.spawn(command, self.cores.client, **PIPES, text=True)
+        environment = os.environ
+        if case.protocol == "h2":
+            command[1] = CLIENT_DIR / "idle_h2.py"
+            command += [CIPHERSUITE if case.scheme == "https" else "http"]
+            # Python cannot choose TLS 1.3's ciphersuite, OpenSSL's own configuration can.
+            config = site.dir / "openssl.cnf"
+            config.write_text(OPENSSL_CONFIG)
+            environment = environment | {"OPENSSL_CONF": str(config)}
+        client = process.spawn(command, self.cores.client, **PIPES, text=True, env=environment)
         try:
             if client.stdout.readline() != "ready\n":
                 raise LoadFailed(f"the idle client: {client.stderr.read().strip()}")

@@ -50,17 +50,17 @@ class Results:
     def spread(self, case, server, metric=None):
         return stats.of_rounds(case["rounds"].get(server, []), metric or case["figure"])
 
-    def best_peer(self, case):
+    def best_peer(self, case, metric=None):
         """The peer with the lowest median, or None."""
-        there = [name for name in self.peers() if self.spread(case, name)]
-        return min(there, key=lambda name: self.spread(case, name).median, default=None)
+        there = [name for name in self.peers() if self.spread(case, name, metric)]
+        return min(there, key=lambda name: self.spread(case, name, metric).median, default=None)
 
-    def to_best_peer(self, case, server):
-        """How this server compares with the best peer (for the best peer itself: with the next one)."""
-        best = self.best_peer(case)
+    def to_best_peer(self, case, server, metric=None):
+        """How this server compares with the best peer, or None for the best peer itself."""
+        best = self.best_peer(case, metric)
         if best is None or best == server or not case["rounds"].get(server):
             return None
-        return stats.ratio(case["rounds"][server], case["rounds"][best], case["figure"])
+        return stats.ratio(case["rounds"][server], case["rounds"][best], metric or case["figure"])
 
 
 def write(results, out):
@@ -146,6 +146,9 @@ def case_table(results, case):
     else:
         columns += ["PSS before, MB", "PSS with all, MB"]
     columns.append("ratio to best peer")
+    also = case.get("also", [])
+    for other in also:
+        columns += [f"{FIGURES[other].title}, {FIGURES[other].unit}", "ratio to best peer"]
     lines += [f"| server | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     best = results.best_peer(case)
     for name, server in results.servers().items():
@@ -165,6 +168,9 @@ def case_table(results, case):
         else:
             cells += [metric("pss_before", 1e-6), metric("pss", 1e-6)]
         cells.append("best peer" if name == best else with_spread(results.to_best_peer(case, name)))
+        for other in also:
+            is_best = name == results.best_peer(case, other)
+            cells += [metric(other), "best peer" if is_best else with_spread(results.to_best_peer(case, name, other))]
         title = f"**{server['title']}**" if server["own"] else server["title"]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     answers = case["answers"]

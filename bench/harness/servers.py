@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import machine, process
+from . import http2, machine, process
 
 READY_LIMIT = 10.0
 
@@ -65,7 +65,10 @@ class Running:
 
     def __init__(self, server, site, core):
         self.server = server
-        self.http_port, self.https_port = free_ports(2)
+        self.http_port, self.https_port, self.h2c_port = free_ports(3)
+        if "@h2c_port@" not in server.template:
+            # It tells HTTP/1 and HTTP/2 apart by the first octets.
+            self.h2c_port = self.http_port
         self.dir = site.new_dir(server.name)
         values = {
             "dir": self.dir,
@@ -75,6 +78,7 @@ class Running:
             "key": site.key,
             "http_port": self.http_port,
             "https_port": self.https_port,
+            "h2c_port": self.h2c_port,
         }
         values["config"].write_text(fill_in(server.template, values))
         command = [os.path.abspath(server.binary), *(fill_in(arg, values) for arg in server.command)]
@@ -96,12 +100,14 @@ class Running:
     def stop(self):
         process.stop(self.process)
 
-    def port(self, scheme):
-        return self.https_port if scheme == "https" else self.http_port
+    def port(self, scheme, protocol="h1"):
+        if scheme == "https":
+            return self.https_port
+        return self.h2c_port if protocol == "h2" else self.http_port
 
     def wait_until_ready(self):
         deadline = time.monotonic() + READY_LIMIT
-        for port in (self.http_port, self.https_port):
+        for port in (self.http_port, self.https_port, self.h2c_port):
             while True:
                 if self.process.poll() is not None:
                     raise ServerFailed(f"{self.server.name} ended at once: {self.last_words()}")
@@ -117,8 +123,26 @@ class Running:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no message"
 
-    def ask(self, scheme, path):
+    def ask(self, scheme, path, protocol="h1"):
         """One request on a new connection: status, length of head, length of body."""
+        return self.ask_h2(scheme, path) if protocol == "h2" else self.ask_h1(scheme, path)
+
+    def ask_h2(self, scheme, path):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port(scheme, "h2")), timeout=10) as sock:
+                if scheme == "https":
+                    context = ssl._create_unverified_context()  # the certificate is our own
+                    context.set_alpn_protocols(["h2"])
+                    sock = context.wrap_socket(sock)
+                    if sock.selected_alpn_protocol() != "h2":
+                        raise ServerFailed(f"{self.server.name} does not choose HTTP/2")
+                answer = http2.ask(sock, scheme, "127.0.0.1", path)
+                sock.close()
+        except (OSError, http2.Refused) as error:
+            raise ServerFailed(f"{self.server.name} does not answer {path} by HTTP/2: {error}") from None
+        return answer
+
+    def ask_h1(self, scheme, path):
         request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
         try:
             with socket.create_connection(("127.0.0.1", self.port(scheme)), timeout=10) as sock:

@@ -18,7 +18,11 @@ class Site:
         self.root = self.dir / "root"
         self.root.mkdir()
         (self.root / "1b.txt").write_bytes(b"x")
+        (self.root / "6b.txt").write_bytes(b"hello\n")
+        (self.root / "612b.txt").write_bytes(b"0123456789abcde\n" * 38 + b"0123")
         (self.root / "1k.txt").write_bytes(b"0123456789abcde\n" * 64)
+        (self.root / "1280b.txt").write_bytes(b"0123456789abcde\n" * 80)
+        (self.root / "513k.bin").write_bytes(bytes(range(256)) * 4 * 513)
         (self.root / "10m.bin").write_bytes(bytes(range(250)) * 40_000)
         tls = self.dir / "tls"
         subprocess.run(["sh", MAKE_CERT, tls], check=True, stdout=subprocess.DEVNULL)
