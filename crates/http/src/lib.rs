@@ -10,10 +10,12 @@ pub mod date;
 pub mod escape;
 mod head;
 mod headers;
+pub mod huffman;
 mod method;
 pub mod mime;
 mod name;
 pub mod path;
+pub mod prefixed;
 mod status;
 mod words;
 

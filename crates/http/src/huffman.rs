@@ -1,0 +1,492 @@
+//! The Huffman code of RFC 7541 Appendix B, which HPACK and QPACK share.
+//!
+//! The code is canonical: codes are given out by length, then by symbol. So the table of lengths is all
+//! that has to be written down, and the code tables are worked out from it when this is compiled.
+
+/// Why octets could not be decoded (RFC 7541 §5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HuffmanError {
+    /// More than seven bits of padding.
+    PaddingTooLong,
+    /// What is left at the end is no code and not the start of the end-of-string symbol either.
+    PaddingInvalid,
+    /// The end-of-string symbol stands in the text.
+    EndOfString,
+}
+
+/// Symbols: all octets, and the end of the string.
+const SYMBOLS: usize = 257;
+/// The longest code, which is that of the end of the string.
+const LONGEST: usize = 30;
+/// The symbol that only lends its first bits, which are ones, as padding.
+const END_OF_STRING: u16 = 256;
+
+/// Length in bits of each symbol's code.
+#[rustfmt::skip]
+const LENGTHS: [u8; SYMBOLS] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
+    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
+    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5,
+    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23,
+    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23,
+    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25,
+    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
+    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+];
+
+/// The code of each octet, in the low bits.
+static CODES: [u32; 256] = {
+    let canonical = canonical();
+    let mut codes = [0; 256];
+    let mut place = 0;
+    while place < SYMBOLS {
+        let symbol = canonical.symbols[place] as usize;
+        let len = LENGTHS[symbol] as usize;
+        if symbol < codes.len() {
+            #[expect(clippy::cast_possible_truncation, reason = "there are 257 places")]
+            let nth = place as u32 - canonical.places[len] as u32;
+            codes[symbol] = canonical.first[len] + nth;
+        }
+        place += 1;
+    }
+    codes
+};
+
+/// The code by length.
+struct Canonical {
+    /// The symbols, by length of their code, then by value.
+    symbols: [u16; SYMBOLS],
+    /// The first code of each length, and the place of its symbol.
+    first: [u32; LONGEST + 1],
+    places: [u16; LONGEST + 1],
+    /// How many codes have each length.
+    counts: [u16; LONGEST + 1],
+}
+
+static CANONICAL: Canonical = canonical();
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "there are 257 symbols and places"
+)]
+const fn canonical() -> Canonical {
+    let mut made = Canonical {
+        symbols: [0; SYMBOLS],
+        first: [0; LONGEST + 1],
+        places: [0; LONGEST + 1],
+        counts: [0; LONGEST + 1],
+    };
+    let mut place = 0;
+    let mut code = 0;
+    let mut len = 1;
+    while len <= LONGEST {
+        code <<= 1;
+        made.first[len] = code;
+        made.places[len] = place as u16;
+        let mut symbol = 0;
+        while symbol < SYMBOLS {
+            if LENGTHS[symbol] as usize == len {
+                made.symbols[place] = symbol as u16;
+                made.counts[len] += 1;
+                place += 1;
+                code += 1;
+            }
+            symbol += 1;
+        }
+        len += 1;
+    }
+    // Every sequence of bits leads to a symbol: the codes use up all the room there is.
+    assert!(place == SYMBOLS && code == 1 << LONGEST);
+    made
+}
+
+/// Length of `text` when encoded, in octets.
+#[inline]
+#[must_use]
+pub fn encoded_len(text: &[u8]) -> usize {
+    let bits = |&octet: &u8| usize::from(LENGTHS[usize::from(octet)]);
+    text.iter().map(bits).sum::<usize>().div_ceil(8)
+}
+
+/// Appends `text` encoded, which takes [`encoded_len`] octets.
+pub fn encode(text: &[u8], out: &mut Vec<u8>) {
+    // The last `pending` bits of the word are still to be written; fewer than 32 before each symbol.
+    let mut word = 0_u64;
+    let mut pending = 0;
+    for &octet in text {
+        let len = u32::from(LENGTHS[usize::from(octet)]);
+        word = word << len | u64::from(CODES[usize::from(octet)]);
+        pending += len;
+        if pending >= 32 {
+            pending -= 32;
+            let [_, _, _, _, a, b, c, d] = (word >> pending).to_be_bytes();
+            out.extend_from_slice(&[a, b, c, d]);
+        }
+    }
+    // Padding is ones (RFC 7541 §5.2); what is written of it is less than an octet.
+    let word = word << (32 - pending) | u64::from(u32::MAX >> pending);
+    let [_, _, _, _, last @ ..] = word.to_be_bytes();
+    out.extend_from_slice(&last[..pending.div_ceil(8) as usize]);
+}
+
+/// Bits that one look-up sees.
+const SEEN: u32 = 11;
+
+/// What begins in [`SEEN`] bits: two symbols if both codes fit, else one, else (a long code) none.
+#[derive(Clone, Copy)]
+struct Pair {
+    symbols: [u8; 2],
+    /// Length of the first code; 0 if it does not fit.
+    first_len: u8,
+    /// Length of both codes, or the one.
+    len: u8,
+}
+
+static PAIRS: [Pair; 1 << SEEN] = {
+    const NONE: Pair = Pair {
+        symbols: [0; 2],
+        first_len: 0,
+        len: 0,
+    };
+    let canonical = canonical();
+    let mut pairs = [NONE; 1 << SEEN];
+    let mut seen = 0;
+    while seen < pairs.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "11 bits")]
+        let bits = seen as u32;
+        if let Some((first, first_len)) = short_symbol(&canonical, bits, SEEN) {
+            let left = SEEN - first_len as u32;
+            let after = bits & ((1 << left) - 1);
+            pairs[seen] = match short_symbol(&canonical, after, left) {
+                Some((second, len)) => Pair {
+                    symbols: [first, second],
+                    first_len,
+                    len: first_len + len,
+                },
+                None => Pair {
+                    symbols: [first, 0],
+                    first_len,
+                    len: first_len,
+                },
+            };
+        }
+        seen += 1;
+    }
+    pairs
+};
+
+/// The octet whose code begins `width` bits, and the length of its code, if it fits.
+const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u8, u8)> {
+    let mut len = 1;
+    while len <= width {
+        let nth = (bits >> (width - len)).wrapping_sub(canonical.first[len as usize]);
+        if nth < canonical.counts[len as usize] as u32 {
+            let symbol = canonical.symbols[canonical.places[len as usize] as usize + nth as usize];
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "codes that fit are octets'"
+            )]
+            return Some((symbol as u8, len as u8));
+        }
+        len += 1;
+    }
+    None
+}
+
+/// Bits taken from the input: the first `count` of the word, from the highest on.
+#[derive(Default)]
+struct Bits {
+    word: u64,
+    count: u32,
+}
+
+impl Bits {
+    /// Takes whole octets until there are at least 56 bits.
+    #[inline]
+    fn refill(&mut self, input: &mut &[u8]) {
+        if let Some(octets) = input.first_chunk::<8>() {
+            // Bits beyond the count may get into the word; they are the same ones next time.
+            self.word |= u64::from_be_bytes(*octets) >> self.count;
+            let taken = (63 - self.count) / 8;
+            *input = &input[taken as usize..];
+            self.count += 8 * taken;
+        } else {
+            self.refill_last(input);
+        }
+    }
+
+    #[cold]
+    fn refill_last(&mut self, input: &mut &[u8]) {
+        while let Some((&octet, rest)) = input.split_first()
+            && self.count <= 56
+        {
+            self.word |= u64::from(octet) << (56 - self.count);
+            self.count += 8;
+            *input = rest;
+        }
+    }
+
+    #[inline]
+    fn skip(&mut self, count: u32) {
+        self.word <<= count;
+        self.count -= count;
+    }
+
+    #[inline]
+    fn pair(&self) -> Pair {
+        PAIRS[(self.word >> (64 - SEEN)) as usize]
+    }
+
+    /// The symbol of a code that no look-up sees whole, and the length of the code, which may be more
+    /// than there are bits.
+    #[cold]
+    fn long_symbol(&self) -> (u16, u32) {
+        for len in SEEN + 1..=30 {
+            let at = len as usize;
+            let code = self.word >> (64 - len);
+            let nth = code.wrapping_sub(u64::from(CANONICAL.first[at]));
+            if nth < u64::from(CANONICAL.counts[at]) {
+                let nth = u16::try_from(nth).unwrap_or(u16::MAX);
+                return (
+                    CANONICAL.symbols[usize::from(CANONICAL.places[at] + nth)],
+                    len,
+                );
+            }
+        }
+        (END_OF_STRING, 30)
+    }
+
+    /// Checks that what is left is padding.
+    fn finish(&self) -> Result<(), HuffmanError> {
+        if self.word.leading_ones() < self.count {
+            Err(HuffmanError::PaddingInvalid)
+        } else if self.count > 7 {
+            Err(HuffmanError::PaddingTooLong)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Appends the text that `input` is the code of; at most 8/5 of its length.
+///
+/// # Errors
+/// [`HuffmanError`] if `input` is not a code with its padding; nothing is appended then.
+pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
+    let start = out.len();
+    // No code is shorter than five bits; a look-up writes two octets even if it has found one.
+    out.resize(start + input.len() * 8 / 5 + 2, 0);
+    let decoded = decode_into(input, &mut out[start..]);
+    out.truncate(start + *decoded.as_ref().unwrap_or(&0));
+    decoded.map(|_| ())
+}
+
+/// Writes the text to `room` and returns its length.
+fn decode_into(mut input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
+    let mut bits = Bits::default();
+    let mut at = 0;
+    // As long as eight octets are there, five look-ups need no further one.
+    while input.len() >= 8 {
+        bits.refill(&mut input);
+        if bits.pair().len == 0 {
+            let (symbol, len) = bits.long_symbol();
+            room[at] = u8::try_from(symbol).map_err(|_| HuffmanError::EndOfString)?;
+            at += 1;
+            bits.skip(len);
+            continue;
+        }
+        for _ in 0..5 {
+            // Of a long code nothing is taken: it comes first after the next refill.
+            let pair = bits.pair();
+            room[at..at + 2].copy_from_slice(&pair.symbols);
+            at += usize::from(pair.first_len != 0) + usize::from(pair.len != pair.first_len);
+            bits.skip(u32::from(pair.len));
+        }
+    }
+    loop {
+        bits.refill_last(&mut input);
+        let pair = bits.pair();
+        let (symbol, len) = match pair.first_len {
+            0 => bits.long_symbol(),
+            len => (u16::from(pair.symbols[0]), u32::from(len)),
+        };
+        if len > bits.count {
+            return bits.finish().map(|()| at);
+        }
+        room[at] = u8::try_from(symbol).map_err(|_| HuffmanError::EndOfString)?;
+        at += 1;
+        bits.skip(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(text: &[u8]) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        encode(text, &mut out);
+        assert_eq!(out.len(), 6 + encoded_len(text));
+        out.split_off(6)
+    }
+
+    fn decoded(input: &[u8]) -> Result<Vec<u8>, HuffmanError> {
+        let mut out = b"before".to_vec();
+        let result = decode(input, &mut out);
+        assert_eq!(out[..6], *b"before");
+        let text = out.split_off(6);
+        assert!(result.is_ok() || text.is_empty());
+        result.map(|()| text)
+    }
+
+    /// Encodes by hand: one character per bit.
+    fn packed(bits: &str) -> Vec<u8> {
+        assert_eq!(bits.len() % 8, 0);
+        let octet = |chunk: &[u8]| chunk.iter().fold(0, |o, &b| o << 1 | u8::from(b == b'1'));
+        bits.as_bytes().chunks(8).map(octet).collect()
+    }
+
+    #[test]
+    fn codes_are_those_of_rfc_7541_appendix_b() {
+        let rows: &[(u8, u32, u8)] = &[
+            (0, 0x1ff8, 13),
+            (1, 0x007f_ffd8, 23),
+            (9, 0x00ff_ffea, 24),
+            (10, 0x3fff_fffc, 30),
+            (22, 0x3fff_fffe, 30),
+            (b' ', 0x14, 6),
+            (b'#', 0xffa, 12),
+            (b'&', 0xf8, 8),
+            (b'0', 0, 5),
+            (b'9', 0x1f, 6),
+            (b'<', 0x7ffc, 15),
+            (b'A', 0x21, 6),
+            (b'Z', 0xfd, 8),
+            (b'\\', 0x7fff0, 19),
+            (b'_', 0x22, 6),
+            (b'a', 3, 5),
+            (b'v', 0x77, 7),
+            (b'z', 0x7b, 7),
+            (b'|', 0x7fc, 11),
+            (b'~', 0x1ffd, 13),
+            (127, 0x0fff_fffc, 28),
+            (128, 0xfffe6, 20),
+            (143, 0x007f_ffdf, 23),
+            (159, 0x00ff_ffef, 24),
+            (178, 0x003f_ffe0, 22),
+            (191, 0x007f_fff1, 23),
+            (195, 0x7fff1, 19),
+            (207, 0x01ff_ffed, 25),
+            (213, 0x03ff_ffe7, 26),
+            (215, 0x00ff_fff2, 24),
+            (226, 0xfffed, 20),
+            (230, 0x001f_ffe8, 21),
+            (233, 0x003f_ffeb, 22),
+            (239, 0x007f_fff4, 23),
+            (243, 0x03ff_ffed, 26),
+            (249, 0x0fff_fffe, 28),
+            (254, 0x07ff_fff0, 27),
+            (255, 0x03ff_ffee, 26),
+        ];
+        for &(octet, code, len) in rows {
+            let at = usize::from(octet);
+            assert_eq!((CODES[at], LENGTHS[at]), (code, len), "{octet}");
+        }
+    }
+
+    #[test]
+    fn the_examples_of_rfc_7541_appendix_c() {
+        let cases: &[(&[u8], &[u8])] = &[
+            (
+                b"www.example.com",
+                b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
+            ),
+            (b"no-cache", b"\xa8\xeb\x10\x64\x9c\xbf"),
+            (b"custom-key", b"\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f"),
+            (b"302", b"\x64\x02"),
+            (
+                b"Mon, 21 Oct 2013 20:13:21 GMT",
+                b"\xd0\x7a\xbe\x94\x10\x54\xd4\x44\xa8\x20\x05\x95\x04\x0b\x81\x66\xe0\x82\xa6\x2d\x1b\xff",
+            ),
+            (b"", b""),
+        ];
+        for &(text, code) in cases {
+            assert_eq!(encoded(text), code);
+            assert_eq!(decoded(code).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn every_octet_comes_back_wherever_it_stands() {
+        for octet in 0..=255 {
+            for before in 0..12 {
+                for after in [0, 1, 2, 20] {
+                    let text = [&vec![b'w'; before][..], &[octet], &vec![b'0'; after]].concat();
+                    assert_eq!(decoded(&encoded(&text)).as_deref(), Ok(&text[..]));
+                }
+            }
+        }
+        let all: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
+        assert_eq!(decoded(&encoded(&all)), Ok(all));
+    }
+
+    #[test]
+    fn padding_is_less_than_an_octet_of_ones_and_the_end_is_not_spelt_out() {
+        let end = "1".repeat(30);
+        // '0' is 00000, 'a' is 00011, and ':' is 1011100, '=' is 100000.
+        let cases: &[(&str, Result<&[u8], HuffmanError>)] = &[
+            ("00000111", Ok(b"0")),
+            ("1011100100000111", Ok(b":=")),
+            ("00000110", Err(HuffmanError::PaddingInvalid)),
+            ("00000000", Err(HuffmanError::PaddingInvalid)),
+            ("00000101", Err(HuffmanError::PaddingInvalid)),
+            ("11111111", Err(HuffmanError::PaddingTooLong)),
+            ("0000011111111111", Err(HuffmanError::PaddingTooLong)),
+            ("0000011111111110", Err(HuffmanError::PaddingInvalid)),
+            (&format!("{end}11"), Err(HuffmanError::EndOfString)),
+            (&format!("00000{end}00011"), Err(HuffmanError::EndOfString)),
+            (
+                &format!("{}{end}{}11", "00000".repeat(16), "00011".repeat(16)),
+                Err(HuffmanError::EndOfString),
+            ),
+            (
+                &format!("00000{}000", "1".repeat(24)),
+                Err(HuffmanError::PaddingInvalid),
+            ),
+        ];
+        for (bits, want) in cases {
+            assert_eq!(decoded(&packed(bits)).as_deref(), want.as_deref(), "{bits}");
+        }
+    }
+
+    #[test]
+    fn what_decodes_is_the_code_of_what_it_decodes_to() {
+        // Octets of a simple generator; short inputs are valid often enough.
+        let mut state = 7_u64;
+        let mut valid = 0;
+        for round in 0..20_000_usize {
+            let input: Vec<u8> = (0..round % 24)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    state.to_be_bytes()[0] | (u8::from(round % 3 == 0) * 0xf0)
+                })
+                .collect();
+            if let Ok(text) = decoded(&input) {
+                assert_eq!(encoded(&text), input);
+                valid += usize::from(!input.is_empty());
+            }
+        }
+        assert!(valid > 50, "{valid}");
+    }
+}

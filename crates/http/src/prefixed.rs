@@ -1,0 +1,124 @@
+//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of an octet that has flags above.
+//!
+//! Both HPACK and QPACK are made of them.
+
+/// Why an integer could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixedError {
+    /// The input ends before the integer does.
+    Incomplete,
+    /// The integer needs more than 32 bits, or is spelt with more octets than 32 bits need.
+    TooLarge,
+}
+
+/// Appends `value` with a prefix of `bits` bits (1 to 8), below the `flags` of the first octet.
+#[inline]
+pub fn encode(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
+    let full = full_prefix(bits);
+    match u8::try_from(value) {
+        Ok(value) if value < full => out.push(flags | value),
+        _ => encode_long(flags | full, value - usize::from(full), out),
+    }
+}
+
+#[cold]
+fn encode_long(first: u8, mut rest: usize, out: &mut Vec<u8>) {
+    out.push(first);
+    while rest >= 0x80 {
+        out.push(0x80 | low_octet(rest));
+        rest >>= 7;
+    }
+    out.push(low_octet(rest));
+}
+
+/// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`, whatever the flags
+/// above the prefix are. Returns it with the input that follows it.
+///
+/// # Errors
+/// [`PrefixedError`] if the input is too short or the value too large.
+#[inline]
+pub fn decode(input: &[u8], bits: u32) -> Result<(u32, &[u8]), PrefixedError> {
+    let full = full_prefix(bits);
+    let (first, rest) = input.split_first().ok_or(PrefixedError::Incomplete)?;
+    match first & full {
+        prefix if prefix < full => Ok((u32::from(prefix), rest)),
+        prefix => decode_long(prefix, rest),
+    }
+}
+
+#[cold]
+fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedError> {
+    let mut value = u64::from(prefix);
+    // Five groups of seven bits hold 32 bits; the sum cannot leave 64.
+    for shift in [0, 7, 14, 21, 28] {
+        let (&octet, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
+        rest = after;
+        value += u64::from(octet & 0x7f) << shift;
+        if octet < 0x80 {
+            let value = u32::try_from(value).map_err(|_| PrefixedError::TooLarge)?;
+            return Ok((value, rest));
+        }
+    }
+    Err(PrefixedError::TooLarge)
+}
+
+const fn full_prefix(bits: u32) -> u8 {
+    debug_assert!(bits >= 1 && bits <= 8);
+    u8::MAX >> (8 - bits)
+}
+
+const fn low_octet(value: usize) -> u8 {
+    value.to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(flags: u8, bits: u32, value: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(flags, bits, value, &mut out);
+        out
+    }
+
+    #[test]
+    fn the_examples_of_rfc_7541_appendix_c_1() {
+        assert_eq!(encoded(0xe0, 5, 10), [0xea]);
+        assert_eq!(encoded(0, 5, 1337), [0x1f, 0x9a, 0x0a]);
+        assert_eq!(encoded(0, 8, 42), [42]);
+        assert_eq!(decode(&[0xea], 5), Ok((10, &[][..])));
+        assert_eq!(decode(&[0x1f, 0x9a, 0x0a, 7], 5), Ok((1337, &[7][..])));
+        assert_eq!(decode(&[42], 8), Ok((42, &[][..])));
+    }
+
+    #[test]
+    fn integers_come_back_and_prefixes_of_them_are_incomplete() {
+        for bits in 1..=8 {
+            let full = usize::from(full_prefix(bits));
+            let near = [0, 1, full - 1, full, full + 1, full + 127, full + 128];
+            let far = [70_000, (1 << 28) + full, u32::MAX as usize];
+            for value in near.into_iter().chain(far) {
+                let mut octets = encoded(0, bits, value);
+                for end in 0..octets.len() {
+                    assert_eq!(decode(&octets[..end], bits), Err(PrefixedError::Incomplete));
+                }
+                octets.push(0xff);
+                let (got, rest) = decode(&octets, bits).unwrap();
+                assert_eq!((got as usize, rest), (value, &[0xff][..]));
+            }
+        }
+    }
+
+    #[test]
+    fn integers_beyond_32_bits_are_refused() {
+        let largest = u32::MAX as usize;
+        assert!(decode(&encoded(0, 5, largest), 5).is_ok());
+        assert_eq!(
+            decode(&encoded(0, 5, largest + 1), 5),
+            Err(PrefixedError::TooLarge)
+        );
+        let endless = [&[0x1f][..], &[0x80; 5]].concat();
+        assert_eq!(decode(&endless, 5), Err(PrefixedError::TooLarge));
+        assert_eq!(decode(&endless[..5], 5), Err(PrefixedError::Incomplete));
+    }
+}
