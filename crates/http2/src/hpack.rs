@@ -1,0 +1,91 @@
+//! HPACK (RFC 7541): field blocks of HTTP/2.
+//!
+//! A [`Decoder`] is one direction of a connection as its receiver sees it, an [`Encoder`] as its sender
+//! does. Nothing is allocated before the first field enters the dynamic table.
+//!
+//! ```
+//! use h2o_http::{Known, Name};
+//! use h2o_http2::hpack::{Decoder, Encoder, FieldName, HpackError, Pseudo};
+//!
+//! let mut block = Vec::new();
+//! let mut encoder = Encoder::new();
+//! encoder.begin(&mut block);
+//! encoder.pseudo(Pseudo::Path, b"/", &mut block);
+//! encoder.field(Name::Known(Known::Accept), b"*/*", &mut block);
+//!
+//! let mut names = Vec::new();
+//! let mut decoder = Decoder::new(4096);
+//! decoder.decode(&block, |field| {
+//!     assert!(field.flaws.is_none());
+//!     names.push(field.name.as_bytes().to_vec());
+//!     Ok::<(), HpackError>(())
+//! })?;
+//! assert_eq!(names, [&b":path"[..], b"accept"]);
+//! # Ok::<(), HpackError>(())
+//! ```
+
+mod decoder;
+mod dynamic_table;
+mod encoder;
+mod field;
+mod static_table;
+
+use std::fmt;
+
+use h2o_http::huffman::HuffmanError;
+use h2o_http::prefixed::PrefixedError;
+
+pub use decoder::Decoder;
+pub use encoder::{Encoder, field_hash};
+pub use field::{DecodedField, FieldName, Flaws, Pseudo};
+
+/// How a field block can be wrong. All of these are connection errors of type `COMPRESSION_ERROR`
+/// (RFC 9113 §4.3): the dynamic tables of the two sides are no longer the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HpackError {
+    /// The block ends within a field.
+    Incomplete,
+    /// An integer needs more than 32 bits (RFC 7541 §5.1).
+    IntegerTooLarge,
+    /// An index is 0 or beyond the dynamic table (RFC 7541 §2.3.3, §6.1).
+    IndexInvalid,
+    /// A string is not a Huffman code (RFC 7541 §5.2).
+    Huffman(HuffmanError),
+    /// A dynamic table above our limit (RFC 7541 §6.3).
+    TableTooLarge,
+    /// A size update after a field (RFC 7541 §4.2).
+    SizeUpdateLate,
+}
+
+impl From<PrefixedError> for HpackError {
+    fn from(error: PrefixedError) -> Self {
+        match error {
+            PrefixedError::Incomplete => Self::Incomplete,
+            PrefixedError::TooLarge => Self::IntegerTooLarge,
+        }
+    }
+}
+
+impl From<HuffmanError> for HpackError {
+    fn from(error: HuffmanError) -> Self {
+        Self::Huffman(error)
+    }
+}
+
+impl fmt::Display for HpackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Incomplete => "field block ends within a field",
+            Self::IntegerTooLarge => "integer above 32 bits in a field block",
+            Self::IndexInvalid => "index outside of the HPACK tables",
+            Self::Huffman(_) => "invalid Huffman code in a field block",
+            Self::TableTooLarge => "HPACK table above the announced size",
+            Self::SizeUpdateLate => "HPACK size update after a field",
+        })
+    }
+}
+
+impl std::error::Error for HpackError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Decoding field blocks (RFC 7541 §3.2).
+
+use std::ops::Range;
+
+use h2o_http::{huffman, prefixed};
+
+use super::HpackError;
+use super::dynamic_table::DynamicTable;
+use super::field::{DecodedField, Flaws, NameKind};
+use super::static_table;
+
+/// What is worked out when an entry is received, so that using it again costs nothing.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    kind: NameKind,
+    flaws: Flaws,
+}
+
+/// The receiving side of one direction of a connection.
+#[derive(Debug)]
+pub struct Decoder {
+    table: DynamicTable<Note>,
+    /// What we have announced, up to which the peer may set the size (RFC 7541 §4.2).
+    max_table_size: u32,
+    /// Name and value of a literal field, as far as they do not stand in the block.
+    scratch: Vec<u8>,
+}
+
+/// A string of a literal field: in the block, or in the scratch.
+#[derive(Clone, Debug)]
+enum Text<'b> {
+    Plain(&'b [u8]),
+    Scratch(Range<usize>),
+}
+
+impl<'b> Text<'b> {
+    fn octets<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
+    where
+        'b: 'a,
+    {
+        match self {
+            Self::Plain(octets) => octets,
+            Self::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// A field that came as a literal.
+struct Literal<'b> {
+    name: Text<'b>,
+    value: Text<'b>,
+    note: Note,
+    never_indexed: bool,
+}
+
+impl Decoder {
+    /// A decoder for a peer that was told `max_table_size` (`SETTINGS_HEADER_TABLE_SIZE`; sizes above
+    /// 2^30 count as that). Allocates nothing.
+    #[must_use]
+    pub const fn new(max_table_size: u32) -> Self {
+        const LARGEST: u32 = 1 << 30;
+        let max_table_size = if max_table_size < LARGEST {
+            max_table_size
+        } else {
+            LARGEST
+        };
+        Self {
+            table: DynamicTable::new(max_table_size),
+            max_table_size,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Decodes a complete field block and hands its fields to `sink`, in order.
+    ///
+    /// # Errors
+    /// [`HpackError`] if the block is wrong, and what `sink` returns. Either ends the decoding, and with it
+    /// the use of this decoder: the peer's table is another one from then on. For a message that is
+    /// merely malformed a sink notes that and returns `Ok`.
+    pub fn decode<E: From<HpackError>>(
+        &mut self,
+        block: &[u8],
+        mut sink: impl FnMut(DecodedField<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = self.size_updates(block)?;
+        while let Some(&first) = rest.first() {
+            if first >= 0x80 {
+                let (index, after) = prefixed::decode(rest, 7).map_err(HpackError::from)?;
+                rest = after;
+                sink(self.indexed(index)?)?;
+            } else {
+                let (literal, after) = self.literal(first, rest)?;
+                rest = after;
+                let name = literal.name.octets(&self.scratch);
+                sink(DecodedField {
+                    name: literal.note.kind.spelt(name),
+                    value: literal.value.octets(&self.scratch),
+                    flaws: literal.note.flaws,
+                    never_indexed: literal.never_indexed,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of entries in the dynamic table.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.table.len() as usize
+    }
+
+    /// True if the dynamic table has no entries.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.table.len() == 0
+    }
+
+    /// Names and values in the dynamic table, newest first.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.table.iter().map(|entry| (entry.name, entry.value))
+    }
+
+    /// Octets of memory held, for accounting.
+    #[must_use]
+    pub const fn retained(&self) -> usize {
+        self.table.retained() + self.scratch.capacity()
+    }
+
+    /// Gives back the memory that is only needed while decoding.
+    pub fn shrink(&mut self) {
+        self.scratch = Vec::new();
+    }
+
+    /// Takes the size updates at the start of a block (RFC 7541 §4.2).
+    fn size_updates<'b>(&mut self, mut block: &'b [u8]) -> Result<&'b [u8], HpackError> {
+        while let Some(0x20..=0x3f) = block.first() {
+            let (size, rest) = prefixed::decode(block, 5)?;
+            if size > self.max_table_size {
+                return Err(HpackError::TableTooLarge);
+            }
+            self.table.resize(size);
+            block = rest;
+        }
+        Ok(block)
+    }
+
+    /// The field at `index` of both tables (RFC 7541 §2.3.3).
+    #[inline]
+    fn indexed(&self, index: u32) -> Result<DecodedField<'_>, HpackError> {
+        let field = |name, value, flaws| DecodedField {
+            name,
+            value,
+            flaws,
+            never_indexed: false,
+        };
+        if let Some(age) = index.checked_sub(static_table::LEN + 1) {
+            let entry = self.table.get(age).ok_or(HpackError::IndexInvalid)?;
+            let name = entry.note.kind.spelt(entry.name);
+            return Ok(field(name, entry.value, entry.note.flaws));
+        }
+        let entry = static_entry(index)?;
+        Ok(field(entry.0.spelt(b""), entry.1.as_bytes(), Flaws::NONE))
+    }
+
+    /// Decodes a literal field, of which `first` is the first octet, and inserts it if it says so
+    /// (RFC 7541 §6.2).
+    fn literal<'b>(
+        &mut self,
+        first: u8,
+        block: &'b [u8],
+    ) -> Result<(Literal<'b>, &'b [u8]), HpackError> {
+        let (index_bits, inserts) = match first {
+            0x40.. => (6, true),
+            0x20..0x40 => return Err(HpackError::SizeUpdateLate),
+            0x00..0x20 => (4, false),
+        };
+        self.scratch.clear();
+        let (index, rest) = prefixed::decode(block, index_bits)?;
+        let (name, mut note, rest) = if index == 0 {
+            let (name, rest) = self.string(rest)?;
+            let (kind, flaws) = NameKind::of(name.octets(&self.scratch));
+            (name, Note { kind, flaws }, rest)
+        } else {
+            let (name, note) = self.indexed_name(index)?;
+            (name, note, rest)
+        };
+        let (value, rest) = self.string(rest)?;
+        let octets = value.octets(&self.scratch);
+        note.flaws = note.flaws.and(Flaws::in_value(octets));
+        if inserts {
+            let _ = self.table.insert(name.octets(&self.scratch), octets, note);
+        }
+        let literal = Literal {
+            name,
+            value,
+            note,
+            never_indexed: first & 0xf0 == 0x10,
+        };
+        Ok((literal, rest))
+    }
+
+    /// The name of an entry.
+    fn indexed_name(&mut self, index: u32) -> Result<(Text<'static>, Note), HpackError> {
+        let Some(age) = index.checked_sub(static_table::LEN + 1) else {
+            let kind = static_entry(index)?.0;
+            let note = Note {
+                kind,
+                flaws: Flaws::NONE,
+            };
+            return Ok((Text::Plain(kind.fixed_text().unwrap_or_default()), note));
+        };
+        let entry = self.table.get(age).ok_or(HpackError::IndexInvalid)?;
+        let note = Note {
+            kind: entry.note.kind,
+            flaws: entry.note.flaws.of_name(),
+        };
+        let name = match note.kind.fixed_text() {
+            Some(text) => Text::Plain(text),
+            // A copy, for the new entry may evict the one that it takes the name from (RFC 7541 §4.4).
+            None => {
+                self.scratch.extend_from_slice(entry.name);
+                Text::Scratch(0..self.scratch.len())
+            }
+        };
+        Ok((name, note))
+    }
+
+    /// Decodes a string (RFC 7541 §5.2).
+    fn string<'b>(&mut self, block: &'b [u8]) -> Result<(Text<'b>, &'b [u8]), HpackError> {
+        let is_huffman = block.first().is_some_and(|&first| first >= 0x80);
+        let (len, rest) = prefixed::decode(block, 7)?;
+        let (text, rest) = rest
+            .split_at_checked(len as usize)
+            .ok_or(HpackError::Incomplete)?;
+        if !is_huffman {
+            return Ok((Text::Plain(text), rest));
+        }
+        let start = self.scratch.len();
+        huffman::decode(text, &mut self.scratch)?;
+        Ok((Text::Scratch(start..self.scratch.len()), rest))
+    }
+}
+
+/// The entry at `index`, which is below those of the dynamic table; there is none at 0.
+#[inline]
+fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackError> {
+    static_table::FIELDS
+        .get((index as usize).wrapping_sub(1))
+        .ok_or(HpackError::IndexInvalid)
+}

@@ -1,0 +1,286 @@
+//! The dynamic table (RFC 7541 §2.3.2, §4), with a note of ours on each entry.
+//!
+//! Octets of entries stand one after the other in a buffer; evicted ones are left in front until room is
+//! needed. Records of entries are in a ring.
+
+/// What an entry counts beyond its octets (RFC 7541 §4.1).
+pub(super) const ENTRY_OVERHEAD: u32 = 32;
+
+/// Records allocated at first.
+const FIRST_RECORDS: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Record<N> {
+    /// Where the octets begin, counted from the first ones ever inserted, modulo 2^32.
+    start: u32,
+    name_len: u32,
+    value_len: u32,
+    note: N,
+}
+
+impl<N> Record<N> {
+    const fn size(&self) -> u32 {
+        self.name_len + self.value_len + ENTRY_OVERHEAD
+    }
+}
+
+/// An entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a, N> {
+    pub(super) name: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) note: N,
+}
+
+#[derive(Debug)]
+pub(super) struct DynamicTable<N> {
+    /// Octets of the entries from the oldest to the newest, behind those of evicted entries.
+    octets: Vec<u8>,
+    /// The octets that once stood before the first one in the buffer, modulo 2^32.
+    dropped: u32,
+    /// A ring; its length is a power of two, or zero.
+    records: Vec<Record<N>>,
+    /// Insertions so far, modulo 2^32.
+    inserted: u32,
+    len: u32,
+    /// As RFC 7541 §4.1 counts.
+    size: u32,
+    max_size: u32,
+}
+
+impl<N: Copy> DynamicTable<N> {
+    /// An empty table. Allocates nothing.
+    pub(super) const fn new(max_size: u32) -> Self {
+        Self {
+            octets: Vec::new(),
+            dropped: 0,
+            records: Vec::new(),
+            inserted: 0,
+            len: 0,
+            size: 0,
+            max_size,
+        }
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) const fn max_size(&self) -> u32 {
+        self.max_size
+    }
+
+    /// How many entries have been inserted since the beginning, modulo 2^32.
+    pub(super) const fn inserted(&self) -> u32 {
+        self.inserted
+    }
+
+    /// Octets of memory held.
+    pub(super) const fn retained(&self) -> usize {
+        self.octets.capacity() + self.records.capacity() * size_of::<Record<N>>()
+    }
+
+    /// The entry at `age`, which is 0 for the newest.
+    #[inline]
+    pub(super) fn get(&self, age: u32) -> Option<Entry<'_, N>> {
+        if age >= self.len {
+            return None;
+        }
+        let record = self
+            .records
+            .get(self.slot(self.inserted.wrapping_sub(1 + age)))?;
+        let start = record.start.wrapping_sub(self.dropped) as usize;
+        let name_len = record.name_len as usize;
+        let end = start + name_len + record.value_len as usize;
+        let (name, value) = self.octets.get(start..end)?.split_at_checked(name_len)?;
+        Some(Entry {
+            name,
+            value,
+            note: record.note,
+        })
+    }
+
+    /// The entries, newest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry<'_, N>> {
+        (0..self.len).map_while(|age| self.get(age))
+    }
+
+    /// Changes the maximum size, for which entries may have to go (RFC 7541 §4.3).
+    pub(super) fn resize(&mut self, max_size: u32) {
+        self.max_size = max_size;
+        self.evict_above(max_size);
+    }
+
+    /// Evicts the oldest entries, so that at most `count` are left.
+    pub(super) fn keep(&mut self, count: u32) {
+        while self.len > count {
+            self.evict();
+        }
+    }
+
+    /// Inserts an entry for which others may have to go; one that is larger than the table leaves it empty
+    /// (RFC 7541 §4.4). True if it is in the table now.
+    pub(super) fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
+        let (Some((name_len, value_len)), Some(room)) = (
+            u32::try_from(name.len())
+                .ok()
+                .zip(u32::try_from(value.len()).ok()),
+            self.room_beside(name.len() + value.len()),
+        ) else {
+            self.keep(0);
+            return false;
+        };
+        self.evict_above(room);
+        self.reserve(name.len() + value.len());
+        let record = Record {
+            start: self.end(),
+            name_len,
+            value_len,
+            note,
+        };
+        self.octets.extend_from_slice(name);
+        self.octets.extend_from_slice(value);
+        if self.len as usize == self.records.len() {
+            self.add_records(record);
+        }
+        let slot = self.slot(self.inserted);
+        self.records[slot] = record;
+        self.inserted = self.inserted.wrapping_add(1);
+        self.len += 1;
+        self.size += record.size();
+        true
+    }
+
+    /// What older entries may take beside one of `octets`; `None` if that one alone is too large.
+    fn room_beside(&self, octets: usize) -> Option<u32> {
+        let size = u32::try_from(octets).ok()?.checked_add(ENTRY_OVERHEAD)?;
+        self.max_size.checked_sub(size)
+    }
+
+    fn evict_above(&mut self, size: u32) {
+        while self.size > size {
+            self.evict();
+        }
+    }
+
+    fn evict(&mut self) {
+        let oldest = self.slot(self.inserted.wrapping_sub(self.len));
+        self.size -= self.records[oldest].size();
+        self.len -= 1;
+    }
+
+    /// Where the octets of the next entry will begin, as [`Record::start`] counts.
+    fn end(&self) -> u32 {
+        // A buffer is at most twice a table, whose size fits 31 bits.
+        self.dropped
+            .wrapping_add(u32::try_from(self.octets.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Makes room for `len` more octets, which the table has room for.
+    fn reserve(&mut self, len: usize) {
+        if self.octets.capacity() - self.octets.len() >= len {
+            return;
+        }
+        let live = (self.size - self.len * ENTRY_OVERHEAD) as usize;
+        let dead = self.octets.len() - live;
+        if dead >= live + len {
+            // What is moved is less than what was inserted since the last time.
+            self.octets.copy_within(dead.., 0);
+            self.octets.truncate(live);
+            self.dropped = self
+                .dropped
+                .wrapping_add(u32::try_from(dead).unwrap_or(u32::MAX));
+        }
+        if self.octets.capacity() - self.octets.len() < len {
+            // Exactly, so that the buffer never gets beyond twice the largest table: with less than half of
+            // it dead, all there is and the new entry fit in that.
+            let double = (2 * self.octets.capacity()).min(2 * self.max_size as usize);
+            let wanted = double.max(self.octets.len() + len);
+            self.octets.reserve_exact(wanted - self.octets.len());
+        }
+    }
+
+    /// Doubles the ring; `filler` stands where no entry is.
+    #[cold]
+    fn add_records(&mut self, filler: Record<N>) {
+        let wanted = (2 * self.records.len()).max(FIRST_RECORDS);
+        let mut records = Vec::new();
+        records.reserve_exact(wanted);
+        records.resize(wanted, filler);
+        for age in 0..self.len {
+            let nth = self.inserted.wrapping_sub(1 + age);
+            records[nth as usize & (wanted - 1)] = self.records[self.slot(nth)];
+        }
+        self.records = records;
+    }
+
+    /// The place of the `nth` insertion in the ring.
+    #[inline]
+    fn slot(&self, nth: u32) -> usize {
+        nth as usize & self.records.len().wrapping_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the table should hold: names, values and notes, newest first.
+    type Model = Vec<(Vec<u8>, Vec<u8>, u32)>;
+
+    fn model_size(model: &Model) -> usize {
+        model.iter().map(|(n, v, _)| n.len() + v.len() + 32).sum()
+    }
+
+    #[test]
+    fn a_table_holds_what_the_rules_say_and_memory_is_bounded() {
+        let mut table = DynamicTable::new(4096);
+        // As if octets and insertions had been counted for long.
+        table.dropped = u32::MAX - 5_000;
+        table.inserted = u32::MAX - 100;
+        let mut model = Model::new();
+        let mut max_size = 4096;
+        for round in 0..5_000_u32 {
+            if round % 97 == 96 {
+                max_size = (round * 7919 % 4097) as usize;
+                table.resize(u32::try_from(max_size).unwrap());
+                while model_size(&model) > max_size {
+                    model.pop();
+                }
+            }
+            let name = vec![b'n'; (round * 31 % 40) as usize];
+            let long = if round % 50 == 0 { 4200 } else { 60 };
+            let value = vec![round.to_le_bytes()[0]; (round * 17 % long) as usize];
+            let fits = name.len() + value.len() + 32 <= max_size;
+            assert_eq!(table.insert(&name, &value, round), fits);
+            model.insert(0, (name, value, round));
+            while model_size(&model) > max_size {
+                model.pop();
+            }
+            let got: Model = table
+                .iter()
+                .map(|e| (e.name.to_vec(), e.value.to_vec(), e.note))
+                .collect();
+            assert_eq!(got, model);
+            assert_eq!(table.size as usize, model_size(&model));
+            assert_eq!(table.len() as usize, model.len());
+            assert!(table.get(table.len()).is_none());
+            assert!(table.retained() <= 8192 + 128 * size_of::<Record<u32>>());
+        }
+    }
+
+    #[test]
+    fn empty_entries_are_bounded_by_their_overhead() {
+        let mut table = DynamicTable::new(4096);
+        assert_eq!(table.retained(), 0);
+        for _ in 0..1000 {
+            assert!(table.insert(b"", b"", ()));
+        }
+        assert_eq!((table.len(), table.records.len()), (128, 128));
+        table.keep(3);
+        assert_eq!((table.len(), table.size), (3, 96));
+        table.resize(31);
+        assert_eq!((table.len(), table.size), (0, 0));
+        assert!(!table.insert(b"", b"", ()));
+    }
+}

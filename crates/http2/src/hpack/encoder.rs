@@ -1,0 +1,386 @@
+//! Encoding field blocks (RFC 7541 §6).
+
+use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
+
+use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, Entry};
+use super::field::{NameKind, Pseudo};
+use super::static_table;
+
+/// The largest table we keep, whatever the peer allows.
+const MAX_TABLE_SIZE: u32 = 4096;
+/// Most entries we remember of it. The peer's table may have older ones, which we do not refer to.
+const MAX_ENTRIES: u32 = 32;
+/// Shorter cookies are kept out of the table, for an attacker could find them out by trial
+/// (RFC 7541 §7.1.3).
+const MIN_INDEXED_COOKIE: usize = 20;
+/// Chains of entries; a power of two.
+const CHAINS: usize = 64;
+
+/// The table's note on an entry of ours.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    hash: u32,
+    name: NameKind,
+    /// The low octet of the number of the entry before this one in its chain. It may be gone.
+    older: u8,
+}
+
+/// The sending side of one direction of a connection.
+#[derive(Debug)]
+pub struct Encoder {
+    table: DynamicTable<Note>,
+    /// By hash, the low octet of the number of the newest entry of each chain.
+    newest: Option<Box<[u8; CHAINS]>>,
+    /// The table has become smaller, which the peer is to be told (RFC 7541 §4.2).
+    tell_size: bool,
+}
+
+/// How a field is written that is in neither table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Indexing {
+    /// It enters the table (RFC 7541 §6.2.1).
+    Incremental,
+    /// It does not (RFC 7541 §6.2.2).
+    Without,
+    /// No one further on may let it enter a table either (RFC 7541 §6.2.3).
+    Never,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Encoder {
+    /// An encoder with a table of the size that holds before any SETTINGS. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            table: DynamicTable::new(MAX_TABLE_SIZE),
+            newest: None,
+            tell_size: false,
+        }
+    }
+
+    /// The peer has sent `SETTINGS_HEADER_TABLE_SIZE`. Our table gets smaller if need be, never larger
+    /// again.
+    pub fn set_peer_table_size(&mut self, size: u32) {
+        if size < self.table.max_size() {
+            self.table.resize(size);
+            self.tell_size = true;
+        }
+    }
+
+    /// Begins a field block: to be called before its first field.
+    #[inline]
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if self.tell_size {
+            self.tell_size = false;
+            prefixed::encode(0x20, 5, self.table.max_size() as usize, out);
+        }
+    }
+
+    /// Appends `:status`.
+    #[inline]
+    pub fn status(&mut self, status: StatusCode, out: &mut Vec<u8>) {
+        let index = match status.as_u16() {
+            200 => 8,
+            204 => 9,
+            206 => 10,
+            304 => 11,
+            400 => 12,
+            404 => 13,
+            500 => 14,
+            _ => return self.pseudo(Pseudo::Status, &status.digits(), out),
+        };
+        out.push(0x80 | index);
+    }
+
+    /// Appends a pseudo-header field, which is not [`Pseudo::Unknown`].
+    pub fn pseudo(&mut self, pseudo: Pseudo, value: &[u8], out: &mut Vec<u8>) {
+        debug_assert!(pseudo != Pseudo::Unknown);
+        let name = NameKind::Pseudo(pseudo);
+        if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
+            out.push(0x80 | index);
+            return;
+        }
+        let indexing = match pseudo {
+            // Paths seldom come again, and would drive what does out of the table.
+            Pseudo::Path => Indexing::Without,
+            Pseudo::Authority
+            | Pseudo::Method
+            | Pseudo::Protocol
+            | Pseudo::Scheme
+            | Pseudo::Status
+            | Pseudo::Unknown => self.indexing_by_size(pseudo.as_str().len() + value.len()),
+        };
+        let text = pseudo.as_str().as_bytes();
+        if indexing == Indexing::Incremental {
+            let hash = hash_from(pseudo as u64, value);
+            self.incremental(name, text, value, hash, out);
+        } else {
+            self.literal(indexing, name, text, value, out);
+        }
+    }
+
+    /// Appends a field.
+    #[inline]
+    pub fn field(&mut self, name: Name<'_>, value: &[u8], out: &mut Vec<u8>) {
+        self.field_hashed(name, value, field_hash(name, value), out);
+    }
+
+    /// Appends a field whose [`field_hash`] is `hash`.
+    #[inline]
+    pub fn field_hashed(&mut self, name: Name<'_>, value: &[u8], hash: u32, out: &mut Vec<u8>) {
+        let (kind, text) = kind_of(name);
+        match self.indexing(name, text.len() + value.len()) {
+            Indexing::Incremental => self.incremental(kind, text, value, hash, out),
+            other => self.literal(other, kind, text, value, out),
+        }
+    }
+
+    /// Appends a field that no one may let into a table, as one was that came with
+    /// [`never_indexed`](super::DecodedField::never_indexed) set (RFC 7541 §6.2.3).
+    pub fn never_indexed(&mut self, name: Name<'_>, value: &[u8], out: &mut Vec<u8>) {
+        let (kind, text) = kind_of(name);
+        self.literal(Indexing::Never, kind, text, value, out);
+    }
+
+    /// Number of entries of the dynamic table that we remember.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.table.len() as usize
+    }
+
+    /// True if we remember no entries of the dynamic table.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.table.len() == 0
+    }
+
+    /// Names and values in the dynamic table, newest first.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.table.iter().map(|entry| (entry.name, entry.value))
+    }
+
+    /// Octets of memory held, for accounting.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.table.retained()
+            + self
+                .newest
+                .as_ref()
+                .map_or(0, |chains| size_of_val(&**chains))
+    }
+
+    /// How a field of `octets` is written the first time.
+    #[inline]
+    fn indexing(&self, name: Name<'_>, octets: usize) -> Indexing {
+        match name {
+            // Hardly ever the same again.
+            Name::Known(Known::ContentLength) => Indexing::Without,
+            Name::Known(known @ (Known::Cookie | Known::SetCookie))
+                if octets < known.as_str().len() + MIN_INDEXED_COOKIE =>
+            {
+                Indexing::Never
+            }
+            Name::Known(_) | Name::Other(_) => self.indexing_by_size(octets),
+        }
+    }
+
+    /// A field that takes more than half of the table would drive too much out of it.
+    #[inline]
+    fn indexing_by_size(&self, octets: usize) -> Indexing {
+        if octets + ENTRY_OVERHEAD as usize <= self.table.max_size() as usize / 2 {
+            Indexing::Incremental
+        } else {
+            Indexing::Without
+        }
+    }
+
+    /// Appends the index of a field that is in the table, else the field, and inserts it.
+    #[inline]
+    fn incremental(
+        &mut self,
+        name: NameKind,
+        text: &[u8],
+        value: &[u8],
+        hash: u32,
+        out: &mut Vec<u8>,
+    ) {
+        match self.find(name, text, value, hash) {
+            Some(age) => {
+                let index = static_table::LEN + 1 + age;
+                prefixed::encode(0x80, 7, index as usize, out);
+            }
+            None => self.incremental_new(name, text, value, hash, out),
+        }
+    }
+
+    #[cold]
+    fn incremental_new(
+        &mut self,
+        name: NameKind,
+        text: &[u8],
+        value: &[u8],
+        hash: u32,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
+            out.push(0x80 | index);
+            return;
+        }
+        self.literal(Indexing::Incremental, name, text, value, out);
+        self.insert(name, text, value, hash);
+    }
+
+    /// The age of the entry that is this field, if there is one.
+    #[inline]
+    fn find(&self, name: NameKind, text: &[u8], value: &[u8], hash: u32) -> Option<u32> {
+        let mut number = self.newest.as_ref()?[chain_of(hash)];
+        let mut younger = None;
+        loop {
+            let age = u32::from(self.next_number().wrapping_sub(1).wrapping_sub(number));
+            // Numbers of entries that are gone may look like those of others.
+            if younger.is_some_and(|younger| age <= younger) {
+                return None;
+            }
+            let entry = self.table.get(age)?;
+            if entry.note.hash == hash && entry.value == value && is_named(&entry, name, text) {
+                return Some(age);
+            }
+            number = entry.note.older;
+            younger = Some(age);
+        }
+    }
+
+    /// The low octet of the number of the next entry. That tells entries apart, there being few.
+    #[inline]
+    fn next_number(&self) -> u8 {
+        let [low, ..] = self.table.inserted().to_le_bytes();
+        low
+    }
+
+    fn insert(&mut self, name: NameKind, text: &[u8], value: &[u8], hash: u32) {
+        self.table.keep(MAX_ENTRIES - 1);
+        let number = self.next_number();
+        let newest = self.newest.get_or_insert_with(|| Box::new([0; CHAINS]));
+        let chain = &mut newest[chain_of(hash)];
+        let note = Note {
+            hash,
+            name,
+            older: *chain,
+        };
+        if self.table.insert(text, value, note) {
+            *chain = number;
+        }
+    }
+
+    /// Appends a field as text, the name as an index if there is one.
+    fn literal(
+        &self,
+        indexing: Indexing,
+        name: NameKind,
+        text: &[u8],
+        value: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let (flags, bits) = match indexing {
+            Indexing::Incremental => (0x40, 6),
+            Indexing::Without => (0, 4),
+            Indexing::Never => (0x10, 4),
+        };
+        let index = match static_table::index_of(name) {
+            0 => self.find_name(name, text),
+            index => Some(u32::from(index)),
+        };
+        prefixed::encode(flags, bits, index.unwrap_or(0) as usize, out);
+        if index.is_none() {
+            string(text, out);
+        }
+        string(value, out);
+    }
+
+    /// The index of an entry with this name, which is not in the static table.
+    fn find_name(&self, name: NameKind, text: &[u8]) -> Option<u32> {
+        let same_name = |entry: Entry<'_, Note>| is_named(&entry, name, text);
+        let age = self.table.iter().position(same_name)?;
+        Some(static_table::LEN + 1 + u32::try_from(age).ok()?)
+    }
+}
+
+/// Appends a string, by the Huffman code if that is shorter (RFC 7541 §5.2).
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    let encoded_len = huffman::encoded_len(text);
+    if encoded_len < text.len() {
+        prefixed::encode(0x80, 7, encoded_len, out);
+        huffman::encode(text, out);
+    } else {
+        prefixed::encode(0, 7, text.len(), out);
+        out.extend_from_slice(text);
+    }
+}
+
+#[inline]
+fn kind_of(name: Name<'_>) -> (NameKind, &[u8]) {
+    match name {
+        Name::Known(known) => (NameKind::Known(known), known.as_str().as_bytes()),
+        Name::Other(text) => (NameKind::Other, text.as_bytes()),
+    }
+}
+
+#[inline]
+fn is_named(entry: &Entry<'_, Note>, name: NameKind, text: &[u8]) -> bool {
+    entry.note.name == name && (name != NameKind::Other || entry.name == text)
+}
+
+fn chain_of(hash: u32) -> usize {
+    hash as usize % CHAINS
+}
+
+/// The hash by which an [`Encoder`] finds a field again. Callers may keep it with a field that they send
+/// often.
+#[inline]
+#[must_use]
+pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
+    let seed = match name {
+        Name::Known(known) => known as u64,
+        Name::Other(text) => u64::from(hash_from(0x200, text.as_bytes())),
+    };
+    // Apart from the pseudo-header fields.
+    hash_from(0x100 + seed, value)
+}
+
+/// A hash of `text`. Its quality matters little: what is found is compared, and chains are short.
+#[inline]
+fn hash_from(seed: u64, text: &[u8]) -> u32 {
+    let mut hash = mix(seed ^ (text.len() as u64) << 32);
+    if let Some(last) = text.last_chunk::<8>() {
+        for word in text.as_chunks::<8>().0 {
+            hash = mix(hash ^ u64::from_le_bytes(*word));
+        }
+        hash = mix(hash ^ u64::from_le_bytes(*last));
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        let word = u64::from(u32::from_le_bytes(*first)) << 32;
+        hash = mix(hash ^ (word | u64::from(u32::from_le_bytes(*last))));
+    } else {
+        let word = text
+            .iter()
+            .fold(0, |word, &octet| word << 8 | u64::from(octet));
+        hash = mix(hash ^ word);
+    }
+    let [a, b, c, d, ..] = (hash ^ hash >> 32).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Both halves of a product, so that every bit counts on both sides of a multiplication.
+#[inline]
+fn mix(word: u64) -> u64 {
+    const ODD: u128 = 0x9e37_79b9_7f4a_7c15;
+    let product = u128::from(word) * ODD;
+    let halves: [u8; 16] = product.to_le_bytes();
+    let (low, high) = halves.split_at(8);
+    let half = |octets: &[u8]| octets.first_chunk().map_or(0, |o| u64::from_le_bytes(*o));
+    half(low) ^ half(high)
+}

@@ -1,0 +1,254 @@
+//! A field as the decoder hands it out, and what is worked out once when it is received as text.
+
+use h2o_http::{Known, is_token_octet};
+
+/// The pseudo-header fields (RFC 9113 §8.3, RFC 8441 §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pseudo {
+    /// `:authority`
+    Authority,
+    /// `:method`
+    Method,
+    /// `:path`
+    Path,
+    /// `:protocol`
+    Protocol,
+    /// `:scheme`
+    Scheme,
+    /// `:status`
+    Status,
+    /// Any other name that begins with a colon: it makes a message malformed.
+    Unknown,
+}
+
+impl Pseudo {
+    /// The name; a mere colon for unknown ones.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Authority => ":authority",
+            Self::Method => ":method",
+            Self::Path => ":path",
+            Self::Protocol => ":protocol",
+            Self::Scheme => ":scheme",
+            Self::Status => ":status",
+            Self::Unknown => ":",
+        }
+    }
+
+    fn from_text(text: &[u8]) -> Self {
+        match text {
+            b":authority" => Self::Authority,
+            b":method" => Self::Method,
+            b":path" => Self::Path,
+            b":protocol" => Self::Protocol,
+            b":scheme" => Self::Scheme,
+            b":status" => Self::Status,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The name of a received field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldName<'a> {
+    /// A pseudo-header field.
+    Pseudo(Pseudo),
+    /// A well-known field.
+    Known(Known),
+    /// Any other name that is a token in lower case.
+    Other(&'a str),
+    /// What is no name in HTTP/2; [`Flaws`] says why.
+    Invalid(&'a [u8]),
+}
+
+impl<'a> FieldName<'a> {
+    /// The text of the name.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        match *self {
+            Self::Pseudo(pseudo) => pseudo.as_str().as_bytes(),
+            Self::Known(known) => known.as_str().as_bytes(),
+            Self::Other(text) => text.as_bytes(),
+            Self::Invalid(text) => text,
+        }
+    }
+}
+
+/// One field of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodedField<'a> {
+    /// The name.
+    pub name: FieldName<'a>,
+    /// The value, as received.
+    pub value: &'a [u8],
+    /// What makes a message with this field malformed (RFC 9113 §8.2).
+    pub flaws: Flaws,
+    /// The sender asks not to let this field into any dynamic table (RFC 7541 §7.1.3).
+    pub never_indexed: bool,
+}
+
+/// What is wrong with a field (RFC 9113 §8.2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flaws(u8);
+
+impl Flaws {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// An upper-case letter in the name.
+    pub const NAME_UPPER_CASE: Self = Self(1);
+    /// The name is empty or has an octet that is not of a token.
+    pub const NAME_INVALID: Self = Self(2);
+    /// A control octet other than HTAB in the value.
+    pub const VALUE_CONTROL: Self = Self(4);
+    /// A blank (SP or HTAB) at the start or end of the value.
+    pub const VALUE_BLANK: Self = Self(8);
+
+    /// True if the field is in order.
+    #[inline]
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// True if one of the flaws in `some` is among these.
+    #[must_use]
+    pub const fn has(self, some: Self) -> bool {
+        self.0 & some.0 != 0
+    }
+
+    pub(super) const fn and(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+
+    /// Those of the name.
+    pub(super) const fn of_name(self) -> Self {
+        Self(self.0 & (Self::NAME_UPPER_CASE.0 | Self::NAME_INVALID.0))
+    }
+
+    pub(super) fn in_value(value: &[u8]) -> Self {
+        let mut flaws = Self::NONE;
+        if has_control(value) {
+            flaws = Self::VALUE_CONTROL;
+        }
+        let is_blank = |octet: Option<&u8>| matches!(octet, Some(b' ' | b'\t'));
+        if is_blank(value.first()) || is_blank(value.last()) {
+            flaws = flaws.and(Self::VALUE_BLANK);
+        }
+        flaws
+    }
+}
+
+fn has_control(value: &[u8]) -> bool {
+    // Without branches, so that many octets are looked at in one step.
+    let count = |octets: &[u8]| {
+        octets.iter().fold(false, |found, &octet| {
+            found | ((octet < 0x20) & (octet != b'\t')) | (octet == 0x7f)
+        })
+    };
+    let (chunks, rest) = value.as_chunks::<16>();
+    chunks.iter().any(|chunk| count(chunk)) || count(rest)
+}
+
+/// What a name turned out to be. With the text it is a [`FieldName`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameKind {
+    Pseudo(Pseudo),
+    Known(Known),
+    Other,
+    Invalid,
+}
+
+impl NameKind {
+    /// What `text` is, and its flaws.
+    pub(super) fn of(text: &[u8]) -> (Self, Flaws) {
+        if let Some(known) = Known::from_lower(text) {
+            return (Self::Known(known), Flaws::NONE);
+        }
+        if text.first() == Some(&b':') {
+            return (Self::Pseudo(Pseudo::from_text(text)), Flaws::NONE);
+        }
+        let mut flaws = Flaws::NONE;
+        if text.is_empty() || !text.iter().copied().all(is_token_octet) {
+            flaws = Flaws::NAME_INVALID;
+        }
+        if text.iter().any(u8::is_ascii_uppercase) {
+            flaws = flaws.and(Flaws::NAME_UPPER_CASE);
+        }
+        match flaws {
+            Flaws::NONE => (Self::Other, flaws),
+            _ => (Self::Invalid, flaws),
+        }
+    }
+
+    /// The name of this kind that is spelt `text`.
+    #[inline]
+    pub(super) fn spelt(self, text: &[u8]) -> FieldName<'_> {
+        match self {
+            Self::Known(known) => FieldName::Known(known),
+            Self::Pseudo(pseudo) => FieldName::Pseudo(pseudo),
+            Self::Other => other(text),
+            Self::Invalid => FieldName::Invalid(text),
+        }
+    }
+
+    /// The text, if it is always the same.
+    pub(super) const fn fixed_text(self) -> Option<&'static [u8]> {
+        match self {
+            Self::Pseudo(Pseudo::Unknown) | Self::Other | Self::Invalid => None,
+            Self::Pseudo(pseudo) => Some(pseudo.as_str().as_bytes()),
+            Self::Known(known) => Some(known.as_str().as_bytes()),
+        }
+    }
+}
+
+fn other(text: &[u8]) -> FieldName<'_> {
+    // Tokens are ASCII.
+    str::from_utf8(text).map_or(FieldName::Invalid(text), FieldName::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flaws_of_names_are_found() {
+        let cases: &[(&[u8], NameKind, Flaws)] = &[
+            (b"date", NameKind::Known(Known::Date), Flaws::NONE),
+            (b"x-a", NameKind::Other, Flaws::NONE),
+            (b":path", NameKind::Pseudo(Pseudo::Path), Flaws::NONE),
+            (b":Path", NameKind::Pseudo(Pseudo::Unknown), Flaws::NONE),
+            (b":", NameKind::Pseudo(Pseudo::Unknown), Flaws::NONE),
+            (b"Date", NameKind::Invalid, Flaws::NAME_UPPER_CASE),
+            (b"", NameKind::Invalid, Flaws::NAME_INVALID),
+            (b"a b", NameKind::Invalid, Flaws::NAME_INVALID),
+            (b"a:", NameKind::Invalid, Flaws::NAME_INVALID),
+            (b"\xc3\xa4", NameKind::Invalid, Flaws::NAME_INVALID),
+            (
+                b"A\0",
+                NameKind::Invalid,
+                Flaws::NAME_INVALID.and(Flaws::NAME_UPPER_CASE),
+            ),
+        ];
+        for &(text, kind, flaws) in cases {
+            assert_eq!(NameKind::of(text), (kind, flaws), "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn flaws_of_values_are_found_wherever_they_stand() {
+        for octet in 0..=255_u8 {
+            let is_control = octet != b'\t' && octet.is_ascii_control();
+            for at in 0..40 {
+                let mut value = [b'v'; 40];
+                value[at] = octet;
+                let flaws = Flaws::in_value(&value);
+                assert_eq!(flaws.has(Flaws::VALUE_CONTROL), is_control, "{octet:#x}");
+                let is_blank = (at == 0 || at == 39) && (octet == b' ' || octet == b'\t');
+                assert_eq!(flaws.has(Flaws::VALUE_BLANK), is_blank, "{octet:#x} {at}");
+            }
+        }
+        assert_eq!(Flaws::in_value(b""), Flaws::NONE);
+        assert!(Flaws::in_value(b" ").has(Flaws::VALUE_BLANK));
+    }
+}

@@ -1,1 +1,0 @@
-//! Header compression (RFC 7541).
