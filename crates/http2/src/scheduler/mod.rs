@@ -1,5 +1,516 @@
-//! Who sends next: the dependency tree of RFC 7540 and the urgencies of RFC 9218.
+//! Who sends next: the dependency tree of RFC 7540 §5.3, or the urgencies of RFC 9218 where the client uses
+//! those.
+//!
+//! The engine opens and closes streams here, says which of them are ready (have octets to send, and window for
+//! them), and asks whose turn it is for one DATA frame:
+//!
+//! ```
+//! use h2o_http2::scheduler::{Priority, PriorityError, Scheduler};
+//!
+//! # fn main() -> Result<(), PriorityError> {
+//! let mut scheduler = Scheduler::new();
+//! let page = scheduler.open(1, 0, None)?;
+//! let image = Priority { dependency: 1, ..Priority::DEFAULT };
+//! let image = scheduler.open(3, 1, Some(image))?;
+//! scheduler.set_ready(image, true);
+//! scheduler.set_ready(page, true);
+//! assert_eq!(scheduler.next(), Some(0)); // The page: the image depends on it.
+//! scheduler.set_ready(page, false);
+//! assert_eq!(scheduler.next(), Some(1));
+//! # Ok(())
+//! # }
+//! ```
 
+mod activity;
 mod field;
+mod index;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod urgency;
+mod wheel;
 
 pub use field::{Update, Urgency, parse_priority};
+
+use index::Index;
+use tree::{Kind, NONE, Node, Queued, ROOT, Tree};
+use urgency::Urgencies;
+use wheel::ELEVATED;
+
+/// Closed streams whose nodes stay in the tree, for the frames that still refer to them (RFC 7540 §5.3.4).
+const CLOSED_KEPT: usize = 10;
+/// Idle streams that may have a place in the tree, or a PRIORITY_UPDATE that waits for them.
+const MAX_PLACEHOLDERS: usize = 16;
+/// The weight of a response's urgency: `255.9 / 7 * (7 - u) + 1`, rounded down.
+const WEIGHT_OF_URGENCY: [u16; 8] = [256, 220, 183, 147, 110, 74, 37, 1];
+
+/// A stream's place as a client states it (RFC 7540 §5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// Whether the other streams that depend on `dependency` are to depend on this one.
+    pub exclusive: bool,
+    /// The stream this one depends on, or 0.
+    pub dependency: u32,
+    /// 1 to 256.
+    pub weight: u16,
+}
+
+impl Priority {
+    /// The priority of a stream that states none (RFC 7540 §5.3.5).
+    pub const DEFAULT: Self = Self {
+        exclusive: false,
+        dependency: 0,
+        weight: 16,
+    };
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Where a stream stands in the tree now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actual {
+    /// The stream it depends on, or 0.
+    pub parent: u32,
+    /// 1 to 256, or 257 for an elevated stream.
+    pub weight: u16,
+}
+
+/// An open stream; not to be used after [`Scheduler::close`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(u32);
+
+/// What a peer can do wrong with priorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PriorityError {
+    /// A stream cannot depend on itself (RFC 7540 §5.3.1).
+    SelfDependency,
+    /// More idle streams have been given priorities than we remember.
+    TooManyPlaceholders,
+}
+
+/// The streams of one connection and the order in which they send.
+pub struct Scheduler {
+    tree: Tree,
+    /// The nodes by which frames find streams: of a displaced stream, its place keeper.
+    index: Index,
+    /// The last closed streams, a ring; `oldest` is the one to go.
+    closed: [u32; CLOSED_KEPT],
+    oldest: usize,
+    placeholders: usize,
+    open: usize,
+    ready: usize,
+    /// In use instead of the tree's turns. The tree goes on as the record of what the client said.
+    urgencies: Option<Box<Urgencies>>,
+    /// What PRIORITY_UPDATE said of streams before they were opened.
+    early: Vec<(u32, Urgency)>,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scheduler {
+    /// A connection without streams. Does not allocate.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            tree: Tree::new(),
+            index: Index::new(),
+            closed: [NONE; CLOSED_KEPT],
+            oldest: 0,
+            placeholders: 0,
+            open: 0,
+            ready: 0,
+            urgencies: None,
+            early: Vec::new(),
+        }
+    }
+
+    /// Opens a stream. Without a priority it has the place PRIORITY frames gave it before, or the default.
+    /// `user` is what `next` returns for the stream.
+    ///
+    /// # Errors
+    /// [`PriorityError::SelfDependency`]; the stream is not opened then.
+    pub fn open(
+        &mut self,
+        stream: u32,
+        user: u32,
+        priority: Option<Priority>,
+    ) -> Result<Key, PriorityError> {
+        if priority.is_some_and(|priority| priority.dependency == stream) {
+            return Err(PriorityError::SelfDependency);
+        }
+        let node = self.begin(stream, user);
+        if let Some(priority) = priority {
+            self.tree.nodes[node].received = priority;
+            self.depend(node, priority);
+        }
+        if let Some(early) = self.early.iter().position(|&(id, _)| id == stream) {
+            self.tree.nodes[node].urgency = self.early.swap_remove(early).1;
+            self.tree.nodes[node].updated = true;
+        }
+        Ok(Key(node))
+    }
+
+    /// Opens a pushed stream, which depends on the one that requested it (RFC 7540 §5.3.5).
+    pub fn open_pushed(&mut self, stream: u32, user: u32, parent: Key) -> Key {
+        let node = self.begin(stream, user);
+        self.tree.nodes[node].received.dependency = self.tree.nodes[parent.0].stream;
+        self.tree
+            .depend(node, parent.0, Priority::DEFAULT.weight, false);
+        Key(node)
+    }
+
+    /// A node for a stream that opens: its placeholder, or one of default priority.
+    fn begin(&mut self, stream: u32, user: u32) -> u32 {
+        self.open += 1;
+        if self.placeholders > 0
+            && let Some(node) = self.index.get(stream)
+            && self.tree.nodes[node].kind == Kind::Placeholder
+        {
+            self.placeholders -= 1;
+            self.tree.nodes[node].kind = Kind::Open;
+            self.tree.nodes[node].user = user;
+            return node;
+        }
+        debug_assert_eq!(self.index.get(stream), None, "a stream opens once");
+        let node = self.tree.add(stream, user, Kind::Open);
+        self.index.insert(stream, node);
+        node
+    }
+
+    /// A PRIORITY frame. It moves open streams and closed ones that are remembered, and gives an idle stream
+    /// of the client (odd, above `newest_opened`) a placeholder; for others it means nothing.
+    ///
+    /// # Errors
+    /// [`PriorityError::SelfDependency`], or [`PriorityError::TooManyPlaceholders`] for the 17th idle stream.
+    pub fn reprioritize(
+        &mut self,
+        stream: u32,
+        priority: Priority,
+        newest_opened: u32,
+    ) -> Result<(), PriorityError> {
+        if priority.dependency == stream {
+            return Err(PriorityError::SelfDependency);
+        }
+        let node = match self.index.get(stream) {
+            Some(node) => node,
+            None if stream <= newest_opened || stream.is_multiple_of(2) => return Ok(()),
+            None if self.placeholders == MAX_PLACEHOLDERS => {
+                return Err(PriorityError::TooManyPlaceholders);
+            }
+            None => {
+                self.placeholders += 1;
+                let node = self.tree.add(stream, 0, Kind::Placeholder);
+                self.index.insert(stream, node);
+                node
+            }
+        };
+        self.tree.nodes[node].received = priority;
+        let Node {
+            kind, user, weight, ..
+        } = self.tree.nodes[node];
+        if kind == Kind::PlaceKeeper {
+            self.tree.nodes[user].received = priority;
+        }
+        if weight != ELEVATED {
+            self.depend(node, priority);
+        }
+        Ok(())
+    }
+
+    fn depend(&mut self, node: u32, priority: Priority) {
+        let Priority {
+            exclusive,
+            dependency,
+            weight,
+        } = priority;
+        debug_assert!((1..=256).contains(&weight));
+        if dependency == 0 {
+            self.tree
+                .depend(node, ROOT, weight.clamp(1, 256), exclusive);
+        } else if let Some(parent) = self.index.get(dependency) {
+            self.tree
+                .depend(node, parent, weight.clamp(1, 256), exclusive);
+        } else {
+            // RFC 7540 §5.3.1: on a stream that is not in the tree.
+            self.tree
+                .depend(node, ROOT, Priority::DEFAULT.weight, false);
+        }
+    }
+
+    /// Closes a stream. Its node stays for a while, until ten others have been closed.
+    pub fn close(&mut self, key: Key) {
+        self.set_ready(key, false);
+        self.open -= 1;
+        let mut node = key.0;
+        let Node {
+            stream,
+            weight,
+            received,
+            kind,
+            ..
+        } = self.tree.nodes[node];
+        if kind == Kind::Displaced {
+            self.tree.dissolve(node);
+            node = self
+                .index
+                .get(stream)
+                .expect("a displaced stream has a place keeper");
+        } else if weight == ELEVATED {
+            // What depends on it was not elevated.
+            self.tree
+                .relocate(node, ROOT, received.weight.clamp(1, 256));
+        }
+        self.tree.nodes[node].kind = Kind::Closed;
+        let oldest = std::mem::replace(&mut self.closed[self.oldest], node);
+        self.oldest = (self.oldest + 1) % CLOSED_KEPT;
+        if oldest != NONE {
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, node: u32) {
+        self.index.remove(self.tree.nodes[node].stream);
+        self.tree.remove(node);
+    }
+
+    /// Tells whether the stream has octets to send, and window for them.
+    pub fn set_ready(&mut self, key: Key, ready: bool) {
+        if self.is_ready(key) == ready {
+            return;
+        }
+        if ready {
+            self.ready += 1;
+        } else {
+            self.ready -= 1;
+        }
+        match &mut self.urgencies {
+            None => self.tree.set_ready(key.0, ready),
+            Some(urgencies) if ready => urgencies.insert(&mut self.tree.nodes, key.0),
+            Some(urgencies) => urgencies.remove(&mut self.tree.nodes, key.0),
+        }
+    }
+
+    /// What `set_ready` said last.
+    #[must_use]
+    pub fn is_ready(&self, key: Key) -> bool {
+        let node = &self.tree.nodes[key.0];
+        node.ready || node.queued != Queued::No
+    }
+
+    /// Whether `next` has a stream to return.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.ready > 0
+    }
+
+    /// The `user` of the stream whose turn it is for one DATA frame. The turn is accounted for, and the stream
+    /// stays ready.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator would not let go of the streams"
+    )]
+    pub fn next(&mut self) -> Option<u32> {
+        if self.ready == 0 {
+            return None;
+        }
+        let node = match &mut self.urgencies {
+            None => self.tree.next_ready(),
+            Some(urgencies) => urgencies.next(&mut self.tree.nodes),
+        };
+        node.map(|node| self.tree.nodes[node].user)
+    }
+
+    /// Puts a stream before all others: weight 257 directly under the root. PRIORITY frames no longer move it.
+    pub fn elevate(&mut self, key: Key) {
+        self.while_not_ready(key, |this| {
+            let Node { kind, stream, .. } = this.tree.nodes[key.0];
+            if kind == Kind::Displaced {
+                // It stands for itself again.
+                let keeper = this
+                    .index
+                    .get(stream)
+                    .expect("a displaced stream has a place keeper");
+                this.tree.dissolve(keeper);
+                this.index.insert(stream, key.0);
+                this.tree.nodes[key.0].kind = Kind::Open;
+            }
+            this.tree.relocate(key.0, ROOT, ELEVATED);
+        });
+    }
+
+    /// What the client last said of the stream's place.
+    #[must_use]
+    pub fn received(&self, key: Key) -> Priority {
+        self.tree.nodes[key.0].received
+    }
+
+    /// The stream's place now.
+    #[must_use]
+    pub fn actual(&self, key: Key) -> Actual {
+        let Node { parent, weight, .. } = self.tree.nodes[key.0];
+        Actual {
+            parent: self.tree.nodes[parent].stream,
+            weight,
+        }
+    }
+
+    /// Whether the client has given idle streams places in the tree, as Firefox does to make groups.
+    #[must_use]
+    pub fn has_placeholders(&self) -> bool {
+        self.placeholders > 0
+    }
+
+    /// Whether the stream depends on no other.
+    #[must_use]
+    pub fn depends_on_root(&self, key: Key) -> bool {
+        self.tree.nodes[key.0].parent == ROOT
+    }
+
+    /// The `priority` field of the response. Among urgencies it overrides the parameters it names. In the
+    /// tree it is applied if it names an urgency and the tree is Chromium's: every stream exclusive, and no
+    /// weight above that of the parent. The urgency becomes a weight, and the stream moves to where Chromium
+    /// would have put it with that; streams that refer to it later still find the place it had.
+    ///
+    /// Returns whether it was applied. In the tree this costs a walk over all streams.
+    pub fn apply_response_priority(&mut self, key: Key, update: Update) -> bool {
+        if self.urgencies.is_some() {
+            let value = update.over(self.tree.nodes[key.0].urgency);
+            self.change_urgency(key.0, value);
+            return update != Update::default();
+        }
+        let Some(&weight) = update
+            .urgency
+            .and_then(|urgency| WEIGHT_OF_URGENCY.get(usize::from(urgency)))
+        else {
+            return false;
+        };
+        if self.tree.nodes[key.0].weight == ELEVATED || !self.tree.is_ordered_chain() {
+            return false;
+        }
+        self.while_not_ready(key, |this| {
+            let Node { kind, stream, .. } = this.tree.nodes[key.0];
+            if let Some(keeper) = this.tree.displace(key.0, weight, kind != Kind::Displaced) {
+                this.index.insert(stream, keeper);
+            }
+            this.tree.nodes[key.0].kind = Kind::Displaced;
+        });
+        true
+    }
+
+    fn while_not_ready(&mut self, key: Key, change: impl FnOnce(&mut Self)) {
+        let ready = self.is_ready(key);
+        self.set_ready(key, false);
+        change(self);
+        self.set_ready(key, ready);
+    }
+
+    /// From now on turns go by urgencies: the client uses RFC 9218.
+    pub fn use_urgencies(&mut self) {
+        if self.urgencies.is_some() {
+            return;
+        }
+        let mut urgencies = Box::new(Urgencies::new());
+        for node in self.tree.numbers() {
+            if self.tree.nodes[node].ready {
+                self.tree.set_ready(node, false);
+                urgencies.insert(&mut self.tree.nodes, node);
+            }
+        }
+        self.urgencies = Some(urgencies);
+    }
+
+    /// The `priority` field of the request, as a whole value; ignored if a PRIORITY_UPDATE frame came before
+    /// the request (RFC 9218 §7). Has effect once urgencies are used.
+    pub fn set_urgency(&mut self, key: Key, urgency: Urgency) {
+        if !self.tree.nodes[key.0].updated {
+            self.change_urgency(key.0, urgency);
+        }
+    }
+
+    /// A PRIORITY_UPDATE frame: for an open stream, or one of the client that is yet to be opened (odd, above
+    /// `newest_opened`), for which it is kept. For others it means nothing.
+    ///
+    /// # Errors
+    /// [`PriorityError::TooManyPlaceholders`] for the 17th stream that is yet to be opened.
+    pub fn priority_update(
+        &mut self,
+        stream: u32,
+        value: Urgency,
+        newest_opened: u32,
+    ) -> Result<(), PriorityError> {
+        if let Some(node) = self.index.get(stream) {
+            let Node { kind, user, .. } = self.tree.nodes[node];
+            match kind {
+                Kind::Open => self.change_urgency(node, value),
+                Kind::PlaceKeeper => self.change_urgency(user, value),
+                Kind::Placeholder => return self.keep_update(stream, value, newest_opened),
+                Kind::Root | Kind::Displaced | Kind::Closed | Kind::Free => {}
+            }
+            return Ok(());
+        }
+        self.keep_update(stream, value, newest_opened)
+    }
+
+    fn keep_update(
+        &mut self,
+        stream: u32,
+        value: Urgency,
+        newest_opened: u32,
+    ) -> Result<(), PriorityError> {
+        if stream <= newest_opened || stream.is_multiple_of(2) {
+            return Ok(());
+        }
+        if let Some((_, kept)) = self.early.iter_mut().find(|(id, _)| *id == stream) {
+            *kept = value;
+            return Ok(());
+        }
+        if self.early.len() == MAX_PLACEHOLDERS {
+            // Those that were passed over will never be opened (RFC 9113 §5.1.1).
+            self.early.retain(|&(id, _)| id > newest_opened);
+        }
+        if self.early.len() == MAX_PLACEHOLDERS {
+            return Err(PriorityError::TooManyPlaceholders);
+        }
+        self.early.push((stream, value));
+        Ok(())
+    }
+
+    /// The urgency of the stream now.
+    #[must_use]
+    pub fn urgency(&self, key: Key) -> Urgency {
+        self.tree.nodes[key.0].urgency
+    }
+
+    fn change_urgency(&mut self, node: u32, value: Urgency) {
+        if self.tree.nodes[node].urgency != value {
+            self.while_not_ready(Key(node), |this| this.tree.nodes[node].urgency = value);
+        }
+    }
+
+    /// Gives back memory. If no stream is open, the closed ones are forgotten, and without placeholders
+    /// nothing stays allocated but a few octets of a connection that uses urgencies.
+    pub fn shrink(&mut self) {
+        if self.open > 0 {
+            return;
+        }
+        for node in std::mem::replace(&mut self.closed, [NONE; CLOSED_KEPT]) {
+            if node != NONE {
+                self.forget(node);
+            }
+        }
+        self.tree.shrink();
+        self.index.shrink();
+        self.early.shrink_to_fit();
+        if let Some(urgencies) = &mut self.urgencies {
+            urgencies.shrink();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Whose turn it is in the dependency tree.
+//!
+//! A node is active if it or a node below it is ready. Active nodes that are not ready and have one active
+//! child have no say: a *run* is such a line of nodes, from the one below a node with a say to the next that
+//! has one. The two ends of a run know each other (`other_end`), so that a turn costs one step for each node
+//! that chooses, however long the lines between them are. Chromium's streams form one such line.
+//!
+//! Readiness spreads upwards to the first node that was active already; a node that begins to have a say
+//! searches the upper end of the run it was on.
+
+use super::tree::{NONE, ROOT, Tree, Turns};
+
+impl Tree {
+    /// Tells whether a node can send. Must be a change.
+    pub(super) fn set_ready(&mut self, node: u32, ready: bool) {
+        debug_assert_ne!(self.nodes[node].ready, ready);
+        match (ready, self.nodes[node].turns) {
+            (true, Turns::None) => {
+                self.nodes[node].ready = true;
+                self.nodes[node].other_end = node;
+                self.attach(node);
+            }
+            (true, Turns::One(_) | Turns::Many(_)) => {
+                self.split(node);
+                self.nodes[node].ready = true;
+            }
+            (false, Turns::None) => {
+                self.detach(node);
+                self.nodes[node].ready = false;
+            }
+            (false, Turns::One(_) | Turns::Many(_)) => {
+                self.nodes[node].ready = false;
+                self.merge(node);
+            }
+        }
+    }
+
+    /// The node that has the next turn, which is one that no ready node is above of.
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
+        let mut at = ROOT;
+        loop {
+            self.step();
+            at = match self.nodes[at].turns {
+                Turns::None => return None,
+                Turns::One(child) => self.nodes[child].other_end,
+                Turns::Many(wheel) => self.turn(at, wheel),
+            };
+            if self.nodes[at].ready {
+                return Some(at);
+            }
+        }
+    }
+
+    /// The lower end of the run that begins with the child whose turn it is.
+    fn turn(&mut self, at: u32, wheel: u32) -> u32 {
+        let child = self.wheels[wheel].turn(&mut self.nodes);
+        let end = self.nodes[child].other_end;
+        if self.wheels[wheel].is_spent() {
+            self.wheels.release(wheel);
+            self.nodes[at].turns = Turns::One(child);
+            self.merge(at);
+        }
+        end
+    }
+
+    pub(super) fn is_active(&self, node: u32) -> bool {
+        self.nodes[node].ready || self.nodes[node].turns != Turns::None
+    }
+
+    /// Whether a turn stops at this active node: to serve it, or to choose among its children.
+    fn has_say(&self, node: u32) -> bool {
+        let at = &self.nodes[node];
+        at.ready || node == ROOT || matches!(at.turns, Turns::Many(_))
+    }
+
+    /// Makes the ancestors of an active node active. The node is the upper end of its run.
+    pub(super) fn attach(&mut self, node: u32) {
+        let end = self.nodes[node].other_end;
+        let mut top = node;
+        loop {
+            self.step();
+            let parent = self.nodes[top].parent;
+            match self.nodes[parent].turns {
+                Turns::None => {
+                    self.nodes[parent].turns = Turns::One(top);
+                    if self.has_say(parent) {
+                        break;
+                    }
+                    top = parent;
+                }
+                Turns::One(other) => {
+                    self.split(parent);
+                    let wheel = self.wheels.acquire();
+                    self.wheels[wheel].insert(&mut self.nodes, other);
+                    self.wheels[wheel].insert(&mut self.nodes, top);
+                    self.nodes[parent].turns = Turns::Many(wheel);
+                    break;
+                }
+                Turns::Many(wheel) => {
+                    self.wheels[wheel].insert(&mut self.nodes, top);
+                    break;
+                }
+            }
+        }
+        self.nodes[top].other_end = end;
+        self.nodes[end].other_end = top;
+    }
+
+    /// Undoes `attach`: the node stays active in itself, as the upper end of its run.
+    pub(super) fn detach(&mut self, node: u32) {
+        let mut end = NONE;
+        let mut top = node;
+        loop {
+            self.step();
+            let parent = self.nodes[top].parent;
+            if self.has_say(parent) {
+                if end == NONE {
+                    end = self.nodes[top].other_end;
+                }
+                self.drop_turns(parent, top);
+            } else {
+                self.nodes[parent].turns = Turns::None;
+            }
+            if self.is_active(parent) || parent == ROOT {
+                break;
+            }
+            top = parent;
+        }
+        self.nodes[node].other_end = end;
+        self.nodes[end].other_end = node;
+    }
+
+    /// Takes a child from the turns of a parent that has a say.
+    fn drop_turns(&mut self, parent: u32, child: u32) {
+        match self.nodes[parent].turns {
+            Turns::None | Turns::One(_) => self.nodes[parent].turns = Turns::None,
+            Turns::Many(wheel) => {
+                self.wheels[wheel].remove(&mut self.nodes, child);
+                if self.wheels[wheel].len() == 0 {
+                    self.wheels.release(wheel);
+                    self.nodes[parent].turns = Turns::None;
+                }
+            }
+        }
+    }
+
+    /// Ends the run at an active node that is about to have a say.
+    fn split(&mut self, node: u32) {
+        let Turns::One(child) = self.nodes[node].turns else {
+            return;
+        };
+        if self.has_say(node) {
+            return;
+        }
+        let mut top = node;
+        loop {
+            self.step();
+            let parent = self.nodes[top].parent;
+            if self.has_say(parent) {
+                break;
+            }
+            top = parent;
+        }
+        let end = self.nodes[top].other_end;
+        self.nodes[top].other_end = node;
+        self.nodes[node].other_end = top;
+        self.nodes[child].other_end = end;
+        self.nodes[end].other_end = child;
+    }
+
+    /// Joins the runs above and below a node that had a say, unless it still has one.
+    fn merge(&mut self, node: u32) {
+        let Turns::One(child) = self.nodes[node].turns else {
+            return;
+        };
+        if self.has_say(node) {
+            return;
+        }
+        let (top, end) = (self.nodes[node].other_end, self.nodes[child].other_end);
+        self.nodes[top].other_end = end;
+        self.nodes[end].other_end = top;
+    }
+
+    /// Counts work, for the tests that bound it.
+    #[inline]
+    fn step(&mut self) {
+        #[cfg(test)]
+        {
+            self.steps += 1;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Stream identifiers to nodes: a table with linear probing that takes the identifier itself as its hash.
+//! A client's identifiers grow by two, so that neighbours lie side by side and hardly ever meet. Identifiers
+//! chosen to meet cost a walk over the known streams, and those are few by the limits on streams and
+//! placeholders.
+
+#[derive(Clone, Copy)]
+struct Entry {
+    /// 0: free, as stream 0 has no entry.
+    stream: u32,
+    node: u32,
+}
+
+const FREE: Entry = Entry { stream: 0, node: 0 };
+const SMALLEST: usize = 32;
+
+pub(super) struct Index {
+    /// Empty, or a power of two with a quarter free at least.
+    entries: Vec<Entry>,
+    len: usize,
+}
+
+impl Index {
+    pub(super) const fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            len: 0,
+        }
+    }
+
+    pub(super) fn get(&self, stream: u32) -> Option<u32> {
+        if self.len == 0 || stream == 0 {
+            return None;
+        }
+        let at = self.find(stream);
+        (self.entries[at].stream == stream).then(|| self.entries[at].node)
+    }
+
+    /// Adds or replaces the node of a stream.
+    pub(super) fn insert(&mut self, stream: u32, node: u32) {
+        debug_assert_ne!(stream, 0);
+        if (self.len + 1) * 4 > self.entries.len() * 3 {
+            self.resize((self.entries.len() * 2).max(SMALLEST));
+        }
+        let at = self.find(stream);
+        self.len += usize::from(self.entries[at].stream == 0);
+        self.entries[at] = Entry { stream, node };
+    }
+
+    pub(super) fn remove(&mut self, stream: u32) {
+        if self.get(stream).is_none() {
+            return;
+        }
+        self.len -= 1;
+        let mask = self.entries.len() - 1;
+        let mut hole = self.find(stream);
+        let mut at = hole;
+        // What follows moves up to where a search would look for it, until a free entry ends the search.
+        loop {
+            at = (at + 1) & mask;
+            let entry = self.entries[at];
+            if entry.stream == 0 {
+                break;
+            }
+            let home = home(entry.stream, mask);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.entries[hole] = entry;
+                hole = at;
+            }
+        }
+        self.entries[hole] = FREE;
+    }
+
+    pub(super) fn shrink(&mut self) {
+        if self.len == 0 {
+            self.entries = Vec::new();
+        } else {
+            self.resize((self.len * 2).next_power_of_two().max(SMALLEST));
+        }
+    }
+
+    /// Where the stream is, or the free place where it would be.
+    fn find(&self, stream: u32) -> usize {
+        let mask = self.entries.len() - 1;
+        let mut at = home(stream, mask);
+        while self.entries[at].stream != stream && self.entries[at].stream != 0 {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn resize(&mut self, size: usize) {
+        let old = std::mem::replace(&mut self.entries, vec![FREE; size]);
+        for entry in old.into_iter().filter(|entry| entry.stream != 0) {
+            let at = self.find(entry.stream);
+            self.entries[at] = entry;
+        }
+    }
+}
+
+fn home(stream: u32, mask: usize) -> usize {
+    (stream >> 1) as usize & mask
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::scheduler::tests::Random;
+
+    #[test]
+    fn agrees_with_a_hash_map() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let (mut index, mut model) = (Index::new(), HashMap::new());
+            for _ in 0..2_000 {
+                // Steps of 64 meet in a table of 32, neighbours do not.
+                let stream = random.below(40) * [1, 2, 64][random.below(3) as usize] + 1;
+                if random.below(2) == 0 {
+                    let node = random.below(1000);
+                    index.insert(stream, node);
+                    model.insert(stream, node);
+                } else {
+                    index.remove(stream);
+                    model.remove(&stream);
+                }
+                if random.below(100) == 0 {
+                    index.shrink();
+                }
+                assert_eq!(index.len, model.len(), "seed {seed}");
+                for (&stream, &node) in &model {
+                    assert_eq!(index.get(stream), Some(node), "seed {seed}");
+                }
+                assert_eq!(index.get(2_000_001), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The dependency tree of RFC 7540 §5.3: who depends on whom, with which weight. Whose turn it is, is told in
+//! `activity.rs`.
+
+use super::wheel::Wheels;
+use super::{Priority, Urgency};
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+/// The node of "stream 0".
+pub(super) const ROOT: u32 = 0;
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Root,
+    Open,
+    /// An open stream that stands where its response asked for; a `PlaceKeeper` stands where its client did.
+    Displaced,
+    /// The client's place for a displaced stream; `user` is the node of that.
+    PlaceKeeper,
+    /// An idle stream that has a place by PRIORITY.
+    Placeholder,
+    Closed,
+    Free,
+}
+
+/// The active children of a node, which are those with a ready node in their subtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turns {
+    None,
+    One(u32),
+    /// A wheel; of one child, as long as another could come back that had its turn early.
+    Many(u32),
+}
+
+/// Where a ready stream is while urgencies are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queued {
+    No,
+    InOrder,
+    RoundRobin,
+}
+
+/// Neighbours in a ring of turns; `prev` is the place in the heap for a stream that is queued in order.
+#[derive(Clone, Copy)]
+pub(super) struct Links {
+    pub(super) prev: u32,
+    pub(super) next: u32,
+}
+
+pub(super) struct Node {
+    pub(super) stream: u32,
+    pub(super) user: u32,
+    pub(super) kind: Kind,
+    pub(super) received: Priority,
+
+    /// 1 to 256, or [`ELEVATED`](super::wheel::ELEVATED).
+    pub(super) weight: u16,
+    pub(super) parent: u32,
+    pub(super) first_child: u32,
+    pub(super) prev: u32,
+    /// The next sibling; the next free node of a free one.
+    pub(super) next: u32,
+
+    pub(super) ready: bool,
+    pub(super) turns: Turns,
+    pub(super) other_end: u32,
+    pub(super) turn: Links,
+    pub(super) due: u32,
+    pub(super) fraction: u16,
+    pub(super) slot: u8,
+
+    pub(super) queued: Queued,
+    pub(super) urgency: Urgency,
+    /// A PRIORITY_UPDATE frame came before the request.
+    pub(super) updated: bool,
+    pub(super) sent: bool,
+}
+
+impl Node {
+    fn new(stream: u32, user: u32, kind: Kind) -> Self {
+        Self {
+            stream,
+            user,
+            kind,
+            received: Priority::DEFAULT,
+            weight: Priority::DEFAULT.weight,
+            parent: NONE,
+            first_child: NONE,
+            prev: NONE,
+            next: NONE,
+            ready: false,
+            turns: Turns::None,
+            other_end: NONE,
+            turn: Links {
+                prev: NONE,
+                next: NONE,
+            },
+            due: 0,
+            fraction: 0,
+            slot: 0,
+            queued: Queued::No,
+            urgency: Urgency {
+                urgency: 3,
+                incremental: false,
+            },
+            updated: false,
+            sent: false,
+        }
+    }
+}
+
+/// The nodes, by number.
+pub(super) struct Nodes(Vec<Node>);
+
+impl std::ops::Index<u32> for Nodes {
+    type Output = Node;
+    fn index(&self, node: u32) -> &Node {
+        &self.0[node as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Nodes {
+    fn index_mut(&mut self, node: u32) -> &mut Node {
+        &mut self.0[node as usize]
+    }
+}
+
+pub(super) struct Tree {
+    /// The root is made with the first stream.
+    pub(super) nodes: Nodes,
+    free: u32,
+    pub(super) wheels: Wheels,
+    #[cfg(test)]
+    pub(super) steps: u64,
+}
+
+impl Tree {
+    pub(super) const fn new() -> Self {
+        Self {
+            nodes: Nodes(Vec::new()),
+            free: NONE,
+            wheels: Wheels::new(),
+            #[cfg(test)]
+            steps: 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn allocated(&self) -> usize {
+        self.nodes.0.capacity() + self.wheels.allocated()
+    }
+
+    /// The numbers of all nodes but the root, free ones too.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        1..self.count().max(1)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.nodes.0.len())
+            .expect("a stream has two nodes at most, and there are 2^31 streams")
+    }
+
+    /// A node below the root, of default priority.
+    pub(super) fn add(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+        let node = self.make(stream, user, kind);
+        self.link(node, ROOT);
+        node
+    }
+
+    fn make(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+        let made = Node::new(stream, user, kind);
+        if self.free != NONE {
+            let node = self.free;
+            self.free = self.nodes[node].next;
+            self.nodes[node] = made;
+            return node;
+        }
+        if self.nodes.0.is_empty() {
+            self.nodes.0.push(Node::new(0, 0, Kind::Root));
+        }
+        let node = self.count();
+        self.nodes.0.push(made);
+        node
+    }
+
+    /// Gives a node its place (RFC 7540 §5.3.1 and §5.3.3).
+    pub(super) fn depend(&mut self, node: u32, parent: u32, weight: u16, exclusive: bool) {
+        debug_assert_ne!(node, parent);
+        if self.nodes[node].first_child != NONE && self.is_below(parent, node) {
+            // The moved parent: what we are to depend on is ours, and takes our place first.
+            let weight = self.nodes[parent].weight;
+            self.relocate(parent, self.nodes[node].parent, weight);
+        }
+        self.relocate(node, parent, weight);
+        if exclusive {
+            self.adopt_siblings(node);
+        }
+    }
+
+    /// Makes the siblings children. An elevated stream stays before all others.
+    fn adopt_siblings(&mut self, node: u32) {
+        let mut sibling = self.nodes[self.nodes[node].parent].first_child;
+        while sibling != NONE {
+            let Node { next, weight, .. } = self.nodes[sibling];
+            if sibling != node && weight != super::wheel::ELEVATED {
+                self.relocate(sibling, node, weight);
+            }
+            sibling = next;
+        }
+    }
+
+    /// Moves a subtree. The new parent must not be in it.
+    pub(super) fn relocate(&mut self, node: u32, parent: u32, weight: u16) {
+        let is_active = self.is_active(node);
+        if is_active {
+            self.detach(node);
+        }
+        if self.nodes[node].parent != parent {
+            self.unlink(node);
+            self.link(node, parent);
+            // What it owes is a matter of its old siblings.
+            self.nodes[node].fraction = 0;
+            if let Turns::Many(wheel) = self.nodes[parent].turns {
+                self.nodes[node].due = self.wheels[wheel].now();
+            }
+        }
+        self.nodes[node].weight = weight;
+        if is_active {
+            self.attach(node);
+        }
+    }
+
+    /// Removes a node that is not ready, and hands its weight down to its children in proportion to theirs
+    /// (RFC 7540 §5.3.4).
+    pub(super) fn remove(&mut self, node: u32) {
+        debug_assert!(!self.nodes[node].ready);
+        let parent = self.nodes[node].parent;
+        let weight = u32::from(self.nodes[node].weight);
+        let mut sum = 0;
+        let mut child = self.nodes[node].first_child;
+        while child != NONE {
+            sum += u32::from(self.nodes[child].weight);
+            child = self.nodes[child].next;
+        }
+        while self.nodes[node].first_child != NONE {
+            let child = self.nodes[node].first_child;
+            let share = (weight * u32::from(self.nodes[child].weight) + sum / 2) / sum;
+            let share = u16::try_from(share).unwrap_or(256).clamp(1, 256);
+            self.relocate(child, parent, share);
+        }
+        self.release(node);
+    }
+
+    /// Removes a node that is not ready; its children keep their weights.
+    pub(super) fn dissolve(&mut self, node: u32) {
+        self.bypass(node, self.nodes[node].parent);
+        self.release(node);
+    }
+
+    fn release(&mut self, node: u32) {
+        self.unlink(node);
+        self.nodes[node].kind = Kind::Free;
+        self.nodes[node].next = self.free;
+        self.free = node;
+    }
+
+    /// Takes a node that is not ready out of the line from its parent to its children, which keep their weights.
+    fn bypass(&mut self, node: u32, parent: u32) {
+        while self.nodes[node].first_child != NONE {
+            let child = self.nodes[node].first_child;
+            self.relocate(child, parent, self.nodes[child].weight);
+        }
+    }
+
+    /// Puts a node that is not ready exclusively below the last node of the only chain whose weight is not
+    /// lower. A place keeper, if one is asked for, takes over the node's old place with all below it.
+    pub(super) fn displace(&mut self, node: u32, weight: u16, keep_place: bool) -> Option<u32> {
+        let Node {
+            parent,
+            stream,
+            received,
+            ..
+        } = self.nodes[node];
+        let keeper = keep_place.then(|| {
+            let keeper = self.make(stream, node, Kind::PlaceKeeper);
+            self.nodes[keeper].received = received;
+            self.nodes[keeper].weight = self.nodes[node].weight;
+            self.link(keeper, parent);
+            keeper
+        });
+        self.bypass(node, keeper.unwrap_or(parent));
+        self.unlink(node);
+        let mut above = ROOT;
+        loop {
+            let below = self.nodes[above].first_child;
+            if below == NONE || self.nodes[below].weight < weight {
+                break;
+            }
+            above = below;
+        }
+        self.link(node, above);
+        self.nodes[node].weight = weight;
+        self.adopt_siblings(node);
+        keeper
+    }
+
+    /// Whether this is the tree of a client that makes every stream exclusive and puts it below those of no
+    /// less weight: one chain, in the order of weights. Costs a walk down the chain.
+    pub(super) fn is_ordered_chain(&self) -> bool {
+        let mut weight = 256;
+        let mut node = self.nodes[ROOT].first_child;
+        while node != NONE {
+            let at = &self.nodes[node];
+            let is_exclusive = at.received.exclusive || at.kind == Kind::Displaced;
+            if at.next != NONE || at.weight > weight || !is_exclusive {
+                return false;
+            }
+            weight = at.weight;
+            node = at.first_child;
+        }
+        true
+    }
+
+    fn is_below(&self, node: u32, ancestor: u32) -> bool {
+        let mut at = node;
+        while at != ROOT {
+            at = self.nodes[at].parent;
+            if at == ancestor {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn link(&mut self, node: u32, parent: u32) {
+        let next = self.nodes[parent].first_child;
+        self.nodes[parent].first_child = node;
+        self.nodes[node].parent = parent;
+        self.nodes[node].prev = NONE;
+        self.nodes[node].next = next;
+        if next != NONE {
+            self.nodes[next].prev = node;
+        }
+    }
+
+    fn unlink(&mut self, node: u32) {
+        let Node {
+            prev, next, parent, ..
+        } = self.nodes[node];
+        if prev == NONE {
+            self.nodes[parent].first_child = next;
+        } else {
+            self.nodes[prev].next = next;
+        }
+        if next != NONE {
+            self.nodes[next].prev = prev;
+        }
+    }
+
+    /// Gives back what is not needed while no node is active: all of it if only the root is left.
+    pub(super) fn shrink(&mut self) {
+        self.wheels.shrink();
+        while matches!(self.nodes.0.last(), Some(node) if matches!(node.kind, Kind::Free | Kind::Root))
+        {
+            self.nodes.0.pop();
+        }
+        self.nodes.0.shrink_to_fit();
+        self.free = NONE;
+        for node in self.numbers() {
+            if self.nodes[node].kind == Kind::Free {
+                self.nodes[node].next = self.free;
+                self.free = node;
+            }
+        }
+    }
+}
