@@ -51,3 +51,46 @@ pub struct PushOrder {
     /// Sent ahead of all other streams.
     pub critical: bool,
 }
+
+/// What hosts and paths say about HTTP/2: `http2-push-preload` and its like, inherited as all settings are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http2SiteSettings {
+    /// `http2-reprioritize-blocking-assets`: style sheets and scripts go ahead of what else a client without
+    /// dependencies of its own asked for.
+    pub reprioritize_blocking_assets: bool,
+    /// `http2-push-preload`: `link` fields with `rel=preload` start pushes.
+    pub push_preload: bool,
+    /// `http2-casper`; `None` for off.
+    pub casper: Option<CasperSettings>,
+    /// `http2-allow-cross-origin-push` of the global level, the only one that counts (H2O compatibility).
+    pub allow_cross_origin_push: bool,
+}
+
+impl Default for Http2SiteSettings {
+    fn default() -> Self {
+        Self {
+            reprioritize_blocking_assets: true,
+            push_preload: true,
+            casper: None,
+            allow_cross_origin_push: false,
+        }
+    }
+}
+
+/// How the cookie that remembers a client's cache is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CasperSettings {
+    /// Bits of a key, 1 to 15: how many resources can be told apart.
+    pub capacity_bits: u8,
+    /// Every response is remembered, not only those that block rendering.
+    pub tracks_all: bool,
+}
+
+impl Default for CasperSettings {
+    fn default() -> Self {
+        Self {
+            capacity_bits: 13,
+            tracks_all: false,
+        }
+    }
+}

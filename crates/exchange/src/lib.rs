@@ -27,7 +27,9 @@ pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
 pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};
 pub use file::{FileRange, FileReader, OpenFile};
-pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
+pub use http2::{
+    CasperSettings, DebugState, Http2SiteSettings, Http2Stream, PushOrder, StreamPriority,
+};
 pub use outcome::{
     Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind,
     Response, Restore,

@@ -7,7 +7,7 @@ use h2o_exchange::{Features, Resources, Scope, Site};
 
 use crate::listen::Listeners;
 use crate::settings::ServerSettings;
-use crate::{listen, routing, settings, tls};
+use crate::{http2_settings, listen, routing, settings, tls};
 
 /// A configuration that was found good.
 pub struct Loaded {
@@ -51,6 +51,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         routing::DIRECTIVES,
         listen::DIRECTIVES,
         settings::DIRECTIVES,
+        http2_settings::DIRECTIVES,
         tls::DIRECTIVES,
     ];
     groups.extend(h2o_handlers::directives());

@@ -8,6 +8,7 @@ use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::Scope;
 
 use crate::budget::BudgetSettings;
+use crate::http2_settings::Http2Settings;
 
 /// Settings of the global level that the server itself obeys.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct ServerSettings {
     pub max_memory: Option<u64>,
     /// Limits of the HTTP/1 engine.
     pub http1: h2o_http1::Settings,
+    /// `http2-*`.
+    pub http2: Http2Settings,
 }
 
 impl Default for ServerSettings {
@@ -71,6 +74,7 @@ impl Default for ServerSettings {
             budget: BudgetSettings::default(),
             max_memory: Some(default_max_memory()),
             http1: h2o_http1::Settings::default(),
+            http2: Http2Settings::default(),
         }
     }
 }
@@ -93,7 +97,7 @@ impl ServerSettings {
     }
 }
 
-const fn global(
+pub(crate) const fn global(
     name: &'static str,
     value: &'static str,
     default: &'static str,
@@ -112,12 +116,12 @@ const fn global(
     }
 }
 
-fn seconds(node: &Node) -> Result<Duration, Error> {
+pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     // A year is more than anybody waits, and sums of such times stay far from overflow.
     Ok(Duration::from_secs(node.integer("%lu", 0..=31_536_000)?))
 }
 
-fn settings(scope: &mut Scope) -> &mut ServerSettings {
+pub(crate) fn settings(scope: &mut Scope) -> &mut ServerSettings {
     scope.edit()
 }
 
@@ -378,7 +382,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-upgrade-to-http2",
         "ON|OFF",
         "ON",
-        "Whether HTTP/1 connections may become HTTP/2 ones. This server does not speak HTTP/2 yet: `Upgrade: h2c` is ignored and HTTP/2 with prior knowledge is refused either way.",
+        "Whether clear-text HTTP/1 connections may become HTTP/2 ones: by `Upgrade: h2c`, or by prior knowledge (the connection begins with the preface of HTTP/2). `OFF`: the former is ignored and the request served over HTTP/1, the latter is answered with 400.",
         |scope, command| {
             settings(scope).http1.upgrade_to_http2 = command.node.on_off()?;
             Ok(())

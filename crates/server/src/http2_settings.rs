@@ -1,0 +1,523 @@
+//! Settings of HTTP/2 and their directives. What hosts and paths may say differently is in
+//! [`Http2SiteSettings`]; the rest, in [`Http2Settings`], holds for the whole process.
+
+use std::time::Duration;
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
+use h2o_exchange::{CasperSettings, Http2SiteSettings, Scope};
+
+use crate::settings::{global, seconds, settings};
+
+/// What every HTTP/2 connection obeys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http2Settings {
+    /// `http2-idle-timeout`.
+    pub idle_timeout: Duration,
+    /// `http2-graceful-shutdown-timeout`; `None`: the peer is waited for.
+    pub graceful_shutdown_timeout: Option<Duration>,
+    /// `http2-max-streams`.
+    pub max_streams: u32,
+    /// `http2-max-concurrent-requests-per-connection`.
+    pub max_concurrent_requests: usize,
+    /// `http2-max-concurrent-streaming-requests-per-connection`.
+    pub max_concurrent_streaming_requests: usize,
+    /// `http2-input-window-size`.
+    pub input_window_size: u32,
+    /// `http2-latency-optimization-*`.
+    pub latency: LatencySettings,
+    /// `http2-dos-delay`; zero for off.
+    pub dos_delay: Duration,
+}
+
+/// When responses are kept back from the kernel so that a more urgent one can overtake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatencySettings {
+    /// Connections with a shorter round trip are left alone; `None`: all are.
+    pub min_rtt: Option<Duration>,
+    /// How much longer than the round trip the event loop may take to come around, in percent.
+    pub max_additional_delay_percent: u32,
+    /// Octets; connections whose congestion window has grown that far are left alone.
+    pub max_cwnd: u32,
+}
+
+/// SETTINGS_INITIAL_WINDOW_SIZE until it is changed (RFC 9113 §6.9.2): windows are not made smaller than that.
+const MIN_WINDOW: u64 = 65_535;
+const MAX_WINDOW: u64 = 16_777_216;
+
+impl Default for Http2Settings {
+    fn default() -> Self {
+        Self {
+            idle_timeout: Duration::from_secs(10),
+            graceful_shutdown_timeout: None,
+            max_streams: 100,
+            max_concurrent_requests: 100,
+            max_concurrent_streaming_requests: 1,
+            input_window_size: 16_777_216,
+            latency: LatencySettings {
+                min_rtt: Some(Duration::from_millis(50)),
+                max_additional_delay_percent: 10,
+                max_cwnd: 65_535,
+            },
+            dos_delay: Duration::from_millis(100),
+        }
+    }
+}
+
+const fn on_off(
+    name: &'static str,
+    levels: Levels,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value: "ON|OFF",
+        default,
+        help,
+        apply,
+    }
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    global(
+        "http2-idle-timeout",
+        "SECONDS",
+        "10",
+        "How long a connection is kept on which nothing comes or goes and no stream waits for the server. It also bounds how long a client may keep the flow-control window shut.",
+        |scope, command| {
+            settings(scope).http2.idle_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-graceful-shutdown-timeout",
+        "SECONDS",
+        "0",
+        "How long streams may go on after the second GOAWAY of a graceful shutdown. 0: until they end.",
+        |scope, command| {
+            let limit = seconds(command.node)?;
+            settings(scope).http2.graceful_shutdown_timeout =
+                Some(limit).filter(|limit| !limit.is_zero());
+            Ok(())
+        },
+    ),
+    global(
+        "http2-max-streams",
+        "NUMBER",
+        "100",
+        "Streams a client may have open at a time (`SETTINGS_MAX_CONCURRENT_STREAMS`); more are refused.",
+        |scope, command| {
+            settings(scope).http2.max_streams =
+                command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-max-concurrent-requests-per-connection",
+        "NUMBER",
+        "100",
+        "Requests of a connection that handlers work on at a time; more wait in their order. Also how many resets in a row are forgiven, see `http2-dos-delay`.",
+        |scope, command| {
+            settings(scope).http2.max_concurrent_requests =
+                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-max-concurrent-streaming-requests-per-connection",
+        "NUMBER",
+        "1",
+        "Requests of a connection whose content is handed on while it arrives, at a time; more wait, with the smallest window. Tunnels do not count.",
+        |scope, command| {
+            settings(scope).http2.max_concurrent_streaming_requests =
+                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-input-window-size",
+        "OCTETS",
+        "16777216",
+        "Flow-control window of a stream whose content is being taken; 65535 to 16777216.",
+        |scope, command| {
+            let octets: u64 = command.node.integer("%zu", 0..=u64::MAX)?;
+            settings(scope).http2.input_window_size = u32::try_from(octets)
+                .ok()
+                .filter(|_| (MIN_WINDOW..=MAX_WINDOW).contains(&octets))
+                .ok_or_else(|| command.error("window size must be between 65535 and 16777216"))?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-latency-optimization-min-rtt",
+        "MILLISECONDS",
+        "50",
+        "Connections with at least this round-trip time hand the kernel no more than it can send at once, so that a more urgent response can overtake. 4294967295 switches that off.",
+        |scope, command| {
+            let millis: u32 = command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            settings(scope).http2.latency.min_rtt =
+                (millis != u32::MAX).then(|| Duration::from_millis(millis.into()));
+            Ok(())
+        },
+    ),
+    global(
+        "http2-latency-optimization-max-additional-delay",
+        "RATIO",
+        "0.1",
+        "The latency optimisation is left off where a turn of the event loop takes longer than this part of the round-trip time. Kept as a whole percentage.",
+        |scope, command| {
+            let ratio = command.node.float()?;
+            if ratio <= 0.0 {
+                return Err(command.error("ratio must be a positive number"));
+            }
+            settings(scope).http2.latency.max_additional_delay_percent = whole_percent(ratio);
+            Ok(())
+        },
+    ),
+    global(
+        "http2-latency-optimization-max-cwnd",
+        "OCTETS",
+        "65535",
+        "The latency optimisation is left off while the congestion window is at least this large.",
+        |scope, command| {
+            settings(scope).http2.latency.max_cwnd =
+                command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    global(
+        "http2-dos-delay",
+        "SECONDS",
+        "0.1, which cannot be written",
+        "How long new requests of a connection are kept waiting whose client has reset more streams than it let end. A number is seconds, as H2O reads it too, whatever its manual says. `0` switches the delay off.",
+        |scope, command| {
+            settings(scope).http2.dos_delay = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    on_off(
+        "http2-reprioritize-blocking-assets",
+        Levels::GLOBAL_HOST,
+        "ON",
+        "Sends responses whose type blocks rendering (style sheets, scripts, what `file.mime.addtypes` marks as `highest`) ahead of others, for clients that send no dependencies.",
+        |scope, command| {
+            site(scope).reprioritize_blocking_assets = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    on_off(
+        "http2-push-preload",
+        Levels::GLOBAL_HOST,
+        "ON",
+        "Whether resources are pushed that a `link` field with `rel=preload` names. `x-http2-push-only` elements are taken out of the field either way.",
+        |scope, command| {
+            site(scope).push_preload = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    on_off(
+        "http2-allow-cross-origin-push",
+        Levels::GLOBAL.or(Levels::PATH),
+        "OFF",
+        "Also pushes for URLs of other authorities: the promise is for their path on the authority of the request. At path level it has no effect.",
+        |scope, command| {
+            let is_allowed = command.node.on_off()?;
+            if command.level == Level::Global {
+                site(scope).allow_cross_origin_push = is_allowed;
+            }
+            Ok(())
+        },
+    ),
+    Directive {
+        name: "http2-casper",
+        levels: Levels::GLOBAL_HOST,
+        pass: Pass::Settings,
+        kinds: Kinds::ANY,
+        value: "ON|OFF, or a mapping of `capacity-bits` (0 to 15, default 13) and `tracking-types` (`blocking-assets`, the default, or `all`)",
+        default: "OFF",
+        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. `capacity-bits: 0` is `OFF`. A mapping does not inherit from outer levels.",
+        apply: casper,
+    },
+];
+
+fn site(scope: &mut Scope) -> &mut Http2SiteSettings {
+    scope.edit()
+}
+
+/// A positive ratio in percent, as near as whole numbers come.
+fn whole_percent(ratio: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "such casts saturate, and more than the largest number is as good as it"
+    )]
+    let percent = (ratio * 100.0).round() as u32;
+    percent
+}
+
+fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    if command.node.as_sequence().is_some() {
+        return Err(command
+            .error("value must be `OFF`,`ON` or a mapping containing the necessary attributes"));
+    }
+    let Some(word) = command.node.as_str() else {
+        site(scope).casper = casper_mapping(command.node)?;
+        return Ok(());
+    };
+    if word.eq_ignore_ascii_case("ON") {
+        site(scope).casper = Some(CasperSettings::default());
+    } else if word.eq_ignore_ascii_case("OFF") {
+        site(scope).casper = None;
+    } else {
+        // H2O compatibility: not an error there. We say at least that nothing came of it.
+        scope.warnings.push(
+            command
+                .error(format!("`{word}` is neither `ON` nor `OFF` and is ignored"))
+                .to_string(),
+        );
+    }
+    Ok(())
+}
+
+fn casper_mapping(node: &Node) -> Result<Option<CasperSettings>, Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::optional("capacity-bits", Kinds::SCALAR),
+        Attribute::optional("tracking-types", Kinds::SCALAR),
+    ];
+    let attributes = node.attributes(&SPEC)?;
+    let mut casper = CasperSettings::default();
+    if let Some(bits) = attributes.get("capacity-bits") {
+        casper.capacity_bits = bits.integer("%u", 0..=15).map_err(|_| {
+            bits.error("value of `capacity-bits` must be an integer between 0 to 15")
+        })?;
+    }
+    if let Some(types) = attributes.get("tracking-types") {
+        casper.tracks_all = types.one_of(&["blocking-assets", "all"])? == 1;
+    }
+    Ok(Some(casper).filter(|casper| casper.capacity_bits > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerSettings;
+    use crate::load::{Loaded, load};
+    use h2o_config::Memory;
+
+    /// The directives of the three levels in a configuration that is complete otherwise.
+    fn read([global, host, path]: [&str; 3]) -> Result<Loaded, Error> {
+        let text = format!(
+            "{global}\nlisten: 1\nhosts:\n  default:\n    {host}\n    paths:\n      /:\n        {path}\n        redirect: /a\n  other:\n    paths: {{ /: {{ redirect: /a }} }}\n"
+        );
+        load("f", &Memory::new().file("f", text))
+    }
+
+    fn http2(global: &str) -> Result<Http2Settings, String> {
+        match read([global, "", ""]) {
+            Ok(loaded) => Ok(loaded.settings().http2.clone()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let settings = ServerSettings::default().http2;
+        assert_eq!(http2(""), Ok(settings.clone()));
+        let text = "http2-idle-timeout: 10\nhttp2-graceful-shutdown-timeout: 0\nhttp2-max-streams: 100\nhttp2-max-concurrent-requests-per-connection: 100\nhttp2-max-concurrent-streaming-requests-per-connection: 1\nhttp2-input-window-size: 16777216\nhttp2-latency-optimization-min-rtt: 50\nhttp2-latency-optimization-max-additional-delay: 0.1\nhttp2-latency-optimization-max-cwnd: 65535";
+        assert_eq!(http2(text), Ok(settings));
+    }
+
+    #[test]
+    fn global_settings_are_read() {
+        let text = "http2-idle-timeout: 1\nhttp2-graceful-shutdown-timeout: 2\nhttp2-max-streams: 3\nhttp2-max-concurrent-requests-per-connection: 4\nhttp2-max-concurrent-streaming-requests-per-connection: 5\nhttp2-input-window-size: 65535\nhttp2-latency-optimization-min-rtt: 6\nhttp2-latency-optimization-max-additional-delay: 0.29\nhttp2-latency-optimization-max-cwnd: 7\nhttp2-dos-delay: 8";
+        let want = Http2Settings {
+            idle_timeout: Duration::from_secs(1),
+            graceful_shutdown_timeout: Some(Duration::from_secs(2)),
+            max_streams: 3,
+            max_concurrent_requests: 4,
+            max_concurrent_streaming_requests: 5,
+            input_window_size: 65_535,
+            latency: LatencySettings {
+                min_rtt: Some(Duration::from_millis(6)),
+                max_additional_delay_percent: 29,
+                max_cwnd: 7,
+            },
+            dos_delay: Duration::from_secs(8),
+        };
+        assert_eq!(http2(text), Ok(want));
+        let off = http2("http2-latency-optimization-min-rtt: 4294967295\nhttp2-dos-delay: 0");
+        let off = off.unwrap();
+        assert_eq!((off.latency.min_rtt, off.dos_delay), (None, Duration::ZERO));
+    }
+
+    #[test]
+    fn hosts_and_paths_inherit() {
+        let casper = |capacity_bits, tracks_all| {
+            Some(CasperSettings {
+                capacity_bits,
+                tracks_all,
+            })
+        };
+        let default = Http2SiteSettings::default();
+        let cases = [
+            (["", "", ""], default.clone(), default.clone()),
+            (
+                [
+                    "http2-push-preload: OFF\nhttp2-casper: ON",
+                    "http2-casper: { tracking-types: all }",
+                    "",
+                ],
+                Http2SiteSettings {
+                    push_preload: false,
+                    casper: casper(13, true),
+                    ..default.clone()
+                },
+                Http2SiteSettings {
+                    push_preload: false,
+                    casper: casper(13, false),
+                    ..default.clone()
+                },
+            ),
+            (
+                [
+                    "http2-casper: { Capacity-Bits: 11 }",
+                    "http2-casper: off",
+                    "http2-allow-cross-origin-push: ON",
+                ],
+                default.clone(),
+                Http2SiteSettings {
+                    casper: casper(11, false),
+                    ..default.clone()
+                },
+            ),
+            (
+                [
+                    "http2-allow-cross-origin-push: ON",
+                    "http2-reprioritize-blocking-assets: OFF",
+                    "http2-allow-cross-origin-push: OFF",
+                ],
+                Http2SiteSettings {
+                    reprioritize_blocking_assets: false,
+                    allow_cross_origin_push: true,
+                    ..default.clone()
+                },
+                Http2SiteSettings {
+                    allow_cross_origin_push: true,
+                    ..default.clone()
+                },
+            ),
+            (
+                ["http2-casper: on", "http2-casper: { capacity-bits: 0 }", ""],
+                default.clone(),
+                Http2SiteSettings {
+                    casper: casper(13, false),
+                    ..default.clone()
+                },
+            ),
+        ];
+        for (levels, first, second) in cases {
+            let site = read(levels).unwrap_or_else(|error| panic!("{error}")).site;
+            let of = |host: usize| {
+                let path = &site.hosts[host].paths[0];
+                Http2SiteSettings::clone(&path.settings.get())
+            };
+            assert_eq!((of(0), of(1)), (first, second), "{levels:?}");
+        }
+    }
+
+    #[test]
+    fn other_words_for_casper_are_only_warned_of() {
+        let loaded = read(["http2-casper: ON\nhttp2-casper: maybe", "", ""]).unwrap();
+        assert_eq!(
+            loaded.warnings,
+            [
+                "[f:2] in command http2-casper, `maybe` is neither `ON` nor `OFF` and is ignored (column 15)"
+            ]
+        );
+        let settings = loaded.site.settings.get::<Http2SiteSettings>();
+        assert_eq!(settings.casper, Some(CasperSettings::default()));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        let window = "window size must be between 65535 and 16777216 (column 26)";
+        let cases = [
+            (
+                "http2-idle-timeout: 10s",
+                "argument must match the format: %lu (column 21)",
+            ),
+            (
+                "http2-max-streams: 4294967296",
+                "argument must be between 0 and 4294967295 (column 20)",
+            ),
+            (
+                "http2-max-concurrent-requests-per-connection: 0",
+                "argument must be between 1 and 4294967295 (column 47)",
+            ),
+            ("http2-input-window-size: 65534", window),
+            ("http2-input-window-size: 16777217", window),
+            (
+                "http2-input-window-size: x",
+                "argument must match the format: %zu (column 26)",
+            ),
+            (
+                "http2-latency-optimization-max-additional-delay: 0",
+                "ratio must be a positive number (column 50)",
+            ),
+            (
+                "http2-latency-optimization-max-additional-delay: -0.1",
+                "ratio must be a positive number (column 50)",
+            ),
+            (
+                "http2-latency-optimization-max-additional-delay: x",
+                "argument must match the format: %lf (column 50)",
+            ),
+            (
+                "http2-dos-delay: 0.1",
+                "argument must match the format: %lu (column 18)",
+            ),
+            (
+                "http2-casper: []",
+                "value must be `OFF`,`ON` or a mapping containing the necessary attributes (column 15)",
+            ),
+            (
+                "http2-casper: { capacity-bits: 16 }",
+                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
+            ),
+            (
+                "http2-casper: { capacity-bits: x }",
+                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
+            ),
+            (
+                "http2-casper: { capacity-bits: [] }",
+                "attribute `capacity-bits` must be a scalar (column 32)",
+            ),
+            (
+                "http2-casper: { tracking-types: some }",
+                "argument must be one of: blocking-assets,all (column 33)",
+            ),
+            (
+                "http2-push-preload: maybe",
+                "argument must be one of: OFF,ON (column 21)",
+            ),
+        ];
+        for (text, want) in cases {
+            let name = text.split(':').next().unwrap();
+            assert_eq!(
+                http2(text),
+                Err(format!("[f:1] in command {name}, {want}")),
+                "{text}"
+            );
+        }
+        let at_host = read(["", "http2-allow-cross-origin-push: ON", ""]);
+        let error = at_host.err().unwrap().to_string();
+        assert!(
+            error.contains("the command cannot be used at this level"),
+            "{error}"
+        );
+    }
+}
