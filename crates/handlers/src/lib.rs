@@ -7,6 +7,7 @@ mod error_doc;
 mod expires;
 mod file;
 mod header;
+pub mod push;
 mod redirect;
 mod status;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         error_doc::DIRECTIVES,
         expires::DIRECTIVES,
         header::DIRECTIVES,
+        push::DIRECTIVES,
         redirect::DIRECTIVES,
         status::DIRECTIVES,
     ]
@@ -38,5 +40,10 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
 /// The filters in the order in which they see a response.
 #[must_use]
 pub fn filters() -> Vec<FilterFactory> {
-    vec![header::filter, error_doc::filter, expires::filter]
+    vec![
+        header::filter,
+        error_doc::filter,
+        expires::filter,
+        push::filter,
+    ]
 }

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Filtered, LocalBoxFuture, Original, Outcome, Reroute, RerouteKind,
-    Response, Route,
+    Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Original, Outcome, Reroute,
+    RerouteKind, Response, Route,
 };
+use h2o_handlers::push;
 use h2o_http::{BodyLength, Headers, Scheme, StatusCode, authority};
 
 use crate::context::Context;
@@ -160,6 +161,11 @@ fn filter(
     let path = site.path(exchange.route);
     if path.keep_unfiltered {
         exchange.sent.unfiltered = Some(response.headers.clone());
+    }
+    if response.links != Links::Plain
+        && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
+    {
+        response = *answer;
     }
     for filter in &path.filters {
         match fenced(context, || filter.on_response(exchange, &mut response)) {
