@@ -1,0 +1,222 @@
+//! CASPer, "cache-aware server push": a cookie that remembers what a client was sent, so that it is not pushed again.
+//! A resource is a few bits of a hash; two that share them are taken for one, and the second is not pushed (H2O
+//! compatibility: name, attributes and coding of the cookie).
+
+use aws_lc_rs::digest;
+
+use super::golomb::{BitReader, encode, from_base64, to_base64};
+
+/// What a `cookie` field begins with that is ours.
+const NAME: &[u8] = b"h2o_casper=";
+
+/// Bits of a distance that are written as they are.
+const LOW_BITS: u32 = 6;
+
+/// The `set-cookie` value that makes a client forget the cookie, for one that says itself what it has cached.
+pub(crate) const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00 GMT";
+
+/// What the client of a connection is believed to have in its cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Casper {
+    capacity_bits: u32,
+    /// One bit per key: 4 KiB for the largest capacity, whatever a cookie claims.
+    keys: Box<[u64]>,
+}
+
+impl Casper {
+    /// Nothing is remembered yet. `capacity_bits` is 1 to 15; others are taken for the nearest of these.
+    pub(crate) fn new(capacity_bits: u8) -> Self {
+        let capacity_bits = u32::from(capacity_bits.clamp(1, 15));
+        let words = (1_usize << capacity_bits).div_ceil(64);
+        Self {
+            capacity_bits,
+            keys: vec![0; words].into(),
+        }
+    }
+
+    /// Adds what a `cookie` field remembers, if it is ours; it must then hold nothing else. A field that cannot be
+    /// decoded, or has keys beyond the capacity, is ignored as a whole.
+    pub(crate) fn consume_cookie(&mut self, field: &[u8]) {
+        let Some(data) = field.strip_prefix(NAME) else {
+            return;
+        };
+        if data.len() > self.longest_data() {
+            return;
+        }
+        let Some(octets) = from_base64(data) else {
+            return;
+        };
+        let limit = 1 << self.capacity_bits;
+        let mut keys = self.keys.clone();
+        let read = BitReader::new(&octets).numbers(LOW_BITS, limit, |key| {
+            // Always: they are below the limit.
+            if let Ok(key) = u16::try_from(key) {
+                let (word, bit) = place(key);
+                keys[word] |= bit;
+            }
+        });
+        if read.is_some() {
+            self.keys = keys;
+        }
+    }
+
+    /// Letters of the cookie that remembers every key: each takes one bit and its low bits, and all distances together
+    /// are less than the capacity.
+    fn longest_data(&self) -> usize {
+        let capacity = 1_usize << self.capacity_bits;
+        let bits = capacity * (LOW_BITS as usize + 1) + (capacity >> LOW_BITS);
+        bits.div_ceil(8).div_ceil(3) * 4
+    }
+
+    /// Remembers the resource at `path`, with its query; true if it was remembered already.
+    pub(crate) fn lookup_and_add(&mut self, path: &[u8]) -> bool {
+        let (word, bit) = place(self.key(path));
+        let was_there = self.keys[word] & bit != 0;
+        self.keys[word] |= bit;
+        was_there
+    }
+
+    /// True if the resource at `path`, with its query, is remembered.
+    pub(crate) fn contains(&self, path: &[u8]) -> bool {
+        let (word, bit) = place(self.key(path));
+        self.keys[word] & bit != 0
+    }
+
+    fn key(&self, path: &[u8]) -> u16 {
+        // A hash, not a safeguard: whoever makes two paths collide only loses a push.
+        let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
+        // Of the first four octets, a little-endian number, the low bits: the last two count for nothing.
+        let first = hash.as_ref().first_chunk::<2>();
+        let word = first.map_or(0, |first| u16::from_le_bytes(*first));
+        word & ((1 << self.capacity_bits) - 1)
+    }
+
+    /// The `set-cookie` value that makes the client remember; `None` if there is nothing to remember.
+    pub(crate) fn cookie(&self) -> Option<String> {
+        if self.keys.iter().all(|&word| word == 0) {
+            return None;
+        }
+        let keys = (0..1_u16 << self.capacity_bits).filter(|&key| {
+            let (word, bit) = place(key);
+            self.keys[word] & bit != 0
+        });
+        let data = to_base64(&encode(keys.map(u64::from), LOW_BITS));
+        Some(format!(
+            "h2o_casper={data}; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure"
+        ))
+    }
+}
+
+/// The word a key's bit is in, and the bit.
+fn place(key: u16) -> (usize, u64) {
+    (usize::from(key / 64), 1 << (key % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(casper: &Casper) -> String {
+        let cookie = casper.cookie().unwrap_or_default();
+        let data = cookie.split([';', '=']).nth(1).unwrap_or_default();
+        data.to_owned()
+    }
+
+    fn consuming(capacity_bits: u8, field: &str) -> Casper {
+        let mut casper = Casper::new(capacity_bits);
+        casper.consume_cookie(field.as_bytes());
+        casper
+    }
+
+    #[test]
+    fn a_key_is_the_low_bits_of_a_hash() {
+        // SHA-1 of "/" begins with 42 09 9b 4a.
+        let cases = [(15, 0x0942), (13, 0x0942), (8, 0x42), (6, 2), (1, 0)];
+        for (capacity_bits, want) in cases {
+            assert_eq!(
+                Casper::new(capacity_bits).key(b"/"),
+                want,
+                "{capacity_bits}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_cookie_of_one_path_is_as_worked_out_by_hand() {
+        let mut casper = Casper::new(13);
+        assert_eq!(casper.cookie(), None);
+        assert!(!casper.contains(b"/") && !casper.lookup_and_add(b"/"));
+        assert!(casper.lookup_and_add(b"/") && casper.contains(b"/"));
+        // 0x942 = 37 * 64 + 2: 37 0 bits, a 1 bit, 000010, 4 bits of padding.
+        let octets = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
+        assert_eq!(to_base64(&octets), "AAAAAAQg");
+        assert_eq!(
+            casper.cookie().as_deref(),
+            Some("h2o_casper=AAAAAAQg; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure")
+        );
+    }
+
+    #[test]
+    fn cookies_are_read_back() {
+        for capacity_bits in 1..=15 {
+            let mut casper = Casper::new(capacity_bits);
+            for number in 0..300 {
+                casper.lookup_and_add(format!("/{number}?x").as_bytes());
+            }
+            let back = consuming(capacity_bits, &format!("h2o_casper={}", data(&casper)));
+            assert_eq!(back.keys, casper.keys, "{capacity_bits}");
+        }
+    }
+
+    #[test]
+    fn a_full_cookie_is_as_long_as_any() {
+        for capacity_bits in 1..=15 {
+            let mut casper = Casper::new(capacity_bits);
+            let full = if capacity_bits < 6 {
+                (1 << (1 << capacity_bits)) - 1
+            } else {
+                u64::MAX
+            };
+            casper.keys.fill(full);
+            let data = data(&casper);
+            assert!(data.len() <= casper.longest_data(), "{capacity_bits}");
+            let back = consuming(capacity_bits, &format!("h2o_casper={data}"));
+            assert_eq!(back.keys, casper.keys, "{capacity_bits}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_added_to() {
+        let mut casper = Casper::new(13);
+        casper.lookup_and_add(b"/a");
+        casper.consume_cookie(b"h2o_casper=AAAAAAQg");
+        assert!(casper.contains(b"/") && casper.contains(b"/a"));
+    }
+
+    #[test]
+    fn other_cookies_are_ignored() {
+        let long = format!("h2o_casper={}", "A".repeat(100_000));
+        let cases = [
+            "",
+            "h2o_casper",
+            "a=b; h2o_casper=AAAAAAQg",
+            "h2o_casper=AAAAAAQg; a=b",
+            "H2o_casper=AAAAAAQg",
+            "h2o_casper=AAAAAAQg=",
+            "h2o_casper=AAAAA",
+            // The second key is cut off.
+            "h2o_casper=gQAB",
+            // 128 times 64 is beyond 13 bits.
+            "h2o_casper=AAAAAAAAAAAAAAAAAAAAAIA",
+            "h2o_casper=",
+            &long,
+        ];
+        for field in cases {
+            assert_eq!(consuming(13, field).cookie(), None, "{field}");
+        }
+        // One key, one capacity.
+        assert!(consuming(12, "h2o_casper=AAAAAAQg").cookie().is_some());
+        assert_eq!(consuming(11, "h2o_casper=AAAAAAQg").cookie(), None);
+        assert_eq!(data(&consuming(13, "h2o_casper=AAAAAAQg")), "AAAAAAQg");
+    }
+}

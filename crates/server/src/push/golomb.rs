@@ -1,0 +1,197 @@
+//! Golomb-Rice coded sets of numbers, as CASPer and cache digests have them: the numbers ascend, and of each the
+//! distance to the one before less one is written, first what is left when it is cut to the low bits, in unary (so many
+//! 0 bits, then a 1 bit), then the low bits.
+
+/// Bits of octets, most significant first.
+pub(super) struct BitReader<'a> {
+    octets: &'a [u8],
+    /// Bits read.
+    at: usize,
+}
+
+impl<'a> BitReader<'a> {
+    pub(super) fn new(octets: &'a [u8]) -> Self {
+        Self { octets, at: 0 }
+    }
+
+    fn bit(&mut self) -> Option<u64> {
+        let octet = self.octets.get(self.at / 8)?;
+        let bit = octet >> (7 - self.at % 8) & 1;
+        self.at += 1;
+        Some(bit.into())
+    }
+
+    /// The next `count` bits as a number.
+    pub(super) fn bits(&mut self, count: u32) -> Option<u64> {
+        (0..count).try_fold(0, |number, _| Some(number << 1 | self.bit()?))
+    }
+
+    /// 0 bits up to a 1 bit, which is skipped; `None` if there is no such bit: what is left is padding.
+    fn unary(&mut self) -> Option<u64> {
+        let mut zeros = 0;
+        while self.bit()? == 0 {
+            zeros += 1;
+        }
+        Some(zeros)
+    }
+
+    /// Hands the numbers of the set that follows to `add`, in ascending order. `None` if the last one is cut off or one
+    /// is not below `limit`.
+    pub(super) fn numbers(
+        &mut self,
+        low_bits: u32,
+        limit: u64,
+        mut add: impl FnMut(u64),
+    ) -> Option<()> {
+        let mut least = 0_u64;
+        while let Some(high) = self.unary() {
+            let low = self.bits(low_bits)?;
+            // `high` is at most the number of bits there are.
+            let number = high
+                .checked_shl(low_bits)
+                .and_then(|high| least.checked_add(high | low))
+                .filter(|number| *number < limit)?;
+            add(number);
+            least = number + 1;
+        }
+        Some(())
+    }
+}
+
+/// The set of these numbers, which ascend; the last octet is padded with 0 bits.
+pub(super) fn encode(numbers: impl Iterator<Item = u64>, low_bits: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut len = 0;
+    let mut push = |bit: bool| {
+        if len % 8 == 0 {
+            out.push(0);
+        }
+        if let Some(last) = out.last_mut() {
+            *last |= u8::from(bit) << (7 - len % 8);
+        }
+        len += 1;
+    };
+    let mut least = 0;
+    for number in numbers {
+        let distance = number - least;
+        for _ in 0..distance >> low_bits {
+            push(false);
+        }
+        push(true);
+        for bit in (0..low_bits).rev() {
+            push(distance >> bit & 1 == 1);
+        }
+        least = number + 1;
+    }
+    out
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// base64url without padding (RFC 4648 §5).
+pub(super) fn to_base64(octets: &[u8]) -> String {
+    let mut out = String::with_capacity(octets.len().div_ceil(3) * 4);
+    for group in octets.chunks(3) {
+        let word = group
+            .iter()
+            .chain([0; 2].iter())
+            .take(3)
+            .fold(0_u32, |word, &octet| word << 8 | u32::from(octet));
+        for place in 0..=group.len() {
+            let index = word >> (18 - 6 * place) & 63;
+            out.push(char::from(BASE64[index as usize]));
+        }
+    }
+    out
+}
+
+/// Reads base64url without padding; `+` and `/` are taken as well.
+pub(super) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    if text.len() % 4 == 1 {
+        return None;
+    }
+    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    for group in text.chunks(4) {
+        let mut word = 0_u32;
+        for &letter in group {
+            let value = match letter {
+                b'A'..=b'Z' => letter - b'A',
+                b'a'..=b'z' => letter - b'a' + 26,
+                b'0'..=b'9' => letter - b'0' + 52,
+                b'-' | b'+' => 62,
+                b'_' | b'/' => 63,
+                _ => return None,
+            };
+            word = word << 6 | u32::from(value);
+        }
+        word <<= 6 * (4 - group.len());
+        out.extend_from_slice(&word.to_be_bytes()[1..group.len()]);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_bits_as_worked_out_by_hand() {
+        let cases: &[(&[u64], u32, &[u8])] = &[
+            (&[], 6, b""),
+            (&[0], 6, &[0b1000_0000]),
+            (&[0, 1], 6, &[0b1000_0001, 0b0000_0000]),
+            (&[63], 6, &[0b1111_1110]),
+            (&[64], 6, &[0b0100_0000]),
+            // 5: 1 000101; 200 - 6 = 3 * 64 + 2: 0001 000010
+            (&[5, 200], 6, &[0b1000_1010, 0b0010_0001, 0b0000_0000]),
+            (&[0, 1, 3], 0, &[0b1101_0000]),
+            (&[7], 2, &[0b0111_0000]),
+        ];
+        for (numbers, low_bits, want) in cases {
+            let octets = encode(numbers.iter().copied(), *low_bits);
+            assert_eq!(&octets, want, "{numbers:?}");
+            let mut back = Vec::new();
+            let mut reader = BitReader::new(&octets);
+            let read = reader.numbers(*low_bits, 201, |number| back.push(number));
+            assert_eq!((read, &back[..]), (Some(()), *numbers), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn cut_off_and_too_large_numbers_are_refused() {
+        let cases: &[(&[u8], u64, Option<()>)] = &[
+            (&[0b0000_0010], 1000, None),
+            (&[0b1111_1110], 64, Some(())),
+            (&[0b1111_1110], 63, None),
+            (&[0b1111_1111, 0b1111_1110], 65, None),
+            (&[0; 1000], 1, Some(())),
+        ];
+        for (octets, limit, want) in cases {
+            let got = BitReader::new(octets).numbers(6, *limit, |_| ());
+            assert_eq!(got, *want, "{octets:?}");
+        }
+    }
+
+    #[test]
+    fn base64_is_that_of_urls() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"", ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg"),
+            (&[0xfb, 0xff, 0xfe], "-__-"),
+        ];
+        for (octets, text) in cases {
+            assert_eq!(to_base64(octets), *text);
+            assert_eq!(from_base64(text.as_bytes()).as_deref(), Some(*octets));
+        }
+        assert_eq!(
+            from_base64(b"+//-").as_deref(),
+            Some(&[0xfb, 0xff, 0xfe][..])
+        );
+        for bad in ["A", "AAAAA", "AA=", "A A", "AA\u{e4}"] {
+            assert_eq!(from_base64(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}
