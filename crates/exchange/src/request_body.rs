@@ -97,6 +97,17 @@ impl BodyPipe {
         }
     }
 
+    /// Octets that the handler has not taken.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.inner.borrow().queued
+    }
+
+    /// The caller is woken when the handler takes something, or abandons the pipe. Called by the connection.
+    pub fn watch(&self, context: &mut Context<'_>) {
+        self.inner.borrow_mut().writer = Some(context.waker().clone());
+    }
+
     /// Hands a piece to the handler.
     pub fn push(&self, piece: Bytes) {
         let mut inner = self.inner.borrow_mut();

@@ -1,4 +1,57 @@
 //! HTTP/2 (RFC 9113) without input or output: octets and time go in, events and octets come out.
+//!
+//! [`ServerConnection`] is the server role. The caller hands over what it has received, gets one event at a time, and
+//! finds what is to be sent appended to its own buffer:
+//!
+//! ```
+//! use std::{sync::Arc, time::Instant};
+//! use h2o_http::{Headers, RequestHead, StatusCode};
+//! use h2o_http2::{Received, ResponseHead, ServerConnection, Settings};
+//!
+//! # #[allow(clippy::disallowed_methods, reason = "an example has no virtual clock")]
+//! let now = Instant::now();
+//! let mut connection = ServerConnection::new(Arc::new(Settings::default()), None, now);
+//! let (mut head, mut out) = (RequestHead::default(), Vec::new());
+//!
+//! // The preface, empty SETTINGS, and GET / on stream 1.
+//! let input = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
+//!     \0\0\0\x04\0\0\0\0\0\
+//!     \0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84";
+//! let step = connection.receive(input, &mut head, now, &mut out)?;
+//! assert_eq!(step.taken, input.len());
+//! let Received::Request { stream, end_stream: true, refusal: None } = step.received else {
+//!     panic!("a request was sent");
+//! };
+//! assert_eq!(head.target(), b"/");
+//!
+//! let headers = Headers::new();
+//! let response = ResponseHead { status: StatusCode::OK, headers: &headers, length: Some(5), server: None };
+//! connection.respond(stream, &response, false, &mut out);
+//! connection.send_data(stream, b"hello", true, &mut out);
+//! connection.release(stream, &mut out);
+//! assert!(out.ends_with(b"\0\0\x05\0\x01\0\0\0\x01hello"));
+//! # Ok::<(), h2o_http2::PeerError>(())
+//! ```
 
+mod core;
+mod error;
+mod fields;
+mod flow_control;
+pub mod frame;
 pub mod hpack;
 pub mod scheduler;
+mod server;
+pub mod settings;
+mod stream;
+
+pub use self::core::{CONNECTION_WINDOW, MAX_CONTINUATIONS, MAX_SECTION};
+pub use error::{ErrorCode, PeerError, StreamError};
+pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_SECTION_TEXT, Refusal};
+pub use flow_control::{RecvWindow, SendWindow};
+pub use frame::{FrameHeader, FrameType, StreamId};
+pub use server::{
+    Received, ResponseHead, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo,
+    TimedOut,
+};
+pub use settings::{PeerSettings, Settings};
+pub use stream::{State, StreamKey};

@@ -31,7 +31,7 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
-    const fn units(self) -> u32 {
+    pub(crate) const fn units(self) -> u32 {
         match self {
             Self::Fragment => 1,
             Self::Refusal => 5,
@@ -65,23 +65,25 @@ impl Budget {
     /// [`Overdrawn`]: the connection is to be closed.
     pub(crate) fn spend(
         &mut self,
-        cost: Cost,
+        units: u32,
         settings: BudgetSettings,
         age: Duration,
     ) -> Result<(), Overdrawn> {
-        if self.units < cost.units() {
+        if self.units < units {
             self.refill(settings, age);
         }
-        self.units = self.units.checked_sub(cost.units()).ok_or(Overdrawn)?;
+        self.units = self.units.checked_sub(units).ok_or(Overdrawn)?;
         Ok(())
     }
 
-    /// A request was served: the connection is worth keeping.
+    /// An HTTP/1 request was served: the connection is worth keeping.
     pub(crate) fn earn(&mut self, settings: BudgetSettings) {
-        self.units = self
-            .units
-            .saturating_add(settings.units / 20)
-            .min(settings.units);
+        self.earn_units(settings.units / 20, settings);
+    }
+
+    /// Something useful was done for the peer.
+    pub(crate) fn earn_units(&mut self, units: u32, settings: BudgetSettings) {
+        self.units = self.units.saturating_add(units).min(settings.units);
     }
 
     fn refill(&mut self, settings: BudgetSettings, age: Duration) {
@@ -110,25 +112,25 @@ mod tests {
         let begin = Duration::ZERO;
         let mut budget = Budget::new(SETTINGS);
         for _ in 0..10 {
-            assert_eq!(budget.spend(Cost::Fragment, SETTINGS, begin), Ok(()));
+            assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, begin), Ok(()));
         }
         assert_eq!(
-            budget.spend(Cost::Fragment, SETTINGS, begin),
+            budget.spend(Cost::Fragment.units(), SETTINGS, begin),
             Err(Overdrawn)
         );
         let later = begin + Duration::from_secs(1);
-        assert_eq!(budget.spend(Cost::Fragment, SETTINGS, later), Ok(()));
-        assert_eq!(budget.spend(Cost::Fragment, SETTINGS, later), Ok(()));
+        assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, later), Ok(()));
+        assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, later), Ok(()));
         assert_eq!(
-            budget.spend(Cost::Fragment, SETTINGS, later),
+            budget.spend(Cost::Fragment.units(), SETTINGS, later),
             Err(Overdrawn)
         );
         let much_later = begin + Duration::from_secs(7200);
         for _ in 0..10 {
-            assert_eq!(budget.spend(Cost::Fragment, SETTINGS, much_later), Ok(()));
+            assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, much_later), Ok(()));
         }
         assert_eq!(
-            budget.spend(Cost::Fragment, SETTINGS, much_later),
+            budget.spend(Cost::Fragment.units(), SETTINGS, much_later),
             Err(Overdrawn)
         );
     }
@@ -140,7 +142,7 @@ mod tests {
         for _ in 0..100_000 {
             for _ in 0..50 {
                 assert_eq!(
-                    budget.spend(Cost::Fragment, settings, Duration::ZERO),
+                    budget.spend(Cost::Fragment.units(), settings, Duration::ZERO),
                     Ok(())
                 );
             }

@@ -8,7 +8,8 @@ use h2o_http::Scheme;
 
 use crate::budget::Budget;
 use crate::context::{Context, LocalListener};
-use crate::http1::Http1;
+use crate::http1::{Ended, Http1};
+use crate::http2::Http2;
 use crate::io::{Io, Read};
 use crate::link::Link;
 use crate::proxy_protocol::{self, Parsed};
@@ -46,6 +47,7 @@ enum Phase {
         expects_proxy_header: bool,
     },
     Http1(Http1),
+    Http2(Box<Http2>),
     /// Everything is written; what the client still sends is dropped for a while.
     Lingering {
         until: Instant,
@@ -115,6 +117,14 @@ impl Connection {
                     Some(Fate::Keep) => {}
                 },
                 Phase::Http1(http1) => match http1.run(context, &mut self.link) {
+                    Ended::No => break Fate::Keep,
+                    Ended::Yes => match self.end(now) {
+                        Fate::Keep => {}
+                        Fate::Close => break Fate::Close,
+                    },
+                    Ended::IntoHttp2(http2) => self.phase = Phase::Http2(http2),
+                },
+                Phase::Http2(http2) => match http2.run(context, &mut self.link) {
                     Fate::Keep => break Fate::Keep,
                     Fate::Close => match self.end(now) {
                         Fate::Keep => {}
@@ -195,12 +205,17 @@ impl Connection {
         if self.link.io.is_handshaking {
             return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
         }
-        self.count_handshake(context, now);
-        self.phase = Phase::Http1(Http1::new(context, Scheme::Https, now));
+        let protocol = self.count_handshake(context, now);
+        self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
+            Phase::Http2(Box::new(Http2::new(context, &self.link, now)))
+        } else {
+            Phase::Http1(Http1::new(context, Scheme::Https, now))
+        };
         Some(Fate::Keep)
     }
 
-    fn count_handshake(&mut self, context: &Context, now: Instant) {
+    /// Gives the protocol chosen by ALPN.
+    fn count_handshake(&mut self, context: &Context, now: Instant) -> Option<&'static str> {
         let info = self.link.info();
         let counters = &context.worker.counters;
         let took = u64::try_from((now - self.link.accepted).as_micros()).unwrap_or(u64::MAX);
@@ -212,13 +227,13 @@ impl Connection {
         };
         counters.count(handshake);
         counters.add(time, took);
-        if info
-            .tls
-            .as_ref()
-            .is_some_and(|tls| tls.alpn == Some("http/1.1"))
-        {
-            counters.count(Counter::SslAlpnH1);
+        let protocol = info.tls.as_ref().and_then(|tls| tls.alpn);
+        match protocol {
+            Some("http/1.1") => counters.count(Counter::SslAlpnH1),
+            Some(_) => counters.count(Counter::SslAlpnH2),
+            None => {}
         }
+        protocol
     }
 
     /// Everything is written. Lets the client see it before the socket goes.
@@ -227,6 +242,8 @@ impl Connection {
             Phase::Http1(http1) => {
                 http1.lingers() || !self.link.input.is_empty() || self.link.io.may_have_input()
             }
+            // What it still has under way is answered by GOAWAY, which it must get to see.
+            Phase::Http2(_) => true,
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
         self.link.io.close_notify();
@@ -264,11 +281,12 @@ impl Connection {
 
     /// Octets of memory this connection holds in buffers.
     fn retained(&self) -> usize {
-        let http1 = match &self.phase {
+        let protocol = match &self.phase {
             Phase::Http1(http1) => http1.retained(),
+            Phase::Http2(http2) => http2.retained(),
             Phase::Opening { .. } | Phase::Lingering { .. } => 0,
         };
-        self.link.retained() + http1
+        self.link.retained() + protocol
     }
 
     /// Brings the worker's account of memory up to date.
@@ -293,6 +311,7 @@ impl Connection {
         match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
             Phase::Http1(http1) => http1.deadline(),
+            Phase::Http2(http2) => http2.deadline(&self.link),
         }
     }
 
@@ -312,28 +331,52 @@ impl Connection {
                 }
                 fate
             }
+            Phase::Http2(http2) => {
+                let fate = http2.on_timeout(context, &mut self.link, now);
+                if fate == Fate::Close && !self.link.io.has_output() {
+                    return self.end(now);
+                }
+                fate
+            }
         }
     }
 
-    /// The process is to end: the next response is the last one.
+    /// The process is to end: clients are told, and what has begun is finished.
     pub(crate) const fn shut_down(&mut self) {
-        if let Phase::Http1(http1) = &mut self.phase {
-            http1.shut_down();
+        match &mut self.phase {
+            Phase::Http1(http1) => http1.shut_down(),
+            Phase::Http2(http2) => http2.shut_down(),
+            Phase::Opening { .. } | Phase::Lingering { .. } => {}
         }
+    }
+
+    /// Something that a stream, or the connection, waits for is ready.
+    pub(crate) fn wake(&mut self, stream: u32) {
+        if let Phase::Http2(http2) = &mut self.phase {
+            http2.wake(stream);
+        }
+    }
+
+    /// True if clients may have several requests under way.
+    pub(crate) const fn is_multiplexed(&self) -> bool {
+        matches!(self.phase, Phase::Http2(_))
     }
 
     /// True between requests.
-    pub(crate) const fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
             Phase::Http1(http1) => http1.is_idle() && self.link.input.is_empty(),
+            Phase::Http2(http2) => http2.is_idle(),
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         }
     }
 
     /// The connection goes, whatever it was doing: what it began is logged.
     pub(crate) fn abandon(&mut self) {
-        if let Phase::Http1(http1) = &mut self.phase {
-            http1.abandon();
+        match &mut self.phase {
+            Phase::Http1(http1) => http1.abandon(),
+            Phase::Http2(http2) => http2.abandon(),
+            Phase::Opening { .. } | Phase::Lingering { .. } => {}
         }
     }
 }

@@ -18,7 +18,9 @@ use tokio::time::Sleep;
 use crate::ServerSettings;
 use crate::bind::reason;
 use crate::connection::{Connection, Fate};
-use crate::context::{Context, LocalListener, MemoryAccount, Scratch, Wakes};
+use crate::context::{
+    Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken,
+};
 use crate::reactor::{Reactor, Ready};
 use crate::socket::{Socket, address};
 use crate::timers::{STEP, Timers};
@@ -49,7 +51,7 @@ pub(crate) struct Connections {
     is_full: bool,
     is_draining: bool,
     ready: Vec<Ready>,
-    tokens: Vec<u64>,
+    woken: Vec<Woken>,
     due: Vec<u32>,
 }
 
@@ -58,21 +60,20 @@ impl Connections {
         let worker_count = worker_plan(&seed.settings).len();
         let worker = Worker::new(seed.index, seed.counters, seed.shared);
         let settings = &seed.settings;
-        // HTTP/2 is not built: with the upgrade switched off the engine takes its preface for what it is on
-        // an HTTP/1 connection, a malformed request.
-        let mut http1 = settings.http1.clone();
-        http1.upgrade_to_http2 = false;
         let listeners = seed.listeners.into_iter().map(|listener| LocalListener {
             fd: Some(listener.fd),
             hosts: listener.hosts,
             tls: listener.tls,
+            origins: listener.origins,
             proxy_protocol: listener.proxy_protocol,
             is_unix: listener.is_unix,
             unix_buffers: listener.unix_buffers,
         });
         let context = Context {
             site: Rc::new(LocalSite(seed.site)),
-            http1: Arc::new(http1),
+            http1: Arc::new(settings.http1.clone()),
+            http2: http2_limits(settings),
+            sends_informational: true,
             server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
             max_reroutes: settings.max_reroutes,
@@ -107,7 +108,7 @@ impl Connections {
             is_full: false,
             is_draining: false,
             ready: Vec::new(),
-            tokens: Vec::new(),
+            woken: Vec::new(),
             due: Vec::new(),
         })
     }
@@ -180,13 +181,18 @@ impl Connections {
     }
 
     fn run_woken(&mut self) {
-        let mut tokens = std::mem::take(&mut self.tokens);
-        tokens.append(&mut self.context.again.borrow_mut());
-        self.context.wakes.take(&mut tokens);
-        for token in tokens.drain(..) {
+        for token in self.context.again.take() {
             self.run_connection(token, |connection, context| connection.run(context));
         }
-        self.tokens = tokens;
+        let mut woken = std::mem::take(&mut self.woken);
+        self.context.wakes.take(&mut woken);
+        for (token, stream) in woken.drain(..) {
+            self.run_connection(token, |connection, context| {
+                connection.wake(stream);
+                connection.run(context)
+            });
+        }
+        self.woken = woken;
     }
 
     fn on_event(&mut self, event: &Ready) {
@@ -384,10 +390,20 @@ impl Connections {
                 .worker
                 .counters
                 .count(Counter::ConnectionsIdleClosed);
-            if let Some(connection) = self.slab.get_mut(key) {
+            let Some(connection) = self.slab.get_mut(key) else {
+                continue;
+            };
+            if connection.is_multiplexed() {
+                // The client is told, and may finish what it has begun meanwhile.
+                let token = connection.link.token;
+                self.run_connection(token, |connection, context| {
+                    connection.shut_down();
+                    connection.run(context)
+                });
+            } else {
                 connection.link.io.close_notify();
+                self.remove(u32::try_from(key).unwrap_or(u32::MAX));
             }
-            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
     }
 
@@ -439,6 +455,23 @@ fn set_buffers(socket: &OwnedFd, (send, receive): (Option<usize>, Option<usize>)
     }
     if let Some(size) = receive {
         let _ = sockopt::set_socket_recv_buffer_size(socket, size);
+    }
+}
+
+fn http2_limits(settings: &ServerSettings) -> Http2Limits {
+    let http2 = &settings.http2;
+    Http2Limits {
+        engine: Arc::new(h2o_http2::Settings {
+            max_streams: http2.max_streams,
+            input_window: http2.input_window_size,
+            limit_request_body: settings.http1.limit_request_body,
+            idle_timeout: http2.idle_timeout,
+            graceful_shutdown_timeout: http2.graceful_shutdown_timeout,
+        }),
+        max_concurrent_requests: http2.max_concurrent_requests,
+        max_concurrent_streaming_requests: http2.max_concurrent_streaming_requests,
+        reset_budget: u32::try_from(http2.max_concurrent_requests).unwrap_or(u32::MAX),
+        dos_delay: http2.dos_delay,
     }
 }
 

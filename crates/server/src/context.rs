@@ -22,6 +22,9 @@ pub(crate) struct Context {
     pub(crate) worker: Rc<Worker>,
     pub(crate) site: Rc<LocalSite>,
     pub(crate) http1: Arc<h2o_http1::Settings>,
+    pub(crate) http2: Http2Limits,
+    /// `send-informational` allows informational responses over HTTP/2.
+    pub(crate) sends_informational: bool,
     pub(crate) server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) max_reroutes: (u32, u32),
@@ -37,6 +40,15 @@ pub(crate) struct Context {
     /// Kept for the next requests.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     pub(crate) actives: RefCell<Vec<Box<Active>>>,
+}
+
+/// What the HTTP/2 connections of one worker obey.
+pub(crate) struct Http2Limits {
+    pub(crate) engine: Arc<h2o_http2::Settings>,
+    pub(crate) max_concurrent_requests: usize,
+    pub(crate) max_concurrent_streaming_requests: usize,
+    pub(crate) reset_budget: u32,
+    pub(crate) dos_delay: Duration,
 }
 
 /// What the connections of one worker keep in buffers, and how much that may be.
@@ -64,6 +76,8 @@ pub(crate) struct LocalListener {
     /// Host entries it serves, in order of mention.
     pub(crate) hosts: Vec<u32>,
     pub(crate) tls: Option<Arc<TlsAcceptor>>,
+    /// Told to HTTP/2 clients (RFC 8336).
+    pub(crate) origins: Option<Arc<[Box<str>]>>,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_unix: bool,
     /// Send and receive buffer of accepted Unix sockets, which do not inherit them.
@@ -104,10 +118,13 @@ impl Lent<Vec<u8>> {
     }
 }
 
+/// A connection, by its token, and the index of one of its HTTP/2 streams.
+pub(crate) type Woken = (u64, u32);
+
 /// Connections to be run because something they waited for is ready. May be filled from any thread.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    inner: Mutex<(Vec<u64>, Option<Waker>)>,
+    inner: Mutex<(Vec<Woken>, Option<Waker>)>,
 }
 
 impl Wakes {
@@ -120,14 +137,14 @@ impl Wakes {
     }
 
     /// Moves the woken connections to `tokens`.
-    pub(crate) fn take(&self, tokens: &mut Vec<u64>) {
-        tokens.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
+    pub(crate) fn take(&self, woken: &mut Vec<Woken>) {
+        woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 }
 
 /// Wakes one connection.
 struct ConnectionWaker {
-    token: u64,
+    woken: Woken,
     wakes: Arc<Wakes>,
 }
 
@@ -139,7 +156,7 @@ impl Wake for ConnectionWaker {
                 .inner
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            inner.0.push(self.token);
+            inner.0.push(self.woken);
             inner.1.clone()
         };
         if let Some(task) = task {
@@ -149,11 +166,11 @@ impl Wake for ConnectionWaker {
 }
 
 impl Context {
-    /// A waker for the connection with this token. Made only for what a connection waits for besides its
+    /// A waker for a stream of the connection with this token, 0 where there are no streams. Made only for what a connection waits for besides its
     /// socket; static files out of memory never need one.
-    pub(crate) fn waker(&self, token: u64) -> Waker {
+    pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
         Arc::new(ConnectionWaker {
-            token,
+            woken: (token, stream),
             wakes: Arc::clone(&self.wakes),
         })
         .into()

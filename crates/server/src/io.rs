@@ -303,6 +303,13 @@ impl Io {
         self.backlog.is_some()
     }
 
+    /// Octets that wait for room in the socket.
+    pub(crate) fn queued(&self) -> usize {
+        self.backlog.as_ref().map_or(0, |backlog| {
+            backlog.octets.len() - backlog.sent + backlog.tail.len()
+        })
+    }
+
     /// Octets of memory held for what the socket does not take.
     pub(crate) fn retained(&self) -> usize {
         self.backlog

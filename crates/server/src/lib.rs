@@ -11,6 +11,7 @@ mod connection;
 mod connections;
 mod context;
 mod http1;
+mod http2;
 mod http2_settings;
 mod io;
 mod link;

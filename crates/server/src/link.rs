@@ -48,18 +48,30 @@ impl Link {
 
     /// The peer made us do something that got nobody anywhere.
     pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
+        match self.pay_units(context, cost.units()) {
+            Ok(()) => Went::On,
+            Err(Overdrawn) => Went::Over,
+        }
+    }
+
+    /// As [`Link::pay`], for costs that an engine has worked out.
+    pub(crate) fn pay_units(&mut self, context: &Context, units: u32) -> Result<(), Overdrawn> {
         let age = context
             .worker
             .clock
             .now()
             .saturating_duration_since(self.accepted);
-        match self.budget.spend(cost, context.budget, age) {
-            Ok(()) => Went::On,
-            Err(Overdrawn) => {
-                context.worker.counters.count(Counter::Overdrawn);
-                Went::Over
-            }
+        let spent = self.budget.spend(units, context.budget, age);
+        if spent.is_err() {
+            context.worker.counters.count(Counter::Overdrawn);
         }
+        spent
+    }
+
+    /// Something useful was done for the peer.
+    #[inline]
+    pub(crate) fn earn_units(&mut self, context: &Context, units: u32) {
+        self.budget.earn_units(units, context.budget);
     }
 
     /// The peer was served.

@@ -79,6 +79,15 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     settle(context, exchange, outcome)
 }
 
+/// Answers a request that no handler is asked about: the filters of its path see the response.
+pub(crate) fn answer(
+    context: &Context,
+    exchange: &ExchangeRef,
+    response: Response,
+) -> Progress {
+    settle(context, exchange, (Outcome::Done(response), usize::MAX))
+}
+
 /// Goes on with a request that waits.
 pub(crate) fn resume(
     context: &Context,

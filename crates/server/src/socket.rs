@@ -74,6 +74,28 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
+    /// Lets the socket be writable only while fewer octets than that wait in the kernel to be sent for the first
+    /// time: what is there cannot be overtaken by what becomes more important.
+    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_NOTSENT_LOWAT")]
+    pub(crate) fn set_not_sent_low_water(&self, octets: u32) {
+        use std::os::fd::AsRawFd;
+        if self.is_unix {
+            return;
+        }
+        let len = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or_default();
+        // SAFETY: the value is a `u32` that is readable for its length. A kernel that does not know the option sends
+        // all the same.
+        let _ = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
+                (&raw const octets).cast(),
+                len,
+            )
+        };
+    }
+
     /// Octets sent that the peer's system has not acknowledged yet.
     #[expect(unsafe_code, reason = "no safe wrapper knows SIOCOUTQ")]
     pub(crate) fn unacknowledged(&self) -> usize {

@@ -16,6 +16,9 @@ use crate::timers::STEP;
 use crate::tls::{Resumption, ResumptionSettings, TlsAcceptor};
 use crate::{Loaded, ServerSettings};
 
+/// Protocols over TLS, in order of preference (H2O compatibility).
+const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
+
 /// Threads per worker that wait for the disk.
 const DISK_THREADS: usize = 4;
 
@@ -54,6 +57,7 @@ pub(crate) struct SeedListener {
     pub(crate) fd: OwnedFd,
     pub(crate) hosts: Vec<u32>,
     pub(crate) tls: Option<Arc<TlsAcceptor>>,
+    pub(crate) origins: Option<Arc<[Box<str>]>>,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_unix: bool,
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),
@@ -177,7 +181,7 @@ fn share_out(
             Some(Arc::new(TlsAcceptor::new(
                 &entries,
                 Arc::clone(resumption),
-                &[b"http/1.1"],
+                ALPN,
             )?))
         } else {
             None
@@ -200,6 +204,11 @@ fn share_out(
                 fd,
                 hosts: listener.hosts.clone().unwrap_or_default(),
                 tls: tls.clone(),
+                // Only the first entry of an address counts (H2O compatibility).
+                origins: listener
+                    .tls
+                    .first()
+                    .and_then(|entry| entry.settings.origins.clone()),
                 proxy_protocol: listener.proxy_protocol,
                 is_unix: listener.unix_path().is_some(),
                 unix_buffers: (listener.sndbuf, listener.rcvbuf),

@@ -2,6 +2,7 @@
 
 mod receiving;
 mod responding;
+mod upgrade;
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Waker};
@@ -14,6 +15,7 @@ use h2o_http1::{ServerConnection, TimedOut};
 use crate::collect::Collector;
 use crate::connection::Fate;
 use crate::context::Context;
+use crate::http2::Http2;
 use crate::link::Link;
 use crate::sending::Sending;
 use crate::serve::{self, Progress, Waiting};
@@ -26,6 +28,17 @@ pub(crate) struct Http1 {
     is_closing: bool,
     /// The client was refused, or has more to say than is read: it must get to see our last octets.
     lingers: bool,
+    /// What the connection goes on as.
+    successor: Option<Box<Http2>>,
+}
+
+/// How a call of [`Http1::run`] ended.
+pub(crate) enum Ended {
+    /// The connection goes on.
+    No,
+    Yes,
+    /// The connection goes on, as another one.
+    IntoHttp2(Box<Http2>),
 }
 
 /// The request in progress.
@@ -152,11 +165,12 @@ impl Http1 {
             active: None,
             is_closing: false,
             lingers: false,
+            successor: None,
         }
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Fate {
+    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Ended {
         let owned = !link.input.is_empty();
         let mut buffer = if owned {
             std::mem::take(&mut link.input)
@@ -173,9 +187,13 @@ impl Http1 {
         let fate = loop {
             match self.step(context, link, &mut input) {
                 Went::On => {}
-                Went::Wait => break Fate::Keep,
-                Went::Over => break Fate::Close,
+                Went::Wait => break Ended::No,
+                Went::Over => break Ended::Yes,
             }
+        };
+        let fate = match self.successor.take() {
+            Some(http2) => Ended::IntoHttp2(http2),
+            None => fate,
         };
         let at = input.at;
         if at < buffer.len() && owned {
@@ -187,7 +205,7 @@ impl Http1 {
             }
             context.scratch.input.give_back(buffer);
         }
-        if fate == Fate::Close {
+        if !matches!(fate, Ended::No) {
             self.abandon();
         }
         fate
@@ -223,7 +241,7 @@ impl Http1 {
             Step::Waiting(waiting) => {
                 let waker = active
                     .waker
-                    .get_or_insert_with(|| context.waker(link.token))
+                    .get_or_insert_with(|| context.waker(link.token, 0))
                     .clone();
                 let progress = serve::resume(
                     context,
@@ -256,6 +274,25 @@ impl Http1 {
             timings.processed_at = context.worker.clock.unix();
         }
         let progress = serve::start(context, &active.exchange);
+        self.on_progress(context, link, progress)
+    }
+
+    /// A response that no handler makes; filters see it all the same.
+    fn answer(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        response: h2o_exchange::Response,
+    ) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        {
+            let timings = &mut active.exchange.borrow_mut().timings;
+            timings.processed = Some(context.worker.clock.now());
+            timings.processed_at = context.worker.clock.unix();
+        }
+        let progress = serve::answer(context, &active.exchange, response);
         self.on_progress(context, link, progress)
     }
 

@@ -9,10 +9,11 @@ use h2o_http::BodyLength;
 use h2o_http1::{Answer, Received};
 
 use super::responding::{BAD_GATEWAY, NO_MEMORY, NO_TUNNEL};
-use super::{Active, Http1, Input, Step, TURN_OCTETS, Went};
+use super::{Active, Http1, Input, Step, TURN_OCTETS, Went, upgrade};
 use crate::budget::Cost;
 use crate::collect::Collector;
 use crate::context::Context;
+use crate::http2::Http2;
 use crate::io::Read;
 use crate::link::Link;
 use crate::serve;
@@ -47,6 +48,9 @@ impl Http1 {
                     exchange.http1_index = self.engine.request_index();
                     serve::route(exchange, &context.listeners[link.listener].hosts);
                 }
+                if context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), link) {
+                    return self.upgrade(context, link, spare);
+                }
                 self.active = Some(Active::new(context, spare));
                 self.begin(context, link)
             }
@@ -55,8 +59,13 @@ impl Http1 {
                 input.at += taken;
                 fill(context, link, input)
             }
-            Ok(Received::Data { .. } | Received::BodyEnd { .. } | Received::Http2Preface) => {
-                // HTTP/2 is switched off in the engine; the others belong to a request.
+            Ok(Received::Http2Preface) => {
+                context.worker.put_back(spare);
+                self.successor = Some(Box::new(Http2::new(context, link, now)));
+                Went::Over
+            }
+            Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
+                // They belong to a request.
                 debug_assert!(false, "an event without a request");
                 Went::Over
             }
@@ -221,7 +230,7 @@ impl Http1 {
         let pipe = Rc::clone(active.upload.as_ref()?);
         let waker = active
             .waker
-            .get_or_insert_with(|| context.waker(link.token))
+            .get_or_insert_with(|| context.waker(link.token, 0))
             .clone();
         let exchange = Rc::clone(&active.exchange);
         while !self.engine.is_body_done() {

@@ -101,7 +101,7 @@ impl Http1 {
             Sending::Bytes(_) => Waker::noop().clone(),
             Sending::File(_) | Sending::Stream(_) => active
                 .waker
-                .get_or_insert_with(|| context.waker(link.token))
+                .get_or_insert_with(|| context.waker(link.token, 0))
                 .clone(),
         };
         let mut written = active.exchange.borrow().sent.body_bytes;

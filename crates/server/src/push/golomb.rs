@@ -106,7 +106,7 @@ pub(super) fn to_base64(octets: &[u8]) -> String {
 }
 
 /// Reads base64url without padding; `+` and `/` are taken as well.
-pub(super) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     if text.len() % 4 == 1 {
         return None;
     }

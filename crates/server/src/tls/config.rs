@@ -32,6 +32,8 @@ pub(crate) struct TlsSettings {
     pub(super) prefer_our_order: bool,
     pub(super) client_ca: Option<ClientCa>,
     pub(super) max_tickets: usize,
+    /// What ORIGIN frames tell (RFC 8336), in lower case.
+    pub(crate) origins: Option<Arc<[Box<str>]>>,
 }
 
 /// The authorities that client certificates must come from.
@@ -73,6 +75,7 @@ impl TlsSettings {
             groups: groups::default_groups(),
             prefer_our_order: false,
             client_ca: None,
+            origins: None,
             max_tickets: DEFAULT_MAX_TICKETS,
         }
     }
@@ -128,6 +131,14 @@ pub(crate) fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettin
             count => count,
         };
     }
+    if let Some(node) = attributes.get("http2-origin-frame") {
+        let origins: Result<Vec<Box<str>>, Error> = node
+            .one_or_more()
+            .iter()
+            .map(|origin| Ok(origin.scalar()?.to_ascii_lowercase().into()))
+            .collect();
+        settings.origins = Some(origins?.into());
+    }
     check_without_effect(&attributes, warn)?;
     Ok(settings)
 }
@@ -139,7 +150,7 @@ fn check_without_effect(
 ) -> Result<(), Error> {
     type Check = fn(&Node) -> Result<(), Error>;
     const NO_OCSP: &str = "OCSP stapling is not supported yet";
-    let cases: [(&str, Check, &str); 7] = [
+    let cases: [(&str, Check, &str); 6] = [
         (
             "dh-file",
             |node| node.scalar().map(drop),
@@ -160,14 +171,6 @@ fn check_without_effect(
             "neverbleed",
             |node| node.on_off().map(drop),
             "private keys stay in the server's process",
-        ),
-        (
-            "http2-origin-frame",
-            |node| {
-                let mut origins = node.one_or_more().iter();
-                origins.try_for_each(|origin| origin.scalar().map(drop))
-            },
-            "ORIGIN frames are not sent yet",
         ),
         (
             "ech",

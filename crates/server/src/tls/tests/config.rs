@@ -249,14 +249,6 @@ fn what_we_cannot_do_is_warned_of() {
             "neverbleed: ON",
             "`neverbleed` has no effect: private keys stay in the server's process",
         ),
-        (
-            "http2-origin-frame: https://a.test",
-            "`http2-origin-frame` has no effect: ORIGIN frames are not sent yet",
-        ),
-        (
-            "http2-origin-frame: [https://A.test, 'https://b.test:8443']",
-            "`http2-origin-frame` has no effect: ORIGIN frames are not sent yet",
-        ),
     ];
     for (attribute, want) in cases {
         let (settings, warnings) = files.parse(&format!("{pair}{attribute}\n"));

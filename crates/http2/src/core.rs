@@ -1,0 +1,733 @@
+//! What both roles have in common: frames in, settings, windows, field blocks, content out.
+
+use std::time::Instant;
+
+use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::flow_control::{RecvWindow, SendWindow};
+use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
+use crate::hpack::{Decoder, Encoder};
+use crate::scheduler::{Priority, Scheduler, Urgency};
+use crate::settings::{DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
+use crate::stream::{State, Stream, StreamKey, Streams};
+
+/// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
+/// small ones costs us far more than the peer (CVE-2024-27316 and the like).
+pub const MAX_CONTINUATIONS: u8 = 8;
+/// Octets of one field section as it comes, over all its frames.
+pub const MAX_SECTION: usize = 64 * 1024;
+/// The connection's receive window (H2O compatibility).
+pub const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// What acts of a peer cost, in units of the connection's budget. Each is far below what a client in good faith needs
+/// per second, as requests served and content sent pay units back.
+pub(crate) mod cost {
+    /// PING, SETTINGS, WINDOW_UPDATE, PRIORITY, PRIORITY_UPDATE, unknown frames: each makes us work or answer
+    /// (CVE-2019-9512, -9513, -9515).
+    pub(crate) const CONTROL: u32 = 1;
+    /// Each sixteen values of one SETTINGS frame.
+    pub(crate) const SETTINGS_VALUES: usize = 16;
+    /// DATA that neither carries nor ends anything (CVE-2019-9518), CONTINUATION without octets.
+    pub(crate) const EMPTY: u32 = 1;
+    /// DATA of ours cut to a few octets by a window (CVE-2019-9511, -9517).
+    pub(crate) const DRIBBLE: u32 = 1;
+    /// A request taken back (CVE-2023-44487, "rapid reset").
+    pub(crate) const RESET: u32 = 5;
+    /// A request that the peer makes us reset (CVE-2025-8671, "MadeYouReset").
+    pub(crate) const CAUSED_RESET: u32 = 10;
+    /// A field section refused for its size.
+    pub(crate) const BOMB: u32 = 25;
+}
+/// Costs are reported to the caller at least this often.
+const REPORT_COSTS_AT: u32 = 32;
+/// DATA frames below this size that a window cut off cost something.
+const DRIBBLE_LEN: usize = 64;
+
+/// A field section whose last frame has not come.
+#[derive(Debug)]
+pub(crate) struct FieldBlock {
+    pub(crate) stream: StreamId,
+    /// Flags of the frame it began with.
+    pub(crate) flags: u8,
+    /// Type of the frame it began with.
+    pub(crate) kind: FrameType,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) octets: Vec<u8>,
+    continuations: u8,
+}
+
+/// The parts of a connection.
+pub(crate) struct Core {
+    pub(crate) peer: PeerSettings,
+    pub(crate) decoder: Decoder,
+    pub(crate) encoder: Encoder,
+    pub(crate) send_window: SendWindow,
+    pub(crate) recv_window: RecvWindow,
+    pub(crate) streams: Streams,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) block: Option<Box<FieldBlock>>,
+    /// What the peer has made us do since the caller last asked.
+    debt: u32,
+    /// When our SETTINGS left, and when they were first acknowledged.
+    pub(crate) settings_sent: Option<Instant>,
+    pub(crate) settings_acked: Option<Instant>,
+    /// The peer has sent GOAWAY.
+    pub(crate) is_peer_leaving: bool,
+}
+
+/// A field section that is complete.
+pub(crate) struct Section<'a> {
+    pub(crate) stream: StreamId,
+    pub(crate) flags: u8,
+    pub(crate) kind: FrameType,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) octets: std::borrow::Cow<'a, [u8]>,
+}
+
+impl Core {
+    pub(crate) fn new() -> Self {
+        Self {
+            peer: PeerSettings::default(),
+            decoder: Decoder::new(HEADER_TABLE),
+            encoder: Encoder::new(),
+            send_window: SendWindow::new(DEFAULT_WINDOW),
+            recv_window: RecvWindow::new(DEFAULT_WINDOW),
+            streams: Streams::new(),
+            scheduler: Scheduler::new(),
+            block: None,
+            debt: 0,
+            settings_sent: None,
+            settings_acked: None,
+            is_peer_leaving: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, units: u32) {
+        self.debt = self.debt.saturating_add(units);
+    }
+
+    #[inline]
+    pub(crate) const fn is_charged(&self) -> bool {
+        self.debt >= REPORT_COSTS_AT
+    }
+
+    pub(crate) const fn take_costs(&mut self) -> u32 {
+        std::mem::replace(&mut self.debt, 0)
+    }
+
+    /// The next frame of `input`. `None`: it is not complete.
+    #[inline]
+    pub(crate) fn next_frame<'a>(
+        &self,
+        input: &'a [u8],
+    ) -> Result<Option<(FrameHeader, &'a [u8])>, PeerError> {
+        let Some(header) = FrameHeader::parse(input) else {
+            return Ok(None);
+        };
+        if header.len > frame::MAX_FRAME_SIZE {
+            return Err(PeerError::FrameTooLong);
+        }
+        if let Some(block) = &self.block {
+            if header.kind != FrameType::CONTINUATION {
+                return Err(PeerError::ContinuationExpected);
+            }
+            if header.stream != block.stream {
+                return Err(PeerError::ContinuationStream);
+            }
+        }
+        Ok(input
+            .get(HEADER_LEN..HEADER_LEN + header.len)
+            .map(|payload| (header, payload)))
+    }
+
+    /// HEADERS: its field section, if that is complete.
+    #[inline]
+    pub(crate) fn on_headers<'a>(
+        &mut self,
+        header: &FrameHeader,
+        payload: &'a [u8],
+    ) -> Result<Option<Section<'a>>, PeerError> {
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::HEADERS));
+        }
+        let mut octets = frame::without_padding(header, payload)?;
+        let mut priority = None;
+        if header.has(flags::PRIORITY) {
+            let (given, rest) = frame::parse_priority(octets).ok_or(PeerError::PriorityCutOff)?;
+            if given.dependency == header.stream.get() {
+                return Err(PeerError::SelfDependency);
+            }
+            priority = Some(given);
+            octets = rest;
+        }
+        if header.has(flags::END_HEADERS) {
+            return Ok(Some(Section {
+                stream: header.stream,
+                flags: header.flags,
+                kind: header.kind,
+                priority,
+                octets: octets.into(),
+            }));
+        }
+        self.begin_block(header, priority, octets);
+        Ok(None)
+    }
+
+    pub(crate) fn begin_block(
+        &mut self,
+        header: &FrameHeader,
+        priority: Option<Priority>,
+        octets: &[u8],
+    ) {
+        self.block = Some(Box::new(FieldBlock {
+            stream: header.stream,
+            flags: header.flags,
+            kind: header.kind,
+            priority,
+            octets: octets.to_vec(),
+            continuations: 0,
+        }));
+    }
+
+    /// CONTINUATION: the section, if it is complete now.
+    pub(crate) fn on_continuation(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<Option<Section<'static>>, PeerError> {
+        let Some(mut block) = self.block.take() else {
+            return Err(if header.stream == StreamId::CONNECTION {
+                PeerError::StreamIdOf(FrameType::CONTINUATION)
+            } else {
+                PeerError::StrayContinuation
+            });
+        };
+        block.continuations += 1;
+        if payload.is_empty() {
+            self.charge(cost::EMPTY);
+        }
+        let is_end = header.has(flags::END_HEADERS);
+        if block.octets.len() + payload.len() > MAX_SECTION
+            || block.continuations > MAX_CONTINUATIONS
+            || (block.continuations == MAX_CONTINUATIONS && !is_end)
+        {
+            return Err(PeerError::ContinuationFlood);
+        }
+        block.octets.extend_from_slice(payload);
+        if !is_end {
+            self.block = Some(block);
+            return Ok(None);
+        }
+        Ok(Some(Section {
+            stream: block.stream,
+            flags: block.flags,
+            kind: block.kind,
+            priority: block.priority,
+            octets: block.octets.into(),
+        }))
+    }
+
+    /// DATA: the windows. Gives the content, with the stream it is for.
+    ///
+    /// `newest` is the latest stream that was opened by the side `header.stream` belongs to.
+    pub(crate) fn on_data<'a>(
+        &mut self,
+        header: &FrameHeader,
+        payload: &'a [u8],
+        newest: StreamId,
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(StreamKey, &'a [u8]), Fault> {
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::DATA).into());
+        }
+        let data = frame::without_padding(header, payload)?;
+        // Also on a closed stream: its octets count against the connection's window (RFC 9113 §5.1).
+        self.recv_window
+            .take(payload.len())
+            .map_err(|_| PeerError::WindowExceeded)?;
+        if let Some(increment) = self.recv_window.give_back(payload.len()) {
+            frame::window_update(out, StreamId::CONNECTION, increment);
+        }
+        if header.stream > newest {
+            return Err(PeerError::IdleStream(FrameType::DATA).into());
+        }
+        let fault = |error| Fault::Stream(header.stream, error);
+        let closed = fault(StreamError::Closed);
+        let key = self.streams.find(header.stream).ok_or(closed)?;
+        let stream = self.streams.get_mut(key).ok_or(closed)?;
+        if !stream.state.can_recv() {
+            return Err(closed);
+        }
+        stream
+            .recv_window
+            .take(payload.len())
+            .map_err(|_| fault(StreamError::WindowExceeded))?;
+        if let Some(increment) = stream.recv_window.give_back(payload.len() - data.len()) {
+            frame::window_update(out, header.stream, increment);
+        }
+        let is_end = header.has(flags::END_STREAM);
+        stream.received += data.len() as u64;
+        let is_wrong = match stream.declared {
+            Some(declared) if is_end => stream.received != declared,
+            Some(declared) => stream.received > declared,
+            None => false,
+        };
+        if is_wrong {
+            return Err(fault(StreamError::ContentLength));
+        }
+        if stream.received > limit && !stream.is_tunnel {
+            return Err(fault(StreamError::BodyTooLarge));
+        }
+        if data.is_empty() && !is_end {
+            self.charge(cost::EMPTY);
+        }
+        Ok((key, data))
+    }
+
+    /// The peer has sent END_STREAM.
+    pub(crate) fn on_end_recv(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        match stream.state {
+            State::Open => stream.state = State::HalfClosedRemote,
+            State::HalfClosedLocal => self.close(key),
+            State::HalfClosedRemote | State::ReservedLocal | State::Closed => {}
+        }
+    }
+
+    /// SETTINGS of the peer (RFC 9113 §6.5).
+    pub(crate) fn on_settings(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<(), PeerError> {
+        if header.stream != StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::SETTINGS));
+        }
+        let values = u32::try_from(payload.len() / 6 / cost::SETTINGS_VALUES).unwrap_or(u32::MAX);
+        self.charge(cost::CONTROL + values);
+        if header.has(flags::ACK) {
+            if !payload.is_empty() {
+                return Err(PeerError::SettingsAckSize);
+            }
+            self.settings_acked.get_or_insert(now);
+            return Ok(());
+        }
+        self.apply_settings(payload)?;
+        frame::settings_ack(out);
+        Ok(())
+    }
+
+    /// Takes over what a peer announces, in a SETTINGS frame or in `HTTP2-Settings`.
+    pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
+        let before = self.peer;
+        self.peer.apply(payload)?;
+        if self.peer.header_table_size != before.header_table_size {
+            self.encoder.set_peer_table_size(self.peer.header_table_size);
+        }
+        if self.peer.no_rfc7540_priorities {
+            self.scheduler.use_urgencies();
+        }
+        let shift =
+            i64::from(self.peer.initial_window_size) - i64::from(before.initial_window_size);
+        if shift == 0 {
+            return Ok(());
+        }
+        for key in self.streams.open_keys() {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream
+                    .send_window
+                    .shift(shift)
+                    .map_err(|_| PeerError::SettingsWindow)?;
+            }
+            self.update_ready(key);
+        }
+        Ok(())
+    }
+
+    /// PING (RFC 9113 §6.7).
+    pub(crate) fn on_ping(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), PeerError> {
+        if header.stream != StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::PING));
+        }
+        let data = payload
+            .try_into()
+            .map_err(|_| PeerError::FrameSize(FrameType::PING))?;
+        self.charge(cost::CONTROL);
+        if !header.has(flags::ACK) {
+            frame::ping(out, flags::ACK, data);
+        }
+        Ok(())
+    }
+
+    /// GOAWAY: the last stream the peer will look at, and why it goes (RFC 9113 §6.8).
+    pub(crate) fn on_goaway(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<(StreamId, ErrorCode), PeerError> {
+        if header.stream != StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::GOAWAY));
+        }
+        let Some(&[a, b, c, d, e, f, g, h]) = payload.first_chunk::<8>() else {
+            return Err(PeerError::FrameSize(FrameType::GOAWAY));
+        };
+        self.charge(cost::CONTROL);
+        self.is_peer_leaving = true;
+        let last = StreamId::new(u32::from_be_bytes([a, b, c, d]));
+        Ok((last, ErrorCode(u32::from_be_bytes([e, f, g, h]))))
+    }
+
+    /// WINDOW_UPDATE (RFC 9113 §6.9). `is_idle`: the stream was never opened.
+    pub(crate) fn on_window_update(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        is_idle: bool,
+    ) -> Result<(), Fault> {
+        let kind = FrameType::WINDOW_UPDATE;
+        let octets = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
+        let increment = u32::from_be_bytes(octets) & 0x7fff_ffff;
+        self.charge(cost::CONTROL);
+        if header.stream == StreamId::CONNECTION {
+            if increment == 0 {
+                return Err(PeerError::ZeroIncrement.into());
+            }
+            self.send_window
+                .grow(increment)
+                .map_err(|_| PeerError::WindowOverflow)?;
+            return Ok(());
+        }
+        if is_idle {
+            return Err(PeerError::IdleStream(kind).into());
+        }
+        let Some(key) = self.streams.find(header.stream) else {
+            return Ok(()); // Closed: RFC 9113 §5.1 allows it for a while.
+        };
+        if increment == 0 {
+            return Err(Fault::Stream(header.stream, StreamError::ZeroIncrement));
+        }
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream
+                .send_window
+                .grow(increment)
+                .map_err(|_| Fault::Stream(header.stream, StreamError::WindowOverflow))?;
+        }
+        self.update_ready(key);
+        Ok(())
+    }
+
+    /// RST_STREAM: the stream it ends, if that is open.
+    pub(crate) fn on_rst_stream(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        is_idle: bool,
+    ) -> Result<Option<(StreamKey, ErrorCode)>, PeerError> {
+        let kind = FrameType::RST_STREAM;
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(kind));
+        }
+        let octets = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
+        if is_idle {
+            return Err(PeerError::IdleStream(kind));
+        }
+        // Also where our answer was faster: the peer makes us work for nothing.
+        self.charge(cost::RESET);
+        let Some(key) = self.streams.find(header.stream) else {
+            return Ok(None);
+        };
+        self.close(key);
+        Ok(Some((key, ErrorCode(u32::from_be_bytes(octets)))))
+    }
+
+    /// PRIORITY (RFC 7540 §6.3).
+    pub(crate) fn on_priority(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        newest: StreamId,
+    ) -> Result<(), PeerError> {
+        let kind = FrameType::PRIORITY;
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(kind));
+        }
+        let Some((priority, [])) = frame::parse_priority(payload) else {
+            return Err(PeerError::FrameSize(kind));
+        };
+        if priority.dependency == header.stream.get() {
+            return Err(PeerError::SelfDependency);
+        }
+        self.charge(cost::CONTROL);
+        self.place(header.stream);
+        self.place(StreamId::new(priority.dependency));
+        self.scheduler
+            .reprioritize(header.stream.get(), priority, newest.get())
+            .map_err(priority_error)
+    }
+
+    /// Gives an open stream its place in the scheduler if it has none.
+    fn place(&mut self, id: StreamId) {
+        if let Some(key) = self.streams.find(id) {
+            self.ensure_placed(key);
+        }
+    }
+
+    fn ensure_placed(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if stream.node.is_some() {
+            return;
+        }
+        // Without a priority there is nothing that could be wrong.
+        stream.node = self
+            .scheduler
+            .open(stream.id.get(), key.to_user(), None)
+            .ok();
+        if let (Some(node), Some(urgency)) = (stream.node, stream.urgency) {
+            self.scheduler.set_urgency(node, urgency);
+        }
+    }
+
+    /// Places a stream that comes with a priority of its own.
+    pub(crate) fn place_at(&mut self, key: StreamKey, priority: Priority) -> Result<(), PeerError> {
+        self.place(StreamId::new(priority.dependency));
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Ok(());
+        };
+        let opened = self
+            .scheduler
+            .open(stream.id.get(), key.to_user(), Some(priority));
+        let node = opened.map_err(priority_error)?;
+        if let Some(urgency) = stream.urgency {
+            self.scheduler.set_urgency(node, urgency);
+        }
+        stream.node = Some(node);
+        Ok(())
+    }
+
+    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies say who sends.
+    pub(crate) fn on_priority_update(
+        &mut self,
+        id: StreamId,
+        urgency: Urgency,
+        newest: StreamId,
+    ) -> Result<(), PeerError> {
+        self.scheduler.use_urgencies();
+        self.place(id);
+        self.scheduler
+            .priority_update(id.get(), urgency, newest.get())
+            .map_err(priority_error)
+    }
+
+    /// The stream's place, made if there is none.
+    pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::Key> {
+        self.ensure_placed(key);
+        self.streams.get(key)?.node
+    }
+
+    /// The caller has content for the stream, or has none for now.
+    pub(crate) fn set_content(&mut self, key: StreamKey, has_content: bool) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        stream.has_content = has_content && stream.state.can_send();
+        self.update_ready(key);
+    }
+
+    fn update_ready(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(key) else {
+            return;
+        };
+        let is_ready = stream.is_sendable();
+        if let Some(node) = stream.node {
+            self.scheduler.set_ready(node, is_ready);
+        } else if is_ready {
+            self.ensure_placed(key);
+            if let Some(node) = self.streams.get(key).and_then(|stream| stream.node) {
+                self.scheduler.set_ready(node, true);
+            }
+        }
+    }
+
+    /// Octets of content that the stream may send in one frame now.
+    #[inline]
+    pub(crate) fn sendable(&self, key: StreamKey) -> usize {
+        let Some(stream) = self.streams.get(key) else {
+            return 0;
+        };
+        self.peer
+            .frame_size()
+            .min(stream.send_window.available())
+            .min(self.send_window.available())
+    }
+
+    /// True if some stream could send now.
+    #[inline]
+    pub(crate) fn has_sendable(&self) -> bool {
+        self.scheduler.has_ready() && self.send_window.available() > 0
+    }
+
+    /// Whose turn it is, and how much it may send.
+    pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
+        if self.send_window.available() == 0 {
+            return None;
+        }
+        let key = StreamKey::from_user(self.scheduler.next()?);
+        let max = self.sendable(key);
+        debug_assert!(max > 0, "a stream without a window is not ready");
+        Some((key, max))
+    }
+
+    /// `len` octets of content were put into a DATA frame.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        stream.send_window.spend(len);
+        stream.sent += len as u64;
+        self.send_window.spend(len);
+        let is_cut = stream.send_window.available() == 0 || self.send_window.available() == 0;
+        if !is_end {
+            if is_cut && len < DRIBBLE_LEN {
+                self.charge(cost::DRIBBLE);
+            }
+            if is_cut {
+                self.update_ready(key);
+            }
+        }
+    }
+
+    /// The stream is over for both sides.
+    pub(crate) fn close(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Some(node) = stream.node.take()
+        {
+            stream.last_place = Some((self.scheduler.received(node), self.scheduler.actual(node)));
+            self.scheduler.close(node);
+        }
+        self.streams.close(key);
+    }
+
+    /// Ends a stream at once.
+    pub(crate) fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
+        if let Some(stream) = self.streams.get(key)
+            && stream.state != State::Closed
+        {
+            frame::rst_stream(out, stream.id, code);
+            self.close(key);
+        }
+    }
+
+    pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
+        self.streams.insert(stream, is_peers)
+    }
+
+    /// The payload of a stream's content was used up by `len` octets.
+    pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && stream.state.can_recv()
+            && let Some(increment) = stream.recv_window.give_back(len)
+        {
+            frame::window_update(out, stream.id, increment);
+        }
+    }
+
+    /// From now on the content of a stream is wanted: its window opens to `window` octets.
+    pub(crate) fn accept_content(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && !std::mem::replace(&mut stream.is_accepted, true)
+            && stream.state.can_recv()
+        {
+            let increment = window.saturating_sub(DEFAULT_WINDOW);
+            if increment > 0 {
+                stream.recv_window.raise(increment);
+                frame::window_update(out, stream.id, increment);
+            }
+        }
+    }
+
+    /// Gives memory back while nothing goes on.
+    pub(crate) fn shrink(&mut self) {
+        self.streams.shrink();
+        self.scheduler.shrink();
+        self.decoder.shrink();
+    }
+
+    pub(crate) fn retained(&self) -> usize {
+        self.streams.retained()
+            + self.decoder.retained()
+            + self.encoder.retained()
+            + self.block.as_ref().map_or(0, |block| block.octets.capacity())
+    }
+}
+
+pub(crate) const fn priority_error(error: crate::scheduler::PriorityError) -> PeerError {
+    match error {
+        crate::scheduler::PriorityError::SelfDependency => PeerError::SelfDependency,
+        crate::scheduler::PriorityError::TooManyPlaceholders => PeerError::TooManyIdle,
+    }
+}
+
+/// Writes the header of a frame that a field section begins with; [`end_section`] fills the length in.
+#[inline]
+pub(crate) fn begin_section(
+    out: &mut Vec<u8>,
+    kind: FrameType,
+    frame_flags: u8,
+    stream: StreamId,
+) -> usize {
+    let at = out.len();
+    out.extend_from_slice(&frame::header(
+        0,
+        kind,
+        frame_flags | flags::END_HEADERS,
+        stream,
+    ));
+    at
+}
+
+/// Ends the frame begun at `at`: fills the length in, and moves what does not fit one frame into CONTINUATION frames.
+#[inline]
+pub(crate) fn end_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) -> usize {
+    let len = out.len() - at - HEADER_LEN;
+    if len > max {
+        split_section(out, at, stream, max);
+    } else {
+        frame::patch_len(out, at, len);
+    }
+    len
+}
+
+#[cold]
+fn split_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) {
+    let rest = out.split_off(at + HEADER_LEN + max);
+    frame::patch_len(out, at, max);
+    out[at + 4] &= !flags::END_HEADERS;
+    let mut chunks = rest.chunks(max).peekable();
+    while let Some(chunk) = chunks.next() {
+        let end = if chunks.peek().is_none() {
+            flags::END_HEADERS
+        } else {
+            0
+        };
+        out.extend_from_slice(&frame::header(
+            chunk.len(),
+            FrameType::CONTINUATION,
+            end,
+            stream,
+        ));
+        out.extend_from_slice(chunk);
+    }
+}

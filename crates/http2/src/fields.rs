@@ -1,0 +1,388 @@
+//! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
+
+use h2o_http::{BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, path};
+
+use crate::error::{Fault, PeerError, StreamError};
+use crate::frame::StreamId;
+use crate::hpack::{DecodedField, FieldName, Flaws, Pseudo};
+use crate::scheduler::{Update, parse_priority};
+
+/// Fields kept per section (H2O compatibility). More are answered with 400.
+pub const MAX_FIELDS: u32 = 100;
+/// Fields after which a section is an attack (H2O compatibility). Cookie crumbs count: they are cheap to send and not
+/// to keep (CVE-2019-9516 and the like).
+pub const MAX_DECODED_FIELDS: u32 = 1000;
+/// Octets of names and values kept per section: what 64 KiB of Huffman code can hold. A table entry that is referred
+/// to again and again ("HPACK bomb") is not copied beyond it.
+pub const MAX_SECTION_TEXT: usize = 192 * 1024;
+
+/// A request that is answered with an error before any handler sees it, and not by a reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// More than [`MAX_FIELDS`] fields, or [`MAX_SECTION_TEXT`] octets.
+    TooManyFields,
+    /// A field name with octets that names do not have.
+    NameInvalid,
+    /// A field value with octets that values do not have.
+    ValueInvalid,
+    /// `expect` is not `100-continue`.
+    Expectation,
+    /// CONNECT with `content-length`, or without a stream to tunnel.
+    Connect,
+}
+
+impl Refusal {
+    /// Status, reason phrase (for logs and error documents) and text of the answer (H2O compatibility).
+    #[must_use]
+    pub const fn answer(self) -> (StatusCode, &'static str, &'static str) {
+        let bad = StatusCode::BAD_REQUEST;
+        match self {
+            Self::TooManyFields => (bad, "Invalid Request", "headers too long"),
+            Self::NameInvalid => (
+                bad,
+                "Invalid Request",
+                "found an invalid character in header name",
+            ),
+            Self::ValueInvalid => (
+                bad,
+                "Invalid Request",
+                "found an invalid character in header value",
+            ),
+            Self::Expectation => (
+                StatusCode::EXPECTATION_FAILED,
+                "Expectation Failed",
+                "unknown expectation",
+            ),
+            Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
+        }
+    }
+}
+
+/// What a request's field section says, besides what went into the head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSection {
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) content_length: Option<u64>,
+    pub(crate) is_tunnel: bool,
+    pub(crate) priority: Option<Update>,
+}
+
+mod seen {
+    pub(super) const METHOD: u8 = 1;
+    pub(super) const SCHEME: u8 = 2;
+    pub(super) const AUTHORITY: u8 = 4;
+    pub(super) const PATH: u8 = 8;
+    pub(super) const PROTOCOL: u8 = 16;
+}
+
+/// Takes the fields of one section as they are decoded.
+pub(crate) struct RequestFields<'h> {
+    head: &'h mut RequestHead,
+    seen: u8,
+    is_method_valid: bool,
+    path: Span,
+    authority: Span,
+    protocol: Span,
+    host: Option<Span>,
+    expect: Option<Span>,
+    count: u32,
+    text: usize,
+    crumbs: u32,
+    content_length: Option<u64>,
+    refusal: Option<Refusal>,
+    priority: Option<Update>,
+    is_trailers: bool,
+}
+
+impl<'h> RequestFields<'h> {
+    /// For the section that opens a stream; `head` is empty.
+    pub(crate) fn of_request(head: &'h mut RequestHead) -> Self {
+        head.version = Version::Http2;
+        Self {
+            head,
+            seen: 0,
+            is_method_valid: true,
+            path: Span::default(),
+            authority: Span::default(),
+            protocol: Span::default(),
+            host: None,
+            expect: None,
+            count: 0,
+            text: 0,
+            crumbs: 0,
+            content_length: None,
+            refusal: None,
+            priority: None,
+            is_trailers: false,
+        }
+    }
+
+    /// For trailers.
+    pub(crate) fn of_trailers(head: &'h mut RequestHead) -> Self {
+        Self {
+            is_trailers: true,
+            ..Self::of_request(head)
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+    }
+
+    /// Counts a field; false if it is one too many to be kept.
+    #[inline]
+    fn has_room(&mut self, len: usize) -> bool {
+        self.text += len;
+        if self.text > MAX_SECTION_TEXT {
+            self.refuse(Refusal::TooManyFields);
+            return false;
+        }
+        true
+    }
+
+    /// Takes one field.
+    #[inline]
+    pub(crate) fn field(&mut self, field: &DecodedField<'_>) -> Result<(), PeerError> {
+        if let FieldName::Pseudo(pseudo) = field.name {
+            return self.pseudo(pseudo, field);
+        }
+        self.count += 1;
+        if self.count > MAX_FIELDS {
+            self.refuse(Refusal::TooManyFields);
+            return if self.count > MAX_DECODED_FIELDS {
+                Err(PeerError::FieldFlood)
+            } else {
+                Ok(())
+            };
+        }
+        if !field.flaws.is_none() {
+            if field.flaws.has(Flaws::NAME_UPPER_CASE) {
+                return Err(PeerError::UpperCaseName);
+            }
+            self.refuse(if field.flaws.has(Flaws::NAME_INVALID) {
+                Refusal::NameInvalid
+            } else {
+                Refusal::ValueInvalid
+            });
+            return Ok(());
+        }
+        match field.name {
+            FieldName::Known(known) => self.known(known, field.value),
+            FieldName::Other(name) => {
+                if self.has_room(name.len() + field.value.len()) {
+                    self.head.headers.push(Name::Other(name), field.value);
+                }
+                Ok(())
+            }
+            // Its flaws were seen above.
+            FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn known(&mut self, known: Known, value: &[u8]) -> Result<(), PeerError> {
+        match known {
+            Known::Connection
+            | Known::Http2Settings
+            | Known::TransferEncoding
+            | Known::Upgrade => return Err(PeerError::ConnectionField),
+            Known::Te if value != b"trailers" => return Err(PeerError::ConnectionField),
+            Known::DatagramFlowId => return Ok(()),
+            Known::Host if !self.is_trailers => {
+                if self.host.is_none() && self.has_room(value.len()) {
+                    self.host = Some(self.head.headers.store(value));
+                }
+                return Ok(());
+            }
+            Known::Expect if !self.is_trailers => {
+                if self.has_room(value.len()) {
+                    self.expect = Some(self.head.headers.store(value));
+                }
+                return Ok(());
+            }
+            // Fields that frame a message have no meaning behind it (RFC 9110 §6.5.1).
+            Known::ContentLength | Known::Host | Known::Expect if self.is_trailers => return Ok(()),
+            Known::ContentLength => return self.content_length(value),
+            Known::Cookie => self.crumbs += 1,
+            Known::Priority => self.priority = Some(parse_priority(value)),
+            _ => {}
+        }
+        if self.has_room(known.as_str().len() + value.len()) {
+            self.head.headers.push(known, value);
+        }
+        Ok(())
+    }
+
+    fn content_length(&mut self, value: &[u8]) -> Result<(), PeerError> {
+        let error = PeerError::ContentLength;
+        if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
+            return Err(error);
+        }
+        let length = value
+            .iter()
+            .fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        // Two that differ are an attempt to make us disagree with somebody (RFC 9110 §8.6).
+        if self.content_length.is_some_and(|other| other != length) {
+            return Err(error);
+        }
+        self.content_length = Some(length);
+        Ok(())
+    }
+
+    #[inline]
+    fn pseudo(&mut self, pseudo: Pseudo, field: &DecodedField<'_>) -> Result<(), PeerError> {
+        let value = field.value;
+        let bit = match pseudo {
+            Pseudo::Method => seen::METHOD,
+            Pseudo::Scheme => seen::SCHEME,
+            Pseudo::Authority => seen::AUTHORITY,
+            Pseudo::Path => seen::PATH,
+            Pseudo::Protocol => seen::PROTOCOL,
+            Pseudo::Status | Pseudo::Unknown => return Err(PeerError::UnknownPseudoField),
+        };
+        if self.is_trailers || self.count > 0 || self.seen & bit != 0 {
+            return Err(PeerError::PseudoField);
+        }
+        self.seen |= bit;
+        if !field.flaws.is_none() {
+            self.refuse(Refusal::ValueInvalid);
+        }
+        if !self.has_room(value.len()) {
+            return Ok(());
+        }
+        match pseudo {
+            Pseudo::Method if value == b"GET" => {}
+            Pseudo::Method => match Method::from_token(value) {
+                Some(method) => self.head.method = method,
+                None => self.is_method_valid = false,
+            },
+            Pseudo::Scheme => {
+                self.head.scheme = match value {
+                    b"https" => Scheme::Https,
+                    b"masque" => Scheme::Masque,
+                    _ => Scheme::Http,
+                }
+            }
+            Pseudo::Authority => {
+                if !value.iter().all(|&octet| octet > b' ' && octet != 0x7f) {
+                    self.refuse(Refusal::ValueInvalid);
+                }
+                self.authority = self.head.headers.store(value);
+            }
+            Pseudo::Path if value.is_empty() => return Err(PeerError::PseudoField),
+            Pseudo::Path => self.path = self.head.headers.store(value),
+            Pseudo::Protocol => self.protocol = self.head.headers.store(value),
+            Pseudo::Status | Pseudo::Unknown => {}
+        }
+        Ok(())
+    }
+
+    /// The section is complete.
+    pub(crate) fn finish(
+        mut self,
+        stream: StreamId,
+        end_stream: bool,
+    ) -> Result<RequestSection, Fault> {
+        if !self.is_method_valid {
+            return Err(Fault::Stream(stream, StreamError::Method));
+        }
+        let is_tunnel = self
+            .check_pseudo_fields()
+            .ok_or(Fault::Stream(stream, StreamError::PseudoFields))?;
+        self.set_target();
+        if self.seen & seen::AUTHORITY != 0 {
+            self.head.set_authority(self.authority);
+        } else if let Some(host) = self.host {
+            self.head.set_authority(host);
+        }
+        if is_tunnel && (end_stream || self.content_length.is_some()) {
+            self.refuse(Refusal::Connect);
+        }
+        if let Some(expect) = self.expect {
+            if self
+                .head
+                .headers
+                .text(expect)
+                .eq_ignore_ascii_case(b"100-continue")
+            {
+                self.head.set_expect(expect);
+            } else {
+                self.refuse(Refusal::Expectation);
+            }
+        }
+        if self.crumbs > 1 {
+            join_crumbs(self.head);
+        }
+        self.head.body = match self.content_length {
+            _ if is_tunnel => BodyLength::Tunnel,
+            Some(length) => BodyLength::Known(length),
+            None if end_stream => BodyLength::None,
+            None => BodyLength::Unknown,
+        };
+        if end_stream && self.content_length.is_some_and(|length| length > 0) && !is_tunnel {
+            return Err(Fault::Stream(stream, StreamError::ContentLength));
+        }
+        Ok(RequestSection {
+            refusal: self.refusal,
+            content_length: self.content_length,
+            is_tunnel,
+            priority: self.priority,
+        })
+    }
+
+    /// The trailers are complete.
+    pub(crate) const fn finish_trailers(self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// Which pseudo fields a request has depends on its method (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Gives whether it
+    /// asks for a tunnel.
+    fn check_pseudo_fields(&self) -> Option<bool> {
+        const USUAL: u8 = seen::METHOD | seen::SCHEME | seen::PATH;
+        let usual = self.seen & USUAL == USUAL;
+        let protocol = self.seen & seen::PROTOCOL != 0;
+        match self.head.method {
+            Method::Connect if protocol => {
+                (usual && self.seen & seen::AUTHORITY != 0).then_some(true)
+            }
+            Method::Connect => (self.seen == seen::METHOD | seen::AUTHORITY).then_some(true),
+            Method::ConnectUdp => {
+                (usual && !protocol && self.head.headers.text(self.path) == b"/").then_some(true)
+            }
+            _ => (usual && !protocol).then_some(false),
+        }
+    }
+
+    fn set_target(&mut self) {
+        let target = if self.seen & seen::PATH == 0 {
+            // Plain CONNECT: the authority is the target (RFC 9110 §7.1).
+            self.authority
+        } else {
+            self.path
+        };
+        let text = self.head.headers.text(target);
+        let scanned = path::scan_target(text);
+        if scanned.len == text.len() {
+            self.head.set_scanned_target(target, &scanned);
+        } else {
+            // A blank or a control character: HTTP/1 back ends would see another request.
+            self.refuse(Refusal::ValueInvalid);
+            self.head.set_target(target);
+        }
+        if self.seen & seen::PROTOCOL != 0 {
+            self.head.set_upgrade(self.protocol);
+        }
+    }
+}
+
+/// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3).
+fn join_crumbs(head: &mut RequestHead) {
+    let mut joined = Vec::new();
+    for crumb in head.headers.get_all(Known::Cookie) {
+        if !joined.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
+        joined.extend_from_slice(crumb);
+    }
+    head.headers.set(Known::Cookie, &joined);
+}

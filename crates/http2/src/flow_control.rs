@@ -1,0 +1,148 @@
+//! Windows (RFC 9113 §5.2 and §6.9).
+
+/// A window would pass 2^31-1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowOverflow;
+
+/// More content came than the window allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowExceeded;
+
+/// What we may still send. Signed: a smaller SETTINGS_INITIAL_WINDOW_SIZE can push it below zero (RFC 9113 §6.9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWindow(i32);
+
+impl SendWindow {
+    /// A window of `size` octets, at most 2^31-1.
+    #[must_use]
+    pub const fn new(size: u32) -> Self {
+        if size > i32::MAX.unsigned_abs() {
+            return Self(i32::MAX);
+        }
+        Self(size.cast_signed())
+    }
+
+    /// Octets that may be sent now.
+    #[inline]
+    #[must_use]
+    pub fn available(self) -> usize {
+        usize::try_from(self.0).unwrap_or(0)
+    }
+
+    /// The signed size.
+    #[must_use]
+    pub const fn get(self) -> i32 {
+        self.0
+    }
+
+    /// WINDOW_UPDATE. `i32::MAX` is exactly the RFC's ceiling, so overflow is the peer's error (§6.9.1).
+    ///
+    /// # Errors
+    /// [`WindowOverflow`]
+    pub fn grow(&mut self, by: u32) -> Result<(), WindowOverflow> {
+        let by = i32::try_from(by).map_err(|_| WindowOverflow)?;
+        self.0 = self.0.checked_add(by).ok_or(WindowOverflow)?;
+        Ok(())
+    }
+
+    /// Another SETTINGS_INITIAL_WINDOW_SIZE: the window moves by the difference (§6.9.2).
+    ///
+    /// # Errors
+    /// [`WindowOverflow`]
+    pub fn shift(&mut self, by: i64) -> Result<(), WindowOverflow> {
+        self.0 = i32::try_from(i64::from(self.0) + by).map_err(|_| WindowOverflow)?;
+        Ok(())
+    }
+
+    /// `len` octets, at most [`SendWindow::available`], were sent.
+    #[inline]
+    pub fn spend(&mut self, len: usize) {
+        debug_assert!(len <= self.available(), "more was sent than allowed");
+        self.0 = self.0.saturating_sub(i32::try_from(len).unwrap_or(i32::MAX));
+    }
+}
+
+/// What the peer may still send, and what it is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvWindow {
+    left: u32,
+    /// Octets taken and not given back yet.
+    owed: u32,
+}
+
+impl RecvWindow {
+    /// A window of `size` octets.
+    #[must_use]
+    pub const fn new(size: u32) -> Self {
+        Self {
+            left: size,
+            owed: 0,
+        }
+    }
+
+    /// Octets the peer may still send.
+    #[must_use]
+    pub const fn left(self) -> u32 {
+        self.left
+    }
+
+    /// `len` octets came, padding included (§6.1).
+    ///
+    /// # Errors
+    /// [`WindowExceeded`]
+    pub fn take(&mut self, len: usize) -> Result<(), WindowExceeded> {
+        let len = u32::try_from(len).map_err(|_| WindowExceeded)?;
+        self.left = self.left.checked_sub(len).ok_or(WindowExceeded)?;
+        Ok(())
+    }
+
+    /// The window is raised by `by`, which is announced by the caller.
+    pub const fn raise(&mut self, by: u32) {
+        self.left = self.left.saturating_add(by);
+    }
+
+    /// `len` octets are done with. The increment to announce, once it is worth a frame: when at least as much is owed
+    /// as is left (§5.2.1 leaves the moment to us; H2O compatibility).
+    #[must_use]
+    pub fn give_back(&mut self, len: usize) -> Option<u32> {
+        self.owed = self.owed.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        if self.owed == 0 || self.owed < self.left {
+            return None;
+        }
+        let increment = std::mem::take(&mut self.owed);
+        self.raise(increment);
+        Some(increment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn send_windows_end_at_2_31_and_may_be_negative() {
+        let mut window = SendWindow::new(65_535);
+        assert_eq!(window.grow(0x7fff_ffff), Err(WindowOverflow));
+        assert_eq!(window.grow(0x7fff_ffff - 65_535), Ok(()));
+        assert_eq!(window.grow(1), Err(WindowOverflow));
+        window.spend(0x7fff_ffff);
+        assert_eq!(window.available(), 0);
+        assert_eq!(window.shift(-65_535), Ok(()));
+        assert_eq!((window.get(), window.available()), (-65_535, 0));
+        assert_eq!(window.grow(65_536), Ok(()));
+        assert_eq!(window.available(), 1);
+        assert_eq!(window.shift(i64::from(i32::MAX)), Err(WindowOverflow));
+    }
+
+    #[test]
+    fn receive_windows_are_refilled_when_half_is_used() {
+        let mut window = RecvWindow::new(100);
+        assert_eq!(window.take(49), Ok(()));
+        assert_eq!(window.give_back(49), None);
+        assert_eq!(window.take(1), Ok(()));
+        assert_eq!(window.give_back(1), Some(50));
+        assert_eq!(window.left(), 100);
+        assert_eq!(window.give_back(0), None);
+        assert_eq!(window.take(101), Err(WindowExceeded));
+    }
+}

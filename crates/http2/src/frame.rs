@@ -1,0 +1,255 @@
+//! Frames (RFC 9113 §4 and §6): octets and typed values, no connection state.
+
+use crate::error::{ErrorCode, PeerError};
+use crate::scheduler::Priority;
+
+/// Length of a frame header.
+pub const HEADER_LEN: usize = 9;
+/// Payload of a frame that any endpoint takes, and the most we take (RFC 9113 §4.2).
+pub const MAX_FRAME_SIZE: usize = 16_384;
+/// What a client sends first (RFC 9113 §3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A stream identifier: 31 bits (RFC 9113 §5.1.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(u32);
+
+impl StreamId {
+    /// The connection as a whole.
+    pub const CONNECTION: Self = Self(0);
+    /// The largest identifier.
+    pub const MAX: Self = Self(0x7fff_ffff);
+
+    /// The identifier in the low 31 bits; the other one is reserved and ignored.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & 0x7fff_ffff)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// True for streams that clients open.
+    #[must_use]
+    pub const fn is_client(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
+/// A frame type (RFC 9113 §6 and others).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameType(pub u8);
+
+#[allow(missing_docs, reason = "the constants are the registered names")]
+impl FrameType {
+    pub const DATA: Self = Self(0);
+    pub const HEADERS: Self = Self(1);
+    pub const PRIORITY: Self = Self(2);
+    pub const RST_STREAM: Self = Self(3);
+    pub const SETTINGS: Self = Self(4);
+    pub const PUSH_PROMISE: Self = Self(5);
+    pub const PING: Self = Self(6);
+    pub const GOAWAY: Self = Self(7);
+    pub const WINDOW_UPDATE: Self = Self(8);
+    pub const CONTINUATION: Self = Self(9);
+    /// RFC 8336.
+    pub const ORIGIN: Self = Self(12);
+    /// RFC 9218 §7.1.
+    pub const PRIORITY_UPDATE: Self = Self(16);
+
+    pub(crate) const fn invalid(self) -> &'static str {
+        match self {
+            Self::DATA => "invalid DATA frame",
+            Self::HEADERS => "invalid HEADERS frame",
+            Self::PRIORITY => "invalid PRIORITY frame",
+            Self::RST_STREAM => "invalid RST_STREAM frame",
+            Self::SETTINGS => "invalid SETTINGS frame",
+            Self::PING => "invalid PING frame",
+            Self::GOAWAY => "invalid GOAWAY frame",
+            Self::WINDOW_UPDATE => "invalid WINDOW_UPDATE frame",
+            Self::PRIORITY_UPDATE => "invalid PRIORITY_UPDATE frame",
+            _ => "",
+        }
+    }
+
+    pub(crate) const fn invalid_stream_id(self) -> &'static str {
+        match self {
+            Self::DATA => "invalid stream id in DATA frame",
+            Self::HEADERS => "invalid stream id in HEADERS frame",
+            Self::PRIORITY => "invalid stream id in PRIORITY frame",
+            Self::RST_STREAM => "invalid stream id in RST_STREAM frame",
+            Self::SETTINGS => "invalid stream id in SETTINGS frame",
+            Self::GOAWAY => "invalid stream id in GOAWAY frame",
+            Self::WINDOW_UPDATE => "invalid stream id in WINDOW_UPDATE frame",
+            Self::CONTINUATION => "invalid stream id in CONTINUATION frame",
+            Self::PRIORITY_UPDATE => "invalid stream id in PRIORITY_UPDATE frame",
+            _ => "",
+        }
+    }
+}
+
+/// Flags of a frame.
+pub mod flags {
+    /// DATA, HEADERS: the sender's last frame of the stream.
+    pub const END_STREAM: u8 = 0x1;
+    /// SETTINGS, PING: an acknowledgement.
+    pub const ACK: u8 = 0x1;
+    /// HEADERS, PUSH_PROMISE, CONTINUATION: the field block is complete.
+    pub const END_HEADERS: u8 = 0x4;
+    /// DATA, HEADERS: padded.
+    pub const PADDED: u8 = 0x8;
+    /// HEADERS: a priority comes first.
+    pub const PRIORITY: u8 = 0x20;
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Length of the payload.
+    pub len: usize,
+    /// The type.
+    pub kind: FrameType,
+    /// The flags.
+    pub flags: u8,
+    /// The stream.
+    pub stream: StreamId,
+}
+
+impl FrameHeader {
+    /// The header at the start of `input`; `None` if it is not complete.
+    #[inline]
+    #[must_use]
+    pub fn parse(input: &[u8]) -> Option<Self> {
+        let [a, b, c, kind, flags, d, e, f, g] = *input.first_chunk::<HEADER_LEN>()?;
+        Some(Self {
+            len: u32::from_be_bytes([0, a, b, c]) as usize,
+            kind: FrameType(kind),
+            flags,
+            stream: StreamId::new(u32::from_be_bytes([d, e, f, g])),
+        })
+    }
+
+    /// True if the flag is set.
+    #[inline]
+    #[must_use]
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The octets of a frame header. Payloads are below 2^24.
+#[inline]
+#[must_use]
+pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) -> [u8; HEADER_LEN] {
+    debug_assert!(len < 1 << 24, "a payload is below 2^24 octets");
+    #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
+    let [_, a, b, c] = (len as u32).to_be_bytes();
+    let [d, e, f, g] = stream.get().to_be_bytes();
+    [a, b, c, kind.0, flags, d, e, f, g]
+}
+
+/// Overwrites the length of a frame whose header stands at `at`.
+pub(crate) fn patch_len(out: &mut [u8], at: usize, len: usize) {
+    let octets = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+    out[at..at + 3].copy_from_slice(&octets[1..]);
+}
+
+/// Writes RST_STREAM (RFC 9113 §6.4).
+pub fn rst_stream(out: &mut Vec<u8>, stream: StreamId, code: ErrorCode) {
+    out.extend_from_slice(&header(4, FrameType::RST_STREAM, 0, stream));
+    out.extend_from_slice(&code.0.to_be_bytes());
+}
+
+/// Writes WINDOW_UPDATE (RFC 9113 §6.9); `increment` is not 0.
+pub fn window_update(out: &mut Vec<u8>, stream: StreamId, increment: u32) {
+    debug_assert!(increment > 0 && increment < 1 << 31, "1 to 2^31-1");
+    out.extend_from_slice(&header(4, FrameType::WINDOW_UPDATE, 0, stream));
+    out.extend_from_slice(&increment.to_be_bytes());
+}
+
+/// Writes PING (RFC 9113 §6.7).
+pub fn ping(out: &mut Vec<u8>, flags: u8, data: [u8; 8]) {
+    out.extend_from_slice(&header(8, FrameType::PING, flags, StreamId::CONNECTION));
+    out.extend_from_slice(&data);
+}
+
+/// Writes SETTINGS (RFC 9113 §6.5).
+pub fn settings(out: &mut Vec<u8>, values: &[(u16, u32)]) {
+    let len = 6 * values.len();
+    out.extend_from_slice(&header(len, FrameType::SETTINGS, 0, StreamId::CONNECTION));
+    for (id, value) in values {
+        out.extend_from_slice(&id.to_be_bytes());
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Writes the acknowledgement of SETTINGS.
+pub fn settings_ack(out: &mut Vec<u8>) {
+    out.extend_from_slice(&header(
+        0,
+        FrameType::SETTINGS,
+        flags::ACK,
+        StreamId::CONNECTION,
+    ));
+}
+
+/// Writes GOAWAY (RFC 9113 §6.8).
+pub fn goaway(out: &mut Vec<u8>, last: StreamId, code: ErrorCode, text: &str) {
+    let len = 8 + text.len();
+    out.extend_from_slice(&header(len, FrameType::GOAWAY, 0, StreamId::CONNECTION));
+    out.extend_from_slice(&last.get().to_be_bytes());
+    out.extend_from_slice(&code.0.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Writes an ORIGIN frame (RFC 8336 §2) for `origins`, each at most 65,535 octets.
+pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
+    let at = out.len();
+    out.extend_from_slice(&header(0, FrameType::ORIGIN, 0, StreamId::CONNECTION));
+    for origin in origins {
+        // A name that cannot be told is left out, as is one that no frame has room for.
+        let Ok(len) = u16::try_from(origin.len()) else {
+            continue;
+        };
+        if out.len() - at - HEADER_LEN + 2 + origin.len() > MAX_FRAME_SIZE {
+            continue;
+        }
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(origin.as_bytes());
+    }
+    let len = out.len() - at - HEADER_LEN;
+    patch_len(out, at, len);
+}
+
+/// Takes the padding off the payload of DATA or HEADERS (RFC 9113 §6.1).
+///
+/// # Errors
+/// [`PeerError::Padding`]
+pub fn without_padding<'a>(
+    header: &FrameHeader,
+    payload: &'a [u8],
+) -> Result<&'a [u8], PeerError> {
+    if !header.has(flags::PADDED) {
+        return Ok(payload);
+    }
+    let error = PeerError::Padding(header.kind);
+    let (&padding, rest) = payload.split_first().ok_or(error)?;
+    let len = rest.len().checked_sub(usize::from(padding)).ok_or(error)?;
+    Ok(&rest[..len])
+}
+
+/// The priority at the start of a payload (RFC 7540 §6.3), and what follows it.
+#[must_use]
+pub fn parse_priority(payload: &[u8]) -> Option<(Priority, &[u8])> {
+    let (&[a, b, c, d, weight], rest) = payload.split_first_chunk::<5>()?;
+    let word = u32::from_be_bytes([a, b, c, d]);
+    let priority = Priority {
+        exclusive: word >> 31 != 0,
+        dependency: StreamId::new(word).get(),
+        weight: u16::from(weight) + 1,
+    };
+    Some((priority, rest))
+}

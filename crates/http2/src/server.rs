@@ -1,0 +1,362 @@
+//! The server role of one connection.
+
+mod receive;
+mod respond;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{Headers, StatusCode};
+
+pub use receive::{Received, Step};
+pub use respond::SchedulingHint;
+
+use crate::core::{CONNECTION_WINDOW, Core};
+use crate::error::{ErrorCode, PeerError};
+use crate::frame::{self, StreamId};
+use crate::hpack::{Decoder, Encoder};
+use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
+use crate::stream::{State, Stream, StreamKey};
+
+/// Time between the two GOAWAY frames of a graceful shutdown: what the client has sent before it could know still
+/// counts (RFC 9113 §6.8).
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// What has been understood of the connection's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    /// Octets of the preface that have come.
+    Preface(usize),
+    /// The client's SETTINGS are due (RFC 9113 §3.4).
+    Settings,
+    Done,
+    /// The client broke the protocol; nothing it sends is looked at.
+    Failed,
+}
+
+/// Graceful shutdown (RFC 9113 §6.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shutdown {
+    Running,
+    /// The first GOAWAY, naming 2^31-1, is out. Requests on the wire still count until then.
+    Announced { until: Instant },
+    /// The final GOAWAY is out. Streams above `last` are ignored.
+    Draining {
+        last: StreamId,
+        until: Option<Instant>,
+    },
+}
+
+/// Which limit has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedOut {
+    /// Nothing was sent or received for too long. GOAWAY is written.
+    Idle,
+    /// Graceful shutdown took too long.
+    Shutdown,
+}
+
+/// A final or informational response head.
+#[derive(Clone, Copy)]
+pub struct ResponseHead<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields; those by which other versions frame messages are left out.
+    pub headers: &'a Headers,
+    /// Becomes `content-length`.
+    pub length: Option<u64>,
+    /// Becomes `server`.
+    pub server: Option<&'a [u8]>,
+}
+
+/// The server role of one connection: octets and time in, events and octets out.
+///
+/// The caller owns the buffers. It hands over all octets that it has received and not yet dropped, drops what a step
+/// took, and steps again until more octets are needed. Everything the engine sends is appended to the `out` of the
+/// call that causes it.
+pub struct ServerConnection {
+    settings: Arc<Settings>,
+    core: Core,
+    opening: Opening,
+    shutdown: Shutdown,
+    /// Latest stream opened by the client.
+    newest: StreamId,
+    /// Latest stream promised by us.
+    promised: StreamId,
+    open_pushes: u32,
+    /// When octets last came or went.
+    active_at: Instant,
+    /// ORIGIN frame to be sent behind the preface (RFC 8336).
+    origins: Option<Arc<[Box<str>]>>,
+    /// The server's preface was sent ahead of the client's, as an upgrade asks for.
+    is_preface_sent: bool,
+}
+
+impl ServerConnection {
+    /// A connection that was opened at `now`, on which `origins` are announced.
+    #[must_use]
+    pub fn new(
+        settings: Arc<Settings>,
+        origins: Option<Arc<[Box<str>]>>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            settings,
+            core: Core::new(),
+            opening: Opening::Preface(0),
+            shutdown: Shutdown::Running,
+            newest: StreamId::CONNECTION,
+            promised: StreamId::CONNECTION,
+            open_pushes: 0,
+            active_at: now,
+            origins,
+            is_preface_sent: false,
+        }
+    }
+
+    /// A connection that goes on from an HTTP/1.1 request with `Upgrade: h2c` (RFC 7540 §3.2): `settings_payload` is
+    /// the decoded `HTTP2-Settings`. That request is stream 1, its content complete.
+    ///
+    /// # Errors
+    /// [`PeerError`]: the payload is none.
+    pub fn upgraded(
+        settings: Arc<Settings>,
+        settings_payload: &[u8],
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<(Self, StreamKey), PeerError> {
+        let mut connection = Self::new(settings, None, now);
+        connection.core.apply_settings(settings_payload)?;
+        connection.send_preface(now, out);
+        connection.newest = StreamId::new(1);
+        let window = connection.core.peer.initial_window_size;
+        let stream = Stream::new(
+            connection.newest,
+            State::HalfClosedRemote,
+            window,
+            DEFAULT_WINDOW,
+        );
+        let key = connection.core.insert(stream, true);
+        Ok((connection, key))
+    }
+
+    /// The server's preface: SETTINGS, the connection's window, the origins (H2O compatibility for the values).
+    fn send_preface(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.is_preface_sent, true) {
+            return;
+        }
+        frame::settings(
+            out,
+            &[
+                (settings::MAX_CONCURRENT_STREAMS, self.settings.max_streams),
+                (settings::ENABLE_CONNECT_PROTOCOL, 1),
+            ],
+        );
+        let increment = CONNECTION_WINDOW - DEFAULT_WINDOW;
+        frame::window_update(out, StreamId::CONNECTION, increment);
+        self.core.recv_window.raise(increment);
+        if let Some(origins) = self.origins.take() {
+            frame::origin(out, &origins);
+        }
+        self.core.settings_sent = Some(now);
+    }
+
+    /// Ends the connection because of `error`: GOAWAY is written, and nothing is received any more. The caller sends
+    /// what is in `out` and closes.
+    pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
+        if self.opening == Opening::Failed {
+            return;
+        }
+        self.opening = Opening::Failed;
+        if let Some((code, text)) = error.answer()
+            && self.is_preface_sent
+        {
+            frame::goaway(out, self.newest, code, text);
+        }
+    }
+
+    /// The connection is to end once what has begun is done: the first GOAWAY is written, the final one follows on
+    /// [`ServerConnection::on_timeout`].
+    pub fn shut_down(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if self.shutdown != Shutdown::Running || self.opening == Opening::Failed {
+            return;
+        }
+        if !self.is_preface_sent {
+            self.send_preface(now, out);
+        }
+        frame::goaway(out, StreamId::MAX, ErrorCode::NO_ERROR, "graceful shutdown");
+        self.shutdown = Shutdown::Announced {
+            until: now + SHUTDOWN_GRACE,
+        };
+    }
+
+    /// True once nothing is to come on the connection: it is shut down and no stream is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.opening == Opening::Failed
+            || (matches!(self.shutdown, Shutdown::Draining { .. }) && self.core.streams.held() == 0)
+    }
+
+    /// Octets came or went: the connection is not idle.
+    #[inline]
+    pub const fn on_activity(&mut self, now: Instant) {
+        self.active_at = now;
+    }
+
+    /// When [`ServerConnection::on_timeout`] is to be called next. `is_waiting_for_us`: some stream waits for a handler
+    /// or for room in the socket, so the client cannot be blamed for silence.
+    #[must_use]
+    pub fn next_timeout(&self, is_waiting_for_us: bool) -> Option<Instant> {
+        let idle = (!is_waiting_for_us).then(|| self.active_at + self.settings.idle_timeout);
+        let shutdown = match self.shutdown {
+            Shutdown::Running => None,
+            Shutdown::Announced { until } => Some(until),
+            Shutdown::Draining { until, .. } => until,
+        };
+        match (idle, shutdown) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Time has passed. If a limit has, the connection is to be closed when what is in `out` is sent.
+    pub fn on_timeout(
+        &mut self,
+        now: Instant,
+        is_waiting_for_us: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<TimedOut> {
+        match self.shutdown {
+            Shutdown::Announced { until } if until <= now => {
+                frame::goaway(out, self.newest, ErrorCode::NO_ERROR, "");
+                self.shutdown = Shutdown::Draining {
+                    last: self.newest,
+                    until: self.settings.graceful_shutdown_timeout.map(|wait| now + wait),
+                };
+            }
+            Shutdown::Draining {
+                until: Some(until), ..
+            } if until <= now => return Some(TimedOut::Shutdown),
+            Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
+        }
+        if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
+            if self.is_preface_sent {
+                let code = ErrorCode::NO_ERROR;
+                frame::goaway(out, self.newest, code, "idle timeout");
+            }
+            self.opening = Opening::Failed;
+            return Some(TimedOut::Idle);
+        }
+        None
+    }
+
+    /// What the client has made us do since the last call, in units of its budget.
+    #[inline]
+    pub const fn take_costs(&mut self) -> u32 {
+        self.core.take_costs()
+    }
+
+    /// Streams that are open, or closed with work for them going on.
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        self.core.streams.open_count() > 0 || self.core.streams.held() > 0
+    }
+
+    /// Latest stream opened by the client; 0 before the first.
+    #[must_use]
+    pub const fn newest_stream(&self) -> StreamId {
+        self.newest
+    }
+
+    /// The settings the client has announced.
+    #[must_use]
+    pub const fn peer_settings(&self) -> &PeerSettings {
+        &self.core.peer
+    }
+
+    /// Octets that the client may still send, and that we may, on the connection as a whole.
+    #[must_use]
+    pub const fn windows(&self) -> (u32, i32) {
+        (
+            self.core.recv_window.left(),
+            self.core.send_window.get(),
+        )
+    }
+
+    /// Time between our SETTINGS and their acknowledgement; `None` before that.
+    #[must_use]
+    pub fn settings_rtt(&self) -> Option<Duration> {
+        Some(
+            self.core
+                .settings_acked?
+                .saturating_duration_since(self.core.settings_sent?),
+        )
+    }
+
+    /// The two sides of header compression, for those who want to look into their tables.
+    #[must_use]
+    pub const fn compression(&self) -> (&Decoder, &Encoder) {
+        (&self.core.decoder, &self.core.encoder)
+    }
+
+    /// What is known of each stream that is open, in order of identifiers.
+    pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
+        self.core.streams.iter_open().map(|(key, stream)| StreamInfo {
+            key,
+            id: stream.id,
+            state: stream.state,
+            recv_window: stream.recv_window.left(),
+            send_window: stream.send_window.get(),
+            received: stream.received,
+            sent: stream.sent,
+        })
+    }
+
+    /// The identifier of a stream.
+    #[must_use]
+    pub fn stream_id(&self, key: StreamKey) -> StreamId {
+        self.core
+            .streams
+            .get(key)
+            .map_or(StreamId::CONNECTION, |stream| stream.id)
+    }
+
+    /// The state of a stream.
+    #[must_use]
+    pub fn state(&self, key: StreamKey) -> State {
+        self.core
+            .streams
+            .get(key)
+            .map_or(State::Closed, |stream| stream.state)
+    }
+
+    /// Gives memory back while nothing goes on.
+    pub fn shrink(&mut self) {
+        self.core.shrink();
+    }
+
+    /// Octets of memory held.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.core.retained()
+    }
+}
+
+/// One stream, as [`ServerConnection::streams`] shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamInfo {
+    /// The stream.
+    pub key: StreamKey,
+    /// Its identifier.
+    pub id: StreamId,
+    /// Its state.
+    pub state: State,
+    /// Octets the client may still send on it.
+    pub recv_window: u32,
+    /// Octets we may still send on it.
+    pub send_window: i32,
+    /// Octets of content received.
+    pub received: u64,
+    /// Octets of content sent.
+    pub sent: u64,
+}

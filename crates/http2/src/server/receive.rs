@@ -1,0 +1,421 @@
+//! What the client sends.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use h2o_http::RequestHead;
+
+use super::{Opening, ServerConnection, Shutdown};
+use crate::core::{Section, cost};
+use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::fields::{Refusal, RequestFields};
+use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
+use crate::scheduler::{Urgency, parse_priority};
+use crate::settings::DEFAULT_WINDOW;
+use crate::stream::{State, Stream, StreamKey};
+
+/// What one step over the input found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing can be reported before more octets arrive.
+    NeedMore,
+    /// Nothing to report, but [`ServerConnection::take_costs`] has something to say.
+    Charged,
+    /// The head of a request is filled in.
+    Request {
+        /// Its stream.
+        stream: StreamKey,
+        /// There is no content.
+        end_stream: bool,
+        /// It is to be answered with this error.
+        refusal: Option<Refusal>,
+    },
+    /// Content of a request.
+    Data {
+        /// Its stream.
+        stream: StreamKey,
+        /// Where in the input the content lies.
+        data: Range<usize>,
+        /// The content is complete.
+        end_stream: bool,
+    },
+    /// Trailers of a request are filled in as the fields of the head; its content is complete.
+    Trailers {
+        /// Its stream.
+        stream: StreamKey,
+    },
+    /// The stream is over: the client has reset it, or has made us reset it.
+    Reset {
+        /// The stream; still to be released.
+        stream: StreamKey,
+        /// The client's code, or ours.
+        code: ErrorCode,
+        /// The client broke a rule.
+        by_us: bool,
+    },
+}
+
+/// One step over the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Octets the caller drops, once it has used what was found.
+    pub taken: usize,
+    /// What was found.
+    pub received: Received,
+}
+
+impl ServerConnection {
+    /// One step over `input`, which is all octets received and not yet taken. The caller drops what was taken and calls
+    /// again until [`Received::NeedMore`].
+    ///
+    /// # Errors
+    /// What the client did wrong. GOAWAY is in `out`; the connection is to be closed once that is sent.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        head: &mut RequestHead,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, PeerError> {
+        match self.advance(input, head, now, out) {
+            Ok(step) => Ok(step),
+            Err(error) => {
+                self.fail(error, out);
+                Err(error)
+            }
+        }
+    }
+
+    fn advance(
+        &mut self,
+        input: &[u8],
+        head: &mut RequestHead,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, PeerError> {
+        let mut taken = 0;
+        if self.opening != Opening::Done {
+            taken = self.recv_preface(input, now, out)?;
+        }
+        let received = loop {
+            if matches!(self.opening, Opening::Preface(_) | Opening::Failed) {
+                break Received::NeedMore;
+            }
+            let Some((header, payload)) = self.core.next_frame(&input[taken..])? else {
+                break Received::NeedMore;
+            };
+            let at = taken + HEADER_LEN;
+            taken = at + header.len;
+            let received = match self.on_frame(&header, payload, head, now, out) {
+                Ok(Some(Received::Data {
+                    stream,
+                    data,
+                    end_stream,
+                })) => Some(Received::Data {
+                    stream,
+                    data: at + data.start..at + data.end,
+                    end_stream,
+                }),
+                Ok(received) => received,
+                Err(Fault::Connection(error)) => return Err(error),
+                Err(Fault::Stream(id, error)) => self.on_stream_error(id, error, out),
+            };
+            if let Some(received) = received {
+                break received;
+            }
+            if self.core.is_charged() {
+                break Received::Charged;
+            }
+        };
+        Ok(Step { taken, received })
+    }
+
+    fn recv_preface(
+        &mut self,
+        input: &[u8],
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, PeerError> {
+        let Opening::Preface(had) = self.opening else {
+            return Ok(0);
+        };
+        let due = &PREFACE[had..];
+        let len = due.len().min(input.len());
+        if input[..len] != due[..len] {
+            return Err(PeerError::NotPreface);
+        }
+        if len < due.len() {
+            self.opening = Opening::Preface(had + len);
+        } else {
+            self.opening = Opening::Settings;
+            self.send_preface(now, out);
+        }
+        Ok(len)
+    }
+
+    #[inline]
+    fn on_frame(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        head: &mut RequestHead,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Received>, Fault> {
+        if self.opening == Opening::Settings {
+            if header.kind != FrameType::SETTINGS || header.has(flags::ACK) {
+                return Err(PeerError::SettingsExpected.into());
+            }
+            self.opening = Opening::Done;
+        }
+        match header.kind {
+            FrameType::HEADERS => match self.core.on_headers(header, payload)? {
+                Some(section) => self.on_section(&section, head),
+                None => Ok(None),
+            },
+            FrameType::CONTINUATION => match self.core.on_continuation(header, payload)? {
+                Some(section) => self.on_section(&section, head),
+                None => Ok(None),
+            },
+            FrameType::DATA => self.on_data(header, payload, out).map(Some),
+            FrameType::WINDOW_UPDATE => {
+                let is_idle = self.is_idle(header.stream);
+                self.core.on_window_update(header, payload, is_idle)?;
+                Ok(None)
+            }
+            FrameType::RST_STREAM => {
+                let is_idle = self.is_idle(header.stream);
+                let reset = self.core.on_rst_stream(header, payload, is_idle)?;
+                Ok(reset.map(|(stream, code)| Received::Reset {
+                    stream,
+                    code,
+                    by_us: false,
+                }))
+            }
+            FrameType::PRIORITY => {
+                self.core.on_priority(header, payload, self.newest)?;
+                Ok(None)
+            }
+            FrameType::SETTINGS => {
+                self.core.on_settings(header, payload, now, out)?;
+                Ok(None)
+            }
+            FrameType::PING => {
+                self.core.on_ping(header, payload, out)?;
+                Ok(None)
+            }
+            FrameType::GOAWAY => {
+                self.core.on_goaway(header, payload)?;
+                Ok(None)
+            }
+            FrameType::PRIORITY_UPDATE => {
+                self.on_priority_update(header, payload)?;
+                Ok(None)
+            }
+            FrameType::PUSH_PROMISE => Err(PeerError::PushPromise.into()),
+            _ => {
+                // RFC 9113 §4.1: frames of unknown types are ignored.
+                self.core.charge(cost::CONTROL);
+                Ok(None)
+            }
+        }
+    }
+
+    /// True for streams that nobody has opened.
+    fn is_idle(&self, id: StreamId) -> bool {
+        if id.is_client() {
+            id > self.newest
+        } else {
+            id > self.promised
+        }
+    }
+
+    /// Ends the stream by which the client broke a rule.
+    fn on_stream_error(
+        &mut self,
+        id: StreamId,
+        error: StreamError,
+        out: &mut Vec<u8>,
+    ) -> Option<Received> {
+        self.core.charge(match error {
+            StreamError::TooManyStreams => cost::RESET,
+            _ => cost::CAUSED_RESET,
+        });
+        let code = error.code();
+        frame::rst_stream(out, id, code);
+        let stream = self.core.streams.find(id)?;
+        self.core.close(stream);
+        Some(Received::Reset {
+            stream,
+            code,
+            by_us: true,
+        })
+    }
+
+    fn on_data(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Received, Fault> {
+        let newest = if header.stream.is_client() {
+            self.newest
+        } else {
+            self.promised
+        };
+        let limit = self.settings.limit_request_body;
+        let (stream, data) = self.core.on_data(header, payload, newest, limit, out)?;
+        let end_stream = header.has(flags::END_STREAM);
+        if end_stream {
+            self.core.on_end_recv(stream);
+        }
+        // The octet in front of the content is the length of the padding.
+        let start = usize::from(header.has(flags::PADDED));
+        Ok(Received::Data {
+            stream,
+            data: start..start + data.len(),
+            end_stream,
+        })
+    }
+
+    /// PRIORITY_UPDATE (RFC 9218 §7.1): the client speaks of urgencies.
+    fn on_priority_update(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<(), PeerError> {
+        if header.stream != StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(header.kind));
+        }
+        let Some((&id, value)) = payload.split_first_chunk::<4>() else {
+            return Err(PeerError::FrameSize(header.kind));
+        };
+        let id = StreamId::new(u32::from_be_bytes(id));
+        if id == StreamId::CONNECTION {
+            return Err(PeerError::PriorityUpdate);
+        }
+        self.core.charge(cost::CONTROL);
+        let urgency = parse_priority(value).over(Urgency::default());
+        self.core.on_priority_update(id, urgency, self.newest)
+    }
+
+    #[inline]
+    fn on_section(
+        &mut self,
+        section: &Section<'_>,
+        head: &mut RequestHead,
+    ) -> Result<Option<Received>, Fault> {
+        let id = section.stream;
+        if !id.is_client() {
+            return Err(PeerError::HeadersStreamId.into());
+        }
+        if id <= self.newest {
+            return self.on_trailers(section, head).map(Some);
+        }
+        self.on_request(section, head)
+    }
+
+    #[inline]
+    fn on_request(
+        &mut self,
+        section: &Section<'_>,
+        head: &mut RequestHead,
+    ) -> Result<Option<Received>, Fault> {
+        let id = section.stream;
+        let end_stream = section.flags & flags::END_STREAM != 0;
+        let mut fields = RequestFields::of_request(head);
+        self.core
+            .decoder
+            .decode(&section.octets, |field| fields.field(&field))?;
+        if let Shutdown::Draining { .. } = self.shutdown {
+            // The client will send it again, elsewhere (RFC 9113 §6.8).
+            head.clear();
+            return Ok(None);
+        }
+        self.newest = id;
+        let request = match fields.finish(id, end_stream) {
+            Ok(request) => request,
+            Err(fault) => {
+                head.clear();
+                return Err(fault);
+            }
+        };
+        if self.core.streams.held() >= self.settings.max_streams {
+            head.clear();
+            return Err(Fault::Stream(id, StreamError::TooManyStreams));
+        }
+        if request.refusal == Some(Refusal::TooManyFields) {
+            self.core.charge(cost::BOMB);
+        }
+        let state = if end_stream {
+            State::HalfClosedRemote
+        } else {
+            State::Open
+        };
+        let mut stream = Stream::new(id, state, self.core.peer.initial_window_size, DEFAULT_WINDOW);
+        stream.declared = request.content_length;
+        stream.is_tunnel = request.is_tunnel;
+        if let Some(update) = request.priority {
+            self.core.scheduler.use_urgencies();
+            stream.urgency = Some(update.over(Urgency::default()));
+        }
+        let stream = self.core.insert(stream, true);
+        if let Some(priority) = section.priority {
+            self.core.place_at(stream, priority)?;
+        } else if self.core.scheduler.has_placeholders() {
+            // PRIORITY frames may have given it a place already.
+            self.core.node(stream);
+        }
+        Ok(Some(Received::Request {
+            stream,
+            end_stream,
+            refusal: request.refusal,
+        }))
+    }
+
+    fn on_trailers(
+        &mut self,
+        section: &Section<'_>,
+        head: &mut RequestHead,
+    ) -> Result<Received, Fault> {
+        let id = section.stream;
+        let stream = self
+            .core
+            .streams
+            .find(id)
+            .ok_or(PeerError::HeadersOnClosed)?;
+        let state = self.core.streams.get(stream);
+        let (can_recv, is_tunnel, declared, received) = state.map_or(
+            (false, false, None, 0),
+            |stream| {
+                (
+                    stream.state.can_recv(),
+                    stream.is_tunnel,
+                    stream.declared,
+                    stream.received,
+                )
+            },
+        );
+        if !can_recv {
+            return Err(PeerError::HeadersStreamId.into());
+        }
+        if is_tunnel {
+            return Err(PeerError::TrailersInTunnel.into());
+        }
+        if section.flags & flags::END_STREAM == 0 {
+            return Err(PeerError::TrailersWithoutEnd.into());
+        }
+        let mut fields = RequestFields::of_trailers(head);
+        self.core
+            .decoder
+            .decode(&section.octets, |field| fields.field(&field))?;
+        if fields.finish_trailers().is_some() {
+            return Err(Fault::Stream(id, StreamError::Malformed));
+        }
+        if declared.is_some_and(|declared| declared != received) {
+            return Err(Fault::Stream(id, StreamError::ContentLength));
+        }
+        self.core.on_end_recv(stream);
+        Ok(Received::Trailers { stream })
+    }
+}

@@ -1,0 +1,397 @@
+//! What we send: heads, content in the order the scheduler says, pushes.
+
+use h2o_http::{Field, Headers, Known, Name, RequestHead, StatusCode, has_break};
+
+use super::{Opening, ResponseHead, ServerConnection, Shutdown, StreamKey};
+use crate::core::{begin_section, end_section};
+use crate::error::ErrorCode;
+use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
+use crate::hpack::{Encoder, Pseudo};
+use crate::scheduler::{Actual, Priority, Update};
+use crate::settings::DEFAULT_WINDOW;
+use crate::stream::{State, Stream};
+
+/// How a response is to be scheduled, besides what the client wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulingHint {
+    /// The `priority` field of the response (RFC 9218 §8).
+    pub priority: Option<Update>,
+    /// The content blocks rendering, and the site wants such content first (`http2-reprioritize-blocking-assets`).
+    pub blocks_rendering: bool,
+    /// To be sent ahead of everything else (`critical` pushes).
+    pub is_critical: bool,
+}
+
+impl ServerConnection {
+    /// Writes the final response head of a stream; `end_stream` if no content follows. Gives the octets of its field
+    /// section on the wire.
+    #[inline]
+    pub fn respond(
+        &mut self,
+        key: StreamKey,
+        head: &ResponseHead<'_>,
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(stream) = self.core.streams.get_mut(key) else {
+            return 0;
+        };
+        if stream.state == State::ReservedLocal {
+            // RFC 9113 §5.1: the client will not send anything on it.
+            stream.state = State::HalfClosedRemote;
+        }
+        if !stream.state.can_send() {
+            return 0;
+        }
+        stream.has_response = true;
+        let id = stream.id;
+        let end = if end_stream { flags::END_STREAM } else { 0 };
+        let at = begin_section(out, FrameType::HEADERS, end, id);
+        let encoder = &mut self.core.encoder;
+        encoder.begin(out);
+        encoder.status(head.status, out);
+        if let Some(server) = head.server {
+            encoder.field(Name::Known(Known::Server), server, out);
+        }
+        encode_fields(encoder, head.headers, out);
+        if let Some(length) = head.length {
+            let mut digits = Decimal::default();
+            encoder.field(Name::Known(Known::ContentLength), digits.format(length), out);
+        }
+        let len = end_section(out, at, id, self.core.peer.frame_size());
+        if end_stream {
+            self.end_sending(key, out);
+        }
+        len
+    }
+
+    /// Writes an informational response (RFC 9110 §15.2). Gives the octets of its field section.
+    pub fn inform(
+        &mut self,
+        key: StreamKey,
+        status: StatusCode,
+        headers: &Headers,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(stream) = self.core.streams.get(key) else {
+            return 0;
+        };
+        if !stream.state.can_send() || stream.has_response {
+            return 0;
+        }
+        let id = stream.id;
+        let at = begin_section(out, FrameType::HEADERS, 0, id);
+        self.core.encoder.begin(out);
+        self.core.encoder.status(status, out);
+        encode_fields(&mut self.core.encoder, headers, out);
+        end_section(out, at, id, self.core.peer.frame_size())
+    }
+
+    /// Octets of content that the stream may send in one frame now, whoever else waits.
+    #[inline]
+    #[must_use]
+    pub fn sendable(&self, key: StreamKey) -> usize {
+        self.core.sendable(key)
+    }
+
+    /// True if [`ServerConnection::poll_send`] would name a stream.
+    #[inline]
+    #[must_use]
+    pub fn has_sendable(&self) -> bool {
+        self.core.has_sendable()
+    }
+
+    /// The stream whose turn it is, and how many octets of content its next frame may have. The caller answers with
+    /// [`ServerConnection::send_data`], or takes the stream out by [`ServerConnection::set_content`].
+    pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
+        self.core.poll_send()
+    }
+
+    /// The caller has content for the stream, or has none for now.
+    pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
+        self.core.set_content(key, has_content);
+    }
+
+    /// Says how the response, whose head is written, is to be scheduled.
+    pub fn schedule(&mut self, key: StreamKey, hint: SchedulingHint) {
+        if hint == SchedulingHint::default() {
+            return;
+        }
+        let Some(node) = self.core.node(key) else {
+            return;
+        };
+        let scheduler = &mut self.core.scheduler;
+        if hint.is_critical {
+            scheduler.elevate(node);
+            return;
+        }
+        if let Some(update) = hint.priority
+            && scheduler.apply_response_priority(node, update)
+        {
+            return;
+        }
+        if hint.blocks_rendering {
+            let is_push = !self
+                .core
+                .streams
+                .get(key)
+                .is_some_and(|stream| stream.id.is_client());
+            // Clients that say what depends on what know better (H2O compatibility).
+            if is_push || (!scheduler.has_placeholders() && scheduler.depends_on_root(node)) {
+                scheduler.elevate(node);
+            }
+        }
+    }
+
+    /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
+    #[inline]
+    pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
+        let id = self.stream_id(key);
+        let end = if end_stream { flags::END_STREAM } else { 0 };
+        out.extend_from_slice(&frame::header(data.len(), FrameType::DATA, end, id));
+        out.extend_from_slice(data);
+        self.core.on_sent(key, data.len(), end_stream);
+        if end_stream {
+            self.end_sending(key, out);
+        }
+    }
+
+    /// Reserves room for a DATA frame of up to `max` octets and lets `fill` put content there: it says how much that
+    /// is, and whether it is the last. `None` from `fill`, or nothing that is not the last: no frame is written.
+    pub fn send_data_with<E>(
+        &mut self,
+        key: StreamKey,
+        max: usize,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut [u8]) -> Result<Option<(usize, bool)>, E>,
+    ) -> Result<Option<(usize, bool)>, E> {
+        let at = out.len();
+        out.resize(at + HEADER_LEN + max, 0);
+        let filled = fill(&mut out[at + HEADER_LEN..]);
+        let (len, end_stream) = match filled {
+            Ok(Some((len, end))) if len > 0 || end => (len.min(max), end),
+            other => {
+                out.truncate(at);
+                return other;
+            }
+        };
+        out.truncate(at + HEADER_LEN + len);
+        let id = self.stream_id(key);
+        let end = if end_stream { flags::END_STREAM } else { 0 };
+        let header = frame::header(len, FrameType::DATA, end, id);
+        out[at..at + HEADER_LEN].copy_from_slice(&header);
+        self.core.on_sent(key, len, end_stream);
+        if end_stream {
+            self.end_sending(key, out);
+        }
+        Ok(Some((len, end_stream)))
+    }
+
+    /// The content ended: with `trailers`, or with an empty DATA frame.
+    pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
+        let id = self.stream_id(key);
+        if !self.state(key).can_send() {
+            return;
+        }
+        if let Some(trailers) = trailers {
+            let at = begin_section(out, FrameType::HEADERS, flags::END_STREAM, id);
+            self.core.encoder.begin(out);
+            encode_fields(&mut self.core.encoder, trailers, out);
+            end_section(out, at, id, self.core.peer.frame_size());
+        } else {
+            let header = frame::header(0, FrameType::DATA, flags::END_STREAM, id);
+            out.extend_from_slice(&header);
+        }
+        self.end_sending(key, out);
+    }
+
+    /// We have sent END_STREAM. A request whose content has not come to its end is not wanted any more (RFC 9113
+    /// §8.1); a tunnel goes on in the other direction.
+    #[inline]
+    fn end_sending(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+        let Some(stream) = self.core.streams.get_mut(key) else {
+            return;
+        };
+        match stream.state {
+            State::Open if stream.is_tunnel => {
+                stream.state = State::HalfClosedLocal;
+                stream.has_content = false;
+                self.core.set_content(key, false);
+            }
+            State::Open => self.core.reset(key, ErrorCode::NO_ERROR, out),
+            State::HalfClosedRemote => self.core.close(key),
+            State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
+        }
+    }
+
+    /// Ends a stream at once.
+    pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
+        self.core.reset(key, code, out);
+    }
+
+    /// The caller is done with a stream. One that is not over is reset.
+    #[inline]
+    pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+        let Some(stream) = self.core.streams.get(key) else {
+            return;
+        };
+        let is_peers = stream.id.is_client();
+        if stream.state != State::Closed {
+            self.core.reset(key, ErrorCode::INTERNAL_ERROR, out);
+        }
+        if !is_peers {
+            self.open_pushes = self.open_pushes.saturating_sub(1);
+        }
+        self.core.streams.release(key, is_peers);
+    }
+
+    /// The content of the request is wanted: its window opens to what `http2-input-window-size` says.
+    pub fn accept_content(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+        let window = self.settings.input_window;
+        self.core.accept_content(key, window, out);
+    }
+
+    /// `len` octets of the request's content are dealt with: the client may send as many more.
+    pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
+        self.core.release_content(key, len, out);
+    }
+
+    /// True if the client takes another push now (RFC 9113 §8.4).
+    #[must_use]
+    pub fn can_push(&self) -> bool {
+        self.core.peer.enable_push
+            && !self.core.is_peer_leaving
+            && self.shutdown == Shutdown::Running
+            && self.opening == Opening::Done
+            && self.open_pushes < self.core.peer.max_concurrent_streams
+            && self.promised.get() < StreamId::MAX.get() - 2
+    }
+
+    /// Promises the response to `request` on a new stream (RFC 9113 §8.4.1). `None` if the client does not take it, or
+    /// the stream it belongs to cannot carry the promise any more.
+    pub fn promise(
+        &mut self,
+        parent: StreamKey,
+        request: &RequestHead,
+        out: &mut Vec<u8>,
+    ) -> Option<StreamKey> {
+        let on = self.core.streams.get(parent)?;
+        if !self.can_push() || !on.state.can_send() || !on.id.is_client() {
+            return None;
+        }
+        let on = on.id;
+        let id = StreamId::new(self.promised.get() + 2);
+        self.promised = id;
+        self.open_pushes += 1;
+        let at = begin_section(out, FrameType::PUSH_PROMISE, 0, on);
+        out.extend_from_slice(&id.get().to_be_bytes());
+        let encoder = &mut self.core.encoder;
+        encoder.begin(out);
+        encoder.pseudo(Pseudo::Method, request.method.as_str().as_bytes(), out);
+        encoder.pseudo(Pseudo::Scheme, request.scheme.as_str().as_bytes(), out);
+        encoder.pseudo(Pseudo::Authority, request.authority(), out);
+        encoder.pseudo(Pseudo::Path, request.target(), out);
+        encode_fields(encoder, &request.headers, out);
+        end_section(out, at, on, self.core.peer.frame_size());
+        let stream = Stream::new(
+            id,
+            State::ReservedLocal,
+            self.core.peer.initial_window_size,
+            DEFAULT_WINDOW,
+        );
+        let key = self.core.insert(stream, false);
+        if let Some(node) = self.core.node(parent) {
+            let pushed = self.core.scheduler.open_pushed(id.get(), key.to_user(), node);
+            if let Some(stream) = self.core.streams.get_mut(key) {
+                stream.node = Some(pushed);
+            }
+        }
+        Some(key)
+    }
+
+    /// The place of a stream among the others: what the client asked for, and what it is, or was when the stream was
+    /// closed. `None` for streams that never needed one: they have the default.
+    #[must_use]
+    pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Actual)> {
+        let stream = self.core.streams.get(key)?;
+        let Some(node) = stream.node else {
+            return stream.last_place;
+        };
+        let scheduler = &self.core.scheduler;
+        Some((scheduler.received(node), scheduler.actual(node)))
+    }
+}
+
+/// Writes the fields, except those by which HTTP/1 frames messages (RFC 9113 §8.2.2).
+#[inline]
+pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut Vec<u8>) {
+    if headers.wire().is_some() {
+        // Nothing in there frames messages, and no value has a line end.
+        for field in headers.iter() {
+            if !is_connection_specific(field.name) {
+                encoder.field(field.name, field.value, out);
+            }
+        }
+    } else {
+        for field in headers.iter() {
+            encode_field(encoder, &field, out);
+        }
+    }
+}
+
+fn encode_field(encoder: &mut Encoder, field: &Field<'_>, out: &mut Vec<u8>) {
+    if is_connection_specific(field.name) {
+        return;
+    }
+    if has_break(field.value) {
+        // A line end or NUL would be a field or a message of somebody else's making further on (RFC 9113 §8.2.1).
+        let value: Vec<u8> = field
+            .value
+            .iter()
+            .map(|octet| match octet {
+                b'\r' | b'\n' | 0 => b' ',
+                octet => *octet,
+            })
+            .collect();
+        encoder.field(field.name, value.trim_ascii(), out);
+    } else {
+        encoder.field(field.name, field.value, out);
+    }
+}
+
+/// Fields that HTTP/2 does not have, and `content-length`, which the engine writes.
+#[inline]
+const fn is_connection_specific(name: Name<'_>) -> bool {
+    matches!(
+        name,
+        Name::Known(
+            Known::Connection
+                | Known::ContentLength
+                | Known::Http2Settings
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+                | Known::Upgrade
+        )
+    )
+}
+
+/// A number as text.
+#[derive(Default)]
+struct Decimal {
+    digits: [u8; 20],
+}
+
+impl Decimal {
+    fn format(&mut self, mut number: u64) -> &[u8] {
+        let mut at = self.digits.len();
+        loop {
+            at -= 1;
+            self.digits[at] = b'0' + u8::try_from(number % 10).unwrap_or_default();
+            number /= 10;
+            if number == 0 {
+                return &self.digits[at..];
+            }
+        }
+    }
+}

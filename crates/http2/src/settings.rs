@@ -1,0 +1,167 @@
+//! Settings: ours, and those of the peer (RFC 9113 §6.5).
+
+use std::time::Duration;
+
+use crate::error::PeerError;
+use crate::frame::MAX_FRAME_SIZE;
+
+/// SETTINGS_HEADER_TABLE_SIZE.
+pub const HEADER_TABLE_SIZE: u16 = 1;
+/// SETTINGS_ENABLE_PUSH.
+pub const ENABLE_PUSH: u16 = 2;
+/// SETTINGS_MAX_CONCURRENT_STREAMS.
+pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// SETTINGS_INITIAL_WINDOW_SIZE.
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+/// SETTINGS_MAX_FRAME_SIZE.
+pub const MAX_FRAME_SIZE_ID: u16 = 5;
+/// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441).
+pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+/// SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
+pub const NO_RFC7540_PRIORITIES: u16 = 9;
+
+/// A window before any update or setting (RFC 9113 §6.9.2).
+pub const DEFAULT_WINDOW: u32 = 65_535;
+/// What the header tables of both directions hold at most, octets (RFC 7541 §4.2; we never ask for another size).
+pub const HEADER_TABLE: u32 = 4096;
+
+/// What the local side of a server connection allows.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Streams a client may have open (`http2-max-streams`).
+    pub max_streams: u32,
+    /// Receive window of a stream whose content is being accepted, octets (`http2-input-window-size`).
+    pub input_window: u32,
+    /// Largest request content, octets (`limit-request-body`).
+    pub limit_request_body: u64,
+    /// Silence after which a connection is closed (`http2-idle-timeout`).
+    pub idle_timeout: Duration,
+    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: as long as it takes
+    /// (`http2-graceful-shutdown-timeout`).
+    pub graceful_shutdown_timeout: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_streams: 100,
+            input_window: 16_777_216,
+            limit_request_body: 1 << 30,
+            idle_timeout: Duration::from_secs(10),
+            graceful_shutdown_timeout: None,
+        }
+    }
+}
+
+/// The settings a peer has announced, or their initial values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Octets of its decoder's table.
+    pub header_table_size: u32,
+    /// Whether it takes pushes.
+    pub enable_push: bool,
+    /// Streams we may open.
+    pub max_concurrent_streams: u32,
+    /// Window of new streams.
+    pub initial_window_size: u32,
+    /// Largest payload it takes.
+    pub max_frame_size: u32,
+    /// Whether it takes extended CONNECT (RFC 8441).
+    pub enable_connect_protocol: bool,
+    /// The dependency tree of RFC 7540 means nothing to it (RFC 9218 §2.1).
+    pub no_rfc7540_priorities: bool,
+}
+
+impl Default for PeerSettings {
+    fn default() -> Self {
+        Self {
+            header_table_size: HEADER_TABLE,
+            enable_push: true,
+            max_concurrent_streams: u32::MAX,
+            initial_window_size: DEFAULT_WINDOW,
+            max_frame_size: 16_384,
+            enable_connect_protocol: false,
+            no_rfc7540_priorities: false,
+        }
+    }
+}
+
+impl PeerSettings {
+    /// Takes the payload of a SETTINGS frame over.
+    ///
+    /// # Errors
+    /// [`PeerError::SettingsSize`], [`PeerError::SettingsValue`], [`PeerError::SettingsWindow`]
+    pub fn apply(&mut self, payload: &[u8]) -> Result<(), PeerError> {
+        let (values, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(PeerError::SettingsSize);
+        }
+        for &[a, b, c, d, e, f] in values {
+            let value = u32::from_be_bytes([c, d, e, f]);
+            match u16::from_be_bytes([a, b]) {
+                HEADER_TABLE_SIZE => self.header_table_size = value,
+                ENABLE_PUSH => self.enable_push = flag(value)?,
+                MAX_CONCURRENT_STREAMS => self.max_concurrent_streams = value,
+                INITIAL_WINDOW_SIZE if value > i32::MAX.unsigned_abs() => {
+                    return Err(PeerError::SettingsWindow);
+                }
+                INITIAL_WINDOW_SIZE => self.initial_window_size = value,
+                MAX_FRAME_SIZE_ID if (1 << 14..1 << 24).contains(&value) => {
+                    self.max_frame_size = value;
+                }
+                MAX_FRAME_SIZE_ID => return Err(PeerError::SettingsValue),
+                ENABLE_CONNECT_PROTOCOL => self.enable_connect_protocol = flag(value)?,
+                NO_RFC7540_PRIORITIES => self.no_rfc7540_priorities = flag(value)?,
+                _ => {} // RFC 9113 §6.5.2: unknown settings are ignored.
+            }
+        }
+        Ok(())
+    }
+
+    /// Octets of payload that our frames have at most: larger ones than everybody takes would only make streams wait
+    /// longer for each other.
+    #[must_use]
+    pub fn frame_size(&self) -> usize {
+        MAX_FRAME_SIZE.min(self.max_frame_size as usize)
+    }
+}
+
+const fn flag(value: u32) -> Result<bool, PeerError> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(PeerError::SettingsValue),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_as_rfc_9113_says() {
+        let max = i32::MAX.unsigned_abs();
+        let cases: &[(u16, u32, Result<(), PeerError>)] = &[
+            (HEADER_TABLE_SIZE, u32::MAX, Ok(())),
+            (ENABLE_PUSH, 0, Ok(())),
+            (ENABLE_PUSH, 1, Ok(())),
+            (ENABLE_PUSH, 2, Err(PeerError::SettingsValue)),
+            (MAX_CONCURRENT_STREAMS, 0, Ok(())),
+            (INITIAL_WINDOW_SIZE, max, Ok(())),
+            (INITIAL_WINDOW_SIZE, max + 1, Err(PeerError::SettingsWindow)),
+            (MAX_FRAME_SIZE_ID, 16_383, Err(PeerError::SettingsValue)),
+            (MAX_FRAME_SIZE_ID, 16_384, Ok(())),
+            (MAX_FRAME_SIZE_ID, 16_777_215, Ok(())),
+            (MAX_FRAME_SIZE_ID, 16_777_216, Err(PeerError::SettingsValue)),
+            (ENABLE_CONNECT_PROTOCOL, 2, Err(PeerError::SettingsValue)),
+            (NO_RFC7540_PRIORITIES, 2, Err(PeerError::SettingsValue)),
+            (0x0a0a, 7, Ok(())),
+        ];
+        for &(id, value, want) in cases {
+            let payload = [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
+            let mut settings = PeerSettings::default();
+            assert_eq!(settings.apply(&payload), want, "{id}={value}");
+            assert_eq!(settings.apply(&payload[..5]), Err(PeerError::SettingsSize));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Streams: their states (RFC 9113 §5.1), and where they are kept.
+
+use crate::flow_control::{RecvWindow, SendWindow};
+use crate::frame::StreamId;
+use crate::scheduler::{self, Actual, Priority, Urgency};
+
+/// A stream of one connection, from the event that opened it until it is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamKey(u32);
+
+impl StreamKey {
+    /// Small numbers, used again once a stream is released: an index for what the caller keeps about streams.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) const fn from_user(user: u32) -> Self {
+        Self(user)
+    }
+
+    pub(crate) const fn to_user(self) -> u32 {
+        self.0
+    }
+}
+
+/// The states of a stream (RFC 9113 §5.1) that is remembered; idle ones are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Promised by us; its response has not begun.
+    ReservedLocal,
+    /// Both sides may send.
+    Open,
+    /// We have sent END_STREAM.
+    HalfClosedLocal,
+    /// The peer has sent END_STREAM.
+    HalfClosedRemote,
+    /// Nothing is sent any more; the caller has not released the stream yet.
+    Closed,
+}
+
+impl State {
+    /// True while we may send.
+    pub(crate) const fn can_send(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedRemote)
+    }
+
+    /// True while the peer may send content.
+    pub(crate) const fn can_recv(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedLocal)
+    }
+}
+
+/// What one stream is to the engine.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) state: State,
+    pub(crate) send_window: SendWindow,
+    pub(crate) recv_window: RecvWindow,
+    /// The receive window was raised from its initial size.
+    pub(crate) is_accepted: bool,
+    /// `content-length` of the message that comes in.
+    pub(crate) declared: Option<u64>,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// Octets pass both ways as they are; there are no trailers.
+    pub(crate) is_tunnel: bool,
+    /// The request was HEAD, or the status has no content: nothing follows the head (client role).
+    pub(crate) is_bodyless: bool,
+    /// The final response head was received (client role) or sent (server role).
+    pub(crate) has_response: bool,
+    /// The caller has content for it.
+    pub(crate) has_content: bool,
+    /// Place among those that wait to send; streams answered at once have none.
+    pub(crate) node: Option<scheduler::Key>,
+    pub(crate) urgency: Option<Urgency>,
+    /// Its place when it was closed.
+    pub(crate) last_place: Option<(Priority, Actual)>,
+}
+
+impl Stream {
+    pub(crate) const fn new(id: StreamId, state: State, send: u32, recv: u32) -> Self {
+        Self {
+            id,
+            state,
+            send_window: SendWindow::new(send),
+            recv_window: RecvWindow::new(recv),
+            is_accepted: false,
+            declared: None,
+            received: 0,
+            sent: 0,
+            is_tunnel: false,
+            is_bodyless: false,
+            has_response: false,
+            has_content: false,
+            node: None,
+            urgency: None,
+            last_place: None,
+        }
+    }
+
+    pub(crate) fn is_sendable(&self) -> bool {
+        self.has_content && self.state.can_send() && self.send_window.available() > 0
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Free { next: u32 },
+    Used(Stream),
+}
+
+const NONE: u32 = u32::MAX;
+
+/// The streams of a connection that are not released. Memory is given back by [`Streams::shrink`].
+#[derive(Debug)]
+pub(crate) struct Streams {
+    slots: Vec<Slot>,
+    free: u32,
+    /// Identifier and slot of those that are not closed, in order of identifiers: new ones come last.
+    open: Vec<(StreamId, u32)>,
+    /// Slots used by streams that the peer opened.
+    held: u32,
+}
+
+impl Streams {
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: NONE,
+            open: Vec::new(),
+            held: 0,
+        }
+    }
+
+    /// Streams of the peer that occupy a slot, closed ones that are not released included.
+    pub(crate) const fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Streams that are not closed.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
+        let id = stream.id;
+        let index = if self.free == NONE {
+            self.slots.push(Slot::Used(stream));
+            u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+        } else {
+            let index = self.free;
+            let slot = &mut self.slots[index as usize];
+            if let Slot::Free { next } = *slot {
+                self.free = next;
+            }
+            *slot = Slot::Used(stream);
+            index
+        };
+        self.held += u32::from(is_peers);
+        match self.open.last() {
+            Some(&(last, _)) if last > id => {
+                let at = self.open.partition_point(|&(other, _)| other < id);
+                self.open.insert(at, (id, index));
+            }
+            _ => self.open.push((id, index)),
+        }
+        StreamKey(index)
+    }
+
+    /// The stream with this identifier, unless it is closed.
+    #[inline]
+    pub(crate) fn find(&self, id: StreamId) -> Option<StreamKey> {
+        let at = self.open.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(StreamKey(self.open[at].1))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: StreamKey) -> Option<&Stream> {
+        match self.slots.get(key.index()) {
+            Some(Slot::Used(stream)) => Some(stream),
+            Some(Slot::Free { .. }) | None => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+        match self.slots.get_mut(key.index()) {
+            Some(Slot::Used(stream)) => Some(stream),
+            Some(Slot::Free { .. }) | None => None,
+        }
+    }
+
+    /// The stream closes: frames for it are from now on frames for a closed stream.
+    #[inline]
+    pub(crate) fn close(&mut self, key: StreamKey) {
+        let Some(stream) = self.get_mut(key) else {
+            return;
+        };
+        stream.state = State::Closed;
+        stream.has_content = false;
+        let id = stream.id;
+        if self.open.last().is_some_and(|&(last, _)| last == id) {
+            self.open.pop();
+        } else if let Ok(at) = self.open.binary_search_by_key(&id, |&(id, _)| id) {
+            self.open.remove(at);
+        }
+    }
+
+    /// The caller is done with a stream that is closed.
+    #[inline]
+    pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
+        if self.get(key).is_none() {
+            return;
+        }
+        self.slots[key.index()] = Slot::Free { next: self.free };
+        self.free = key.0;
+        self.held -= u32::from(is_peers);
+    }
+
+    /// All streams that are not closed, in order of identifiers.
+    pub(crate) fn iter_open(&self) -> impl Iterator<Item = (StreamKey, &Stream)> {
+        self.open.iter().filter_map(|&(_, index)| {
+            let key = StreamKey(index);
+            self.get(key).map(|stream| (key, stream))
+        })
+    }
+
+    pub(crate) fn open_keys(&self) -> Vec<StreamKey> {
+        self.open.iter().map(|&(_, index)| StreamKey(index)).collect()
+    }
+
+    /// Gives memory back when no stream is left.
+    pub(crate) fn shrink(&mut self) {
+        if self.open.is_empty() && self.slots.iter().all(|slot| matches!(slot, Slot::Free { .. })) {
+            self.slots = Vec::new();
+            self.free = NONE;
+            self.open = Vec::new();
+        }
+    }
+
+    pub(crate) fn retained(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>() + self.open.capacity() * 8
+    }
+}

@@ -1,0 +1,79 @@
+//! `Upgrade: h2c` (RFC 7540 §3.2): the connection goes on as HTTP/2, the request as its stream 1.
+
+use h2o_exchange::{Exchange, ExchangeRef, Response};
+use h2o_http::{BodyLength, Known, StatusCode, Version};
+
+use super::{Active, Http1, Went};
+use crate::context::Context;
+use crate::http2::Http2;
+use crate::link::Link;
+use crate::push::from_base64;
+
+/// True if the client wants to go on with HTTP/2 and may: in clear text, and without content.
+pub(super) fn is_wanted(exchange: &Exchange, link: &Link) -> bool {
+    let token = exchange.request.upgrade();
+    link.io.tls.is_none()
+        && exchange.request.body == BodyLength::None
+        && matches!(token, b"h2c" | b"h2c-14" | b"h2c-16")
+}
+
+/// The decoded `HTTP2-Settings`, if there is exactly one that `Connection` names.
+fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
+    let headers = &exchange.request.headers;
+    let is_named = headers.get_all(Known::Connection).any(|value| {
+        value
+            .split(|&octet| octet == b',')
+            .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"http2-settings"))
+    });
+    let mut values = headers.get_all(Known::Http2Settings);
+    let value = values.next().filter(|_| is_named)?;
+    if values.next().is_some() {
+        return None;
+    }
+    from_base64(value)
+}
+
+impl Http1 {
+    /// Switches protocols, or answers that this cannot be done.
+    pub(super) fn upgrade(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        exchange: ExchangeRef,
+    ) -> Went {
+        let mut out = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n".to_vec();
+        if let Some(server) = &context.server_field {
+            out.extend_from_slice(b"Server: ");
+            out.extend_from_slice(server.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(b"upgrade: h2c\r\n\r\n");
+        let payload = settings(&exchange.borrow());
+        let http2 = payload.and_then(|payload| {
+            Http2::upgraded(context, &payload, &exchange, &mut out).map(Box::new)
+        });
+        let Some(http2) = http2 else {
+            let status = StatusCode::BAD_REQUEST;
+            context.worker.counters.count_status(status);
+            let text = "Broken upgrade request to HTTP/2";
+            let response = Response::error(status, "Invalid Request", text);
+            self.active = Some(Active::new(context, exchange));
+            return self.answer(context, link, response);
+        };
+        {
+            let request = &mut exchange.borrow_mut().request;
+            request.version = Version::Http2;
+            // They spoke of the connection as it was.
+            for name in [Known::Connection, Known::Http2Settings, Known::KeepAlive] {
+                request.headers.remove(name);
+            }
+            request.set_upgrade(h2o_http::Span::default());
+        }
+        exchange.borrow_mut().http1_index = 0;
+        self.successor = Some(http2);
+        if link.io.send(context, &out).is_err() {
+            self.successor = None;
+        }
+        Went::Over
+    }
+}

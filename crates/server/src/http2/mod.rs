@@ -1,0 +1,470 @@
+//! The HTTP/2 driver: between the engine, the handlers and the socket of one connection.
+//!
+//! Everything that arrived in one read is answered in one write: frames are taken in first, what can be answered at
+//! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
+
+mod receiving;
+mod responding;
+mod sending;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use h2o_exchange::{BodyPipe, ExchangeRef, Http2Stream};
+use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
+
+use crate::collect::Collector;
+use crate::connection::Fate;
+use crate::context::Context;
+use crate::io::Read;
+use crate::link::Link;
+use crate::serve::{self, Waiting};
+use sending::Sending;
+
+/// Octets received from one connection before it is answered.
+const READ_TURN: usize = 256 * 1024;
+/// Octets sent on one connection before others get their turn.
+const SEND_TURN: usize = 1024 * 1024;
+/// Reading stops while more octets than this wait for a client that does not take them (H2O compatibility).
+const MAX_BACKLOG: usize = 512 * 1024;
+/// Octets of output collected before they are sent even though more could be answered.
+const FULL: usize = 192 * 1024;
+/// A socket that takes nothing for that long is given up (H2O compatibility).
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// With more connections than this, idle ones let go of what can be made again.
+const MANY: usize = 256;
+/// Fewer octets than this that complete no frame are a fragment.
+const FRAGMENT: usize = 256;
+
+/// The HTTP/2 side of a connection.
+pub(crate) struct Http2 {
+    engine: ServerConnection,
+    /// By [`StreamKey::index`].
+    works: Vec<Work>,
+    /// Requests that wait to be handed to handlers, in order of arrival.
+    queue: VecDeque<StreamKey>,
+    /// Streams something that they wait for is ready for, by index.
+    woken: Vec<u32>,
+    /// Requests that handlers have not answered at once, and that are not over.
+    at_work: usize,
+    /// Streams that wait for a handler, or for what makes their content.
+    waiting: usize,
+    /// Of these, requests whose content streams in.
+    streaming: usize,
+    resets: ResetBudget,
+    /// Octets of output per write.
+    round: usize,
+    /// The kernel keeps little that is not sent yet, so that a new response can overtake.
+    is_low_water: bool,
+    /// No further request is taken; the connection ends when everything is written.
+    is_closing: bool,
+    wants_shutdown: bool,
+    /// When the socket last took something, while output waits.
+    blocked_since: Option<Instant>,
+    /// Octets of content sent since they last earned something.
+    unearned: usize,
+    requests: u64,
+}
+
+/// How often requests may be taken back before new ones are made to wait (H2O compatibility).
+struct ResetBudget {
+    left: u32,
+    delay_until: Option<Instant>,
+}
+
+/// What goes on for one stream.
+pub(crate) struct Work {
+    key: Option<StreamKey>,
+    exchange: Option<ExchangeRef>,
+    step: Step,
+    /// A body on its way to a handler that pulls it, and how many octets went into it.
+    upload: Option<Upload>,
+    waker: Option<Waker>,
+    /// Counted in [`Http2::at_work`].
+    is_at_work: bool,
+    /// Counted in [`Http2::waiting`].
+    waits: bool,
+}
+
+struct Upload {
+    pipe: Rc<BodyPipe>,
+    /// Octets in the pipe when it was last looked at.
+    queued: usize,
+}
+
+/// What a stream waits for.
+enum Step {
+    /// Nothing goes on, or the step is being taken.
+    Moving,
+    /// Its content.
+    Collecting(Collector),
+    /// The first octets of content that its handler will pull.
+    AwaitingUpload,
+    /// Its turn.
+    Queued,
+    /// A handler.
+    Waiting(Waiting),
+    /// Its turn to send, window, or more content of the response.
+    Sending(Sending),
+}
+
+impl Work {
+    const fn new() -> Self {
+        Self {
+            key: None,
+            exchange: None,
+            step: Step::Moving,
+            upload: None,
+            waker: None,
+            is_at_work: false,
+            waits: false,
+        }
+    }
+
+    /// The stream is over: its exchange is logged and given back.
+    fn end(&mut self) {
+        // What a handler or a body holds goes before the log line is written.
+        self.step = Step::Moving;
+        self.waker = None;
+        self.key = None;
+        if let Some(upload) = self.upload.take() {
+            upload.pipe.finish(Err("the stream was closed".into()));
+        }
+        if let Some(exchange) = self.exchange.take() {
+            retire(&exchange);
+        }
+    }
+}
+
+/// However a stream ends, a panic included, its exchange is logged and given back.
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Logs an exchange and gives it back.
+fn retire(reference: &ExchangeRef) {
+    let worker = {
+        let Ok(mut exchange) = reference.try_borrow_mut() else {
+            return;
+        };
+        exchange.timings.response_end = Some(exchange.worker.clock.now());
+        serve::log(&exchange);
+        Rc::clone(&exchange.worker)
+    };
+    worker.release(Rc::clone(reference));
+}
+
+impl Http2 {
+    pub(crate) fn new(context: &Context, link: &Link, now: Instant) -> Self {
+        let origins = context.listeners[link.listener].origins.clone();
+        let engine = ServerConnection::new(context.http2.engine.clone(), origins, now);
+        Self::with_engine(context, engine)
+    }
+
+    /// Goes on from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
+    pub(crate) fn upgraded(
+        context: &Context,
+        settings: &[u8],
+        exchange: &ExchangeRef,
+        out: &mut Vec<u8>,
+    ) -> Option<Self> {
+        let now = context.worker.clock.now();
+        let limits = context.http2.engine.clone();
+        let (engine, stream) = ServerConnection::upgraded(limits, settings, now, out).ok()?;
+        exchange.borrow_mut().http2 = Some(Http2Stream {
+            id: engine.stream_id(stream).get(),
+            ..Http2Stream::default()
+        });
+        let mut http2 = Self::with_engine(context, engine);
+        http2.requests = 1;
+        let work = http2.work(stream);
+        work.exchange = Some(ExchangeRef::clone(exchange));
+        work.step = Step::Queued;
+        http2.queue.push_back(stream);
+        Some(http2)
+    }
+
+    fn with_engine(context: &Context, engine: ServerConnection) -> Self {
+        Self {
+            engine,
+            works: Vec::new(),
+            queue: VecDeque::new(),
+            woken: Vec::new(),
+            at_work: 0,
+            waiting: 0,
+            streaming: 0,
+            resets: ResetBudget {
+                left: context.http2.reset_budget,
+                delay_until: None,
+            },
+            round: sending::FIRST_ROUND,
+            is_low_water: false,
+            is_closing: false,
+            wants_shutdown: context.worker.shutting_down.get(),
+            blocked_since: None,
+            unearned: 0,
+            requests: 0,
+        }
+    }
+
+    /// Goes on as far as possible.
+    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Fate {
+        let is_owned = !link.input.is_empty();
+        let mut input = if is_owned {
+            std::mem::take(&mut link.input)
+        } else {
+            context.scratch.input.take()
+        };
+        let mut out = context.scratch.output.take();
+        let mut at = 0;
+        let fate = self.turn(context, link, &mut input, &mut at, &mut out);
+        context.scratch.output.give_back(out);
+        if at < input.len() && fate == Fate::Keep {
+            if is_owned {
+                input.drain(..at);
+                link.input = input;
+            } else {
+                link.input = input[at..].to_vec();
+                context.scratch.input.give_back(input);
+            }
+        } else {
+            context.scratch.input.give_back(input);
+        }
+        if fate == Fate::Close {
+            self.abandon();
+        } else {
+            self.rest(context);
+        }
+        fate
+    }
+
+    fn turn(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        input: &mut Vec<u8>,
+        at: &mut usize,
+        out: &mut Vec<u8>,
+    ) -> Fate {
+        let now = context.worker.clock.now();
+        if std::mem::take(&mut self.wants_shutdown) {
+            self.engine.shut_down(now, out);
+        }
+        self.run_woken(context, link, out);
+        let mut sent = 0;
+        loop {
+            if link.io.flush().is_err() {
+                return Fate::Close;
+            }
+            match self.take_in(context, link, input, at, out) {
+                Ok(()) => {}
+                Err(Gone) => return Fate::Close,
+            }
+            self.start_queued(context, link, out);
+            if !self.is_closing && !link.io.has_output() {
+                self.pump(context, link, out);
+            }
+            let had = out.len();
+            if !out.is_empty() {
+                if link.io.send(context, out).is_err() {
+                    return Fate::Close;
+                }
+                out.clear();
+                sent += had;
+            }
+            self.see_written(context, link);
+            if link.io.has_output() {
+                return Fate::Keep;
+            }
+            if self.is_closing || self.engine.is_over() {
+                return Fate::Close;
+            }
+            let may_go_on = self.engine.has_sendable() || link.io.may_have_input();
+            if had == 0 || !may_go_on {
+                return Fate::Keep;
+            }
+            if sent >= SEND_TURN {
+                context.again.borrow_mut().push(link.token);
+                return Fate::Keep;
+            }
+        }
+    }
+
+    /// Receives and takes in what has come.
+    fn take_in(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        input: &mut Vec<u8>,
+        at: &mut usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Gone> {
+        let mut received = 0;
+        if *at < input.len() {
+            self.receive(context, link, input, at, out);
+        }
+        while !self.is_closing && link.io.queued() <= MAX_BACKLOG && out.len() < FULL {
+            if received >= READ_TURN {
+                context.again.borrow_mut().push(link.token);
+                break;
+            }
+            if *at == input.len() {
+                input.clear();
+                *at = 0;
+            }
+            let had = input.len();
+            match link.io.read(context, input) {
+                Ok(Read::Data) => {}
+                Ok(Read::Blocked) => break,
+                Ok(Read::Eof) | Err(_) => return Err(Gone),
+            }
+            let came = input.len() - had;
+            received += came;
+            self.engine.on_activity(context.worker.clock.now());
+            let before = *at;
+            self.receive(context, link, input, at, out);
+            if *at == before && came < FRAGMENT && link.pay_units(context, 1).is_err() {
+                self.fail(PeerError::Overdrawn, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket has taken some of our output.
+    fn see_written(&mut self, context: &Context, link: &mut Link) {
+        let written = link.io.take_written();
+        if written > 0 {
+            self.engine.on_activity(context.worker.clock.now());
+        }
+        if !link.io.has_output() {
+            self.blocked_since = None;
+            if written >= self.round {
+                self.round = (2 * self.round).min(sending::LAST_ROUND);
+            }
+        } else {
+            self.round = sending::FIRST_ROUND;
+            if written > 0 || self.blocked_since.is_none() {
+                self.blocked_since = Some(context.worker.clock.now());
+            }
+        }
+    }
+
+    /// Ends the connection for what the client did.
+    fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
+        self.engine.fail(error, out);
+        self.is_closing = true;
+    }
+
+    /// Nothing goes on: memory that can be made again is given back where connections are many.
+    fn rest(&mut self, context: &Context) {
+        if self.engine.has_streams() || context.worker.shared.connections() <= MANY {
+            return;
+        }
+        self.works = Vec::new();
+        self.queue = VecDeque::new();
+        self.woken = Vec::new();
+        self.engine.shrink();
+    }
+
+    /// Something that stream waits for is ready.
+    pub(crate) fn wake(&mut self, stream: u32) {
+        self.woken.push(stream);
+    }
+
+    /// True if the client need not do anything for us to go on.
+    fn is_waiting_for_us(&self, link: &Link) -> bool {
+        self.waiting > 0
+            || !self.queue.is_empty()
+            || link.io.has_output()
+            || self.engine.has_sendable()
+    }
+
+    pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {
+        let engine = self.engine.next_timeout(self.is_waiting_for_us(link));
+        let write = self.blocked_since.map(|since| since + WRITE_TIMEOUT);
+        let delay = self
+            .resets
+            .delay_until
+            .filter(|_| !self.queue.is_empty());
+        [engine, write, delay].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
+        if self
+            .blocked_since
+            .is_some_and(|since| since + WRITE_TIMEOUT <= now)
+        {
+            context
+                .worker
+                .counters
+                .count(h2o_exchange::Counter::Http2WriteClosed);
+            self.abandon();
+            return Fate::Close;
+        }
+        let mut out = Vec::new();
+        let waits = self.is_waiting_for_us(link);
+        let passed = self.engine.on_timeout(now, waits, &mut out);
+        if passed == Some(TimedOut::Idle) {
+            context
+                .worker
+                .counters
+                .count(h2o_exchange::Counter::Http2IdleTimeout);
+        }
+        if link.io.send(context, &out).is_err() || passed.is_some() {
+            self.abandon();
+            return Fate::Close;
+        }
+        // A delay may have passed, or the last stream may be gone.
+        self.run(context, link)
+    }
+
+    /// The process is to end: clients are told (RFC 9113 §6.8).
+    pub(crate) const fn shut_down(&mut self) {
+        self.wants_shutdown = true;
+    }
+
+    /// True while no request is in progress, after the first one.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests > 0 && !self.is_closing && !self.engine.has_streams()
+    }
+
+    /// Octets of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        let works: usize = self.works.iter().map(Work::retained).sum();
+        works + self.works.capacity() * size_of::<Work>() + self.engine.retained()
+    }
+
+    /// Ends everything in progress.
+    pub(crate) fn abandon(&mut self) {
+        self.works.clear();
+        self.at_work = 0;
+        self.waiting = 0;
+        self.streaming = 0;
+    }
+}
+
+impl Work {
+    fn retained(&self) -> usize {
+        let heads = self.exchange.as_ref().map_or(0, |exchange| {
+            exchange.try_borrow().map_or(0, |exchange| {
+                exchange.request.headers.retained() + exchange.sent.headers.retained()
+            })
+        });
+        let content = match &self.step {
+            Step::Collecting(collector) => collector.retained(),
+            Step::Moving
+            | Step::AwaitingUpload
+            | Step::Queued
+            | Step::Waiting(_)
+            | Step::Sending(_) => self.upload.as_ref().map_or(0, |upload| upload.queued),
+        };
+        heads + content
+    }
+}
+
+/// The client is gone, or the socket failed.
+struct Gone;

@@ -1,0 +1,646 @@
+//! The request side: frames in, requests out to the handlers, content to those who want it.
+
+use std::rc::Rc;
+use std::task::Context as TaskContext;
+
+use bytes::Bytes;
+use h2o_exchange::{
+    BodyPipe, Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings,
+};
+use h2o_http::{BodyLength, Known, StatusCode};
+use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
+
+use super::{Http2, Step, Upload, Work};
+use crate::collect::Collector;
+use crate::context::Context;
+use crate::link::Link;
+use crate::serve::{self, Progress};
+
+impl Http2 {
+    /// Takes in all complete frames of the input.
+    pub(super) fn receive(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        input: &[u8],
+        at: &mut usize,
+        out: &mut Vec<u8>,
+    ) {
+        let now = context.worker.clock.now();
+        let mut spare = context.worker.spare_exchange();
+        while !self.is_closing {
+            let step = self.engine.receive(
+                &input[*at..],
+                &mut spare.borrow_mut().request,
+                now,
+                out,
+            );
+            let costs = self.engine.take_costs();
+            if costs > 0 && link.pay_units(context, costs).is_err() {
+                self.fail(PeerError::Overdrawn, out);
+            }
+            let step = match step {
+                Ok(step) => step,
+                Err(error) => {
+                    if let Some((code, _)) = error.answer() {
+                        context.worker.counters.count_http2_error(code.0);
+                    }
+                    self.is_closing = true;
+                    break;
+                }
+            };
+            let start = *at;
+            *at += step.taken;
+            match step.received {
+                Received::NeedMore => break,
+                Received::Charged => {}
+                Received::Request {
+                    stream,
+                    end_stream,
+                    refusal,
+                } => {
+                    let exchange =
+                        std::mem::replace(&mut spare, context.worker.spare_exchange());
+                    self.on_request(context, link, stream, exchange, end_stream, refusal, out);
+                }
+                Received::Data {
+                    stream,
+                    data,
+                    end_stream,
+                } => {
+                    let piece = &input[start + data.start..start + data.end];
+                    self.on_data(context, link, stream, piece, end_stream, out);
+                }
+                Received::Trailers { stream } => {
+                    if let Some(exchange) = self.exchange(stream) {
+                        let fields = &mut spare.borrow_mut().request;
+                        exchange
+                            .borrow_mut()
+                            .request
+                            .headers
+                            .extend_from(&fields.headers);
+                        fields.clear();
+                    }
+                    spare.borrow_mut().request.clear();
+                    self.on_data(context, link, stream, &[], true, out);
+                }
+                Received::Reset {
+                    stream,
+                    code,
+                    by_us,
+                } => self.on_reset(context, stream, code, by_us, out),
+            }
+        }
+        spare.borrow_mut().request.clear();
+        context.worker.put_back(spare);
+    }
+
+    fn exchange(&self, stream: StreamKey) -> Option<&ExchangeRef> {
+        self.works.get(stream.index())?.exchange.as_ref()
+    }
+
+    /// The place for what goes on for a stream.
+    pub(super) fn work(&mut self, stream: StreamKey) -> &mut Work {
+        let index = stream.index();
+        if self.works.len() <= index {
+            self.works.resize_with(index + 1, Work::new);
+        }
+        let work = &mut self.works[index];
+        work.key = Some(stream);
+        work
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a new request")]
+    fn on_request(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        end_stream: bool,
+        refusal: Option<Refusal>,
+        out: &mut Vec<u8>,
+    ) {
+        self.requests += 1;
+        let info = link.info();
+        context.worker.begin(&exchange, &context.site, &info);
+        let now = context.worker.clock.now();
+        let is_tunnel = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.timings = Timings::starting(now);
+            exchange.timings.head = Some(now);
+            exchange.http2 = Some(Http2Stream {
+                id: self.engine.stream_id(stream).get(),
+                ..Http2Stream::default()
+            });
+            serve::route(exchange, &context.listeners[link.listener].hosts);
+            exchange.request.body == BodyLength::Tunnel
+        };
+        if let Some(refusal) = refusal {
+            let (status, reason, text) = refusal.answer();
+            context.worker.counters.count_status(status);
+            let response = Response::error(status, reason, text);
+            self.answer(context, link, stream, exchange, response, out);
+            return;
+        }
+        if context.memory.is_tight() {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let response =
+                Response::error(status, "Service Unavailable", "please try again later");
+            context.worker.counters.count_status(status);
+            self.answer(context, link, stream, exchange, response, out);
+            return;
+        }
+        if is_tunnel && !serve::streams_body(&exchange.borrow()) {
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            let response = Response::error(status, "Method Not Allowed", "Method Not Allowed");
+            context.worker.counters.count_status(status);
+            self.answer(context, link, stream, exchange, response, out);
+            return;
+        }
+        if end_stream {
+            {
+                // An empty body may have been announced.
+                let exchange = &mut *exchange.borrow_mut();
+                if matches!(exchange.request.body, BodyLength::Known(_)) {
+                    exchange.body = RequestBody::Bytes(Bytes::new());
+                }
+            }
+            self.admit(context, link, stream, exchange, out);
+            return;
+        }
+        self.expect_content(context, link, stream, exchange, is_tunnel, out);
+    }
+
+    /// A response that no handler makes; filters see it all the same.
+    fn answer(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        response: Response,
+        out: &mut Vec<u8>,
+    ) {
+        let now = context.worker.clock.now();
+        {
+            let timings = &mut exchange.borrow_mut().timings;
+            timings.processed = Some(now);
+            timings.processed_at = context.worker.clock.unix();
+        }
+        let progress = serve::answer(context, &exchange, response);
+        self.on_progress(context, link, stream, exchange, progress, out);
+    }
+
+    /// A request whose content is still to come.
+    fn expect_content(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        is_tunnel: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let streams = {
+            let exchange = exchange.borrow();
+            let request = &exchange.request;
+            if !request.expect().is_empty()
+                && context.sends_informational
+                && request.headers.get(Known::NoEarlyHints) != Some(b"1")
+            {
+                let fields = h2o_http::Headers::new();
+                self.engine
+                    .inform(stream, StatusCode::CONTINUE, &fields, out);
+            }
+            serve::streams_body(&exchange)
+        };
+        if is_tunnel {
+            let pipe = Rc::new(BodyPipe::default());
+            exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
+            self.work(stream).upload = Some(Upload { pipe, queued: 0 });
+            self.engine.accept_content(stream, out);
+            self.start(context, link, stream, exchange, out);
+            return;
+        }
+        let step = if streams {
+            Step::AwaitingUpload
+        } else {
+            Step::Collecting(Collector::default())
+        };
+        let work = self.work(stream);
+        work.exchange = Some(exchange);
+        work.step = step;
+    }
+
+    fn on_data(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        piece: &[u8],
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        if let Some(exchange) = &work.exchange
+            && let Ok(mut exchange) = exchange.try_borrow_mut()
+        {
+            exchange.request_body_bytes += piece.len() as u64;
+        }
+        match &mut work.step {
+            Step::Collecting(collector) => {
+                let kept = collector.push(context, piece);
+                if let Err(error) = kept {
+                    self.on_full_disk(context, link, stream, &error, out);
+                    return;
+                }
+                if end_stream {
+                    self.on_collected(context, link, stream, out);
+                } else {
+                    // The whole is waited for: whoever sends it is never held up by us.
+                    self.engine.accept_content(stream, out);
+                    self.engine.release_content(stream, piece.len(), out);
+                }
+            }
+            Step::AwaitingUpload | Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
+                self.on_upload(context, link, stream, piece, end_stream, out);
+            }
+            Step::Moving => {}
+        }
+    }
+
+    fn on_full_disk(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        error: &std::io::Error,
+        out: &mut Vec<u8>,
+    ) {
+        let work = self.work(stream);
+        work.step = Step::Moving;
+        let Some(exchange) = work.exchange.take() else {
+            return;
+        };
+        exchange.borrow_mut().note_error(
+            "core",
+            &format!("failed to keep the request body:{error}"),
+        );
+        let status = StatusCode::BAD_GATEWAY;
+        context.worker.counters.count_status(status);
+        let response = Response::error(status, "Bad Gateway", "Bad Gateway");
+        self.answer(context, link, stream, exchange, response, out);
+    }
+
+    fn on_collected(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        out: &mut Vec<u8>,
+    ) {
+        let work = self.work(stream);
+        let Step::Collecting(collector) = std::mem::replace(&mut work.step, Step::Moving) else {
+            return;
+        };
+        let Some(exchange) = work.exchange.take() else {
+            return;
+        };
+        exchange.borrow_mut().body = collector.finish();
+        self.admit(context, link, stream, exchange, out);
+    }
+
+    /// Content for a handler that pulls it.
+    fn on_upload(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        piece: &[u8],
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let work = self.work(stream);
+        let upload = work.upload.get_or_insert_with(|| Upload {
+            pipe: Rc::default(),
+            queued: 0,
+        });
+        upload.pipe.push(Bytes::copy_from_slice(piece));
+        upload.queued += piece.len();
+        if end_stream {
+            upload.pipe.finish(Ok(()));
+        }
+        let pipe = Rc::clone(&upload.pipe);
+        if matches!(work.step, Step::AwaitingUpload) {
+            work.step = Step::Moving;
+            if let Some(exchange) = work.exchange.take() {
+                exchange.borrow_mut().body = RequestBody::Stream(pipe);
+                self.admit(context, link, stream, exchange, out);
+            }
+        } else {
+            self.credit_upload(context, link, stream, out);
+        }
+    }
+
+    /// Gives the client window for what a handler has taken out of its pipe.
+    pub(super) fn credit_upload(
+        &mut self,
+        context: &Context,
+        link: &Link,
+        stream: StreamKey,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        let is_pulled = matches!(work.step, Step::Waiting(_) | Step::Sending(_));
+        if work.upload.is_none() || !is_pulled {
+            return;
+        }
+        let waker = waker_of(work, context, link, stream);
+        let Some(upload) = &mut work.upload else {
+            return;
+        };
+        upload.pipe.watch(&mut TaskContext::from_waker(&waker));
+        let queued = upload.pipe.queued();
+        let taken = upload.queued.saturating_sub(queued);
+        upload.queued = queued;
+        self.engine.release_content(stream, taken, out);
+    }
+
+    /// Hands a request to the handlers, or lets it wait for its turn.
+    fn admit(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        out: &mut Vec<u8>,
+    ) {
+        let streams = matches!(exchange.borrow().body, RequestBody::Stream(_));
+        if self.queue.is_empty() && self.has_place(context, streams) {
+            self.start(context, link, stream, exchange, out);
+            return;
+        }
+        let work = self.work(stream);
+        work.exchange = Some(exchange);
+        work.step = Step::Queued;
+        self.queue.push_back(stream);
+    }
+
+    fn has_place(&mut self, context: &Context, streams: bool) -> bool {
+        let settings = &context.http2;
+        self.at_work < settings.max_concurrent_requests
+            && (!streams || self.streaming < settings.max_concurrent_streaming_requests)
+            && !self.is_delayed(context)
+    }
+
+    /// True while requests are held up because earlier ones were taken back.
+    fn is_delayed(&mut self, context: &Context) -> bool {
+        match self.resets.delay_until {
+            Some(until) if until > context.worker.clock.now() => true,
+            Some(_) => {
+                self.resets.delay_until = None;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Starts requests whose turn has come.
+    pub(super) fn start_queued(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+        let mut passed = 0;
+        while let Some(&stream) = self.queue.get(passed) {
+            let streams = self.works.get(stream.index()).is_some_and(|work| {
+                let exchange = work.exchange.as_ref();
+                exchange
+                    .is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
+            });
+            if !self.has_place(context, streams) {
+                // Others need not wait for a request that streams.
+                if !streams || !self.has_place(context, false) {
+                    return;
+                }
+                passed += 1;
+                continue;
+            }
+            let _ = self.queue.remove(passed);
+            let work = self.work(stream);
+            work.step = Step::Moving;
+            if let Some(exchange) = work.exchange.take() {
+                self.start(context, link, stream, exchange, out);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        out: &mut Vec<u8>,
+    ) {
+        let streams = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.timings.processed = Some(context.worker.clock.now());
+            exchange.timings.processed_at = context.worker.clock.unix();
+            matches!(exchange.body, RequestBody::Stream(_))
+        };
+        if streams {
+            // Its window opens now that somebody wants it.
+            self.engine.accept_content(stream, out);
+            if exchange.borrow().request.body != BodyLength::Tunnel {
+                self.streaming += 1;
+                context
+                    .worker
+                    .counters
+                    .count(Counter::Http2StreamingRequests);
+            }
+        }
+        let progress = serve::start(context, &exchange);
+        self.on_progress(context, link, stream, exchange, progress, out);
+    }
+
+    pub(super) fn on_progress(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        progress: Progress,
+        out: &mut Vec<u8>,
+    ) {
+        match progress {
+            Progress::Response(response) => {
+                self.respond(context, link, stream, exchange, response, out);
+            }
+            Progress::Waiting(waiting) => {
+                let work = self.work(stream);
+                work.exchange = Some(exchange);
+                work.step = Step::Waiting(waiting);
+                if !std::mem::replace(&mut work.is_at_work, true) {
+                    self.at_work += 1;
+                }
+                self.set_waits(stream, true);
+                self.resume(context, link, stream, out);
+            }
+        }
+    }
+
+    /// Asks the handler that a stream waits for.
+    fn resume(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        out: &mut Vec<u8>,
+    ) {
+        let work = self.work(stream);
+        let waker = waker_of(work, context, link, stream);
+        let Step::Waiting(waiting) = std::mem::replace(&mut work.step, Step::Moving) else {
+            return;
+        };
+        let Some(exchange) = work.exchange.take() else {
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        match serve::resume(context, &exchange, waiting, &mut task) {
+            Progress::Waiting(waiting) => {
+                let work = self.work(stream);
+                work.exchange = Some(exchange);
+                work.step = Step::Waiting(waiting);
+                self.credit_upload(context, link, stream, out);
+            }
+            progress @ Progress::Response(_) => {
+                self.set_waits(stream, false);
+                self.on_progress(context, link, stream, exchange, progress, out);
+            }
+        }
+    }
+
+    /// Whether a stream waits for something on our side.
+    pub(super) fn set_waits(&mut self, stream: StreamKey, waits: bool) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        if std::mem::replace(&mut work.waits, waits) {
+            self.waiting -= 1;
+        }
+        self.waiting += usize::from(waits);
+    }
+
+    /// Goes on with the streams for which something has happened.
+    pub(super) fn run_woken(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+        let woken = std::mem::take(&mut self.woken);
+        for &index in &woken {
+            let work = self.works.get(index as usize);
+            let Some((key, step)) = work.and_then(|work| Some((work.key?, &work.step))) else {
+                continue;
+            };
+            match step {
+                Step::Waiting(_) => self.resume(context, link, key, out),
+                Step::Sending(_) => {
+                    self.set_waits(key, false);
+                    self.engine.set_content(key, true);
+                    self.credit_upload(context, link, key, out);
+                }
+                Step::Moving | Step::Collecting(_) | Step::AwaitingUpload | Step::Queued => {}
+            }
+        }
+        // The memory is kept.
+        if self.woken.is_empty() {
+            self.woken = woken;
+            self.woken.clear();
+        }
+    }
+
+    /// A stream is over before its response was.
+    fn on_reset(
+        &mut self,
+        context: &Context,
+        stream: StreamKey,
+        code: ErrorCode,
+        by_us: bool,
+        out: &mut Vec<u8>,
+    ) {
+        if by_us {
+            context.worker.counters.count_http2_error(code.0);
+        }
+        if let Some(at) = self.queue.iter().position(|&queued| queued == stream) {
+            let _ = self.queue.remove(at);
+        }
+        self.end_work(stream);
+        self.engine.release(stream, out);
+        self.resets.left = self.resets.left.saturating_sub(1);
+        if self.resets.left == 0
+            && self.resets.delay_until.is_none()
+            && !context.http2.dos_delay.is_zero()
+        {
+            self.resets.delay_until = Some(context.worker.clock.now() + context.http2.dos_delay);
+        }
+    }
+
+    /// Ends what goes on for a stream.
+    pub(super) fn end_work(&mut self, stream: StreamKey) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        if std::mem::take(&mut work.is_at_work) {
+            self.at_work -= 1;
+        }
+        if std::mem::take(&mut work.waits) {
+            self.waiting -= 1;
+        }
+        let streams = work.exchange.as_ref().is_some_and(|exchange| {
+            exchange.try_borrow().is_ok_and(|exchange| {
+                matches!(exchange.body, RequestBody::Stream(_))
+                    && exchange.request.body != BodyLength::Tunnel
+                    && exchange.timings.processed.is_some()
+            })
+        });
+        if streams {
+            self.streaming = self.streaming.saturating_sub(1);
+        }
+        if let Some(exchange) = work.exchange.take() {
+            self.note_priorities(stream, &exchange);
+            self.works[stream.index()].exchange = Some(exchange);
+        }
+        self.works[stream.index()].end();
+    }
+
+    /// Leaves the place of a stream where the log finds it.
+    pub(super) fn note_priorities(&self, stream: StreamKey, exchange: &ExchangeRef) {
+        if let Some((received, actual)) = self.engine.priorities(stream)
+            && let Ok(mut exchange) = exchange.try_borrow_mut()
+            && let Some(http2) = &mut exchange.http2
+        {
+            http2.received = StreamPriority {
+                exclusive: received.exclusive,
+                parent: received.dependency,
+                weight: received.weight,
+            };
+            http2.actual = StreamPriority {
+                exclusive: false,
+                parent: actual.parent,
+                weight: actual.weight,
+            };
+        }
+    }
+}
+
+/// The waker of a stream, made once.
+pub(super) fn waker_of(
+    work: &mut Work,
+    context: &Context,
+    link: &Link,
+    stream: StreamKey,
+) -> std::task::Waker {
+    let index = u32::try_from(stream.index()).unwrap_or(u32::MAX);
+    work.waker
+        .get_or_insert_with(|| context.waker(link.token, index))
+        .clone()
+}

@@ -1,0 +1,171 @@
+//! The response side: heads, and what can be sent at once behind them.
+
+use h2o_exchange::{Body, ExchangeRef, FileReader, Http2SiteSettings, Response};
+use h2o_http::mime::MimeAttributes;
+use h2o_http::{Headers, Known, Method};
+use h2o_http2::scheduler::parse_priority;
+use h2o_http2::{ResponseHead, SchedulingHint, StreamKey};
+
+use super::sending::{Content, Sending};
+use super::{Http2, Step, retire};
+use crate::context::Context;
+use crate::link::Link;
+
+/// Content up to this size is sent at once, behind its head, as long as nobody else waits to send. What is more goes
+/// through the scheduler, so that a later request can overtake it.
+const AT_ONCE: usize = 8 * 1024;
+/// Output behind which nothing is sent at once any more.
+const AT_ONCE_BEHIND: usize = 48 * 1024;
+/// Units of the connection's budget that a request earns when it was served.
+const EARNED_BY_REQUEST: u32 = 2;
+
+impl Http2 {
+    /// Sends the response of a stream, or makes it one of those that wait to be sent.
+    pub(super) fn respond(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        mut response: Response,
+        out: &mut Vec<u8>,
+    ) {
+        let mut guard = exchange.borrow_mut();
+        let this = &mut *guard;
+        if !this.pushes.is_empty() || this.http2.is_some_and(|http2| http2.debug_state.is_some()) {
+            self.dress(context, link, stream, this, &mut response, out);
+        }
+        this.timings.response_start = Some(context.worker.clock.now());
+        this.sent.status = Some(response.status);
+        let has_body = !response.status.is_bodyless()
+            && this.request.method != Method::Head
+            && !matches!(response.body, Body::Empty);
+        let length = if response.status.is_bodyless() {
+            None
+        } else {
+            response.length
+        };
+        let body = match response.body {
+            Body::Bytes(bytes) if has_body && bytes.is_empty() => Body::Empty,
+            body if has_body => body,
+            _ => Body::Empty,
+        };
+        let is_empty = matches!(body, Body::Empty);
+        let head = ResponseHead {
+            status: response.status,
+            headers: &response.headers,
+            length,
+            server: context.server_field.as_deref().map(str::as_bytes),
+        };
+        let header_bytes = self.engine.respond(stream, &head, is_empty, out);
+        this.sent.header_bytes = header_bytes as u64;
+        this.sent.headers = response.headers;
+        let at_once = match &body {
+            Body::Empty => true,
+            Body::Bytes(bytes)
+                if bytes.len() <= AT_ONCE
+                    && out.len() <= AT_ONCE_BEHIND
+                    && !self.engine.has_sendable()
+                    && bytes.len() <= self.engine.sendable(stream) =>
+            {
+                self.engine.send_data(stream, bytes, true, out);
+                this.sent.body_bytes = bytes.len() as u64;
+                self.unearned += bytes.len();
+                true
+            }
+            Body::Bytes(_) | Body::File(_) | Body::Stream(_) => false,
+        };
+        if at_once {
+            drop(guard);
+            self.finish(context, link, stream, Some(exchange), out);
+            return;
+        }
+        let hint = scheduling_hint(this);
+        drop(guard);
+        let content = match body {
+            Body::Empty => return,
+            Body::Bytes(bytes) => Content::Bytes(bytes),
+            Body::File(range) => Content::File(FileReader::new(range)),
+            Body::Stream(source) => Content::Stream(source),
+        };
+        let work = self.work(stream);
+        work.exchange = Some(exchange);
+        work.step = Step::Sending(Sending {
+            content,
+            left: length,
+        });
+        self.engine.schedule(stream, hint);
+        self.engine.set_content(stream, true);
+    }
+
+    /// The response has left as a whole, as far as we are concerned.
+    pub(super) fn finish(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: Option<ExchangeRef>,
+        out: &mut Vec<u8>,
+    ) {
+        let has_work = self
+            .works
+            .get(stream.index())
+            .is_some_and(|work| work.key.is_some());
+        if has_work {
+            if let Some(exchange) = exchange {
+                self.work(stream).exchange = Some(exchange);
+            }
+            self.end_work(stream);
+        } else if let Some(exchange) = exchange {
+            self.note_priorities(stream, &exchange);
+            retire(&exchange);
+        }
+        self.engine.release(stream, out);
+        if self.resets.left < context.http2.reset_budget {
+            self.resets.left += 1;
+        }
+        link.earn_units(context, EARNED_BY_REQUEST);
+    }
+}
+
+/// How the response wants to be scheduled.
+fn scheduling_hint(exchange: &h2o_exchange::Exchange) -> SchedulingHint {
+    let headers: &Headers = &exchange.sent.headers;
+    let priority = headers.get(Known::Priority).map(parse_priority);
+    let blocks_rendering = exchange.mime.map_or_else(
+        || {
+            headers
+                .get(Known::ContentType)
+                .and_then(|value| std::str::from_utf8(value).ok())
+                .is_some_and(|value| MimeAttributes::of(value).highest_priority)
+        },
+        |mime| mime.highest_priority,
+    );
+    let is_wanted = blocks_rendering && {
+        let path = exchange.site.path(exchange.route);
+        path.settings
+            .get::<Http2SiteSettings>()
+            .reprioritize_blocking_assets
+    };
+    SchedulingHint {
+        priority,
+        blocks_rendering: is_wanted,
+        is_critical: false,
+    }
+}
+
+impl Http2 {
+    /// What only this driver can add to a response: pushes, and the state of the connection.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "all that a push needs")]
+    fn dress(
+        &mut self,
+        _context: &Context,
+        _link: &mut Link,
+        _stream: StreamKey,
+        _exchange: &mut h2o_exchange::Exchange,
+        _response: &mut Response,
+        _out: &mut Vec<u8>,
+    ) {
+    }
+}

@@ -1,0 +1,204 @@
+//! Content on its way to the socket: pulled stream by stream, in the order the scheduler says.
+
+use std::task::{Context as TaskContext, Poll, Waker};
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodySource, FileReader};
+use h2o_http2::{ErrorCode, StreamKey};
+
+use super::receiving::waker_of;
+use super::{Http2, Step};
+use crate::context::Context;
+use crate::link::Link;
+
+/// Octets of output per write while the socket does not take them at once: what is written cannot be overtaken.
+pub(super) const FIRST_ROUND: usize = 16 * 1024;
+/// Octets of output per write at most.
+pub(super) const LAST_ROUND: usize = 128 * 1024;
+/// What the kernel may hold of a connection's output without having sent it, where several responses compete.
+const UNSENT: u32 = 16 * 1024;
+/// Octets of content sent that earn a unit of the connection's budget: window updates and the like are paid by it.
+const OCTETS_PER_UNIT: usize = 2048;
+
+/// What is left of a response's content.
+pub(crate) struct Sending {
+    pub(crate) content: Content,
+    /// Octets that are missing of the announced length.
+    pub(crate) left: Option<u64>,
+}
+
+/// Where content comes from.
+pub(crate) enum Content {
+    Bytes(Bytes),
+    File(FileReader),
+    Stream(Box<dyn BodySource>),
+}
+
+/// What came of pulling content for one frame.
+enum Pulled {
+    /// A frame was written.
+    Frame { len: usize, is_end: bool },
+    /// There is none for now; the stream's waker was kept.
+    Waiting,
+}
+
+impl Http2 {
+    /// Fills `out` with content up to one write's worth.
+    pub(super) fn pump(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+        while out.len() < self.round {
+            let Some((stream, max)) = self.engine.poll_send() else {
+                break;
+            };
+            self.pull(context, link, stream, max, out);
+        }
+        if self.unearned >= OCTETS_PER_UNIT {
+            let units = u32::try_from(self.unearned / OCTETS_PER_UNIT).unwrap_or(u32::MAX);
+            self.unearned %= OCTETS_PER_UNIT;
+            link.earn_units(context, units);
+        }
+        let costs = self.engine.take_costs();
+        if costs > 0 && link.pay_units(context, costs).is_err() {
+            self.fail(h2o_http2::PeerError::Overdrawn, out);
+        }
+        if !self.is_low_water && self.engine.has_sendable() {
+            self.is_low_water = true;
+            link.io.socket.set_not_sent_low_water(UNSENT);
+        }
+    }
+
+    /// Moves content of one stream into one DATA frame.
+    fn pull(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        max: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            self.engine.set_content(stream, false);
+            return;
+        };
+        let waker = match &work.step {
+            Step::Sending(Sending {
+                content: Content::Bytes(_),
+                ..
+            }) => Waker::noop().clone(),
+            _ => waker_of(work, context, link, stream),
+        };
+        let Step::Sending(sending) = &mut work.step else {
+            self.engine.set_content(stream, false);
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        match sending.pull(&mut self.engine, stream, max, &mut task, out) {
+            Ok(Pulled::Frame { len, is_end }) => {
+                self.unearned += len;
+                if let Some(exchange) = &work.exchange {
+                    exchange.borrow_mut().sent.body_bytes += len as u64;
+                }
+                if is_end {
+                    self.finish(context, link, stream, None, out);
+                }
+            }
+            Ok(Pulled::Waiting) => {
+                self.engine.set_content(stream, false);
+                self.set_waits(stream, true);
+            }
+            Err(error) => self.break_off(context, stream, &error, out),
+        }
+    }
+
+    /// The content cannot be completed: the client must not take it for complete.
+    fn break_off(
+        &mut self,
+        context: &Context,
+        stream: StreamKey,
+        error: &BodyError,
+        out: &mut Vec<u8>,
+    ) {
+        let code = match error {
+            BodyError::Local(_) => ErrorCode::INTERNAL_ERROR,
+            BodyError::Failed(_) => ErrorCode::PROTOCOL_ERROR,
+        };
+        context.worker.counters.count_http2_error(code.0);
+        if let Some(exchange) = self
+            .works
+            .get(stream.index())
+            .and_then(|work| work.exchange.as_ref())
+        {
+            exchange
+                .borrow_mut()
+                .note_error("core", &error.to_string());
+        }
+        self.engine.reset(stream, code, out);
+        self.end_work(stream);
+        self.engine.release(stream, out);
+    }
+}
+
+impl Sending {
+    fn pull(
+        &mut self,
+        engine: &mut h2o_http2::ServerConnection,
+        stream: StreamKey,
+        max: usize,
+        task: &mut TaskContext<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Pulled, BodyError> {
+        let max = self.left.map_or(max, |left| {
+            max.min(usize::try_from(left).unwrap_or(usize::MAX))
+        });
+        let left = &mut self.left;
+        match &mut self.content {
+            Content::Bytes(bytes) => {
+                let piece = bytes.split_to(max.min(bytes.len()));
+                let is_end = bytes.is_empty() || *left == Some(piece.len() as u64);
+                engine.send_data(stream, &piece, is_end, out);
+                Ok(Pulled::frame(left, piece.len(), is_end))
+            }
+            Content::File(reader) => {
+                let sent = engine.send_data_with(stream, max, out, |room| {
+                    match reader.poll_read(task, room) {
+                        Poll::Pending => Ok(None),
+                        Poll::Ready(Ok(len)) => Ok(Some((len, reader.remaining() == 0))),
+                        Poll::Ready(Err(error)) => Err(error),
+                    }
+                })?;
+                Ok(sent.map_or(Pulled::Waiting, |(len, is_end)| {
+                    Pulled::frame(left, len, is_end)
+                }))
+            }
+            Content::Stream(source) => match source.poll_next(task, max.max(1)) {
+                Poll::Pending => Ok(Pulled::Waiting),
+                Poll::Ready(Some(piece)) => {
+                    let piece = piece?;
+                    let piece = &piece[..piece.len().min(max)];
+                    let is_end = *left == Some(piece.len() as u64);
+                    if piece.is_empty() && !is_end {
+                        // It is asked again when its turn comes.
+                        return Ok(Pulled::frame(left, 0, false));
+                    }
+                    engine.send_data(stream, piece, is_end, out);
+                    Ok(Pulled::frame(left, piece.len(), is_end))
+                }
+                Poll::Ready(None) if left.is_some_and(|left| left > 0) => Err(BodyError::Failed(
+                    "the content is shorter than announced".into(),
+                )),
+                Poll::Ready(None) => {
+                    engine.finish(stream, None, out);
+                    Ok(Pulled::frame(left, 0, true))
+                }
+            },
+        }
+    }
+}
+
+impl Pulled {
+    fn frame(left: &mut Option<u64>, len: usize, is_end: bool) -> Self {
+        if let Some(left) = left {
+            *left = left.saturating_sub(len as u64);
+        }
+        Self::Frame { len, is_end }
+    }
+}
