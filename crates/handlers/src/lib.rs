@@ -7,6 +7,7 @@ mod error_doc;
 mod expires;
 mod file;
 mod header;
+mod http2_debug_state;
 pub mod push;
 mod redirect;
 mod status;
@@ -19,6 +20,7 @@ use h2o_exchange::{FilterFactory, Scope};
 
 #[doc(hidden)]
 pub use file::fuzzing;
+pub use http2_debug_state::{HpackState, Http2State, StateSettings, StreamState};
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// The directives of all features in this crate.
@@ -31,6 +33,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         error_doc::DIRECTIVES,
         expires::DIRECTIVES,
         header::DIRECTIVES,
+        http2_debug_state::DIRECTIVES,
         push::DIRECTIVES,
         redirect::DIRECTIVES,
         status::DIRECTIVES,

@@ -430,6 +430,20 @@ mod tests {
     }
 
     #[test]
+    fn the_debug_state_is_a_path_of_its_host() {
+        let site = read(["", "http2-debug-state: minimum", ""]).unwrap().site;
+        let keys = |host: usize| -> Vec<_> {
+            let paths = &site.hosts[host].paths;
+            paths
+                .iter()
+                .map(|path| (&*path.path, path.handlers.len()))
+                .collect()
+        };
+        assert_eq!(keys(0), [("/.well-known/h2/state", 1), ("/", 1), ("", 0)]);
+        assert_eq!(keys(1), [("/", 1), ("", 0)]);
+    }
+
+    #[test]
     fn other_words_for_casper_are_only_warned_of() {
         let loaded = read(["http2-casper: ON\nhttp2-casper: maybe", "", ""]).unwrap();
         assert_eq!(

@@ -1,0 +1,435 @@
+//! `http2-debug-state`: what an HTTP/2 connection looks like from here, as JSON, asked over that very connection
+//! (draft-benfield-http2-debug-state-01).
+
+use std::fmt::Write;
+
+use h2o_config::{Directive, Kinds, Level, Levels, Pass};
+use h2o_exchange::{Body, DebugState, Exchange, Handler, Outcome, Response, Scope};
+use h2o_http::{Known, StatusCode, Version};
+
+const PATH: &str = "/.well-known/h2/state";
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "http2-debug-state",
+    levels: Levels::HOST,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "`minimum` or `hpack`",
+    default: "",
+    help: "Answers `/.well-known/h2/state` with the state of the HTTP/2 connection it is asked over, as JSON: settings, \
+           windows, streams; with `hpack` the tables of header compression too, and so fields of earlier requests. \
+           Over other versions there is nothing at that path.",
+    apply: |scope, command| {
+        let detail = match command.node.one_of(&["minimum", "hpack"])? {
+            0 => DebugState::Minimum,
+            _ => DebugState::Hpack,
+        };
+        let route = scope.enter(Level::Path, |scope| {
+            scope.path = Some(PATH.into());
+            scope.handlers.push(Box::new(Http2DebugState { detail }));
+            Ok(scope.build_path(PATH))
+        })?;
+        scope.paths.push(route);
+        Ok(())
+    },
+}];
+
+struct Http2DebugState {
+    detail: DebugState,
+}
+
+impl Handler for Http2DebugState {
+    /// Leaves the content, and the fields that depend on it, to whoever drives the connection.
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        if exchange.request.version != Version::Http2 {
+            return Outcome::Declined;
+        }
+        let Some(stream) = &mut exchange.http2 else {
+            return Outcome::Declined;
+        };
+        stream.debug_state = Some(self.detail);
+        let mut headers = exchange.headers();
+        headers.push(Known::ContentType, b"application/json; charset=utf-8");
+        headers.push(Known::CacheControl, b"no-cache, no-store");
+        Outcome::Done(Response::new(StatusCode::OK, headers, Body::Empty))
+    }
+}
+
+/// The state of an HTTP/2 connection, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Http2State {
+    /// What we announced.
+    pub settings: StateSettings,
+    /// What the peer announced, or what holds as long as it has not.
+    pub peer_settings: StateSettings,
+    /// What the peer may still send on the connection.
+    pub conn_flow_in: i64,
+    /// What we may still send on the connection.
+    pub conn_flow_out: i64,
+    /// The streams, in ascending order of their identifiers.
+    pub streams: Vec<StreamState>,
+    /// The tables of header compression; `None` if they are not to be told.
+    pub hpack: Option<HpackState>,
+}
+
+/// The settings of RFC 9113 §6.5.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSettings {
+    /// SETTINGS_HEADER_TABLE_SIZE
+    pub header_table_size: u32,
+    /// SETTINGS_ENABLE_PUSH, 0 or 1.
+    pub enable_push: u32,
+    /// SETTINGS_MAX_CONCURRENT_STREAMS; `u32::MAX` for no limit.
+    pub max_concurrent_streams: u32,
+    /// SETTINGS_INITIAL_WINDOW_SIZE
+    pub initial_window_size: u32,
+    /// SETTINGS_MAX_FRAME_SIZE
+    pub max_frame_size: u32,
+}
+
+/// What holds for a peer that has not sent its settings.
+impl Default for StateSettings {
+    fn default() -> Self {
+        Self {
+            header_table_size: 4096,
+            enable_push: 1,
+            max_concurrent_streams: u32::MAX,
+            initial_window_size: 65_535,
+            max_frame_size: 16_384,
+        }
+    }
+}
+
+/// One stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamState {
+    /// Its identifier.
+    pub id: u32,
+    /// `OPEN`, `HALF_CLOSED_REMOTE` or `RESERVED_LOCAL`.
+    pub state: &'static str,
+    /// What the peer may still send.
+    pub flow_in: i64,
+    /// What we may still send.
+    pub flow_out: i64,
+    /// Octets of content received.
+    pub data_in: u64,
+    /// Octets of content sent.
+    pub data_out: u64,
+    /// When it began, in seconds since the Unix epoch.
+    pub created: u64,
+}
+
+/// The dynamic tables of header compression (RFC 7541 §2.3.2), newest entry first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HpackState {
+    /// The decoder's.
+    pub inbound: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The encoder's.
+    pub outbound: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Http2State {
+    /// The state as indented JSON (H2O compatibility: the members and their order).
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut json = Json::default();
+        json.object(|json| {
+            json.string("version", b"draft-01");
+            json.member("settings");
+            json.settings(&self.settings);
+            json.member("peerSettings");
+            json.settings(&self.peer_settings);
+            json.number("connFlowIn", self.conn_flow_in);
+            json.number("connFlowOut", self.conn_flow_out);
+            json.member("streams");
+            json.object(|json| {
+                for stream in &self.streams {
+                    json.member(itoa::Buffer::new().format(stream.id));
+                    json.stream(stream);
+                }
+            });
+            if let Some(hpack) = &self.hpack {
+                json.member("hpack");
+                json.object(|json| {
+                    json.number("inboundTableSize", hpack.inbound.len());
+                    json.member("inboundDynamicHeaderTable");
+                    json.table(&hpack.inbound);
+                    json.number("outboundTableSize", hpack.outbound.len());
+                    json.member("outboundDynamicHeaderTable");
+                    json.table(&hpack.outbound);
+                });
+            }
+        });
+        json.out.push('\n');
+        json.out
+    }
+}
+
+/// JSON in the making, a member per line, two blanks of indentation per level.
+#[derive(Default)]
+struct Json {
+    out: String,
+    depth: usize,
+}
+
+impl Json {
+    fn object(&mut self, members: impl FnOnce(&mut Self)) {
+        self.group(['{', '}'], members);
+    }
+
+    fn group(&mut self, [open, close]: [char; 2], content: impl FnOnce(&mut Self)) {
+        self.out.push(open);
+        self.depth += 1;
+        content(self);
+        self.depth -= 1;
+        if !self.out.ends_with(open) {
+            self.line();
+        }
+        self.out.push(close);
+    }
+
+    fn line(&mut self) {
+        self.out.push('\n');
+        self.out.extend(std::iter::repeat_n("  ", self.depth));
+    }
+
+    /// Begins a line of an object or array.
+    fn item(&mut self) {
+        if !self.out.ends_with(['{', '[']) {
+            self.out.push(',');
+        }
+        self.line();
+    }
+
+    /// Begins a member; its name needs no escapes.
+    fn member(&mut self, name: &str) {
+        self.item();
+        self.quoted(name.as_bytes());
+        self.out.push_str(": ");
+    }
+
+    fn number(&mut self, name: &str, number: impl itoa::Integer) {
+        self.member(name);
+        self.out.push_str(itoa::Buffer::new().format(number));
+    }
+
+    fn string(&mut self, name: &str, text: &[u8]) {
+        self.member(name);
+        self.quoted(text);
+    }
+
+    /// Octets that are not UTF-8 are shown as if they were ISO-8859-1.
+    fn quoted(&mut self, text: &[u8]) {
+        self.out.push('"');
+        for chunk in text.utf8_chunks() {
+            for letter in chunk.valid().chars() {
+                match letter {
+                    '"' | '\\' => self.out.extend(['\\', letter]),
+                    // DEL and the like are allowed, but not fit to be seen.
+                    letter if letter.is_control() => self.escaped(letter.into()),
+                    letter => self.out.push(letter),
+                }
+            }
+            for &octet in chunk.invalid() {
+                self.escaped(octet.into());
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn escaped(&mut self, code: u32) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.out, "\\u{code:04x}");
+    }
+
+    fn settings(&mut self, settings: &StateSettings) {
+        self.object(|json| {
+            json.number("SETTINGS_HEADER_TABLE_SIZE", settings.header_table_size);
+            json.number("SETTINGS_ENABLE_PUSH", settings.enable_push);
+            json.number(
+                "SETTINGS_MAX_CONCURRENT_STREAMS",
+                settings.max_concurrent_streams,
+            );
+            json.number("SETTINGS_INITIAL_WINDOW_SIZE", settings.initial_window_size);
+            json.number("SETTINGS_MAX_FRAME_SIZE", settings.max_frame_size);
+        });
+    }
+
+    fn stream(&mut self, stream: &StreamState) {
+        self.object(|json| {
+            json.string("state", stream.state.as_bytes());
+            json.number("flowIn", stream.flow_in);
+            json.number("flowOut", stream.flow_out);
+            json.number("dataIn", stream.data_in);
+            json.number("dataOut", stream.data_out);
+            json.number("created", stream.created);
+        });
+    }
+
+    fn table(&mut self, entries: &[(Vec<u8>, Vec<u8>)]) {
+        self.group(['[', ']'], |json| {
+            for (name, value) in entries {
+                json.item();
+                json.group(['[', ']'], |json| {
+                    for text in [name, value] {
+                        json.item();
+                        json.quoted(text);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, request, shown};
+    use h2o_exchange::Http2Stream;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: None,
+        host: "default",
+        path: "/",
+    };
+
+    #[test]
+    fn only_http_2_has_a_state() {
+        for (value, want) in [
+            ("minimum", DebugState::Minimum),
+            ("HPACK", DebugState::Hpack),
+        ] {
+            let host = format!("http2-debug-state: {value}");
+            let site = SETUP.read(["", &host, ""]).unwrap();
+            let mut exchange = request(site, "GET", "default", PATH);
+            let handler = Http2DebugState { detail: want };
+            assert!(matches!(
+                handler.on_request(&mut exchange),
+                Outcome::Declined
+            ));
+            exchange.request.version = Version::Http2;
+            exchange.http2 = Some(Http2Stream::default());
+            let Outcome::Done(response) = handler.on_request(&mut exchange) else {
+                panic!("HTTP/2 has a state")
+            };
+            assert_eq!(exchange.http2.unwrap().debug_state, Some(want));
+            assert_eq!(
+                (response.status, shown(&response.headers).as_str()),
+                (
+                    StatusCode::OK,
+                    "content-type: application/json; charset=utf-8\ncache-control: no-cache, no-store"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn the_state_is_indented_json() {
+        let mut state = Http2State {
+            settings: StateSettings {
+                enable_push: 0,
+                max_concurrent_streams: 100,
+                ..StateSettings::default()
+            },
+            conn_flow_in: 1 << 24,
+            conn_flow_out: -1,
+            ..Http2State::default()
+        };
+        let text = r#"{
+  "version": "draft-01",
+  "settings": {
+    "SETTINGS_HEADER_TABLE_SIZE": 4096,
+    "SETTINGS_ENABLE_PUSH": 0,
+    "SETTINGS_MAX_CONCURRENT_STREAMS": 100,
+    "SETTINGS_INITIAL_WINDOW_SIZE": 65535,
+    "SETTINGS_MAX_FRAME_SIZE": 16384
+  },
+  "peerSettings": {
+    "SETTINGS_HEADER_TABLE_SIZE": 4096,
+    "SETTINGS_ENABLE_PUSH": 1,
+    "SETTINGS_MAX_CONCURRENT_STREAMS": 4294967295,
+    "SETTINGS_INITIAL_WINDOW_SIZE": 65535,
+    "SETTINGS_MAX_FRAME_SIZE": 16384
+  },
+  "connFlowIn": 16777216,
+  "connFlowOut": -1,
+  "streams": {}
+}
+"#;
+        assert_eq!(state.to_json(), text);
+        let stream = StreamState {
+            id: 3,
+            state: "HALF_CLOSED_REMOTE",
+            flow_in: 65_535,
+            flow_out: -2,
+            data_in: 4,
+            data_out: 5,
+            created: 1_700_000_000,
+        };
+        state.streams = vec![stream.clone(), StreamState { id: 5, ..stream }];
+        state.hpack = Some(HpackState {
+            inbound: vec![(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), Vec::new())],
+            outbound: Vec::new(),
+        });
+        let stream = r#"{
+      "state": "HALF_CLOSED_REMOTE",
+      "flowIn": 65535,
+      "flowOut": -2,
+      "dataIn": 4,
+      "dataOut": 5,
+      "created": 1700000000
+    }"#;
+        let tail = format!(
+            r#"  "streams": {{
+    "3": {stream},
+    "5": {stream}
+  }},
+  "hpack": {{
+    "inboundTableSize": 2,
+    "inboundDynamicHeaderTable": [
+      [
+        "a",
+        "1"
+      ],
+      [
+        "b",
+        ""
+      ]
+    ],
+    "outboundTableSize": 0,
+    "outboundDynamicHeaderTable": []
+  }}
+}}
+"#
+        );
+        let json = state.to_json();
+        assert!(json.ends_with(&tail), "{json}");
+    }
+
+    #[test]
+    fn any_octets_make_a_json_string() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"plain /?=&<>", r#""plain /?=&<>""#),
+            (b"\"\\\n\x00\x7f", r#""\"\\\u000a\u0000\u007f""#),
+            ("\u{e4}\u{1f600}".as_bytes(), "\"\u{e4}\u{1f600}\""),
+            (b"a\xe4b\xff", r#""a\u00e4b\u00ff""#),
+            (b"\xf0\x9f", r#""\u00f0\u009f""#),
+            ("\u{9b}".as_bytes(), r#""\u009b""#),
+            (b"{[", r#""{[""#),
+        ];
+        for (text, want) in cases {
+            let mut json = Json::default();
+            json.quoted(text);
+            assert_eq!(json.out, *want);
+        }
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let error = SETUP.read(["", "http2-debug-state: maximum", ""]).err();
+        assert!(error.unwrap().to_string().starts_with(
+            "[f:1] in command http2-debug-state, argument must be one of: minimum,hpack"
+        ));
+    }
+}
