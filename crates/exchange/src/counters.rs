@@ -49,6 +49,38 @@ counters! {
     Http1RequestTimeout = "http1-errors.request-timeout",
     /// Sockets silent for too long.
     Http1RequestIoTimeout = "http1-errors.request-io-timeout",
+    /// HTTP/2 connections and streams that ended with this error code (RFC 9113 §7).
+    Http2ErrorProtocol = "http2-errors.protocol",
+    /// As above.
+    Http2ErrorInternal = "http2-errors.internal",
+    /// As above.
+    Http2ErrorFlowControl = "http2-errors.flow-control",
+    /// As above.
+    Http2ErrorSettingsTimeout = "http2-errors.settings-timeout",
+    /// As above.
+    Http2ErrorStreamClosed = "http2-errors.stream-closed",
+    /// As above.
+    Http2ErrorFrameSize = "http2-errors.frame-size",
+    /// As above.
+    Http2ErrorRefusedStream = "http2-errors.refused-stream",
+    /// As above.
+    Http2ErrorCancel = "http2-errors.cancel",
+    /// As above.
+    Http2ErrorCompression = "http2-errors.compression",
+    /// As above.
+    Http2ErrorConnect = "http2-errors.connect",
+    /// As above.
+    Http2ErrorEnhanceYourCalm = "http2-errors.enhance-your-calm",
+    /// As above.
+    Http2ErrorInadequateSecurity = "http2-errors.inadequate-security",
+    /// HTTP/2 connections on which reading failed or that the client closed.
+    Http2ReadClosed = "http2.read-closed",
+    /// HTTP/2 connections on which writing failed.
+    Http2WriteClosed = "http2.write-closed",
+    /// HTTP/2 connections closed because nothing happened on them.
+    Http2IdleTimeout = "http2.idle-timeout",
+    /// Requests over HTTP/2 whose content was handed on while it arrived.
+    Http2StreamingRequests = "http2.streaming-requests",
     /// Idle connections closed to make room.
     ConnectionsIdleClosed = "connections.idle-closed",
     /// Handshakes that failed.
@@ -76,10 +108,17 @@ counters! {
 }
 
 /// One worker's counters. Written by that worker only, read by any.
-#[derive(Default)]
 #[repr(align(128))]
 pub struct Counters {
     values: [AtomicU64; Counter::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            values: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
 }
 
 impl Counters {
@@ -117,5 +156,55 @@ impl Counters {
             _ => return,
         };
         self.count(counter);
+    }
+
+    /// Counts an error code that an HTTP/2 connection or stream ended with (RFC 9113 §7). NO_ERROR and codes without a
+    /// name in the report count nothing.
+    pub fn count_http2_error(&self, code: u32) {
+        let counter = match code {
+            1 => Counter::Http2ErrorProtocol,
+            2 => Counter::Http2ErrorInternal,
+            3 => Counter::Http2ErrorFlowControl,
+            4 => Counter::Http2ErrorSettingsTimeout,
+            5 => Counter::Http2ErrorStreamClosed,
+            6 => Counter::Http2ErrorFrameSize,
+            7 => Counter::Http2ErrorRefusedStream,
+            8 => Counter::Http2ErrorCancel,
+            9 => Counter::Http2ErrorCompression,
+            10 => Counter::Http2ErrorConnect,
+            11 => Counter::Http2ErrorEnhanceYourCalm,
+            12 => Counter::Http2ErrorInadequateSecurity,
+            _ => return,
+        };
+        self.count(counter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_2_errors_are_counted_by_their_code() {
+        let counted = |code| {
+            let counters = Counters::default();
+            counters.count_http2_error(code);
+            let mut all = Counter::ALL.iter();
+            all.find(|&&counter| counters.get(counter) == 1)
+                .map_or("", |counter| counter.name())
+        };
+        let cases = [
+            (0, ""),
+            (1, "http2-errors.protocol"),
+            (3, "http2-errors.flow-control"),
+            (7, "http2-errors.refused-stream"),
+            (0xb, "http2-errors.enhance-your-calm"),
+            (0xc, "http2-errors.inadequate-security"),
+            (0xd, ""),
+            (u32::MAX, ""),
+        ];
+        for (code, want) in cases {
+            assert_eq!(counted(code), want, "{code}");
+        }
     }
 }

@@ -39,6 +39,7 @@ pub(super) enum Field {
     ConnectionId,
     RequestId,
     Http1RequestIndex,
+    Http2(Http2Field),
     RequestBodyBytes,
     ResponseHeaderBytes,
     Tls(TlsField),
@@ -93,6 +94,21 @@ pub(super) enum TlsField {
     Backend,
 }
 
+/// What only an HTTP/2 stream has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Http2Field {
+    StreamId,
+    /// The priority that came with the request.
+    Received,
+    ReceivedExclusive,
+    ReceivedParent,
+    ReceivedWeight,
+    /// The place in the dependency tree.
+    Actual,
+    ActualParent,
+    ActualWeight,
+}
+
 /// The name of a header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FieldName {
@@ -134,6 +150,14 @@ pub(super) fn extended(name: &str) -> Field {
         "connection-id" => Field::ConnectionId,
         "request-id" => Field::RequestId,
         "http1.request-index" => Field::Http1RequestIndex,
+        "http2.stream-id" => Field::Http2(Http2Field::StreamId),
+        "http2.priority.received" => Field::Http2(Http2Field::Received),
+        "http2.priority.received.exclusive" => Field::Http2(Http2Field::ReceivedExclusive),
+        "http2.priority.received.parent" => Field::Http2(Http2Field::ReceivedParent),
+        "http2.priority.received.weight" => Field::Http2(Http2Field::ReceivedWeight),
+        "http2.priority.actual" => Field::Http2(Http2Field::Actual),
+        "http2.priority.actual.parent" => Field::Http2(Http2Field::ActualParent),
+        "http2.priority.actual.weight" => Field::Http2(Http2Field::ActualWeight),
         "request-body-bytes" => Field::RequestBodyBytes,
         "response-header-bytes" => Field::ResponseHeaderBytes,
         "ssl.protocol-version" => Field::Tls(TlsField::Protocol),

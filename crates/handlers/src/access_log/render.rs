@@ -4,10 +4,10 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Exchange};
+use h2o_exchange::{Address, Exchange, StreamPriority};
 use h2o_http::{Headers, Known, Method};
 
-use super::field::{End, Field, FieldName, Moment, Stage, TlsField, Unit};
+use super::field::{End, Field, FieldName, Http2Field, Moment, Stage, TlsField, Unit};
 use super::format::{Element, Format};
 use super::local_time::{COMMON, LocalTime};
 
@@ -96,11 +96,15 @@ impl Line<'_> {
             Field::Duration(from, to) => self.duration(*from, *to),
             Field::Errors => self.text(exchange.errors.as_bytes()),
             Field::ConnectionId => self.number(exchange.connection.id),
-            Field::RequestId => self.number(exchange.http1_index),
+            Field::RequestId => match &exchange.http2 {
+                Some(stream) => self.number(stream.id),
+                None => self.number(exchange.http1_index),
+            },
             Field::Http1RequestIndex => match exchange.http1_index {
                 0 => None,
                 index => self.number(index),
             },
+            Field::Http2(field) => self.http2(*field),
             Field::RequestBodyBytes => self.number(exchange.request_body_bytes),
             Field::ResponseHeaderBytes => self.number(exchange.sent.header_bytes),
             Field::Tls(field) => self.tls(*field),
@@ -230,6 +234,31 @@ impl Line<'_> {
                 self.padded(micros, 6)
             }
         }
+    }
+
+    fn http2(&mut self, field: Http2Field) -> Option<()> {
+        let stream = self.exchange.http2.as_ref()?;
+        let (received, actual) = (&stream.received, &stream.actual);
+        match field {
+            Http2Field::StreamId => self.number(stream.id),
+            Http2Field::Received => {
+                self.number(u8::from(received.exclusive));
+                self.out.push(b':');
+                self.parent_and_weight(received)
+            }
+            Http2Field::ReceivedExclusive => self.number(u8::from(received.exclusive)),
+            Http2Field::ReceivedParent => self.number(received.parent),
+            Http2Field::ReceivedWeight => self.number(received.weight),
+            Http2Field::Actual => self.parent_and_weight(actual),
+            Http2Field::ActualParent => self.number(actual.parent),
+            Http2Field::ActualWeight => self.number(actual.weight),
+        }
+    }
+
+    fn parent_and_weight(&mut self, priority: &StreamPriority) -> Option<()> {
+        self.number(priority.parent);
+        self.out.push(b':');
+        self.number(priority.weight)
     }
 
     fn tls(&mut self, field: TlsField) -> Option<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Level, Memory, Registry, load};
-use h2o_exchange::{Exchange, Features, Resources, Scope};
+use h2o_exchange::{Exchange, Features, Http2Stream, Resources, Scope, StreamPriority};
 use jiff::tz::TimeZone;
 
 use super::kit::{self, ask, begun, complete};
@@ -113,6 +113,11 @@ const SPECIFIERS: &[(&str, &str, &str)] = &[
     ("%{http1.request-index}x", "4", NULL),
     ("%{http2.stream-id}x", NULL, NULL),
     ("%{http2.priority.received}x", NULL, NULL),
+    ("%{http2.priority.received.exclusive}x", NULL, NULL),
+    ("%{http2.priority.received.parent}x", NULL, NULL),
+    ("%{http2.priority.received.weight}x", NULL, NULL),
+    ("%{http2.priority.actual}x", NULL, NULL),
+    ("%{http2.priority.actual.parent}x", NULL, NULL),
     ("%{http2.priority.actual.weight}x", NULL, NULL),
     ("%{http3.stream-id}x", NULL, NULL),
     ("%{http3.quic-stats}x", NULL, NULL),
@@ -139,6 +144,49 @@ fn every_specifier_has_its_value_or_is_null() {
                 assert_eq!(line(&format, escape, exchange), quoted, "{format}");
             }
         }
+    }
+}
+
+#[test]
+fn streams_of_http_2_have_numbers_and_priorities() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let mut exchange = begun(&worker);
+    exchange.http2 = Some(Http2Stream {
+        id: 7,
+        ..Http2Stream::default()
+    });
+    let all = "%{http2.priority.received}x %{http2.priority.actual}x";
+    assert_eq!(line(all, Escape::Json, &exchange), "0:0:16 0:16");
+    exchange.http2 = Some(Http2Stream {
+        id: 7,
+        received: StreamPriority {
+            exclusive: true,
+            parent: 5,
+            weight: 256,
+        },
+        actual: StreamPriority {
+            exclusive: false,
+            parent: 0,
+            weight: 257,
+        },
+        debug_state: None,
+    });
+    let cases = [
+        ("request-id", "7"),
+        ("http1.request-index", "-"),
+        ("http2.stream-id", "7"),
+        ("HTTP2.priority.received", "1:5:256"),
+        ("http2.priority.received.exclusive", "1"),
+        ("http2.priority.received.parent", "5"),
+        ("http2.priority.received.weight", "256"),
+        ("http2.priority.actual", "0:257"),
+        ("http2.priority.actual.exclusive", "-"),
+        ("http2.priority.actual.parent", "0"),
+        ("http2.priority.actual.weight", "257"),
+    ];
+    for (name, want) in cases {
+        let format = format!("%{{{name}}}x");
+        assert_eq!(line(&format, Escape::Apache, &exchange), want, "{name}");
     }
 }
 

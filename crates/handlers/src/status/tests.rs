@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_exchange::{
-    Body, Counter, Exchange, Handler, LocalSite, Mail, Outcome, Response, Shared, Worker,
-    WorkerHandle,
+    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Mail, Outcome, Response, Shared,
+    Worker, WorkerHandle,
 };
 use h2o_http::Known;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -207,6 +207,8 @@ fn all_modules_come_in_their_order_with_every_name() {
     let worker = lone_worker();
     worker.counters.count(Counter::Status404);
     worker.counters.count(Counter::SslHandshakeFull);
+    worker.counters.count_http2_error(11);
+    worker.counters.count(Counter::Http2StreamingRequests);
     let report = report(&worker, "");
     let names = names(&report);
     let at = |name| names.iter().position(|found| *found == name).expect(name);
@@ -240,6 +242,8 @@ fn all_modules_come_in_their_order_with_every_name() {
     for line in [
         " \"status-errors.404\": 1,",
         " \"ssl.handshake.full\": 1,",
+        " \"http2-errors.enhance-your-calm\": 1,",
+        " \"http2.streaming-requests\": 1,",
         " \"connections.active\": 3,",
         " \"evloop-latency-nanosec\": [],",
     ] {
@@ -279,6 +283,24 @@ fn a_request_is_shown_with_strings_or_null() {
          \"http2.priority.received.weight\":null,\"http2.priority.actual.parent\":null,\
          \"http2.priority.actual.weight\":null,\"authority\":\"a\\\"b\"}"
     );
+}
+
+#[test]
+fn a_request_over_http_2_is_shown_with_its_stream() {
+    let worker = lone_worker();
+    let connection = Rc::new(kit::tls_connection(&worker));
+    let other = worker.exchange(&kit::site(), &connection);
+    kit::ask(&mut other.borrow_mut(), "GET", "a", "/x");
+    other.borrow_mut().http2 = Some(Http2Stream {
+        id: 9,
+        ..Http2Stream::default()
+    });
+    let report = report(&worker, "?show=requests");
+    let shown = "\"http1.request-index\":null,\"http2.stream-id\":\"9\",\
+         \"http2.priority.received.exclusive\":\"0\",\"http2.priority.received.parent\":\"0\",\
+         \"http2.priority.received.weight\":\"16\",\"http2.priority.actual.parent\":\"0\",\
+         \"http2.priority.actual.weight\":\"16\",";
+    assert!(report.contains(shown), "{report}");
 }
 
 /// Two workers of one process, and the mailbox of the second.
