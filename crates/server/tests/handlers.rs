@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+    Body, BodyError, BodySource, Exchange, Handler, Links, Outcome, RequestBody, Response, Scope,
 };
-use h2o_http::{Headers, StatusCode};
+use h2o_http::{Headers, Known, StatusCode};
 use h2o_server::Server;
 
 /// What the handler made for these tests does.
@@ -31,6 +31,7 @@ enum Trick {
     Collected,
     Echo,
     Slow,
+    Links,
 }
 
 impl Handler for Trick {
@@ -84,6 +85,13 @@ impl Handler for Trick {
                     left: 5,
                     pause: Box::pin(tokio::time::sleep(SLOW)),
                 }))))
+            }
+            Self::Links => {
+                let mut response = ok(Body::Empty);
+                let link = b"</a>; rel=preload, </b>; rel=preload; x-http2-push-only";
+                response.headers.push(Known::Link, link);
+                response.links = Links::PushAndFilter;
+                Outcome::Done(response)
             }
         }
     }
@@ -182,6 +190,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("collected", Trick::Collected),
     ("echo", Trick::Echo),
     ("slow", Trick::Slow),
+    ("links", Trick::Links),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -299,6 +308,20 @@ fn handlers_may_answer_later_and_decline_later() {
     // The connection goes on behind an answer that came later.
     let twice = server.ask(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /later HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_eq!(twice.matches("HTTP/1.1 200 OK").count(), 2, "{twice}");
+}
+
+#[test]
+fn links_that_are_only_for_pushes_are_taken_out_before_the_filters() {
+    let server = Running::start_with("header.add: 'link: </c>; x-http2-push-only'");
+    let answer = server.get("/links");
+    let links: Vec<_> = answer
+        .lines()
+        .filter(|line| line.starts_with("link"))
+        .collect();
+    assert_eq!(
+        links,
+        ["link: </a>; rel=preload", "link: </c>; x-http2-push-only"]
+    );
 }
 
 #[test]
