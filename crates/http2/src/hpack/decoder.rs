@@ -91,7 +91,7 @@ impl Decoder {
             } else {
                 let (literal, after) = self.literal(first, rest)?;
                 rest = after;
-                let name = literal.name.octets(&self.scratch);
+                let name = || literal.name.octets(&self.scratch);
                 sink(DecodedField {
                     name: literal.note.kind.spelt(name),
                     value: literal.value.octets(&self.scratch),
@@ -117,7 +117,7 @@ impl Decoder {
 
     /// Names and values in the dynamic table, newest first.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.table.iter().map(|entry| (entry.name, entry.value))
+        self.table.iter().map(|entry| (entry.name(), entry.value()))
     }
 
     /// Octets of memory held, for accounting.
@@ -132,6 +132,7 @@ impl Decoder {
     }
 
     /// Takes the size updates at the start of a block (RFC 7541 §4.2).
+    #[inline]
     fn size_updates<'b>(&mut self, mut block: &'b [u8]) -> Result<&'b [u8], HpackError> {
         while let Some(0x20..=0x3f) = block.first() {
             let (size, rest) = prefixed::decode(block, 5)?;
@@ -145,7 +146,8 @@ impl Decoder {
     }
 
     /// The field at `index` of both tables (RFC 7541 §2.3.3).
-    #[inline]
+    // Inlined, so that the field reaches the sink in registers.
+    #[inline(always)]
     fn indexed(&self, index: u32) -> Result<DecodedField<'_>, HpackError> {
         let field = |name, value, flaws| DecodedField {
             name,
@@ -155,11 +157,16 @@ impl Decoder {
         };
         if let Some(age) = index.checked_sub(static_table::LEN + 1) {
             let entry = self.table.get(age).ok_or(HpackError::IndexInvalid)?;
-            let name = entry.note.kind.spelt(entry.name);
-            return Ok(field(name, entry.value, entry.note.flaws));
+            let note = entry.note();
+            let name = note.kind.spelt(|| entry.name());
+            return Ok(field(name, entry.value(), note.flaws));
         }
         let entry = static_entry(index)?;
-        Ok(field(entry.0.spelt(b""), entry.1.as_bytes(), Flaws::NONE))
+        Ok(field(
+            entry.0.spelt(|| b""),
+            entry.1.as_bytes(),
+            Flaws::NONE,
+        ))
     }
 
     /// Decodes a literal field, of which `first` is the first octet, and inserts it if it says so
@@ -211,14 +218,14 @@ impl Decoder {
         };
         let entry = self.table.get(age).ok_or(HpackError::IndexInvalid)?;
         let note = Note {
-            kind: entry.note.kind,
-            flaws: entry.note.flaws.of_name(),
+            kind: entry.note().kind,
+            flaws: entry.note().flaws.of_name(),
         };
         let name = match note.kind.fixed_text() {
             Some(text) => Text::Plain(text),
             // A copy, for the new entry may evict the one that it takes the name from (RFC 7541 §4.4).
             None => {
-                self.scratch.extend_from_slice(entry.name);
+                self.scratch.extend_from_slice(entry.name());
                 Text::Scratch(0..self.scratch.len())
             }
         };

@@ -24,12 +24,35 @@ impl<N> Record<N> {
     }
 }
 
-/// An entry.
+/// An entry. Its octets are only looked for when they are asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a, N> {
-    pub(super) name: &'a [u8],
-    pub(super) value: &'a [u8],
-    pub(super) note: N,
+    record: &'a Record<N>,
+    table: &'a DynamicTable<N>,
+}
+
+impl<'a, N> Entry<'a, N> {
+    #[inline]
+    pub(super) const fn note(&self) -> &'a N {
+        &self.record.note
+    }
+
+    #[inline]
+    pub(super) fn name(&self) -> &'a [u8] {
+        self.octets(0, self.record.name_len)
+    }
+
+    #[inline]
+    pub(super) fn value(&self) -> &'a [u8] {
+        self.octets(self.record.name_len, self.record.value_len)
+    }
+
+    #[inline]
+    fn octets(&self, skip: u32, len: u32) -> &'a [u8] {
+        let start = self.record.start.wrapping_sub(self.table.dropped) as usize + skip as usize;
+        let end = start + len as usize;
+        self.table.octets.get(start..end).unwrap_or_default()
+    }
 }
 
 #[derive(Debug)]
@@ -86,17 +109,11 @@ impl<N: Copy> DynamicTable<N> {
         if age >= self.len {
             return None;
         }
-        let record = self
-            .records
-            .get(self.slot(self.inserted.wrapping_sub(1 + age)))?;
-        let start = record.start.wrapping_sub(self.dropped) as usize;
-        let name_len = record.name_len as usize;
-        let end = start + name_len + record.value_len as usize;
-        let (name, value) = self.octets.get(start..end)?.split_at_checked(name_len)?;
+        let slot = self.slot(self.inserted.wrapping_sub(1 + age));
+        let record = self.records.get(slot)?;
         Some(Entry {
-            name,
-            value,
-            note: record.note,
+            record,
+            table: self,
         })
     }
 
@@ -259,7 +276,7 @@ mod tests {
             }
             let got: Model = table
                 .iter()
-                .map(|e| (e.name.to_vec(), e.value.to_vec(), e.note))
+                .map(|e| (e.name().to_vec(), e.value().to_vec(), *e.note()))
                 .collect();
             assert_eq!(got, model);
             assert_eq!(table.size as usize, model_size(&model));

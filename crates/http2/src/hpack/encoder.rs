@@ -101,26 +101,10 @@ impl Encoder {
     pub fn pseudo(&mut self, pseudo: Pseudo, value: &[u8], out: &mut Vec<u8>) {
         debug_assert!(pseudo != Pseudo::Unknown);
         let name = NameKind::Pseudo(pseudo);
-        if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
-            out.push(0x80 | index);
-            return;
-        }
-        let indexing = match pseudo {
-            // Paths seldom come again, and would drive what does out of the table.
-            Pseudo::Path => Indexing::Without,
-            Pseudo::Authority
-            | Pseudo::Method
-            | Pseudo::Protocol
-            | Pseudo::Scheme
-            | Pseudo::Status
-            | Pseudo::Unknown => self.indexing_by_size(pseudo.as_str().len() + value.len()),
-        };
         let text = pseudo.as_str().as_bytes();
-        if indexing == Indexing::Incremental {
-            let hash = hash_from(pseudo as u64, value);
-            self.incremental(name, text, value, hash, out);
-        } else {
-            self.literal(indexing, name, text, value, out);
+        let hash = hash_from(pseudo as u64, value);
+        if !self.indexed(name, text, value, hash, out) {
+            self.text(name, text, value, hash, out);
         }
     }
 
@@ -133,10 +117,13 @@ impl Encoder {
     /// Appends a field whose [`field_hash`] is `hash`.
     #[inline]
     pub fn field_hashed(&mut self, name: Name<'_>, value: &[u8], hash: u32, out: &mut Vec<u8>) {
-        let (kind, text) = kind_of(name);
-        match self.indexing(name, text.len() + value.len()) {
-            Indexing::Incremental => self.incremental(kind, text, value, hash, out),
-            other => self.literal(other, kind, text, value, out),
+        let is_indexed = match name {
+            Name::Known(known) => self.indexed(NameKind::Known(known), b"", value, hash, out),
+            Name::Other(text) => self.indexed(NameKind::Other, text.as_bytes(), value, hash, out),
+        };
+        if !is_indexed {
+            let (kind, text) = kind_of(name);
+            self.text(kind, text, value, hash, out);
         }
     }
 
@@ -161,7 +148,7 @@ impl Encoder {
 
     /// Names and values in the dynamic table, newest first.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.table.iter().map(|entry| (entry.name, entry.value))
+        self.table.iter().map(|entry| (entry.name(), entry.value()))
     }
 
     /// Octets of memory held, for accounting.
@@ -174,65 +161,54 @@ impl Encoder {
                 .map_or(0, |chains| size_of_val(&**chains))
     }
 
-    /// How a field of `octets` is written the first time.
-    #[inline]
-    fn indexing(&self, name: Name<'_>, octets: usize) -> Indexing {
-        match name {
-            // Hardly ever the same again.
-            Name::Known(Known::ContentLength) => Indexing::Without,
-            Name::Known(known @ (Known::Cookie | Known::SetCookie))
-                if octets < known.as_str().len() + MIN_INDEXED_COOKIE =>
-            {
-                Indexing::Never
-            }
-            Name::Known(_) | Name::Other(_) => self.indexing_by_size(octets),
-        }
-    }
-
-    /// A field that takes more than half of the table would drive too much out of it.
-    #[inline]
-    fn indexing_by_size(&self, octets: usize) -> Indexing {
-        if octets + ENTRY_OVERHEAD as usize <= self.table.max_size() as usize / 2 {
-            Indexing::Incremental
-        } else {
-            Indexing::Without
-        }
-    }
-
-    /// Appends the index of a field that is in the table, else the field, and inserts it.
-    #[inline]
-    fn incremental(
-        &mut self,
+    /// Appends the index of a field, if it is in the dynamic table; false if it is not. The `text` of a
+    /// name matters if there is no other way to tell it.
+    #[inline(always)]
+    fn indexed(
+        &self,
         name: NameKind,
         text: &[u8],
         value: &[u8],
         hash: u32,
         out: &mut Vec<u8>,
-    ) {
-        match self.find(name, text, value, hash) {
-            Some(age) => {
-                let index = static_table::LEN + 1 + age;
-                prefixed::encode(0x80, 7, index as usize, out);
-            }
-            None => self.incremental_new(name, text, value, hash, out),
+    ) -> bool {
+        let age = self.find(name, text, value, hash);
+        if let Some(age) = age {
+            let index = static_table::LEN + 1 + age;
+            prefixed::encode(0x80, 7, index as usize, out);
         }
+        age.is_some()
     }
 
+    /// Appends a field that is not in the dynamic table, and inserts it if that is worth it.
     #[cold]
-    fn incremental_new(
-        &mut self,
-        name: NameKind,
-        text: &[u8],
-        value: &[u8],
-        hash: u32,
-        out: &mut Vec<u8>,
-    ) {
+    fn text(&mut self, name: NameKind, text: &[u8], value: &[u8], hash: u32, out: &mut Vec<u8>) {
         if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
             out.push(0x80 | index);
             return;
         }
-        self.literal(Indexing::Incremental, name, text, value, out);
-        self.insert(name, text, value, hash);
+        let indexing = self.indexing(name, text.len(), value.len());
+        self.literal(indexing, name, text, value, out);
+        if indexing == Indexing::Incremental {
+            self.insert(name, text, value, hash);
+        }
+    }
+
+    /// How a field is written the first time.
+    fn indexing(&self, name: NameKind, name_len: usize, value_len: usize) -> Indexing {
+        let size = name_len + value_len + ENTRY_OVERHEAD as usize;
+        match name {
+            // Lengths and paths seldom come again, and would drive what does out of the table.
+            NameKind::Known(Known::ContentLength) | NameKind::Pseudo(Pseudo::Path) => {
+                Indexing::Without
+            }
+            NameKind::Known(Known::Cookie | Known::SetCookie) if value_len < MIN_INDEXED_COOKIE => {
+                Indexing::Never
+            }
+            // So would a field that takes more than half of the table.
+            _ if size > self.table.max_size() as usize / 2 => Indexing::Without,
+            _ => Indexing::Incremental,
+        }
     }
 
     /// The age of the entry that is this field, if there is one.
@@ -247,10 +223,10 @@ impl Encoder {
                 return None;
             }
             let entry = self.table.get(age)?;
-            if entry.note.hash == hash && entry.value == value && is_named(&entry, name, text) {
+            if entry.note().hash == hash && is_named(&entry, name, text) && entry.value() == value {
                 return Some(age);
             }
-            number = entry.note.older;
+            number = entry.note().older;
             younger = Some(age);
         }
     }
@@ -332,7 +308,7 @@ fn kind_of(name: Name<'_>) -> (NameKind, &[u8]) {
 
 #[inline]
 fn is_named(entry: &Entry<'_, Note>, name: NameKind, text: &[u8]) -> bool {
-    entry.note.name == name && (name != NameKind::Other || entry.name == text)
+    entry.note().name == name && (name != NameKind::Other || entry.name() == text)
 }
 
 fn chain_of(hash: u32) -> usize {

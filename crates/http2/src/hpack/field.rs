@@ -181,14 +181,14 @@ impl NameKind {
         }
     }
 
-    /// The name of this kind that is spelt `text`.
-    #[inline]
-    pub(super) fn spelt(self, text: &[u8]) -> FieldName<'_> {
+    /// The name of this kind whose spelling is `text`, which is only asked for if that is needed.
+    #[inline(always)]
+    pub(super) fn spelt<'a>(self, text: impl FnOnce() -> &'a [u8]) -> FieldName<'a> {
         match self {
             Self::Known(known) => FieldName::Known(known),
             Self::Pseudo(pseudo) => FieldName::Pseudo(pseudo),
-            Self::Other => other(text),
-            Self::Invalid => FieldName::Invalid(text),
+            Self::Other => other(text()),
+            Self::Invalid => FieldName::Invalid(text()),
         }
     }
 
