@@ -17,7 +17,7 @@ pub enum HuffmanError {
 /// Symbols: all octets, and the end of the string.
 const SYMBOLS: usize = 257;
 /// The longest code, which is that of the end of the string.
-const LONGEST: usize = 30;
+const LONGEST: u32 = 30;
 /// The symbol that only lends its first bits, which are ones, as padding.
 const END_OF_STRING: u16 = 256;
 
@@ -66,10 +66,10 @@ struct Canonical {
     /// The symbols, by length of their code, then by value.
     symbols: [u16; SYMBOLS],
     /// The first code of each length, and the place of its symbol.
-    first: [u32; LONGEST + 1],
-    places: [u16; LONGEST + 1],
+    first: [u32; LONGEST as usize + 1],
+    places: [u16; LONGEST as usize + 1],
     /// How many codes have each length.
-    counts: [u16; LONGEST + 1],
+    counts: [u16; LONGEST as usize + 1],
 }
 
 static CANONICAL: Canonical = canonical();
@@ -81,14 +81,14 @@ static CANONICAL: Canonical = canonical();
 const fn canonical() -> Canonical {
     let mut made = Canonical {
         symbols: [0; SYMBOLS],
-        first: [0; LONGEST + 1],
-        places: [0; LONGEST + 1],
-        counts: [0; LONGEST + 1],
+        first: [0; LONGEST as usize + 1],
+        places: [0; LONGEST as usize + 1],
+        counts: [0; LONGEST as usize + 1],
     };
     let mut place = 0;
     let mut code = 0;
     let mut len = 1;
-    while len <= LONGEST {
+    while len <= LONGEST as usize {
         code <<= 1;
         made.first[len] = code;
         made.places[len] = place as u16;
@@ -202,37 +202,55 @@ const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u
     None
 }
 
-/// Bits taken from the input: the first `count` of the word, from the highest on.
-#[derive(Default)]
-struct Bits {
+/// The bits of an input: the first `count` of the word, from the highest on, are the next ones.
+struct Bits<'a> {
+    input: &'a [u8],
+    /// How many octets of the input are in the word, or were.
+    taken: usize,
     word: u64,
     count: u32,
 }
 
-impl Bits {
-    /// Takes whole octets until there are at least 56 bits.
-    #[inline]
-    fn refill(&mut self, input: &mut &[u8]) {
-        if let Some(octets) = input.first_chunk::<8>() {
-            // Bits beyond the count may get into the word; they are the same ones next time.
-            self.word |= u64::from_be_bytes(*octets) >> self.count;
-            let taken = (63 - self.count) / 8;
-            *input = &input[taken as usize..];
-            self.count += 8 * taken;
-        } else {
-            self.refill_last(input);
+impl<'a> Bits<'a> {
+    const fn new(input: &'a [u8]) -> Self {
+        Self {
+            input,
+            taken: 0,
+            word: 0,
+            count: 0,
         }
     }
 
-    #[cold]
-    fn refill_last(&mut self, input: &mut &[u8]) {
-        while let Some((&octet, rest)) = input.split_first()
-            && self.count <= 56
-        {
-            self.word |= u64::from(octet) << (56 - self.count);
-            self.count += 8;
-            *input = rest;
-        }
+    /// Takes whole octets until there are at least 56 bits, or all that are left. Zeroes follow the last.
+    #[inline]
+    fn refill(&mut self) {
+        let left = self.input.get(self.taken..).unwrap_or_default();
+        let (octets, most) = match left.first_chunk::<8>() {
+            Some(octets) => (u64::from_be_bytes(*octets), 8),
+            None => (self.last_octets(left), left.len()),
+        };
+        // Bits beyond the count may get into the word; they are the same ones next time.
+        self.word |= octets >> self.count;
+        let taken = ((63 - self.count) / 8).min(u32::try_from(most).unwrap_or(0));
+        self.taken += taken as usize;
+        self.count += 8 * taken;
+    }
+
+    /// The fewer than eight octets that are left, from the highest on.
+    #[inline]
+    fn last_octets(&self, left: &[u8]) -> u64 {
+        let octets = match self.input.last_chunk::<8>() {
+            Some(last) => u64::from_be_bytes(*last),
+            None => left
+                .iter()
+                .fold(0, |word, &octet| word << 8 | u64::from(octet)),
+        };
+        let bits = 8 * u32::try_from(left.len()).unwrap_or(0);
+        octets.checked_shl(64 - bits).unwrap_or(0)
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.taken == self.input.len()
     }
 
     #[inline]
@@ -250,7 +268,7 @@ impl Bits {
     /// than there are bits.
     #[cold]
     fn long_symbol(&self) -> (u16, u32) {
-        for len in SEEN + 1..=30 {
+        for len in SEEN + 1..=LONGEST {
             let at = len as usize;
             let code = self.word >> (64 - len);
             let nth = code.wrapping_sub(u64::from(CANONICAL.first[at]));
@@ -262,7 +280,7 @@ impl Bits {
                 );
             }
         }
-        (END_OF_STRING, 30)
+        (END_OF_STRING, LONGEST)
     }
 
     /// Checks that what is left is padding.
@@ -291,29 +309,24 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
 }
 
 /// Writes the text to `room` and returns its length.
-fn decode_into(mut input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
-    let mut bits = Bits::default();
+fn decode_into(input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
+    let mut bits = Bits::new(input);
     let mut at = 0;
-    // As long as eight octets are there, five look-ups need no further one.
-    while input.len() >= 8 {
-        bits.refill(&mut input);
-        if bits.pair().len == 0 {
-            let (symbol, len) = bits.long_symbol();
-            room[at] = u8::try_from(symbol).map_err(|_| HuffmanError::EndOfString)?;
-            at += 1;
-            bits.skip(len);
-            continue;
-        }
-        for _ in 0..5 {
-            // Of a long code nothing is taken: it comes first after the next refill.
+    loop {
+        bits.refill();
+        while bits.count >= SEEN {
             let pair = bits.pair();
+            if pair.len == 0 {
+                break;
+            }
             room[at..at + 2].copy_from_slice(&pair.symbols);
-            at += usize::from(pair.first_len != 0) + usize::from(pair.len != pair.first_len);
+            at += 1 + usize::from(pair.len != pair.first_len);
             bits.skip(u32::from(pair.len));
         }
-    }
-    loop {
-        bits.refill_last(&mut input);
+        if bits.count < LONGEST && !bits.is_at_end() {
+            continue;
+        }
+        // A long code, or near the end.
         let pair = bits.pair();
         let (symbol, len) = match pair.first_len {
             0 => bits.long_symbol(),

@@ -212,8 +212,16 @@ impl Encoder {
     }
 
     /// The age of the entry that is this field, if there is one.
-    #[inline]
+    #[inline(always)]
     fn find(&self, name: NameKind, text: &[u8], value: &[u8], hash: u32) -> Option<u32> {
+        let (age, entry) = self.find_hash(hash)?;
+        // An older entry of the same hash is not looked for: there hardly ever is one.
+        (is_named(&entry, name, text) && entry.value() == value).then_some(age)
+    }
+
+    /// The newest entry with this hash, and its age.
+    #[inline]
+    fn find_hash(&self, hash: u32) -> Option<(u32, Entry<'_, Note>)> {
         let mut number = self.newest.as_ref()?[chain_of(hash)];
         let mut younger = None;
         loop {
@@ -223,8 +231,8 @@ impl Encoder {
                 return None;
             }
             let entry = self.table.get(age)?;
-            if entry.note().hash == hash && is_named(&entry, name, text) && entry.value() == value {
-                return Some(age);
+            if entry.note().hash == hash {
+                return Some((age, entry));
             }
             number = entry.note().older;
             younger = Some(age);
