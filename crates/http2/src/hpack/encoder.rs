@@ -214,28 +214,22 @@ impl Encoder {
     /// The age of the entry that is this field, if there is one.
     #[inline(always)]
     fn find(&self, name: NameKind, text: &[u8], value: &[u8], hash: u32) -> Option<u32> {
-        let (age, entry) = self.find_hash(hash)?;
-        // An older entry of the same hash is not looked for: there hardly ever is one.
-        (is_named(&entry, name, text) && entry.value() == value).then_some(age)
-    }
-
-    /// The newest entry with this hash, and its age.
-    #[inline]
-    fn find_hash(&self, hash: u32) -> Option<(u32, Entry<'_, Note>)> {
-        let mut number = self.newest.as_ref()?[chain_of(hash)];
-        let mut younger = None;
+        let newest = self.next_number().wrapping_sub(1);
+        let number = self.newest.as_ref()?[chain_of(hash)];
+        let mut age = u32::from(newest.wrapping_sub(number));
         loop {
-            let age = u32::from(self.next_number().wrapping_sub(1).wrapping_sub(number));
-            // Numbers of entries that are gone may look like those of others.
-            if younger.is_some_and(|younger| age <= younger) {
-                return None;
-            }
             let entry = self.table.get(age)?;
             if entry.note().hash == hash {
-                return Some((age, entry));
+                // An older entry of the same hash is not looked for: there hardly ever is one.
+                let is_same = is_named(&entry, name, text) && entry.value() == value;
+                return is_same.then_some(age);
             }
-            number = entry.note().older;
-            younger = Some(age);
+            let older = u32::from(newest.wrapping_sub(entry.note().older));
+            // The number of an entry that is gone may look like that of another one.
+            if older <= age {
+                return None;
+            }
+            age = older;
         }
     }
 
