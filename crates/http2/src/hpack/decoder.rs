@@ -126,7 +126,7 @@ impl Decoder {
         self.table.retained() + self.scratch.capacity()
     }
 
-    /// Gives back the memory that is only needed while decoding.
+    /// Gives back the memory that is only needed while decoding: for connections that fall idle.
     pub fn shrink(&mut self) {
         self.scratch = Vec::new();
     }

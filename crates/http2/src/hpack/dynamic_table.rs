@@ -6,6 +6,8 @@
 /// What an entry counts beyond its octets (RFC 7541 §4.1).
 pub(super) const ENTRY_OVERHEAD: u32 = 32;
 
+/// Octets allocated at first, unless the table is too small for them.
+const FIRST_OCTETS: usize = 128;
 /// Records allocated at first.
 const FIRST_RECORDS: usize = 8;
 
@@ -211,7 +213,8 @@ impl<N: Copy> DynamicTable<N> {
         if self.octets.capacity() - self.octets.len() < len {
             // Exactly, so that the buffer never gets beyond twice the largest table: with less than half of
             // it dead, all there is and the new entry fit in that.
-            let double = (2 * self.octets.capacity()).min(2 * self.max_size as usize);
+            let double = (2 * self.octets.capacity()).max(FIRST_OCTETS);
+            let double = double.min(2 * self.max_size as usize);
             let wanted = double.max(self.octets.len() + len);
             self.octets.reserve_exact(wanted - self.octets.len());
         }

@@ -181,7 +181,7 @@ impl Encoder {
     }
 
     /// Appends a field that is not in the dynamic table, and inserts it if that is worth it.
-    #[cold]
+    #[inline(never)]
     fn text(&mut self, name: NameKind, text: &[u8], value: &[u8], hash: u32, out: &mut Vec<u8>) {
         if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
             out.push(0x80 | index);

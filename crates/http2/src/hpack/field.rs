@@ -141,13 +141,13 @@ impl Flaws {
 
 fn has_control(value: &[u8]) -> bool {
     // Without branches, so that many octets are looked at in one step.
-    let count = |octets: &[u8]| {
+    let has = |octets: &[u8]| {
         octets.iter().fold(false, |found, &octet| {
             found | ((octet < 0x20) & (octet != b'\t')) | (octet == 0x7f)
         })
     };
     let (chunks, rest) = value.as_chunks::<16>();
-    chunks.iter().any(|chunk| count(chunk)) || count(rest)
+    chunks.iter().any(|chunk| has(chunk)) || has(rest)
 }
 
 /// What a name turned out to be. With the text it is a [`FieldName`].

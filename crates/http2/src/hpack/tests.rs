@@ -592,6 +592,26 @@ fn random_fields_come_back_and_both_sides_have_the_same_table() {
 }
 
 #[test]
+fn a_hash_of_several_fields_never_makes_one_of_them_another() {
+    let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(4096));
+    let mut random = Random(1);
+    for _ in 0..500 {
+        let value = random.text(b"01", 5);
+        let name = [
+            Name::Known(Known::Etag),
+            Name::Other("x-a"),
+            Name::Other("x-b"),
+        ][random.below(3)];
+        let hash = u32::try_from(random.below(3)).unwrap();
+        let mut block = Vec::new();
+        encoder.begin(&mut block);
+        encoder.field_hashed(name, &value, hash, &mut block);
+        let want = vec![(name.as_str().into(), value)];
+        assert_eq!(decode(&mut decoder, &block), Ok(want));
+    }
+}
+
+#[test]
 fn random_octets_neither_panic_nor_use_memory() {
     for seed in 0..2000 {
         let mut random = Random(seed);
