@@ -1,7 +1,5 @@
-//! Stream identifiers to nodes: a table with linear probing that takes the identifier itself as its hash.
-//! A client's identifiers grow by two, so that neighbours lie side by side and hardly ever meet. Identifiers
-//! chosen to meet cost a walk over the known streams, and those are few by the limits on streams and
-//! placeholders.
+//! Stream identifiers to nodes: a table with linear probing. Identifiers chosen to meet cost a walk over the
+//! known streams, and those are few by the limits on streams and placeholders.
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -97,8 +95,11 @@ impl Index {
     }
 }
 
+/// Where the search for a stream begins: the upper bits of a product with 2^32 over the golden ratio, which puts
+/// numbers that grow by two far from each other. Side by side, long-lived streams would be a wall for others.
 fn home(stream: u32, mask: usize) -> usize {
-    (stream >> 1) as usize & mask
+    let bits = (mask + 1).trailing_zeros();
+    (stream.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize
 }
 
 #[cfg(test)]
