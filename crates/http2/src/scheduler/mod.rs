@@ -103,6 +103,8 @@ pub struct Scheduler {
     placeholders: usize,
     open: usize,
     ready: usize,
+    /// The only ready stream, which needs no turns, until there is another.
+    alone: u32,
     /// In use instead of the tree's turns. The tree goes on as the record of what the client said.
     urgencies: Option<Box<Urgencies>>,
     /// What PRIORITY_UPDATE said of streams before they were opened.
@@ -127,6 +129,7 @@ impl Scheduler {
             placeholders: 0,
             open: 0,
             ready: 0,
+            alone: NONE,
             urgencies: None,
             early: Vec::new(),
         }
@@ -288,13 +291,32 @@ impl Scheduler {
         }
         if ready {
             self.ready += 1;
+            if self.ready == 1 {
+                self.alone = key.0;
+                return;
+            }
+            let alone = std::mem::replace(&mut self.alone, NONE);
+            if alone != NONE {
+                self.begin_turns(alone);
+            }
+            self.begin_turns(key.0);
         } else {
             self.ready -= 1;
+            if self.alone == key.0 {
+                self.alone = NONE;
+                return;
+            }
+            match &mut self.urgencies {
+                None => self.tree.set_ready(key.0, false),
+                Some(urgencies) => urgencies.remove(&mut self.tree.nodes, key.0),
+            }
         }
+    }
+
+    fn begin_turns(&mut self, node: u32) {
         match &mut self.urgencies {
-            None => self.tree.set_ready(key.0, ready),
-            Some(urgencies) if ready => urgencies.insert(&mut self.tree.nodes, key.0),
-            Some(urgencies) => urgencies.remove(&mut self.tree.nodes, key.0),
+            None => self.tree.set_ready(node, true),
+            Some(urgencies) => urgencies.insert(&mut self.tree.nodes, node),
         }
     }
 
@@ -302,7 +324,7 @@ impl Scheduler {
     #[must_use]
     pub fn is_ready(&self, key: Key) -> bool {
         let node = &self.tree.nodes[key.0];
-        node.ready || node.queued != Queued::No
+        self.alone == key.0 || node.ready || node.queued != Queued::No
     }
 
     /// Whether `next` has a stream to return.
@@ -318,6 +340,11 @@ impl Scheduler {
         reason = "an iterator would not let go of the streams"
     )]
     pub fn next(&mut self) -> Option<u32> {
+        if self.alone != NONE {
+            let node = &mut self.tree.nodes[self.alone];
+            node.sent = true;
+            return Some(node.user);
+        }
         if self.ready == 0 {
             return None;
         }

@@ -80,10 +80,12 @@ impl Urgencies {
         if let Some(&(rank, node)) = self.in_order.first()
             && u32::from(rank.class) <= ring + 1
         {
-            if nodes[node].urgency.incremental && !nodes[node].sent {
-                self.remove(nodes, node);
+            if !nodes[node].sent {
                 nodes[node].sent = true;
-                self.insert(nodes, node);
+                if nodes[node].urgency.incremental {
+                    self.remove(nodes, node);
+                    self.insert(nodes, node);
+                }
             }
             return Some(node);
         }

@@ -206,12 +206,15 @@ impl Scheduler {
             let is_open = matches!(at.kind, Kind::Open | Kind::Displaced);
             assert!(is_open || !self.is_ready(Key(node)));
             ready += usize::from(self.is_ready(Key(node)));
+            let has_turns = self.is_ready(Key(node)) && self.alone != node;
             assert_eq!(
                 at.queued != Queued::No,
-                self.is_ready(Key(node)) && self.urgencies.is_some()
+                has_turns && self.urgencies.is_some()
             );
+            assert_eq!(at.ready, has_turns && self.urgencies.is_none());
         }
         assert_eq!(ready, self.ready);
+        assert!(self.alone == NONE || ready == 1);
         if used.is_empty() {
             return;
         }
