@@ -69,11 +69,7 @@ impl Index {
     }
 
     pub(super) fn shrink(&mut self) {
-        if self.len == 0 {
-            self.entries = Vec::new();
-        } else {
-            self.resize((self.len * 2).next_power_of_two().max(SMALLEST));
-        }
+        self.resize((self.len * 2).next_power_of_two().max(SMALLEST));
     }
 
     /// Where the stream is, or the free place where it would be.

@@ -95,8 +95,9 @@ pub enum PriorityError {
 /// The streams of one connection and the order in which they send.
 pub struct Scheduler {
     tree: Tree,
-    /// The nodes by which frames find streams: of a displaced stream, its place keeper.
-    index: Index,
+    /// The nodes by which frames find streams: of a displaced stream, its place keeper. Made when the first
+    /// frame looks for a stream, as many clients never do.
+    index: Option<Index>,
     /// The last closed streams, a ring; `oldest` is the one to go.
     closed: [u32; CLOSED_KEPT],
     oldest: usize,
@@ -123,7 +124,7 @@ impl Scheduler {
     pub const fn new() -> Self {
         Self {
             tree: Tree::new(),
-            index: Index::new(),
+            index: None,
             closed: [NONE; CLOSED_KEPT],
             oldest: 0,
             placeholders: 0,
@@ -174,18 +175,46 @@ impl Scheduler {
     fn begin(&mut self, stream: u32, user: u32) -> u32 {
         self.open += 1;
         if self.placeholders > 0
-            && let Some(node) = self.index.get(stream)
-            && self.tree.nodes[node].kind == Kind::Placeholder
+            && let Some(node) = self.find(stream)
         {
+            debug_assert_eq!(
+                self.tree.nodes[node].kind,
+                Kind::Placeholder,
+                "a stream opens once"
+            );
             self.placeholders -= 1;
             self.tree.nodes[node].kind = Kind::Open;
             self.tree.nodes[node].user = user;
             return node;
         }
-        debug_assert_eq!(self.index.get(stream), None, "a stream opens once");
-        let node = self.tree.add(stream, user, Kind::Open);
-        self.index.insert(stream, node);
+        self.add(stream, user, Kind::Open)
+    }
+
+    fn add(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+        let node = self.tree.add(stream, user, kind);
+        if let Some(index) = &mut self.index {
+            debug_assert_eq!(index.get(stream), None, "a stream opens once");
+            index.insert(stream, node);
+        }
         node
+    }
+
+    fn find(&mut self, stream: u32) -> Option<u32> {
+        self.index().get(stream)
+    }
+
+    fn index(&mut self) -> &mut Index {
+        let tree = &self.tree;
+        self.index.get_or_insert_with(|| {
+            let mut index = Index::new();
+            for node in tree.numbers() {
+                // None is displaced yet, as that takes the index.
+                if tree.nodes[node].kind != Kind::Free {
+                    index.insert(tree.nodes[node].stream, node);
+                }
+            }
+            index
+        })
     }
 
     /// A PRIORITY frame. It moves open streams and closed ones that are remembered, and gives an idle stream
@@ -202,7 +231,7 @@ impl Scheduler {
         if priority.dependency == stream {
             return Err(PriorityError::SelfDependency);
         }
-        let node = match self.index.get(stream) {
+        let node = match self.find(stream) {
             Some(node) => node,
             None if stream <= newest_opened || stream.is_multiple_of(2) => return Ok(()),
             None if self.placeholders == MAX_PLACEHOLDERS => {
@@ -210,9 +239,7 @@ impl Scheduler {
             }
             None => {
                 self.placeholders += 1;
-                let node = self.tree.add(stream, 0, Kind::Placeholder);
-                self.index.insert(stream, node);
-                node
+                self.add(stream, 0, Kind::Placeholder)
             }
         };
         self.tree.nodes[node].received = priority;
@@ -238,7 +265,7 @@ impl Scheduler {
         if dependency == 0 {
             self.tree
                 .depend(node, ROOT, weight.clamp(1, 256), exclusive);
-        } else if let Some(parent) = self.index.get(dependency) {
+        } else if let Some(parent) = self.find(dependency) {
             self.tree
                 .depend(node, parent, weight.clamp(1, 256), exclusive);
         } else {
@@ -263,8 +290,7 @@ impl Scheduler {
         if kind == Kind::Displaced {
             self.tree.dissolve(node);
             node = self
-                .index
-                .get(stream)
+                .find(stream)
                 .expect("a displaced stream has a place keeper");
         } else if weight == ELEVATED {
             // What depends on it was not elevated.
@@ -280,7 +306,9 @@ impl Scheduler {
     }
 
     fn forget(&mut self, node: u32) {
-        self.index.remove(self.tree.nodes[node].stream);
+        if let Some(index) = &mut self.index {
+            index.remove(self.tree.nodes[node].stream);
+        }
         self.tree.remove(node);
     }
 
@@ -362,11 +390,10 @@ impl Scheduler {
             if kind == Kind::Displaced {
                 // It stands for itself again.
                 let keeper = this
-                    .index
-                    .get(stream)
+                    .find(stream)
                     .expect("a displaced stream has a place keeper");
                 this.tree.dissolve(keeper);
-                this.index.insert(stream, key.0);
+                this.index().insert(stream, key.0);
                 this.tree.nodes[key.0].kind = Kind::Open;
             }
             this.tree.relocate(key.0, ROOT, ELEVATED);
@@ -425,7 +452,7 @@ impl Scheduler {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
             if let Some(keeper) = this.tree.displace(key.0, weight, kind != Kind::Displaced) {
-                this.index.insert(stream, keeper);
+                this.index().insert(stream, keeper);
             }
             this.tree.nodes[key.0].kind = Kind::Displaced;
         });
@@ -473,7 +500,7 @@ impl Scheduler {
         value: Urgency,
         newest_opened: u32,
     ) -> Result<(), PriorityError> {
-        if let Some(node) = self.index.get(stream) {
+        if let Some(node) = self.find(stream) {
             let Node { kind, user, .. } = self.tree.nodes[node];
             match kind {
                 Kind::Open => self.change_urgency(node, value),
@@ -534,7 +561,11 @@ impl Scheduler {
             }
         }
         self.tree.shrink();
-        self.index.shrink();
+        if self.placeholders == 0 {
+            self.index = None;
+        } else if let Some(index) = &mut self.index {
+            index.shrink();
+        }
         self.early.shrink_to_fit();
         if let Some(urgencies) = &mut self.urgencies {
             urgencies.shrink();

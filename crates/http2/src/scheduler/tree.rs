@@ -235,6 +235,13 @@ impl Tree {
     /// (RFC 7540 §5.3.4).
     pub(super) fn remove(&mut self, node: u32) {
         debug_assert!(!self.nodes[node].ready);
+        if self.nodes[node].first_child != NONE {
+            self.hand_down(node);
+        }
+        self.release(node);
+    }
+
+    fn hand_down(&mut self, node: u32) {
         let parent = self.nodes[node].parent;
         let weight = u32::from(self.nodes[node].weight);
         let mut sum = 0;
@@ -249,7 +256,6 @@ impl Tree {
             let share = u16::try_from(share).unwrap_or(256).clamp(1, 256);
             self.relocate(child, parent, share);
         }
-        self.release(node);
     }
 
     /// Removes a node that is not ready; its children keep their weights.

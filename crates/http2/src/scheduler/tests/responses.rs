@@ -25,7 +25,7 @@ fn a_response_priority_moves_within_a_chain() {
         bench.places(),
         "1<0:256 3<7:220 5<3:147 7<1:256 (7<5:110) 9<7:110"
     );
-    let keeper = bench.scheduler.index.get(7).unwrap();
+    let keeper = bench.scheduler.find(7).unwrap();
     assert_eq!(children(&bench.scheduler, keeper), [bench.keys[&9].0]);
     // Again: from one place of ours to the next. Equal weights stay before.
     assert!(bench.answers(7, answer(1)));
