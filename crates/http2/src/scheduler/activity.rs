@@ -14,7 +14,7 @@ impl Tree {
     /// Tells whether a node can send. Must be a change.
     pub(super) fn set_ready(&mut self, node: u32, ready: bool) {
         debug_assert_ne!(self.nodes[node].ready, ready);
-        match (ready, self.nodes[node].turns) {
+        match (ready, self.nodes[node].turns()) {
             (true, Turns::None) => {
                 self.nodes[node].ready = true;
                 self.nodes[node].other_end = node;
@@ -40,7 +40,7 @@ impl Tree {
         let mut at = ROOT;
         loop {
             self.step();
-            at = match self.nodes[at].turns {
+            at = match self.nodes[at].turns() {
                 Turns::None => return None,
                 Turns::One(child) => self.nodes[child].other_end,
                 Turns::Many(wheel) => self.turn(at, wheel),
@@ -57,20 +57,20 @@ impl Tree {
         let end = self.nodes[child].other_end;
         if self.wheels[wheel].is_spent() {
             self.wheels.release(wheel);
-            self.nodes[at].turns = Turns::One(child);
+            self.nodes[at].set_turns(Turns::One(child));
             self.merge(at);
         }
         end
     }
 
     pub(super) fn is_active(&self, node: u32) -> bool {
-        self.nodes[node].ready || self.nodes[node].turns != Turns::None
+        self.nodes[node].ready || self.nodes[node].turns() != Turns::None
     }
 
     /// Whether a turn stops at this active node: to serve it, or to choose among its children.
     fn has_say(&self, node: u32) -> bool {
         let at = &self.nodes[node];
-        at.ready || node == ROOT || matches!(at.turns, Turns::Many(_))
+        at.ready || node == ROOT || matches!(at.turns(), Turns::Many(_))
     }
 
     /// Makes the ancestors of an active node active. The node is the upper end of its run.
@@ -80,9 +80,9 @@ impl Tree {
         loop {
             self.step();
             let parent = self.nodes[top].parent;
-            match self.nodes[parent].turns {
+            match self.nodes[parent].turns() {
                 Turns::None => {
-                    self.nodes[parent].turns = Turns::One(top);
+                    self.nodes[parent].set_turns(Turns::One(top));
                     if self.has_say(parent) {
                         break;
                     }
@@ -93,7 +93,7 @@ impl Tree {
                     let wheel = self.wheels.acquire();
                     self.wheels[wheel].insert(&mut self.nodes, other);
                     self.wheels[wheel].insert(&mut self.nodes, top);
-                    self.nodes[parent].turns = Turns::Many(wheel);
+                    self.nodes[parent].set_turns(Turns::Many(wheel));
                     break;
                 }
                 Turns::Many(wheel) => {
@@ -119,7 +119,7 @@ impl Tree {
                 }
                 self.drop_turns(parent, top);
             } else {
-                self.nodes[parent].turns = Turns::None;
+                self.nodes[parent].set_turns(Turns::None);
             }
             if self.is_active(parent) || parent == ROOT {
                 break;
@@ -132,13 +132,13 @@ impl Tree {
 
     /// Takes a child from the turns of a parent that has a say.
     fn drop_turns(&mut self, parent: u32, child: u32) {
-        match self.nodes[parent].turns {
-            Turns::None | Turns::One(_) => self.nodes[parent].turns = Turns::None,
+        match self.nodes[parent].turns() {
+            Turns::None | Turns::One(_) => self.nodes[parent].set_turns(Turns::None),
             Turns::Many(wheel) => {
                 self.wheels[wheel].remove(&mut self.nodes, child);
                 if self.wheels[wheel].len() == 0 {
                     self.wheels.release(wheel);
-                    self.nodes[parent].turns = Turns::None;
+                    self.nodes[parent].set_turns(Turns::None);
                 }
             }
         }
@@ -146,7 +146,7 @@ impl Tree {
 
     /// Ends the run at an active node that is about to have a say.
     fn split(&mut self, node: u32) {
-        let Turns::One(child) = self.nodes[node].turns else {
+        let Turns::One(child) = self.nodes[node].turns() else {
             return;
         };
         if self.has_say(node) {
@@ -170,7 +170,7 @@ impl Tree {
 
     /// Joins the runs above and below a node that had a say, unless it still has one.
     fn merge(&mut self, node: u32) {
-        let Turns::One(child) = self.nodes[node].turns else {
+        let Turns::One(child) = self.nodes[node].turns() else {
             return;
         };
         if self.has_say(node) {

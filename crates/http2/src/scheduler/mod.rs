@@ -155,9 +155,8 @@ impl Scheduler {
             self.tree.nodes[node].received = priority;
             self.depend(node, priority);
         }
-        if let Some(early) = self.early.iter().position(|&(id, _)| id == stream) {
-            self.tree.nodes[node].urgency = self.early.swap_remove(early).1;
-            self.tree.nodes[node].updated = true;
+        if !self.early.is_empty() {
+            self.take_update(stream, node);
         }
         Ok(Key(node))
     }
@@ -277,32 +276,46 @@ impl Scheduler {
 
     /// Closes a stream. Its node stays for a while, until ten others have been closed.
     pub fn close(&mut self, key: Key) {
-        self.set_ready(key, false);
+        if self.is_ready(key) {
+            self.set_ready(key, false);
+        }
         self.open -= 1;
-        let mut node = key.0;
+        let Node { weight, kind, .. } = self.tree.nodes[key.0];
+        let node = if kind == Kind::Displaced || weight == ELEVATED {
+            self.return_to_place(key.0)
+        } else {
+            key.0
+        };
+        self.tree.nodes[node].kind = Kind::Closed;
+        let oldest = std::mem::replace(&mut self.closed[self.oldest], node);
+        self.oldest = if self.oldest + 1 == CLOSED_KEPT {
+            0
+        } else {
+            self.oldest + 1
+        };
+        if oldest != NONE {
+            self.forget(oldest);
+        }
+    }
+
+    /// The node that stays of a stream which was displaced or elevated: what depends on it shares in that no
+    /// longer.
+    fn return_to_place(&mut self, node: u32) -> u32 {
         let Node {
             stream,
-            weight,
             received,
             kind,
             ..
         } = self.tree.nodes[node];
         if kind == Kind::Displaced {
             self.tree.dissolve(node);
-            node = self
+            return self
                 .find(stream)
                 .expect("a displaced stream has a place keeper");
-        } else if weight == ELEVATED {
-            // What depends on it was not elevated.
-            self.tree
-                .relocate(node, ROOT, received.weight.clamp(1, 256));
         }
-        self.tree.nodes[node].kind = Kind::Closed;
-        let oldest = std::mem::replace(&mut self.closed[self.oldest], node);
-        self.oldest = (self.oldest + 1) % CLOSED_KEPT;
-        if oldest != NONE {
-            self.forget(oldest);
-        }
+        self.tree
+            .relocate(node, ROOT, received.weight.clamp(1, 256));
+        node
     }
 
     fn forget(&mut self, node: u32) {
@@ -313,6 +326,7 @@ impl Scheduler {
     }
 
     /// Tells whether the stream has octets to send, and window for them.
+    #[inline]
     pub fn set_ready(&mut self, key: Key, ready: bool) {
         if self.is_ready(key) == ready {
             return;
@@ -321,23 +335,33 @@ impl Scheduler {
             self.ready += 1;
             if self.ready == 1 {
                 self.alone = key.0;
-                return;
+            } else {
+                self.join_turns(key.0);
             }
-            let alone = std::mem::replace(&mut self.alone, NONE);
-            if alone != NONE {
-                self.begin_turns(alone);
-            }
-            self.begin_turns(key.0);
         } else {
             self.ready -= 1;
             if self.alone == key.0 {
                 self.alone = NONE;
-                return;
+            } else {
+                self.leave_turns(key.0);
             }
-            match &mut self.urgencies {
-                None => self.tree.set_ready(key.0, false),
-                Some(urgencies) => urgencies.remove(&mut self.tree.nodes, key.0),
-            }
+        }
+    }
+
+    #[inline(never)]
+    fn join_turns(&mut self, node: u32) {
+        let alone = std::mem::replace(&mut self.alone, NONE);
+        if alone != NONE {
+            self.begin_turns(alone);
+        }
+        self.begin_turns(node);
+    }
+
+    #[inline(never)]
+    fn leave_turns(&mut self, node: u32) {
+        match &mut self.urgencies {
+            None => self.tree.set_ready(node, false),
+            Some(urgencies) => urgencies.remove(&mut self.tree.nodes, node),
         }
     }
 
@@ -349,6 +373,7 @@ impl Scheduler {
     }
 
     /// What `set_ready` said last.
+    #[inline]
     #[must_use]
     pub fn is_ready(&self, key: Key) -> bool {
         let node = &self.tree.nodes[key.0];
@@ -363,6 +388,7 @@ impl Scheduler {
 
     /// The `user` of the stream whose turn it is for one DATA frame. The turn is accounted for, and the stream
     /// stays ready.
+    #[inline]
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator would not let go of the streams"
@@ -376,6 +402,11 @@ impl Scheduler {
         if self.ready == 0 {
             return None;
         }
+        self.next_turn()
+    }
+
+    #[inline(never)]
+    fn next_turn(&mut self) -> Option<u32> {
         let node = match &mut self.urgencies {
             None => self.tree.next_ready(),
             Some(urgencies) => urgencies.next(&mut self.tree.nodes),
@@ -541,6 +572,14 @@ impl Scheduler {
     #[must_use]
     pub fn urgency(&self, key: Key) -> Urgency {
         self.tree.nodes[key.0].urgency
+    }
+
+    #[inline(never)]
+    fn take_update(&mut self, stream: u32, node: u32) {
+        if let Some(early) = self.early.iter().position(|&(id, _)| id == stream) {
+            self.tree.nodes[node].urgency = self.early.swap_remove(early).1;
+            self.tree.nodes[node].updated = true;
+        }
     }
 
     fn change_urgency(&mut self, node: u32, value: Urgency) {

@@ -33,6 +33,36 @@ pub(super) enum Turns {
     Many(u32),
 }
 
+/// `Turns` in the room of a number.
+#[derive(Clone, Copy)]
+pub(super) struct PackedTurns(u32);
+
+/// Marks a wheel. Neither nodes nor wheels are as many: a connection would need 2^31 of them, of 64 octets or
+/// more each.
+const MANY: u32 = 1 << 31;
+
+impl PackedTurns {
+    const NONE: Self = Self(NONE);
+
+    fn get(self) -> Turns {
+        match self.0 {
+            NONE => Turns::None,
+            many if many & MANY != 0 => Turns::Many(many & !MANY),
+            one => Turns::One(one),
+        }
+    }
+}
+
+impl From<Turns> for PackedTurns {
+    fn from(turns: Turns) -> Self {
+        match turns {
+            Turns::None => Self::NONE,
+            Turns::One(child) => Self(child),
+            Turns::Many(wheel) => Self(wheel | MANY),
+        }
+    }
+}
+
 /// Where a ready stream is while urgencies are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queued {
@@ -63,7 +93,7 @@ pub(super) struct Node {
     pub(super) next: u32,
 
     pub(super) ready: bool,
-    pub(super) turns: Turns,
+    turns: PackedTurns,
     pub(super) other_end: u32,
     pub(super) turn: Links,
     pub(super) due: u32,
@@ -90,7 +120,7 @@ impl Node {
             prev: NONE,
             next: NONE,
             ready: false,
-            turns: Turns::None,
+            turns: PackedTurns::NONE,
             other_end: NONE,
             turn: Links {
                 prev: NONE,
@@ -109,6 +139,19 @@ impl Node {
         }
     }
 }
+
+impl Node {
+    pub(super) fn turns(&self) -> Turns {
+        self.turns.get()
+    }
+
+    pub(super) fn set_turns(&mut self, turns: Turns) {
+        self.turns = turns.into();
+    }
+}
+
+/// A node is a cache line.
+const _: () = assert!(size_of::<Node>() == 64);
 
 /// The nodes, by number.
 pub(super) struct Nodes(Vec<Node>);
@@ -221,7 +264,7 @@ impl Tree {
             self.link(node, parent);
             // What it owes is a matter of its old siblings.
             self.nodes[node].fraction = 0;
-            if let Turns::Many(wheel) = self.nodes[parent].turns {
+            if let Turns::Many(wheel) = self.nodes[parent].turns() {
                 self.nodes[node].due = self.wheels[wheel].now();
             }
         }
@@ -264,6 +307,7 @@ impl Tree {
         self.release(node);
     }
 
+    #[inline]
     fn release(&mut self, node: u32) {
         self.unlink(node);
         self.nodes[node].kind = Kind::Free;

@@ -232,7 +232,7 @@ impl Scheduler {
                 .copied()
                 .filter(|&child| is_active(self, child))
                 .collect();
-            let mut turns = match nodes[node].turns {
+            let mut turns = match nodes[node].turns() {
                 Turns::None => Vec::new(),
                 Turns::One(child) => vec![child],
                 Turns::Many(wheel) => self.tree.wheels[wheel].members(nodes),
@@ -240,10 +240,10 @@ impl Scheduler {
             active.sort_unstable();
             turns.sort_unstable();
             assert_eq!(active, turns);
-            if node == ROOT || nodes[node].ready || matches!(nodes[node].turns, Turns::Many(_)) {
+            if node == ROOT || nodes[node].ready || matches!(nodes[node].turns(), Turns::Many(_)) {
                 for child in turns {
                     let mut end = child;
-                    while let (false, Turns::One(below)) = (nodes[end].ready, nodes[end].turns) {
+                    while let (false, Turns::One(below)) = (nodes[end].ready, nodes[end].turns()) {
                         end = below;
                     }
                     assert_eq!(nodes[child].other_end, end);
