@@ -137,7 +137,7 @@ impl Scheduler {
     }
 
     /// Opens a stream. Without a priority it has the place PRIORITY frames gave it before, or the default.
-    /// `user` is what `next` returns for the stream.
+    /// `user` is what `next` returns for the stream. Identifiers must be new, and are not 0.
     ///
     /// # Errors
     /// [`PriorityError::SelfDependency`]; the stream is not opened then.
@@ -509,6 +509,7 @@ impl Scheduler {
                 urgencies.insert(&mut self.tree.nodes, node);
             }
         }
+        self.tree.wheels.shrink();
         self.urgencies = Some(urgencies);
     }
 

@@ -60,6 +60,51 @@ fn a_turn_takes_no_longer_with_more_streams() {
     }
 }
 
+/// Steps of a response beside `count` streams that send.
+fn steps_per_response(count: u32, shape: fn(u32) -> u32) -> f64 {
+    let mut bench = Bench::new();
+    bench.checks = false;
+    for n in 0..count {
+        bench.open(2 * n + 1, on(shape(n), 16)).ready(&[2 * n + 1]);
+    }
+    bench.scheduler.tree.steps = 0;
+    for n in 0..1_000 {
+        let id = 2 * (count + n) + 1;
+        bench.open(id, None).ready(&[id]).next();
+        bench.blocked(&[id]).close(id);
+    }
+    bench.scheduler.tree.steps as f64 / 1_000.0
+}
+
+#[test]
+fn a_response_takes_no_longer_with_more_streams() {
+    for count in [10, 100, 1_000, 10_000] {
+        // To become ready, a turn, and to leave.
+        assert!(steps_per_response(count, |_| 0) <= 3.0);
+        assert!(steps_per_response(count, |n| (2 * n).saturating_sub(1)) <= 3.0);
+    }
+}
+
+#[test]
+fn to_become_ready_costs_the_way_up_to_a_stream_that_is_active() {
+    let mut bench = Bench::new();
+    bench.checks = false;
+    for n in 0..1_000 {
+        bench.open(2 * n + 1, on((2 * n).saturating_sub(1), 16));
+    }
+    let mut steps = |stream, ready| {
+        let before = bench.scheduler.tree.steps;
+        bench.scheduler.set_ready(bench.keys[&stream], ready);
+        bench.scheduler.tree.steps - before
+    };
+    // Alone, nothing.
+    assert_eq!(steps(1999, true), 0);
+    // The lowest makes all active, and then each finds itself active, but searches the upper end of its run.
+    assert_eq!(steps(1, true), 1_001);
+    assert_eq!(steps(21, true), 10);
+    assert_eq!(steps(21, false), 0);
+}
+
 #[test]
 fn nothing_is_allocated_before_the_first_stream_or_after_the_last() {
     let mut bench = Bench::new();

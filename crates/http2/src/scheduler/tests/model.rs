@@ -279,7 +279,9 @@ fn random_calls_keep_the_invariants() {
                     top = next_id;
                     next_id += 2;
                 }
-                (3, Some(id)) => drop(bench.close(id)),
+                (3, Some(id)) => {
+                    bench.close(id);
+                }
                 (4..=5, Some(id)) => {
                     bench.answers(id, answer(u8::try_from(random.below(8)).unwrap()));
                 }
