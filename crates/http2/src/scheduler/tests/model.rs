@@ -146,6 +146,7 @@ fn random_priority(random: &mut Random, id: u32, newest: u32) -> Priority {
 #[test]
 fn agrees_with_a_plain_model() {
     for seed in 0..150 {
+        println!("seed {seed}"); // Shown if the test fails.
         let mut random = Random::new(seed);
         let (mut bench, mut model) = (Bench::new(), Model::default());
         let (mut next_id, mut next_push) = (1, 2);
@@ -247,6 +248,7 @@ fn agrees_with_a_plain_model() {
 #[test]
 fn random_calls_keep_the_invariants() {
     for seed in 1000..1150 {
+        println!("seed {seed}"); // Shown if the test fails.
         let mut random = Random::new(seed);
         let mut bench = Bench::new();
         let (mut next_id, mut top) = (1, 0);
