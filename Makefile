@@ -47,7 +47,15 @@ install-build:
 	@.ci/install cc:gcc make:make openssl:openssl
 
 install-test:
-	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium
+	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
+		go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
+	@$(MAKE) --no-print-directory target/tools/h2spec
+
+# The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
+target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
+	@mkdir -p $(@D)
+	cd $(<D) && go build -mod=readonly -o $(CURDIR)/$@ github.com/summerwind/h2spec/cmd/h2spec
+	@touch $@
 
 install-bench:
 	@.ci/install python3:python3 h2load:nghttp2-client nginx:nginx-light /usr/bin/h2o:h2o cc:gcc /usr/include/openssl/ssl.h:libssl-dev

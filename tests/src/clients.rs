@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use crate::Response;
 
@@ -120,4 +121,25 @@ pub fn curl(args: &[&str]) -> Response {
 #[must_use]
 pub fn openssl(args: &[&str]) -> Output {
     run("openssl", args)
+}
+
+/// The path of a program that the project's Makefile builds, which it does now unless it is there.
+///
+/// # Panics
+/// If it cannot be built.
+#[must_use]
+pub fn tool(name: &str) -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let path = format!("target/tools/{name}");
+    {
+        let _guard = ONE_AT_A_TIME.lock();
+        let made = Command::new("make")
+            .args(["--silent", "--directory", root, &path])
+            .env_remove("MAKEFLAGS")
+            .status()
+            .expect("make is installed");
+        assert!(made.success(), "{path} cannot be built");
+    }
+    format!("{root}/{path}")
 }

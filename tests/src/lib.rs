@@ -22,7 +22,7 @@ mod message;
 mod raw;
 mod server;
 
-pub use clients::{Output, curl, openssl, run, run_with_input};
+pub use clients::{Output, curl, openssl, run, run_with_input, tool};
 pub use deadline::{Deadline, eventually};
 pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
 pub use message::Response;
