@@ -1,0 +1,347 @@
+//! HTTP/2 as curl, nghttp and h2load speak it.
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, run};
+
+/// How many small files there are, `/files/0` and so on.
+const FILES: usize = 200;
+
+fn start() -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let setup = Setup::in_folder(
+        folder,
+        "
+listen: @PORT@
+listen:
+  port: @TLS_PORT@
+  ssl: { certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+access-log: { path: @DIR@/access-log, format: '%H %s %b %{connection-id}x %U' }
+",
+    )
+    .file("www/hello.txt", "hello, world")
+    .file("www/large", large());
+    (0..FILES)
+        .fold(setup, |setup, index| {
+            setup.file(&format!("www/files/{index}"), small(index))
+        })
+        .start()
+}
+
+/// The content of a small file, different in each octet from its neighbours'.
+fn small(index: usize) -> String {
+    format!("{index}: ") + &format!("{:05} ", index * 7).repeat(index * 5)
+}
+
+/// 10 MB in which no part looks like another.
+fn large() -> Vec<u8> {
+    let numbers = 0..1_250_000_u32;
+    numbers
+        .flat_map(|n| format!("{n:07x} ").into_bytes())
+        .collect()
+}
+
+/// A way to come to speak HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    PriorKnowledge,
+    Upgrade,
+    Tls,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::PriorKnowledge, Self::Upgrade, Self::Tls];
+
+    fn url(self, server: &Server, path: &str) -> String {
+        match self {
+            Self::Tls => format!("https://127.0.0.1:{}{path}", server.port_of("TLS_PORT")),
+            Self::PriorKnowledge | Self::Upgrade => server.url(path),
+        }
+    }
+
+    /// What curl needs to be told.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::PriorKnowledge => &["--http2-prior-knowledge"],
+            Self::Upgrade => &["--http2"],
+            Self::Tls => &["--http2", "--insecure"],
+        }
+    }
+
+    /// Asks with curl; the response must have come over HTTP/2.
+    fn ask(self, server: &Server, path: &str, options: &[&str]) -> Response {
+        let url = self.url(server, path);
+        let fixed = ["--write-out", "over %{http_version}", &url];
+        let mut response = curl(&[self.options(), options, &fixed].concat());
+        let body = response.body.strip_suffix(b"over 2");
+        let body = body.unwrap_or_else(|| panic!("{self:?} {path}: not HTTP/2: {response}"));
+        response.body = body.to_vec();
+        // There is no reason phrase.
+        response.status = response.status.trim_end().to_owned();
+        response
+    }
+}
+
+#[test]
+fn curl_gets_files_in_each_way() {
+    let server = start();
+    for way in Way::ALL {
+        let hello = way.ask(&server, "/hello.txt", &[]);
+        hello.must_be(&format!(
+            "200\ncontent-type: text/plain\ncontent-length: 12\nlast-modified: {MODIFIED_TEXT}\netag: *\n!connection\n!transfer-encoding\n\nhello, world"
+        ));
+        for (name, _) in &hello.fields {
+            assert_eq!(*name, name.to_lowercase(), "names are in lower case");
+        }
+        let etag = hello.field("etag").unwrap_or_default().to_owned();
+        way.ask(&server, "/hello.txt", &["--head"])
+            .must_be(&format!("200\ncontent-length: 12\netag: {etag}\n\n"));
+        way.ask(&server, "/hello.txt", &["--range", "7-9"])
+            .must_be("206\ncontent-range: bytes 7-9/12\ncontent-length: 3\n\nwor");
+        way.ask(&server, "/hello.txt", &["--range", "12-"])
+            .must_be("416\ncontent-range: bytes */12");
+        way.ask(
+            &server,
+            "/hello.txt",
+            &["--header", &format!("If-None-Match: {etag}")],
+        )
+        .must_be("304\n\n");
+        let since = format!("If-Modified-Since: {MODIFIED_TEXT}");
+        way.ask(&server, "/hello.txt", &["--header", &since])
+            .must_be("304\n\n");
+        let since = "If-Modified-Since: Mon, 01 Jan 2024 00:00:00 GMT";
+        way.ask(&server, "/hello.txt", &["--header", since])
+            .must_be("200\n\nhello, world");
+        way.ask(&server, "/none", &[]).must_be("404");
+        if way == Way::Upgrade {
+            // curl 7.88 takes at most 32 KB together with the 101; nghttp takes more.
+            continue;
+        }
+        let got = way.ask(&server, "/large", &[]).body;
+        assert!(got == large(), "{way:?}: {} octets", got.len());
+    }
+}
+
+#[test]
+fn curl_sends_a_megabyte_that_nobody_wants() {
+    let server = start();
+    server.folder.write("upload", vec![b'u'; 1_000_000]);
+    let upload = format!("@{}", server.folder.name_of("upload"));
+    for way in [Way::PriorKnowledge, Way::Tls] {
+        way.ask(&server, "/hello.txt", &["--data-binary", &upload])
+            .must_be("405");
+        // Its length unknown to the server.
+        let chunked = ["--header", "Content-Length:", "--data-binary", &upload];
+        way.ask(&server, "/hello.txt", &chunked).must_be("405");
+    }
+}
+
+#[test]
+fn requests_of_one_connection_run_side_by_side() {
+    let server = start();
+    let out = server.folder.make_dir("out");
+    // Over TLS only: with prior knowledge curl 7.88 loses all but its first request in clear text.
+    let url = Way::Tls.url(&server, &format!("/files/[0-{}]", FILES - 1));
+    let files = format!("{}/#1", out.display());
+    let fixed = [
+        "--silent",
+        "--show-error",
+        "--fail",
+        "--parallel",
+        "--parallel-max",
+        "100",
+        "--max-time",
+        "30",
+        "--output",
+        &files,
+        &url,
+    ];
+    let _ = run("curl", &[Way::Tls.options(), &fixed].concat()).success();
+    for index in 0..FILES {
+        let got = server.folder.read(&format!("out/{index}"));
+        assert_eq!(got, small(index), "{index}");
+    }
+    let log = eventually("all lines of the access log", || {
+        let log = server.folder.read("access-log");
+        (log.lines().count() == FILES).then_some(log)
+    });
+    let mut connections: Vec<&str> = log
+        .lines()
+        .map(|line| {
+            assert!(line.starts_with("HTTP/2 200 "), "{line}");
+            line.split(' ').nth(3).unwrap_or_default()
+        })
+        .collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 1, "{connections:?}");
+}
+
+/// Runs nghttp, which must succeed and say nothing against the server.
+fn nghttp(options: &[&str], urls: &[String]) -> Output {
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let output = run("nghttp", &[&["--no-verify-peer"], options, &urls].concat());
+    assert!(output.code == 0, "{options:?}: {output}");
+    output
+}
+
+#[test]
+fn nghttp_gets_a_file_whatever_it_does_besides() {
+    let server = start();
+    let options: &[&[&str]] = &[
+        &[],
+        &["--no-dep"],
+        &["--continuation"],
+        &["--weight", "256"],
+        &["--weight", "1"],
+        // A window of one octet: as many DATA frames as the content has octets.
+        &["--window-bits", "1", "--connection-window-bits", "1"],
+        &["--window-bits", "14", "--connection-window-bits", "16"],
+        &["--padding", "255"],
+        &["--header-table-size", "0"],
+        &["--header-table-size", "0", "--header-table-size", "64K"],
+        &["--encoder-header-table-size", "0"],
+        &["--no-rfc7540-pri"],
+        &["--no-push"],
+        &["--peer-max-concurrent-streams", "1"],
+    ];
+    let want = small(50);
+    for options in options {
+        for way in Way::ALL {
+            let mut options = options.to_vec();
+            if way == Way::Upgrade {
+                options.push("--upgrade");
+            }
+            let got = nghttp(&options, &[way.url(&server, "/files/50")]);
+            assert_eq!(got.text(), want, "{way:?} {options:?}");
+        }
+    }
+}
+
+/// What `nghttp --stat` tells of each response: path, status code.
+fn statistics(output: &Output) -> Vec<(String, String)> {
+    let text = output.text();
+    let (_, table) = text
+        .split_once("request path\n")
+        .unwrap_or_else(|| panic!("no statistics: {output}"));
+    let rows = table.lines().filter_map(|line| {
+        // id responseEnd requestStart process code size request path
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let (code, path) = (columns.get(4)?, columns.last()?);
+        Some(((*path).to_owned(), (*code).to_owned()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn nghttp_gets_a_large_file_in_each_way() {
+    let server = start();
+    for way in Way::ALL {
+        let options: &[&str] = match way {
+            Way::Upgrade => &["--upgrade"],
+            Way::PriorKnowledge | Way::Tls => &[],
+        };
+        let got = nghttp(options, &[way.url(&server, "/large")]).stdout;
+        assert!(got == large(), "{way:?}: {} octets", got.len());
+    }
+}
+
+#[test]
+fn nghttp_gets_many_files_with_weights_at_once() {
+    let server = start();
+    for way in Way::ALL {
+        let mut urls = vec![
+            way.url(&server, "/large"),
+            way.url(&server, "/none"),
+            way.url(&server, "/hello.txt"),
+        ];
+        urls.extend((0..FILES).map(|index| way.url(&server, &format!("/files/{index}"))));
+        let mut options = vec!["--null-out", "--stat", "-p", "1", "-p", "256", "-p", "16"];
+        if way == Way::Upgrade {
+            options.push("--upgrade");
+        }
+        let mut got = statistics(&nghttp(&options, &urls));
+        got.sort();
+        let mut want: Vec<_> = urls
+            .iter()
+            .map(|url| {
+                let path = &url[url.rfind(":").map_or(0, |at| at + 1)..];
+                let path = path.trim_start_matches(|c: char| c.is_ascii_digit());
+                let code = if path == "/none" { "404" } else { "200" };
+                (path.to_owned(), code.to_owned())
+            })
+            .collect();
+        want.sort();
+        assert_eq!(got, want, "{way:?}");
+    }
+}
+
+#[test]
+fn nghttp_sends_content_and_trailers() {
+    let server = start();
+    server.folder.write("upload", vec![b'u'; 300_000]);
+    let upload = server.folder.name_of("upload");
+    for way in [Way::PriorKnowledge, Way::Tls] {
+        for options in [
+            &[][..],
+            &["--trailer", "x-check: 1"],
+            &["--no-content-length"],
+            &["--no-content-length", "--trailer", "x-check: 1"],
+            &["--expect-continue"],
+            &["--padding", "200"],
+        ] {
+            let fixed = ["--null-out", "--stat", "--data", &upload];
+            let output = nghttp(
+                &[&fixed, options].concat(),
+                &[way.url(&server, "/hello.txt")],
+            );
+            let got = statistics(&output);
+            let want = [("/hello.txt".to_owned(), "405".to_owned())];
+            assert_eq!(got, want, "{way:?} {options:?}");
+        }
+    }
+}
+
+/// The line of a report that begins with `label`.
+fn line_of<'a>(report: &'a str, label: &str) -> &'a str {
+    let mut lines = report.lines().filter_map(|line| line.strip_prefix(label));
+    lines
+        .next()
+        .unwrap_or_else(|| panic!("no {label} in {report}"))
+        .trim()
+}
+
+#[test]
+fn h2load_gets_every_octet_of_many_responses() {
+    let server = start();
+    let requests = 1000;
+    for way in [Way::PriorKnowledge, Way::Tls] {
+        for (path, length) in [("/hello.txt", 12), ("/files/199", small(199).len())] {
+            for threads in ["1", "2"] {
+                let url = way.url(&server, path);
+                let n = requests.to_string();
+                let output = run(
+                    "h2load",
+                    &["-n", &n, "-c", "10", "-m", "100", "-t", threads, &url],
+                );
+                let report = output.text();
+                assert_eq!(output.code, 0, "{output}");
+                let protocol = line_of(&report, "Application protocol:");
+                assert!(["h2", "h2c"].contains(&protocol), "{report}");
+                assert_eq!(
+                    line_of(&report, "requests:"),
+                    format!(
+                        "{n} total, {n} started, {n} done, {n} succeeded, 0 failed, 0 errored, 0 timeout"
+                    )
+                );
+                assert_eq!(
+                    line_of(&report, "status codes:"),
+                    format!("{n} 2xx, 0 3xx, 0 4xx, 0 5xx")
+                );
+                let traffic = line_of(&report, "traffic:");
+                let octets = format!("({}) data", requests * length);
+                assert!(traffic.ends_with(&octets), "{traffic} is not {octets}");
+            }
+        }
+    }
+}
