@@ -1,7 +1,9 @@
 //! HTTP/2 as curl, nghttp and h2load speak it.
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, run};
+use h2o_tests::{
+    Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, run, tool,
+};
 
 /// How many small files there are, `/files/0` and so on.
 const FILES: usize = 200;
@@ -344,4 +346,67 @@ fn h2load_gets_every_octet_of_many_responses() {
             }
         }
     }
+}
+
+/// The lines with which Go's client tells of one step.
+fn told<'a>(report: &'a str, step: &str) -> Vec<&'a str> {
+    let start = format!("{{\"step\":\"{step}\",");
+    let lines = report.lines().filter(|line| line.starts_with(&start));
+    lines.collect()
+}
+
+#[test]
+fn go_asks_for_many_things_on_one_connection() {
+    let server = start();
+    let base = Way::Tls.url(&server, "");
+    let output = run(&tool("go-client"), &[&base, &FILES.to_string()]);
+    let report = output.text();
+    let has_errors = report
+        .lines()
+        .any(|line| line.starts_with("{\"step\"") && !line.ends_with("\"error\":\"\"}"));
+    assert!(output.code == 0 && !has_errors, "{output}");
+
+    // What it should have got, summed by another program.
+    let www = server.folder.name_of("www");
+    let sums = run(
+        "sh",
+        &["-c", &format!("cd {www} && sha256sum large files/*")],
+    )
+    .success();
+    let sums = String::from_utf8(sums).expect("names and numbers");
+    let told_of = |path: &str, length: usize| {
+        let sum = sums.lines().find_map(|line| {
+            let (sum, name) = line.split_once("  ")?;
+            (format!("/{name}") == path).then_some(sum)
+        });
+        let sum = sum.unwrap_or_else(|| panic!("there is no {path}"));
+        format!(
+            "\"path\":\"{path}\",\"proto\":\"HTTP/2.0\",\"status\":200,\"length\":{length},\"octets\":{length},\"sha256\":\"{sum}\","
+        )
+    };
+
+    let concurrent = told(&report, "concurrent");
+    assert_eq!(concurrent.len(), FILES, "{report}");
+    for index in 0..FILES {
+        let want = told_of(&format!("/files/{index}"), small(index).len());
+        assert!(concurrent.iter().any(|line| line.contains(&want)), "{want}");
+    }
+    let large = told_of("/large", 10_000_000);
+    let last = told_of(&format!("/files/{}", FILES - 1), small(FILES - 1).len());
+    let head = "\"status\":200,\"length\":10000000,\"octets\":0,";
+    for (step, count, want) in [
+        ("large", 1, large.as_str()),
+        ("head", 1, head),
+        ("missing", 1, "\"proto\":\"HTTP/2.0\",\"status\":404,"),
+        ("upload", 1, "\"proto\":\"HTTP/2.0\",\"status\":405,"),
+        ("after", 20, &last),
+        ("again", 1, &large),
+    ] {
+        let lines = told(&report, step);
+        assert_eq!(lines.len(), count, "{step}: {report}");
+        for line in lines {
+            assert!(line.contains(want), "{line} does not have {want}");
+        }
+    }
+    assert!(report.ends_with("{\"connections\":1}\n"), "{report}");
 }

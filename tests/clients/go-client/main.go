@@ -1,0 +1,144 @@
+// Asks a server with Go's own HTTP/2 client over TLS and tells, a line of JSON each, what came.
+//
+//	go-client URL SMALL-FILES
+//
+// Below URL there are /files/0 ... /files/SMALL-FILES-1, /large and no /none.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Answer is a line of output.
+type Answer struct {
+	Step   string `json:"step"`
+	Path   string `json:"path"`
+	Proto  string `json:"proto"`
+	Status int    `json:"status"`
+	// Length as the fields have it.
+	Length int64 `json:"length"`
+	// Octets of content.
+	Octets int    `json:"octets"`
+	SHA256 string `json:"sha256"`
+	Error  string `json:"error"`
+}
+
+var (
+	connections int32
+	output      sync.Mutex
+)
+
+func tell(value any) {
+	line, err := json.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	output.Lock()
+	defer output.Unlock()
+	fmt.Println(string(line))
+}
+
+func newClient() *http.Client {
+	transport := &http.Transport{
+		ForceAttemptHTTP2: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			atomic.AddInt32(&connections, 1)
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, network, address)
+		},
+	}
+	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+}
+
+func ask(client *http.Client, step, method, base, path string, body io.Reader) {
+	answer := Answer{Step: step, Path: path}
+	defer func() { tell(answer) }()
+	request, err := http.NewRequest(method, base+path, body)
+	if err != nil {
+		answer.Error = err.Error()
+		return
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		answer.Error = err.Error()
+		return
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		answer.Error = err.Error()
+	}
+	sum := sha256.Sum256(content)
+	answer.Proto, answer.Status, answer.Length = response.Proto, response.StatusCode, response.ContentLength
+	answer.Octets, answer.SHA256 = len(content), hex.EncodeToString(sum[:])
+}
+
+// Reads the beginning of a large response, then wants no more of it.
+func cancel(client *http.Client, base string) error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	request, err := http.NewRequestWithContext(ctx, "GET", base+"/large", nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.ReadFull(response.Body, make([]byte, 100_000)); err != nil {
+		return err
+	}
+	stop()
+	if _, err := io.ReadAll(response.Body); err != context.Canceled {
+		return fmt.Errorf("the response went on: %v", err)
+	}
+	return nil
+}
+
+func main() {
+	base := os.Args[1]
+	files, err := strconv.Atoi(os.Args[2])
+	if err != nil {
+		panic(err)
+	}
+	client := newClient()
+	// With the connection there all others share it.
+	ask(client, "first", "GET", base, "/files/0", nil)
+	var all sync.WaitGroup
+	for index := 0; index < files; index++ {
+		all.Add(1)
+		go func(index int) {
+			defer all.Done()
+			ask(client, "concurrent", "GET", base, "/files/"+strconv.Itoa(index), nil)
+		}(index)
+	}
+	all.Wait()
+	ask(client, "large", "GET", base, "/large", nil)
+	ask(client, "head", "HEAD", base, "/large", nil)
+	ask(client, "missing", "GET", base, "/none", nil)
+	ask(client, "upload", "POST", base, "/files/1", strings.NewReader(strings.Repeat("u", 1_000_000)))
+	for n := 0; n < 20; n++ {
+		if err := cancel(client, base); err != nil {
+			tell(Answer{Step: "cancelled", Error: err.Error()})
+		}
+		ask(client, "after", "GET", base, "/files/"+strconv.Itoa(files-1), nil)
+	}
+	ask(client, "again", "GET", base, "/large", nil)
+	tell(map[string]int32{"connections": atomic.LoadInt32(&connections)})
+}
