@@ -1,0 +1,107 @@
+//! What is needed first comes first, also when a slow link is full of other things.
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, Server, Setup, run, run_with_input};
+
+/// As many images as a connection may have streams, less one for the style sheet.
+const IMAGES: usize = 99;
+
+/// The length of an image: a second's worth of the link for six of them.
+const IMAGE: usize = 200_000;
+
+fn start(settings: &str) -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let config = format!(
+        "
+{settings}
+listen: @PORT@
+listen:
+  port: @TLS_PORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
+"
+    );
+    let setup = Setup::in_folder(folder, &config).file("www/style.css", css());
+    (0..IMAGES)
+        .fold(setup, |setup, index| {
+            setup.file(&format!("www/image-{index}.png"), image(index))
+        })
+        .start()
+}
+
+fn css() -> String {
+    (0..1000)
+        .map(|n| format!(".n{n:03} {{ top: {n:03}px }}\n"))
+        .collect()
+}
+
+fn image(index: usize) -> String {
+    format!("{index:>9} ").repeat(IMAGE / 10)
+}
+
+fn sha256(content: &str) -> String {
+    let sum = run_with_input("sha256sum", &[], content).text();
+    sum.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// How many octets of images came after the style sheet was asked for and before it was there; everything must be whole.
+fn images_before_css(server: &Server, way: &str) -> usize {
+    let port = server.port_of(if way == "tls" { "TLS_PORT" } else { "PORT" });
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/slow_link.py");
+    let args = [script, way, &port.to_string(), &IMAGES.to_string()];
+    let output = run("/usr/bin/python3", &args);
+    assert_eq!(output.code, 0, "{output}");
+    let line = output.text();
+    let images: String = (0..IMAGES).map(image).collect();
+    for want in [
+        format!("\"css\": \"{}\"", sha256(&css())),
+        format!("\"images\": \"{}\"", sha256(&images)),
+        "\"css_type\": \"text/css".to_owned(),
+    ] {
+        assert!(line.contains(&want), "{line} does not have {want}");
+    }
+    let number = |key: &str| -> Option<usize> {
+        let (_, rest) = line.split_once(&format!("\"{key}\": "))?;
+        rest.split([',', '}']).next()?.parse().ok()
+    };
+    let begun = number("begun").unwrap_or_else(|| panic!("{line}"));
+    assert!(begun > 1, "images come side by side: {line}");
+    number("images_before_css").unwrap_or_else(|| panic!("{line}"))
+}
+
+/// The link's delay ends at the relay, so to the server's kernel it is one without delay, where it would not hold back.
+const FOR_ANY_LINK: &str = "
+http2-latency-optimization-min-rtt: 0
+http2-latency-optimization-max-additional-delay: 100
+http2-latency-optimization-max-cwnd: 1048576
+";
+
+#[test]
+fn a_style_sheet_overtakes_images() {
+    for (settings, limit) in [
+        (FOR_ANY_LINK, 64 * 1024),
+        // And what the kernel's buffer has taken by then.
+        ("", 600_000),
+    ] {
+        let server = start(settings);
+        for way in ["clear", "tls"] {
+            let octets = images_before_css(&server, way);
+            eprintln!("{way}: {octets} octets of images before the style sheet");
+            assert!(octets < limit, "{way}: {octets} of {limit}");
+        }
+    }
+}
+
+#[test]
+fn a_style_sheet_takes_its_turn_where_that_is_configured() {
+    let server = start(&format!(
+        "{FOR_ANY_LINK}http2-reprioritize-blocking-assets: OFF"
+    ));
+    for way in ["clear", "tls"] {
+        let octets = images_before_css(&server, way);
+        eprintln!("{way}: {octets} octets of images before the style sheet");
+        // The other streams have their turns, of up to 16 KB each, before each of the style sheet's two.
+        assert!(octets > 600_000, "{way}: {octets}");
+    }
+}
