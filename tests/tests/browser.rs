@@ -1,7 +1,7 @@
-//! A real browser opens the example site and a directory listing.
+//! A real browser opens the example site, a directory listing and a page of thousands of images.
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Server, Setup, run};
+use h2o_tests::{Folder, Server, Setup, eventually, run};
 
 /// The configuration of the example, on ports and paths of the test.
 fn start() -> Server {
@@ -70,5 +70,74 @@ fn a_browser_shows_the_example_site_and_a_listing() {
         let mut lines = log.lines().filter(|line| line.contains(kind));
         let line = lines.next().unwrap_or_else(|| panic!("no {kind} in {log}"));
         assert!(line.contains("\" 200 "), "{line}");
+    }
+}
+
+/// How many images the large page has.
+const IMAGES: usize = 9000;
+
+/// A picture of one point that no other index has: its number stands in a comment, its colour is the number's.
+fn gif(index: usize) -> Vec<u8> {
+    let number = u16::try_from(index).expect("there are fewer").to_be_bytes();
+    let comment = format!("{index:06}");
+    [
+        b"GIF89a\x01\0\x01\0\x80\0\0",
+        &[number[0], number[1], 0x7f, 0, 0, 0][..],
+        b"\x21\xfe\x06",
+        comment.as_bytes(),
+        b"\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;",
+    ]
+    .concat()
+}
+
+/// Counts the images that have come and those that have not, and says so once all of the page is there.
+const COUNT: &str = "
+let complete = 0, failed = 0;
+document.addEventListener('load', event => {
+  const is_image = event.target instanceof HTMLImageElement;
+  if (is_image && event.target.naturalWidth === 1) complete += 1;
+}, true);
+document.addEventListener('error', () => failed += 1, true);
+addEventListener('load', () => document.title = `${complete} complete, ${failed} failed`);
+";
+
+#[test]
+fn thousands_of_images_come_over_one_connection() {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let mut page = format!("<!DOCTYPE html><title>wait</title><script>{COUNT}</script><body>");
+    for index in 0..IMAGES {
+        folder.write(&format!("www/i/{index}.gif"), gif(index));
+        page += &format!("<img src=/i/{index}.gif>");
+    }
+    let server = Setup::in_folder(
+        folder,
+        "
+listen:
+  port: @PORT@
+  ssl: { certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+access-log: { path: @DIR@/access-log, format: '%{connection-id}x %H %s %b %U' }
+",
+    )
+    .file("www/index.html", page)
+    .start();
+    let url = format!("https://localhost:{}/", server.port());
+    let shown = open(&server, &url);
+    let want = format!("<title>{IMAGES} complete, 0 failed</title>");
+    let start = shown.get(..200).unwrap_or(&shown);
+    assert!(shown.contains(&want), "{start}");
+
+    let length = gif(0).len();
+    let images = eventually("all images in the access log", || {
+        let log = server.folder.read("access-log");
+        let images = log.lines().filter(|line| line.contains(" /i/"));
+        let images: Vec<String> = images.map(str::to_owned).collect();
+        (images.len() >= IMAGES).then_some(images)
+    });
+    let connection = images[0].split(' ').next().unwrap_or_default();
+    let start = format!("{connection} HTTP/2 200 {length} /i/");
+    for line in &images {
+        assert!(line.starts_with(&start), "{line} is not {start}");
     }
 }
