@@ -1,0 +1,376 @@
+//! Server push as nghttp sees it.
+
+use std::collections::BTreeMap;
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, Server, Setup, run};
+
+const PAGE: &str = "<!DOCTYPE html><link rel=stylesheet href=style.css>";
+
+/// What pages push in most tests.
+const STYLE: &str = "http2-push: \"</style.css>; rel=preload\"";
+
+/// A server with `host` among the lines of its host and `path` among those of its path, one a line.
+fn start(host: &str, path: &str) -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let indent = |lines: &str, by: &str| -> String {
+        let lines = lines.lines().map(|line| format!("{by}{line}\n"));
+        lines.collect()
+    };
+    let config = format!(
+        "
+listen: @PORT@
+listen:
+  port: @TLS_PORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts:
+  default:
+{}    paths:
+      /:
+{}        file.dir: @DIR@/www
+",
+        indent(host, "    "),
+        indent(path, "        ")
+    );
+    Setup::in_folder(folder, &config)
+        .file("www/index.html", PAGE)
+        .file("www/other.html", PAGE)
+        .file("www/note.txt", "not a page")
+        .file("www/style.css", css())
+        .file("www/second.css", "b { color: blue }")
+        .start()
+}
+
+fn css() -> String {
+    "a { color: red }\n".repeat(3000)
+}
+
+type Fields = Vec<(String, String)>;
+
+/// What came on a stream.
+#[derive(Debug, Default)]
+struct Stream {
+    fields: Fields,
+    octets: usize,
+    has_ended: bool,
+}
+
+impl Stream {
+    fn field(&self, name: &str) -> Option<&str> {
+        value(&self.fields, name)
+    }
+}
+
+fn value<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
+    let mut values = fields.iter().filter(|(known, _)| known == name);
+    values.next().map(|(_, value)| value.as_str())
+}
+
+/// A promise: the stream it came on, the stream it announces, its fields.
+#[derive(Debug)]
+struct Promise {
+    on: u32,
+    promised: u32,
+    fields: Fields,
+}
+
+/// All that a server sent to nghttp.
+#[derive(Debug, Default)]
+struct Seen {
+    promises: Vec<Promise>,
+    streams: BTreeMap<u32, Stream>,
+    resets: Vec<String>,
+}
+
+impl Seen {
+    /// The number after `label` in a line.
+    fn number(line: &str, label: &str) -> Option<u32> {
+        let (_, rest) = line.split_once(label)?;
+        let end = rest.find(|c: char| !c.is_ascii_digit());
+        rest[..end.unwrap_or(rest.len())].parse().ok()
+    }
+
+    /// Reads what `nghttp --verbose` writes.
+    fn parse(text: &str) -> Self {
+        let mut seen = Self::default();
+        // Fields come before the line of their frame.
+        let mut fields = Fields::new();
+        let mut promise_on = None;
+        for line in text.lines() {
+            if let Some(on) = promise_on
+                && let Some(promised) = Self::number(line, "promised_stream_id=")
+            {
+                let fields = std::mem::take(&mut fields);
+                seen.promises.push(Promise {
+                    on,
+                    promised,
+                    fields,
+                });
+                promise_on = None;
+                continue;
+            }
+            let Some((_, line)) = line.split_once("] recv ") else {
+                continue;
+            };
+            let Some(id) = Self::number(line, "stream_id=") else {
+                continue;
+            };
+            let ends = line
+                .split_once("flags=0x")
+                .and_then(|(_, flags)| flags.get(1..2))
+                .is_some_and(|flags| ["1", "3", "5", "7", "9", "b", "d", "f"].contains(&flags));
+            if let Some((_, field)) = line.split_once(") ").filter(|_| line.starts_with('(')) {
+                let at = field[1..].find(": ").map_or(field.len(), |at| at + 1);
+                let (name, value) = field.split_at(at);
+                let value = value.trim_start_matches(": ").to_owned();
+                fields.push((name.to_owned(), value));
+            } else if line.starts_with("PUSH_PROMISE") {
+                promise_on = Some(id);
+            } else if line.starts_with("HEADERS") {
+                let stream = seen.streams.entry(id).or_default();
+                stream.fields.append(&mut fields);
+                stream.has_ended |= ends;
+            } else if line.starts_with("DATA") {
+                let stream = seen.streams.entry(id).or_default();
+                let length = Self::number(line, "length=").unwrap_or(0);
+                stream.octets += usize::try_from(length).unwrap_or(0);
+                stream.has_ended |= ends;
+            } else if line.starts_with("RST_STREAM") {
+                seen.resets.push(line.to_owned());
+            }
+        }
+        seen
+    }
+
+    /// What was promised, by its path.
+    fn promised(&self) -> Vec<&str> {
+        let paths = self.promises.iter().map(|promise| {
+            let path = value(&promise.fields, ":path");
+            path.unwrap_or_else(|| panic!("a promise has a path: {promise:?}"))
+        });
+        paths.collect()
+    }
+
+    /// What is on streams of the client's.
+    fn pulled(&self) -> impl Iterator<Item = &Stream> {
+        let odd = self.streams.iter().filter(|(id, _)| *id % 2 == 1);
+        odd.map(|(_, stream)| stream)
+    }
+
+    /// Every cookie that was set.
+    fn cookies(&self) -> Vec<&str> {
+        let all = self.streams.values().flat_map(|stream| &stream.fields);
+        let cookies = all.filter(|(name, _)| name == "set-cookie");
+        cookies.map(|(_, value)| value.as_str()).collect()
+    }
+}
+
+/// Asks for pages; every response must come whole, and nothing may be reset.
+fn ask(server: &Server, options: &[&str], paths: &[&str]) -> Seen {
+    ask_at(&server.url(""), options, paths)
+}
+
+fn ask_at(base: &str, options: &[&str], paths: &[&str]) -> Seen {
+    let urls: Vec<String> = paths.iter().map(|path| format!("{base}{path}")).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let fixed = ["--verbose", "--null-out", "--no-verify-peer"];
+    let output = run("nghttp", &[&fixed, options, &urls].concat());
+    assert_eq!(output.code, 0, "{output}");
+    let seen = Seen::parse(&output.text());
+    assert_eq!(seen.pulled().count(), paths.len(), "{output}");
+    assert!(
+        seen.streams.values().all(|stream| stream.has_ended),
+        "{output}"
+    );
+    assert_eq!(seen.resets, [""; 0], "{output}");
+    seen
+}
+
+/// What is expected where nothing is pushed.
+fn pushes_nothing(server: &Server, options: &[&str], paths: &[&str]) {
+    let seen = ask(server, options, paths);
+    assert_eq!(seen.promised(), [""; 0], "{options:?}");
+    let even = seen.streams.keys().find(|id| *id % 2 == 0);
+    assert_eq!(even, None, "{options:?}");
+}
+
+#[test]
+fn a_page_brings_its_style_sheet() {
+    for (host, path) in [(STYLE, ""), ("", STYLE)] {
+        let server = start(host, path);
+        let tls = format!("https://127.0.0.1:{}", server.port_of("TLS_PORT"));
+        for (scheme, base) in [("http", server.url("")), ("https", tls)] {
+            let seen = ask_at(
+                &base,
+                &["--header", "accept-language: eo", "--header", "x-own: 1"],
+                &["/index.html"],
+            );
+            let [promise] = &seen.promises[..] else {
+                panic!("one promise: {seen:#?}");
+            };
+            let (_, authority) = base.split_once("//").expect("it is a URL");
+            for (name, want) in [
+                (":method", Some("GET")),
+                (":scheme", Some(scheme)),
+                (":authority", Some(authority)),
+                (":path", Some("/style.css")),
+                ("accept", Some("*/*")),
+                ("accept-encoding", Some("gzip, deflate")),
+                ("accept-language", Some("eo")),
+                ("x-own", None),
+            ] {
+                assert_eq!(value(&promise.fields, name), want, "{name}: {promise:#?}");
+            }
+            let agent = value(&promise.fields, "user-agent").unwrap_or_default();
+            assert!(agent.starts_with("nghttp2/"), "{promise:#?}");
+            assert!(promise.promised % 2 == 0, "{promise:#?}");
+
+            let page = &seen.streams[&promise.on];
+            assert_eq!(page.field(":status"), Some("200"), "{seen:#?}");
+            assert_eq!(page.octets, PAGE.len(), "{seen:#?}");
+            assert_eq!(page.field("x-http2-push"), None, "{seen:#?}");
+            let pushed = &seen.streams[&promise.promised];
+            for (name, want) in [
+                (":status", "200"),
+                ("content-type", "text/css"),
+                ("content-length", &css().len().to_string()),
+                ("x-http2-push", "pushed"),
+            ] {
+                assert_eq!(pushed.field(name), Some(want), "{seen:#?}");
+            }
+            assert_eq!(pushed.octets, css().len(), "{seen:#?}");
+            assert_eq!(seen.streams.len(), 2, "{seen:#?}");
+        }
+    }
+}
+
+#[test]
+fn other_responses_bring_nothing() {
+    let server = start("", STYLE);
+    for path in ["/note.txt", "/none", "/style.css"] {
+        let seen = ask(&server, &[], &[path]);
+        assert_eq!(seen.promised(), [""; 0], "{path}");
+    }
+}
+
+#[test]
+fn clients_that_want_no_push_get_none() {
+    let server = start("", STYLE);
+    assert_eq!(ask(&server, &[], &["/index.html"]).promised().len(), 1);
+    for options in [
+        &["--no-push"][..],
+        // As many as the client takes are none.
+        &["--max-concurrent-streams", "0"],
+        // Somebody else stands between.
+        &["--header", "x-forwarded-for: 192.0.2.1"],
+    ] {
+        pushes_nothing(&server, options, &["/index.html"]);
+    }
+}
+
+#[test]
+fn hosts_that_push_nothing_push_nothing() {
+    for path in [STYLE, "http2-push: \"</style.css>; rel=preload; nopush\""] {
+        let host = if path == STYLE {
+            "http2-push-preload: OFF"
+        } else {
+            ""
+        };
+        pushes_nothing(&start(host, path), &[], &["/index.html"]);
+    }
+}
+
+#[test]
+fn what_is_not_there_leaves_no_trace() {
+    let server = start("", "http2-push: \"</none.css>; rel=preload\"");
+    pushes_nothing(&server, &[], &["/index.html"]);
+}
+
+#[test]
+fn what_is_elsewhere_is_not_pushed() {
+    let elsewhere = "http2-push: \"<http://elsewhere.example/style.css>; rel=preload\"";
+    pushes_nothing(&start("", elsewhere), &[], &["/index.html"]);
+}
+
+#[test]
+fn a_connection_gets_a_url_once() {
+    let server = start("", STYLE);
+    let pages = ["/index.html", "/other.html", "/index.html?again"];
+    let seen = ask(&server, &["--no-dep"], &pages);
+    assert_eq!(seen.promised(), ["/style.css"]);
+}
+
+#[test]
+fn several_things_are_pushed() {
+    let both = "http2-push: \"</style.css>; rel=preload, <second.css>; rel=preload\"";
+    let seen = ask(&start("", both), &[], &["/index.html"]);
+    assert_eq!(seen.promised(), ["/style.css", "/second.css"]);
+}
+
+/// The value of the cookie for these paths: a Golomb-Rice coded set of 13-bit keys with 6 bits of remainder.
+fn casper(paths: &[&str]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let key = |path: &&str| {
+        let sum = h2o_tests::run_with_input("sha1sum", &[], path).text();
+        let first = u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal");
+        first.swap_bytes() & 0x1fff
+    };
+    let mut keys: Vec<u32> = paths.iter().map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut bits = String::new();
+    let mut next = 0;
+    for key in keys {
+        let difference = key - next;
+        next = key + 1;
+        bits += &"0".repeat(difference as usize >> 6);
+        bits += &format!("1{:06b}", difference & 63);
+    }
+    while !bits.len().is_multiple_of(8) {
+        bits.push('0');
+    }
+    while !bits.len().is_multiple_of(6) {
+        bits.push('0');
+    }
+    let sixes = bits.as_bytes().chunks(6).map(|six| {
+        let text = std::str::from_utf8(six).expect("they are digits");
+        let index = usize::from_str_radix(text, 2).expect("they are binary");
+        char::from(ALPHABET[index])
+    });
+    sixes.collect()
+}
+
+#[test]
+fn casper_remembers_what_was_pushed() {
+    let server = start("http2-casper: ON", STYLE);
+    let seen = ask(&server, &[], &["/index.html"]);
+    assert_eq!(seen.promised(), ["/style.css"]);
+    let want = format!(
+        "h2o_casper={}; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure",
+        casper(&["/style.css"])
+    );
+    assert_eq!(seen.cookies(), [want.as_str()]);
+
+    let (cookie, _) = want.split_once(';').expect("it has attributes");
+    let send_back = format!("cookie: {cookie}");
+    pushes_nothing(&server, &["--header", &send_back], &["/index.html"]);
+    // What was pulled before is remembered as well, but not by this client.
+    let other = format!("cookie: h2o_casper={}", casper(&["/second.css"]));
+    let seen = ask(&server, &["--header", &other], &["/index.html"]);
+    assert_eq!(seen.promised(), ["/style.css"]);
+    let both = casper(&["/style.css", "/second.css"]);
+    assert!(
+        seen.cookies()
+            .iter()
+            .any(|cookie| cookie.starts_with(&format!("h2o_casper={both};"))),
+        "{both}: {:?}",
+        seen.cookies()
+    );
+}
+
+#[test]
+fn without_casper_no_cookie_is_set() {
+    let seen = ask(&start("", STYLE), &[], &["/index.html"]);
+    assert_eq!(seen.cookies(), [""; 0]);
+}
