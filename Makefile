@@ -49,7 +49,7 @@ install-build:
 install-test:
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
 		go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
-	@$(MAKE) --no-print-directory target/tools/h2spec target/tools/go-client
+	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum

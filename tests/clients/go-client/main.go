@@ -120,11 +120,14 @@ func main() {
 	client := newClient()
 	// With the connection there all others share it.
 	ask(client, "first", "GET", base, "/files/0", nil)
+	// Fewer than a connection may have: beyond that the client would open another one.
+	room := make(chan struct{}, 90)
 	var all sync.WaitGroup
 	for index := 0; index < files; index++ {
 		all.Add(1)
+		room <- struct{}{}
 		go func(index int) {
-			defer all.Done()
+			defer func() { <-room; all.Done() }()
 			ask(client, "concurrent", "GET", base, "/files/"+strconv.Itoa(index), nil)
 		}(index)
 	}
