@@ -209,6 +209,15 @@ def large_heads(client):
     client.expect(client.ask("/hello.txt", fields=fields), "200", b"hello, world")
 
 
+def idle(client):
+    """A connection with nothing to do is closed, with words."""
+    client.expect(client.ask("/hello.txt"), "200", b"hello, world")
+    client.until_end()
+    event = client.until(h2.events.ConnectionTerminated)
+    assert event.error_code == h2.errors.ErrorCodes.NO_ERROR, event
+    assert event.additional_data == b"idle timeout", event
+
+
 def graceful_shutdown(client, pid):
     """On TERM: GOAWAY 2^31-1, later the last one; what is asked for by then is answered, and the connection closed."""
     client.acknowledge_at_once = False
@@ -291,6 +300,7 @@ CONVERSATIONS = {
         frame_sizes,
         cancelled,
         large_heads,
+        idle,
         graceful_shutdown,
     )
 }

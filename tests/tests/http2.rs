@@ -2,28 +2,33 @@
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{
-    Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, run, tool,
+    Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, openssl, run, tool,
 };
 
 /// How many small files there are, `/files/0` and so on.
 const FILES: usize = 200;
 
 fn start() -> Server {
+    start_with("")
+}
+
+fn start_with(settings: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
-    let setup = Setup::in_folder(
-        folder,
+    let config = format!(
         "
+{settings}
 listen: @PORT@
 listen:
   port: @TLS_PORT@
-  ssl: { certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }
-hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
-access-log: { path: @DIR@/access-log, format: '%H %s %b %{connection-id}x %U' }
-",
-    )
-    .file("www/hello.txt", "hello, world")
-    .file("www/large", large());
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
+access-log: {{ path: @DIR@/access-log, format: '%H %s %b %{{connection-id}}x %U' }}
+"
+    );
+    let setup = Setup::in_folder(folder, &config)
+        .file("www/hello.txt", "hello, world")
+        .file("www/large", large());
     (0..FILES)
         .fold(setup, |setup, index| {
             setup.file(&format!("www/files/{index}"), small(index))
@@ -123,6 +128,39 @@ fn curl_gets_files_in_each_way() {
         let got = way.ask(&server, "/large", &[]).body;
         assert!(got == large(), "{way:?}: {} octets", got.len());
     }
+}
+
+#[test]
+fn the_version_is_what_both_sides_want() {
+    let server = start();
+    let port = server.port_of("TLS_PORT");
+    let address = format!("127.0.0.1:{port}");
+    for version in ["-tls1_2", "-tls1_3"] {
+        for (offer, want) in [
+            ("h2", "ALPN protocol: h2"),
+            ("h2,http/1.1", "ALPN protocol: h2"),
+            ("http/1.1,h2", "ALPN protocol: h2"),
+            ("http/1.1", "ALPN protocol: http/1.1"),
+        ] {
+            let args = ["s_client", version, "-alpn", offer, "-connect", &address];
+            let text = openssl(&args).text();
+            assert!(text.lines().any(|line| line == want), "{offer}: {text}");
+        }
+    }
+    let url = Way::Tls.url(&server, "/hello.txt");
+    for (options, want) in [
+        (&["--http2"][..], "2"),
+        (&["--http1.1"], "1.1"),
+        (&["--http2", "--no-alpn"], "1.1"),
+    ] {
+        let fixed = ["--insecure", "--write-out", " over %{http_version}", &url];
+        let response = curl(&[options, &fixed].concat());
+        assert_eq!(response.text(), format!("hello, world over {want}"));
+    }
+    let server = start_with("http1-upgrade-to-http2: OFF");
+    let url = server.url("/hello.txt");
+    let response = curl(&["--http2", "--write-out", " over %{http_version}", &url]);
+    assert_eq!(response.text(), "hello, world over 1.1");
 }
 
 #[test]

@@ -5,13 +5,18 @@ use std::time::Duration;
 use h2o_tests::{Server, Setup, run};
 
 fn start() -> Server {
+    start_with("")
+}
+
+fn start_with(settings: &str) -> Server {
     let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
-    Setup::new(
+    Setup::new(&format!(
         "
+{settings}
 listen: @PORT@
-hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
-",
-    )
+hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
+"
+    ))
     .file("www/hello.txt", "hello, world")
     .file("www/large", large)
     .start()
@@ -73,6 +78,11 @@ fn cancelled_streams_leave_the_others_whole() {
 #[test]
 fn heads_of_several_frames_are_read() {
     talk(&start(), "large_heads", None);
+}
+
+#[test]
+fn a_connection_with_nothing_to_do_is_closed() {
+    talk(&start_with("http2-idle-timeout: 1"), "idle", None);
 }
 
 #[test]
