@@ -18,6 +18,7 @@ pub mod certs;
 mod clients;
 mod deadline;
 mod folder;
+pub mod http2;
 mod message;
 mod raw;
 mod server;

@@ -1,0 +1,389 @@
+//! A connection, and what the server has said on it.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use super::{Decoder, Frame, flag, kind};
+use crate::Deadline;
+
+/// What a client begins with (RFC 9113 §3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection. Every frame that is read is noted in it.
+#[derive(Debug)]
+pub struct Http2 {
+    socket: TcpStream,
+    unread: Vec<u8>,
+    decoder: Decoder,
+    /// The section that is being received: its stream, its octets, whether it ends the stream.
+    section: Option<(u32, Vec<u8>, bool)>,
+    /// Every frame received, in order.
+    pub frames: Vec<Frame>,
+    /// What has been received of the answer on each stream.
+    pub answers: BTreeMap<u32, Answer>,
+    /// The last GOAWAY.
+    pub goaway: Option<GoAway>,
+    /// True once the server has closed the connection.
+    pub is_closed: bool,
+}
+
+/// What has been received on a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Interim responses.
+    pub interim: Vec<Vec<(String, String)>>,
+    /// The fields of the final response.
+    pub fields: Vec<(String, String)>,
+    /// The content.
+    pub body: Vec<u8>,
+    /// The trailers.
+    pub trailers: Vec<(String, String)>,
+    /// True once END_STREAM has come.
+    pub is_ended: bool,
+    /// The code of RST_STREAM.
+    pub reset: Option<u32>,
+}
+
+/// GOAWAY.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoAway {
+    /// The last stream.
+    pub last: u32,
+    /// The error code.
+    pub code: u32,
+    /// The debug data.
+    pub text: String,
+}
+
+/// What came of waiting for a frame.
+#[derive(Debug)]
+pub enum Received {
+    /// A frame.
+    Frame(Frame),
+    /// The end of the connection.
+    Closed,
+    /// Nothing in time.
+    Nothing,
+}
+
+impl Answer {
+    /// The status code; 0 before there is one.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        let status = self.field(":status");
+        status.and_then(|code| code.parse().ok()).unwrap_or(0)
+    }
+
+    /// The first value of that name.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.fields.iter();
+        let found = fields.find(|(known, _)| known == name)?;
+        Some(&found.1)
+    }
+
+    /// The content as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// True once nothing more can come.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_ended || self.reset.is_some()
+    }
+
+    fn on_section(&mut self, fields: Vec<(String, String)>) {
+        let is_interim = fields
+            .first()
+            .is_some_and(|(name, value)| name == ":status" && value.starts_with('1'));
+        if is_interim {
+            self.interim.push(fields);
+        } else if self.fields.is_empty() {
+            self.fields = fields;
+        } else {
+            self.trailers = fields;
+        }
+    }
+}
+
+impl Http2 {
+    /// Connects and sends nothing.
+    ///
+    /// # Panics
+    /// If nobody listens there.
+    #[must_use]
+    pub fn connect(port: u16) -> Self {
+        let socket = TcpStream::connect(("127.0.0.1", port))
+            .unwrap_or_else(|error| panic!("cannot connect to port {port}: {error}"));
+        Self::over(socket)
+    }
+
+    /// Over a socket that is connected already.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[must_use]
+    pub fn over(socket: TcpStream) -> Self {
+        socket.set_nodelay(true).expect("it is a TCP socket");
+        socket
+            .set_write_timeout(Some(PATIENCE))
+            .expect("the time is not zero");
+        Self {
+            socket,
+            unread: Vec::new(),
+            decoder: Decoder::default(),
+            section: None,
+            frames: Vec::new(),
+            answers: BTreeMap::new(),
+            goaway: None,
+            is_closed: false,
+        }
+    }
+
+    /// Connects, sends the preface with these settings and waits for the server's.
+    #[must_use]
+    pub fn open(port: u16, settings: &[(u16, u32)]) -> Self {
+        let mut connection = Self::connect(port);
+        connection.send(PREFACE);
+        connection.send_frame(&Frame::settings(settings));
+        connection.read_until("the server's acknowledgement", |connection| {
+            let mut frames = connection.frames.iter();
+            frames.any(|frame| frame.kind == kind::SETTINGS && frame.has(flag::ACK))
+        });
+        connection
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// The decoder of the server's field sections.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Sends octets.
+    ///
+    /// # Panics
+    /// If the server has closed the connection.
+    pub fn send(&mut self, octets: impl AsRef<[u8]>) {
+        self.socket
+            .write_all(octets.as_ref())
+            .expect("the server takes what we send");
+    }
+
+    /// Sends as much as the server takes; true if it took all.
+    pub fn try_send(&mut self, octets: impl AsRef<[u8]>) -> bool {
+        self.socket.write_all(octets.as_ref()).is_ok()
+    }
+
+    /// Sends a frame.
+    pub fn send_frame(&mut self, frame: &Frame) {
+        self.send(frame.octets());
+    }
+
+    /// Sends frames in one piece; the server may have closed the connection.
+    pub fn send_frames<'a>(&mut self, frames: impl IntoIterator<Item = &'a Frame>) {
+        let octets: Vec<u8> = frames.into_iter().flat_map(Frame::octets).collect();
+        let _ = self.try_send(octets);
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&mut self) {
+        // The server may have closed the connection already.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    /// What has come of the answer on a stream.
+    #[must_use]
+    pub fn answer(&self, stream: u32) -> Answer {
+        self.answers.get(&stream).cloned().unwrap_or_default()
+    }
+
+    /// Waits for the next frame and notes it.
+    ///
+    /// # Panics
+    /// If what comes is no HTTP/2.
+    pub fn read(&mut self, limit: Duration) -> Received {
+        let deadline = Deadline::after(limit);
+        loop {
+            if let Some((frame, length)) = Frame::parse(&self.unread) {
+                self.unread.drain(..length);
+                self.note(&frame);
+                return Received::Frame(frame);
+            }
+            if self.is_closed {
+                return Received::Closed;
+            }
+            if !self.receive(deadline.left()) {
+                return Received::Nothing;
+            }
+        }
+    }
+
+    /// Receives once, also the end; false if nothing came in time.
+    fn receive(&mut self, limit: Duration) -> bool {
+        let mut buffer = [0; 64 * 1024];
+        let count = if limit.is_zero() {
+            self.socket.set_nonblocking(true).expect("it is a socket");
+            let count = self.socket.read(&mut buffer);
+            self.socket.set_nonblocking(false).expect("it is a socket");
+            count
+        } else {
+            self.socket
+                .set_read_timeout(Some(limit))
+                .expect("the time is not zero");
+            self.socket.read(&mut buffer)
+        };
+        match count {
+            Ok(0) => self.is_closed = true,
+            Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => return false,
+                ErrorKind::ConnectionReset => self.is_closed = true,
+                _ => panic!("cannot receive: {error}"),
+            },
+        }
+        true
+    }
+
+    fn note(&mut self, frame: &Frame) {
+        match frame.kind {
+            kind::DATA => {
+                let answer = self.answers.entry(frame.stream).or_default();
+                assert!(!frame.has(flag::PADDED), "this server does not pad");
+                assert!(!answer.is_ended, "after the end: {frame:?}");
+                answer.body.extend(&frame.payload);
+                answer.is_ended |= frame.has(flag::END_STREAM);
+            }
+            kind::HEADERS => {
+                assert!(!frame.has(flag::PADDED), "this server does not pad");
+                assert!(!frame.has(flag::PRIORITY), "only clients give priorities");
+                let is_end = frame.has(flag::END_STREAM);
+                self.section = Some((frame.stream, frame.payload.clone(), is_end));
+                self.note_section(frame);
+            }
+            kind::CONTINUATION => {
+                let section = self.section.as_mut();
+                let (stream, octets, _) = section.expect("CONTINUATION continues something");
+                assert_eq!(*stream, frame.stream, "{frame:?}");
+                octets.extend(&frame.payload);
+                self.note_section(frame);
+            }
+            kind::RST_STREAM => {
+                let answer = self.answers.entry(frame.stream).or_default();
+                answer.reset = Some(frame.number_at(0));
+            }
+            kind::GOAWAY => {
+                self.goaway = Some(GoAway {
+                    last: frame.number_at(0),
+                    code: frame.number_at(4),
+                    text: String::from_utf8_lossy(&frame.payload[8..]).into_owned(),
+                });
+            }
+            _ => {
+                let is_alone = self.section.is_none();
+                assert!(is_alone, "within a field section: {frame:?}");
+            }
+        }
+        self.frames.push(frame.clone());
+    }
+
+    fn note_section(&mut self, frame: &Frame) {
+        if !frame.has(flag::END_HEADERS) {
+            return;
+        }
+        let (stream, octets, is_end) = self.section.take().expect("there is one");
+        let fields = self.decoder.decode(&octets);
+        let answer = self.answers.entry(stream).or_default();
+        assert!(!answer.is_ended, "after the end: {frame:?}");
+        answer.on_section(fields);
+        answer.is_ended |= is_end;
+    }
+
+    /// Reads until `is_enough`; true once it is, false if the connection ends or `limit` passes before.
+    pub fn read_while_waiting(
+        &mut self,
+        limit: Duration,
+        is_enough: impl Fn(&Self) -> bool,
+    ) -> bool {
+        let deadline = Deadline::after(limit);
+        loop {
+            if is_enough(self) {
+                return true;
+            }
+            match self.read(deadline.left()) {
+                Received::Frame(_) => {}
+                Received::Closed => return is_enough(self),
+                Received::Nothing => return false,
+            }
+        }
+    }
+
+    /// Reads until `is_enough`.
+    ///
+    /// # Panics
+    /// If that does not come; `what` says what was waited for.
+    pub fn read_until(&mut self, what: &str, is_enough: impl Fn(&Self) -> bool) {
+        let got = self.read_while_waiting(PATIENCE, is_enough);
+        assert!(got, "waited in vain for {what}:\n{}", self.story());
+    }
+
+    /// Reads until the answer on a stream is over, and returns it.
+    pub fn read_answer(&mut self, stream: u32) -> Answer {
+        self.read_until(&format!("the answer on stream {stream}"), |connection| {
+            let answer = connection.answers.get(&stream);
+            answer.is_some_and(Answer::is_over)
+        });
+        self.answer(stream)
+    }
+
+    /// Sends a request and returns its answer.
+    pub fn ask(&mut self, stream: u32, section: &[u8]) -> Answer {
+        self.send_frame(&Frame::request(stream, section));
+        self.read_answer(stream)
+    }
+
+    /// Sends PING and reads until it is answered: all the server has to say to earlier frames without working on them
+    /// has been said then.
+    pub fn ping(&mut self) {
+        let so_far = u64::try_from(self.frames.len()).unwrap_or_default();
+        let content = so_far.to_be_bytes();
+        self.send_frame(&Frame::ping(content));
+        self.read_until("the answer to PING", |connection| {
+            let mut frames = connection.frames.iter();
+            frames.any(|frame| {
+                frame.kind == kind::PING && frame.has(flag::ACK) && frame.payload == content
+            })
+        });
+    }
+
+    /// Reads until the server closes the connection.
+    pub fn read_to_end(&mut self) {
+        self.read_until("the end of the connection", |connection| {
+            connection.is_closed
+        });
+    }
+
+    /// What has been received, the last forty frames of it.
+    #[must_use]
+    pub fn story(&self) -> String {
+        let skipped = self.frames.len().saturating_sub(40);
+        let mut lines = vec![format!("({skipped} frames before)")];
+        lines.extend(self.frames[skipped..].iter().map(|f| format!("{f:?}")));
+        if self.is_closed {
+            lines.push("closed".to_owned());
+        }
+        lines.join("\n")
+    }
+}

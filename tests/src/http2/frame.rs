@@ -1,0 +1,270 @@
+//! Frames (RFC 9113 §4.1), right or wrong.
+
+use std::fmt;
+
+/// Frame types (RFC 9113 §6, RFC 9218 §7.1).
+pub mod kind {
+    #![expect(missing_docs, reason = "the RFC's names")]
+    pub const DATA: u8 = 0;
+    pub const HEADERS: u8 = 1;
+    pub const PRIORITY: u8 = 2;
+    pub const RST_STREAM: u8 = 3;
+    pub const SETTINGS: u8 = 4;
+    pub const PUSH_PROMISE: u8 = 5;
+    pub const PING: u8 = 6;
+    pub const GOAWAY: u8 = 7;
+    pub const WINDOW_UPDATE: u8 = 8;
+    pub const CONTINUATION: u8 = 9;
+    pub const PRIORITY_UPDATE: u8 = 0x10;
+}
+
+/// Flags (RFC 9113 §6).
+pub mod flag {
+    #![expect(missing_docs, reason = "the RFC's names")]
+    pub const ACK: u8 = 1;
+    pub const END_STREAM: u8 = 1;
+    pub const END_HEADERS: u8 = 4;
+    pub const PADDED: u8 = 8;
+    pub const PRIORITY: u8 = 0x20;
+    /// A whole request without content.
+    pub const WHOLE: u8 = END_STREAM | END_HEADERS;
+}
+
+/// Error codes (RFC 9113 §7).
+pub mod code {
+    #![expect(missing_docs, reason = "the RFC's names")]
+    pub const NO_ERROR: u32 = 0;
+    pub const PROTOCOL_ERROR: u32 = 1;
+    pub const INTERNAL_ERROR: u32 = 2;
+    pub const FLOW_CONTROL_ERROR: u32 = 3;
+    pub const STREAM_CLOSED: u32 = 5;
+    pub const FRAME_SIZE_ERROR: u32 = 6;
+    pub const REFUSED_STREAM: u32 = 7;
+    pub const CANCEL: u32 = 8;
+    pub const COMPRESSION_ERROR: u32 = 9;
+    pub const ENHANCE_YOUR_CALM: u32 = 11;
+}
+
+/// Settings (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
+pub mod setting {
+    #![expect(missing_docs, reason = "the RFC's names")]
+    pub const HEADER_TABLE_SIZE: u16 = 1;
+    pub const ENABLE_PUSH: u16 = 2;
+    pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+    pub const INITIAL_WINDOW_SIZE: u16 = 4;
+    pub const MAX_FRAME_SIZE: u16 = 5;
+    pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+    pub const NO_RFC7540_PRIORITIES: u16 = 9;
+}
+
+/// A frame.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Its type.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// Its stream identifier.
+    pub stream: u32,
+    /// What follows its head.
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// Any frame.
+    #[must_use]
+    pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
+        Self {
+            kind,
+            flags,
+            stream,
+            payload: payload.into(),
+        }
+    }
+
+    /// HEADERS with all of a field section.
+    #[must_use]
+    pub fn request(stream: u32, section: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::HEADERS, flag::WHOLE, stream, section)
+    }
+
+    /// HEADERS with all of a field section, of a message with content or trailers.
+    #[must_use]
+    pub fn request_with_content(stream: u32, section: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::HEADERS, flag::END_HEADERS, stream, section)
+    }
+
+    /// HEADERS of a whole request with a priority as in RFC 7540 §6.2; the weight is 1 to 256.
+    #[must_use]
+    pub fn request_after(
+        stream: u32,
+        exclusive: bool,
+        parent: u32,
+        weight: u16,
+        section: &[u8],
+    ) -> Self {
+        let mut payload = priority(exclusive, parent, weight);
+        payload.extend_from_slice(section);
+        Self::new(kind::HEADERS, flag::WHOLE | flag::PRIORITY, stream, payload)
+    }
+
+    /// CONTINUATION without END_HEADERS.
+    #[must_use]
+    pub fn continuation(stream: u32, fragment: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::CONTINUATION, 0, stream, fragment)
+    }
+
+    /// DATA; `flags` are none or END_STREAM.
+    #[must_use]
+    pub fn data(stream: u32, flags: u8, content: impl Into<Vec<u8>>) -> Self {
+        Self::new(kind::DATA, flags, stream, content)
+    }
+
+    /// PRIORITY (RFC 7540 §6.3); the weight is 1 to 256.
+    #[must_use]
+    pub fn priority(stream: u32, exclusive: bool, parent: u32, weight: u16) -> Self {
+        let payload = priority(exclusive, parent, weight);
+        Self::new(kind::PRIORITY, 0, stream, payload)
+    }
+
+    /// PRIORITY_UPDATE (RFC 9218 §7.1) for a stream.
+    #[must_use]
+    pub fn priority_update(stream: u32, value: &str) -> Self {
+        let mut payload = stream.to_be_bytes().to_vec();
+        payload.extend_from_slice(value.as_bytes());
+        Self::new(kind::PRIORITY_UPDATE, 0, 0, payload)
+    }
+
+    /// RST_STREAM.
+    #[must_use]
+    pub fn rst_stream(stream: u32, code: u32) -> Self {
+        Self::new(kind::RST_STREAM, 0, stream, code.to_be_bytes())
+    }
+
+    /// SETTINGS.
+    #[must_use]
+    pub fn settings(settings: &[(u16, u32)]) -> Self {
+        let mut payload = Vec::new();
+        for (name, value) in settings {
+            payload.extend_from_slice(&name.to_be_bytes());
+            payload.extend_from_slice(&value.to_be_bytes());
+        }
+        Self::new(kind::SETTINGS, 0, 0, payload)
+    }
+
+    /// PING.
+    #[must_use]
+    pub fn ping(content: [u8; 8]) -> Self {
+        Self::new(kind::PING, 0, 0, content)
+    }
+
+    /// GOAWAY.
+    #[must_use]
+    pub fn goaway(last: u32, code: u32, text: &str) -> Self {
+        let mut payload = last.to_be_bytes().to_vec();
+        payload.extend_from_slice(&code.to_be_bytes());
+        payload.extend_from_slice(text.as_bytes());
+        Self::new(kind::GOAWAY, 0, 0, payload)
+    }
+
+    /// WINDOW_UPDATE.
+    #[must_use]
+    pub fn window_update(stream: u32, increment: u32) -> Self {
+        Self::new(kind::WINDOW_UPDATE, 0, stream, increment.to_be_bytes())
+    }
+
+    /// The same with another kind of payload in front and padding behind it (RFC 9113 §6.1).
+    #[must_use]
+    pub fn padded(mut self, padding: u8) -> Self {
+        self.flags |= flag::PADDED;
+        self.payload.insert(0, padding);
+        self.payload
+            .extend(std::iter::repeat_n(0, usize::from(padding)));
+        self
+    }
+
+    /// The same with those flags.
+    #[must_use]
+    pub fn with_flags(mut self, flags: u8) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// True if all those flags are set.
+    #[must_use]
+    pub fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Its octets.
+    ///
+    /// # Panics
+    /// If the payload is longer than a frame can be.
+    #[must_use]
+    pub fn octets(&self) -> Vec<u8> {
+        let length = u32::try_from(self.payload.len()).expect("a length has 24 bits");
+        let [0, length @ ..] = length.to_be_bytes() else {
+            panic!("a length has 24 bits");
+        };
+        let mut octets = length.to_vec();
+        octets.extend([self.kind, self.flags]);
+        octets.extend(self.stream.to_be_bytes());
+        octets.extend(&self.payload);
+        octets
+    }
+
+    /// The first frame in `octets` and how long it is, if all of it is there.
+    pub(crate) fn parse(octets: &[u8]) -> Option<(Self, usize)> {
+        let (head, rest) = octets.split_first_chunk::<9>()?;
+        let [l1, l2, l3, kind, flags, s1, s2, s3, s4] = *head;
+        let length = usize::try_from(u32::from_be_bytes([0, l1, l2, l3])).ok()?;
+        let payload = rest.get(..length)?;
+        let stream = u32::from_be_bytes([s1, s2, s3, s4]);
+        Some((Self::new(kind, flags, stream, payload), 9 + length))
+    }
+
+    /// The number in four octets of the payload.
+    pub(crate) fn number_at(&self, at: usize) -> u32 {
+        let octets = self.payload.get(at..).and_then(<[u8]>::first_chunk);
+        u32::from_be_bytes(*octets.unwrap_or_else(|| panic!("{self:?} is too short")))
+    }
+}
+
+fn priority(exclusive: bool, parent: u32, weight: u16) -> Vec<u8> {
+    let parent = if exclusive { parent | 1 << 31 } else { parent };
+    let weight = weight
+        .checked_sub(1)
+        .and_then(|less| u8::try_from(less).ok());
+    let mut payload = parent.to_be_bytes().to_vec();
+    payload.push(weight.expect("weights are 1 to 256"));
+    payload
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.kind {
+            kind::DATA => "DATA",
+            kind::HEADERS => "HEADERS",
+            kind::PRIORITY => "PRIORITY",
+            kind::RST_STREAM => "RST_STREAM",
+            kind::SETTINGS => "SETTINGS",
+            kind::PUSH_PROMISE => "PUSH_PROMISE",
+            kind::PING => "PING",
+            kind::GOAWAY => "GOAWAY",
+            kind::WINDOW_UPDATE => "WINDOW_UPDATE",
+            kind::CONTINUATION => "CONTINUATION",
+            kind::PRIORITY_UPDATE => "PRIORITY_UPDATE",
+            _ => "unknown",
+        };
+        let shown = &self.payload[..self.payload.len().min(40)];
+        write!(
+            f,
+            "{name}({:#x}) flags {:#x} stream {} length {}: {}",
+            self.kind,
+            self.flags,
+            self.stream,
+            self.payload.len(),
+            shown.escape_ascii()
+        )
+    }
+}

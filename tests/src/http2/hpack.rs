@@ -1,0 +1,399 @@
+//! HPACK (RFC 7541): an encoder of literals, and a small, slow decoder.
+
+/// What a literal asks of the decoder's dynamic table (RFC 7541 §6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexing {
+    /// Nothing.
+    Without,
+    /// To put the field into it.
+    Incremental,
+    /// Nothing, and that nobody ever will.
+    Never,
+}
+
+/// Fields as literals without indexing, no string Huffman encoded.
+#[must_use]
+pub fn encode(fields: &[(&str, &str)]) -> Vec<u8> {
+    encode_with(Indexing::Without, fields)
+}
+
+/// Fields as literals, no string Huffman encoded.
+#[must_use]
+pub fn encode_with(indexing: Indexing, fields: &[(&str, &str)]) -> Vec<u8> {
+    let first = match indexing {
+        Indexing::Without => 0,
+        Indexing::Incremental => 0x40,
+        Indexing::Never => 0x10,
+    };
+    let mut section = Vec::new();
+    for (name, value) in fields {
+        section.push(first);
+        for text in [name, value] {
+            encode_integer(&mut section, 0, 7, text.len());
+            section.extend_from_slice(text.as_bytes());
+        }
+    }
+    section
+}
+
+/// An integer with a prefix of so many bits (RFC 7541 §5.1); `first` has the bits before it.
+pub fn encode_integer(section: &mut Vec<u8>, first: u8, prefix: u8, value: usize) {
+    let most = (1 << prefix) - 1;
+    if value < most {
+        section.push(first | u8::try_from(value).unwrap_or(u8::MAX));
+        return;
+    }
+    section.push(first | u8::try_from(most).unwrap_or(u8::MAX));
+    let mut rest = value - most;
+    while rest >= 128 {
+        section.push(0x80 | u8::try_from(rest % 128).unwrap_or_default());
+        rest /= 128;
+    }
+    section.push(u8::try_from(rest).unwrap_or_default());
+}
+
+/// The field section of a GET request.
+#[must_use]
+pub fn get(path: &str) -> Vec<u8> {
+    request("GET", path)
+}
+
+/// The field section of a POST request.
+#[must_use]
+pub fn post(path: &str) -> Vec<u8> {
+    request("POST", path)
+}
+
+fn request(method: &str, path: &str) -> Vec<u8> {
+    encode(&[
+        (":method", method),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "www.example.com"),
+    ])
+}
+
+/// What the server's encoder has told us.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    /// Newest first.
+    dynamic: Vec<(String, String)>,
+    size: usize,
+    limit: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            dynamic: Vec::new(),
+            size: 0,
+            limit: 4096,
+        }
+    }
+}
+
+impl Decoder {
+    /// How many fields its dynamic table has, and how large they count.
+    #[must_use]
+    pub fn table(&self) -> (usize, usize) {
+        (self.dynamic.len(), self.size)
+    }
+
+    /// Decodes a field section.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn decode(&mut self, section: &[u8]) -> Vec<(String, String)> {
+        let mut fields = Vec::new();
+        let mut rest = Input(section);
+        while let Some(&first) = rest.0.first() {
+            match first {
+                0x80.. => {
+                    let index = rest.integer(7);
+                    fields.push(self.field(index));
+                }
+                0x40.. => {
+                    let field = self.literal(&mut rest, 6);
+                    self.insert(field.clone());
+                    fields.push(field);
+                }
+                0x20.. => {
+                    self.limit = rest.integer(5);
+                    self.evict();
+                }
+                _ => fields.push(self.literal(&mut rest, 4)),
+            }
+        }
+        fields
+    }
+
+    fn literal(&self, input: &mut Input<'_>, prefix: u8) -> (String, String) {
+        let name = match input.integer(prefix) {
+            0 => input.string(),
+            index => self.field(index).0,
+        };
+        (name, input.string())
+    }
+
+    fn field(&self, index: usize) -> (String, String) {
+        let at = index.checked_sub(1).expect("there is no field 0");
+        if let Some((name, value)) = STATIC.get(at) {
+            return ((*name).to_owned(), (*value).to_owned());
+        }
+        let known = self.dynamic.get(at - STATIC.len());
+        known
+            .unwrap_or_else(|| panic!("there is no field {index}"))
+            .clone()
+    }
+
+    fn insert(&mut self, field: (String, String)) {
+        self.size += size(&field);
+        self.dynamic.insert(0, field);
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while self.size > self.limit {
+            let oldest = self.dynamic.pop();
+            self.size -= oldest.as_ref().map_or(self.size, size);
+        }
+    }
+}
+
+/// RFC 7541 §4.1.
+fn size((name, value): &(String, String)) -> usize {
+    name.len() + value.len() + 32
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn octet(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().expect("the section goes on");
+        self.0 = rest;
+        *first
+    }
+
+    fn integer(&mut self, prefix: u8) -> usize {
+        let most = (1 << prefix) - 1;
+        let mut value = usize::from(self.octet()) & most;
+        if value < most {
+            return value;
+        }
+        for shift in (0..28).step_by(7) {
+            let octet = self.octet();
+            value += usize::from(octet & 0x7f) << shift;
+            if octet < 0x80 {
+                return value;
+            }
+        }
+        panic!("the number {value} is too large");
+    }
+
+    fn string(&mut self) -> String {
+        let is_huffman = self.0.first().is_some_and(|&first| first >= 0x80);
+        let length = self.integer(7);
+        let (octets, rest) = self.0.split_at(length);
+        self.0 = rest;
+        let octets = if is_huffman {
+            decode_huffman(octets)
+        } else {
+            octets.to_vec()
+        };
+        String::from_utf8_lossy(&octets).into_owned()
+    }
+}
+
+/// How many bits the code of each octet has, and that of the end (RFC 7541 Appendix B). The codes follow from that: they
+/// are given out in order of length, then of octet.
+#[rustfmt::skip]
+const CODE_LENGTHS: [u8; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+];
+
+fn decode_huffman(octets: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let (mut code, mut length) = (0_u32, 0_u8);
+    for octet in octets {
+        for bit in (0..8).rev() {
+            code = code << 1 | u32::from(octet >> bit & 1);
+            length += 1;
+            if let Some(symbol) = symbol_of(code, length) {
+                text.push(u8::try_from(symbol).expect("the end is not encoded"));
+                (code, length) = (0, 0);
+            }
+        }
+    }
+    let is_padding = length < 8 && code == (1 << length) - 1;
+    assert!(is_padding, "padding is the begin of the end's code");
+    text
+}
+
+fn symbol_of(code: u32, length: u8) -> Option<usize> {
+    let mut first = 0;
+    for shorter in 1..length {
+        let count = CODE_LENGTHS.iter().filter(|&&n| n == shorter).count();
+        first = (first + u32::try_from(count).unwrap_or_default()) << 1;
+    }
+    let at = usize::try_from(code.checked_sub(first)?).ok()?;
+    let symbols = (0..CODE_LENGTHS.len()).filter(|&symbol| CODE_LENGTHS[symbol] == length);
+    symbols.into_iter().nth(at)
+}
+
+/// RFC 7541 Appendix A.
+const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn octets(hex: &str) -> Vec<u8> {
+        let digits: Vec<_> = hex.chars().filter(|c| !c.is_whitespace()).collect();
+        let pairs = digits.chunks(2).map(|pair| pair.iter().collect::<String>());
+        pairs
+            .map(|pair| u8::from_str_radix(&pair, 16).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn the_code_is_complete() {
+        let used: u64 = CODE_LENGTHS.iter().map(|&n| 1_u64 << (30 - n)).sum();
+        assert_eq!(used, 1 << 30);
+    }
+
+    #[test]
+    fn codes_are_those_of_the_rfc() {
+        // Some rows of RFC 7541 Appendix B.
+        for (symbol, code, length) in [
+            (0, 0x1ff8, 13),
+            (10, 0x3fff_fffc, 30),
+            (32, 0x14, 6),
+            (48, 0, 5),
+            (88, 0xfc, 8),
+            (92, 0x7fff0, 19),
+            (128, 0xfffe6, 20),
+            (200, 0x3ff_ffe2, 26),
+            (255, 0x3ff_ffee, 26),
+            (256, 0x3fff_ffff, 30),
+        ] {
+            assert_eq!(symbol_of(code, length), Some(symbol), "{symbol}");
+        }
+    }
+
+    #[test]
+    fn responses_of_the_rfc_are_decoded() {
+        // RFC 7541 C.6.1 to C.6.3, with a table of 256 octets.
+        let mut decoder = Decoder {
+            limit: 256,
+            ..Decoder::default()
+        };
+        let first = decoder.decode(&octets(
+            "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
+        ));
+        let want = [
+            (":status", "302"),
+            ("cache-control", "private"),
+            ("date", "Mon, 21 Oct 2013 20:13:21 GMT"),
+            ("location", "https://www.example.com"),
+        ];
+        assert_eq!(first, want.map(|(n, v)| (n.to_owned(), v.to_owned())));
+        assert_eq!(decoder.table(), (4, 222));
+        let second = decoder.decode(&octets("4883 640e ffc1 c0bf"));
+        assert_eq!(second[0], (":status".to_owned(), "307".to_owned()));
+        assert_eq!(second[3].1, "https://www.example.com");
+        assert_eq!(decoder.table(), (4, 222));
+        let third = decoder.decode(&octets(
+            "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+        ));
+        assert_eq!(
+            third[5].1,
+            "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"
+        );
+        assert_eq!(decoder.table(), (3, 215));
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let long = "x".repeat(5000);
+        let fields = [(":path", "/"), ("a", &*long), ("b", "")];
+        for indexing in [Indexing::Without, Indexing::Incremental, Indexing::Never] {
+            let section = encode_with(indexing, &fields);
+            let decoded = Decoder::default().decode(&section);
+            assert_eq!(
+                decoded,
+                fields.map(|(n, v)| (n.to_owned(), v.to_owned())),
+                "{indexing:?}"
+            );
+        }
+    }
+}
