@@ -375,10 +375,10 @@ impl Http2 {
         });
     }
 
-    /// What has been received, the last forty frames of it.
+    /// What has been received, the last dozen frames of it.
     #[must_use]
     pub fn story(&self) -> String {
-        let skipped = self.frames.len().saturating_sub(40);
+        let skipped = self.frames.len().saturating_sub(12);
         let mut lines = vec![format!("({skipped} frames before)")];
         lines.extend(self.frames[skipped..].iter().map(|f| format!("{f:?}")));
         if self.is_closed {

@@ -1,0 +1,735 @@
+//! HTTP/2 clients that cost a server more than they cost themselves. Each has a server of its own, on one thread, which
+//! must get rid of it soon, cheaply, and without its other clients noticing.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use h2o_tests::http2::{
+    Answer, Frame, Http2, Indexing, Received, code, encode, encode_integer, encode_with, flag, get,
+    kind, post, setting,
+};
+use h2o_tests::{Deadline, Server, Setup, binary};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How many hostile frames a server may take before it ends the connection.
+const FRAMES: usize = 5000;
+
+/// The same for frames that make the server reset streams: one of them costs it more.
+const RESETS: usize = 1000;
+
+/// Time of the server's processor that an attack may take, in a release build.
+const CPU: Duration = Duration::from_millis(100);
+
+/// How much slower a build without optimisation is: our crates are not optimised then, those of others are. Parsing one
+/// frame at a time, which is what attacks make it do, is about six times slower.
+const DEBUG_FACTOR: u32 = 6;
+
+/// What the server's memory may grow by for each octet it has been sent, and whatever it has been sent.
+const MEMORY_PER_OCTET: usize = 2;
+const MEMORY: usize = 1024 * 1024;
+
+/// How long 99 of 100 requests of somebody else may take meanwhile. The machine may be shared, and a request within
+/// this time is one that was not held up for good.
+const LATENCY: Duration = Duration::from_millis(250);
+
+/// How often somebody else asks.
+const PERIOD: Duration = Duration::from_millis(4);
+
+/// How many requests tell what is usual.
+const USUAL: usize = 50;
+
+const MOST: u32 = (1 << 31) - 1;
+
+fn start(settings: &str) -> Server {
+    Setup::new(&format!(
+        "
+{settings}
+listen: @PORT@
+num-threads: 1
+limit-request-body: 10000
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www }}
+      /upload: {{ redirect: {{ url: 'http://elsewhere.example/', status: 302 }} }}
+"
+    ))
+    .file("www/a.txt", "hello")
+    .file("www/large", vec![b'x'; 20_000_000])
+    .start()
+}
+
+/// How a client attacks.
+struct Attack {
+    name: &'static str,
+    /// What its SETTINGS say.
+    settings: &'static [(u16, u32)],
+    /// Its next frames, by how often it has been asked before.
+    frames: fn(u32) -> Vec<Frame>,
+    replies: Replies,
+    end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replies {
+    Read,
+    Unread,
+}
+
+/// How it must end.
+#[derive(Clone, Copy)]
+enum End {
+    /// With GOAWAY or the end of the connection, before so many frames are sent.
+    Within(usize),
+    /// The same where each single frame counts: there is time to answer after each.
+    Promptly(usize),
+    /// Just so: after so many frames the client has nothing more to send.
+    Harmless(usize),
+}
+
+impl Attack {
+    const fn new(name: &'static str, end: End, frames: fn(u32) -> Vec<Frame>) -> Self {
+        Self {
+            name,
+            settings: &[],
+            frames,
+            replies: Replies::Read,
+            end,
+        }
+    }
+
+    const fn with(mut self, settings: &'static [(u16, u32)]) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    const fn unread(mut self) -> Self {
+        self.replies = Replies::Unread;
+        self
+    }
+}
+
+const SHUT: &[(u16, u32)] = &[(setting::INITIAL_WINDOW_SIZE, 0)];
+
+/// The stream of the client's `n`th request.
+fn stream(n: u32) -> u32 {
+    2 * n + 1
+}
+
+/// Content is to follow.
+fn upload(n: u32) -> Frame {
+    Frame::request_with_content(stream(n), post("/upload"))
+}
+
+/// `first` before anything else, then `each` again and again.
+fn after(n: u32, first: Frame, each: Frame) -> Vec<Frame> {
+    if n == 0 {
+        vec![first, each]
+    } else {
+        vec![each]
+    }
+}
+
+// --- the attacks ---------------------------------------------------------------------------------------------------
+
+const CLIENT_RESETS: &[Attack] = &[
+    Attack::new("rapid reset", End::Within(FRAMES), |n| {
+        vec![
+            Frame::request(stream(n), get("/a.txt")),
+            Frame::rst_stream(stream(n), code::CANCEL),
+        ]
+    }),
+    Attack::new("rapid reset of large answers", End::Within(FRAMES), |n| {
+        vec![
+            Frame::request(stream(n), get("/large")),
+            Frame::rst_stream(stream(n), code::CANCEL),
+        ]
+    }),
+    Attack::new("rapid reset of uploads", End::Within(FRAMES), |n| {
+        vec![upload(n), Frame::rst_stream(stream(n), code::NO_ERROR)]
+    }),
+    Attack::new("RST_STREAM of what is over", End::Within(FRAMES), |n| {
+        let reset = Frame::rst_stream(1, code::CANCEL);
+        after(n, Frame::request(1, get("/a.txt")), reset)
+    }),
+];
+
+const SERVER_RESETS: &[Attack] = &[
+    Attack::new("WINDOW_UPDATE of 0", End::Within(RESETS), |n| {
+        vec![upload(n), Frame::window_update(stream(n), 0)]
+    }),
+    Attack::new("window overflow", End::Within(RESETS), |n| {
+        vec![upload(n), Frame::window_update(stream(n), MOST)]
+    }),
+    Attack::new("content-length mismatch", End::Within(RESETS), |n| {
+        let section = [post("/upload"), encode(&[("content-length", "3")])];
+        vec![
+            Frame::request_with_content(stream(n), section.concat()),
+            Frame::data(stream(n), flag::END_STREAM, *b"four"),
+        ]
+    }),
+    Attack::new("requests without :path", End::Within(RESETS), |n| {
+        let section = encode(&[(":method", "GET"), (":scheme", "http")]);
+        vec![Frame::request(stream(n), section)]
+    }),
+    Attack::new("requests without fields", End::Within(RESETS), |n| {
+        vec![Frame::request(stream(n), [])]
+    }),
+    Attack::new("DATA on closed streams", End::Within(RESETS), |n| {
+        vec![
+            Frame::request(stream(n), get("/a.txt")),
+            Frame::data(stream(n), 0, *b"x"),
+        ]
+    }),
+    Attack::new("content above the limit", End::Within(RESETS), |n| {
+        vec![upload(n), Frame::data(stream(n), 0, [b'x'; 10_001])]
+    }),
+    Attack::new("streams above the maximum", End::Within(RESETS), |n| {
+        vec![Frame::request(stream(n), get("/large"))]
+    })
+    .with(SHUT),
+];
+
+/// HEADERS that go on, then `each` again and again.
+fn continued(n: u32, begin: Vec<u8>, each: Vec<u8>) -> Vec<Frame> {
+    match n {
+        0 => vec![Frame::new(kind::HEADERS, flag::END_STREAM, 1, begin)],
+        _ => vec![Frame::continuation(1, each)],
+    }
+}
+
+/// The begin of a value that is a million octets long.
+fn endless_value() -> Vec<u8> {
+    let mut section = get("/a.txt");
+    section.extend([0, 1, b'x']);
+    encode_integer(&mut section, 0, 7, 1_000_000);
+    section
+}
+
+const CONTINUATIONS: &[Attack] = &[
+    // The ninth CONTINUATION is one too many.
+    Attack::new("empty CONTINUATION", End::Promptly(10), |n| {
+        continued(n, get("/a.txt"), Vec::new())
+    }),
+    Attack::new("CONTINUATION of one octet", End::Promptly(10), |n| {
+        continued(n, endless_value(), vec![b'x'])
+    }),
+    // The fourth one passes 64 KB.
+    Attack::new("CONTINUATION of 16 KB", End::Promptly(5), |n| {
+        let mut begin = endless_value();
+        begin.resize(16_384, b'x');
+        continued(n, begin, vec![b'x'; 16_384])
+    }),
+];
+
+const BOMBS: &[Attack] = &[
+    Attack::new("16,000 fields of one octet", End::Promptly(2), |n| {
+        let section = [get("/a.txt"), vec![0x90; 16_000]].concat();
+        vec![Frame::request(stream(n), section)]
+    }),
+    Attack::new("4 KB from the table 12,000 times", End::Promptly(2), |n| {
+        let entry = encode_with(Indexing::Incremental, &[("x", &"y".repeat(4000))]);
+        let section = [get("/a.txt"), entry, vec![0xbe; 12_000]].concat();
+        vec![Frame::request(stream(n), section)]
+    }),
+    Attack::new("2,000 cookie crumbs", End::Promptly(2), |n| {
+        let section = [get("/a.txt"), b"\x0f\x11\x03a=b".repeat(2000)].concat();
+        vec![Frame::request(stream(n), section)]
+    }),
+    // Each section has fewer fields than the limit, but holds 360 KB; and a hundred are held.
+    Attack::new("4 KB from the table 90 times", End::Harmless(100), |n| {
+        let entry = encode_with(Indexing::Incremental, &[("x", &"y".repeat(4000))]);
+        let entry = if n == 0 { entry } else { Vec::new() };
+        let section = [get("/large"), entry, vec![0xbe; 90]].concat();
+        vec![Frame::request(stream(n), section)]
+    })
+    .with(SHUT),
+    Attack::new("16,000 table sizes", End::Harmless(50), |n| {
+        let sizes = [0x20, 0x3f, 0xe1, 0x1f].repeat(4000);
+        vec![Frame::request(stream(n), [sizes, get("/a.txt")].concat())]
+    }),
+];
+
+fn ping(n: u32) -> Vec<Frame> {
+    vec![Frame::ping(u64::from(n).to_be_bytes())]
+}
+
+fn settings(n: u32) -> Vec<Frame> {
+    vec![Frame::settings(&[(
+        setting::HEADER_TABLE_SIZE,
+        4096 - n % 2,
+    )])]
+}
+
+fn no_settings(_: u32) -> Vec<Frame> {
+    vec![Frame::settings(&[])]
+}
+
+const REPLIES: &[Attack] = &[
+    Attack::new("PING", End::Within(FRAMES), ping),
+    Attack::new("PING, replies unread", End::Within(FRAMES), ping).unread(),
+    Attack::new("SETTINGS", End::Within(FRAMES), settings),
+    Attack::new("SETTINGS, replies unread", End::Within(FRAMES), settings).unread(),
+    Attack::new("empty SETTINGS", End::Within(FRAMES), no_settings),
+    Attack::new(
+        "SETTINGS that move 100 windows",
+        End::Within(FRAMES),
+        |n| match n {
+            0..100 => vec![Frame::request(stream(n), get("/large"))],
+            _ => vec![Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, n % 2)])],
+        },
+    )
+    .with(SHUT),
+];
+
+const USELESS: &[Attack] = &[
+    Attack::new("empty DATA", End::Within(FRAMES), |n| {
+        after(n, upload(0), Frame::data(1, 0, []))
+    }),
+    Attack::new("DATA of padding", End::Within(FRAMES), |n| {
+        after(n, upload(0), Frame::data(1, 0, []).padded(0))
+    }),
+    Attack::new("PRIORITY of a stream", End::Within(FRAMES), |n| {
+        let weight = if n.is_multiple_of(2) { 1 } else { 256 };
+        let each = Frame::priority(1, true, 0, weight);
+        after(n, Frame::request(1, get("/large")), each)
+    })
+    .with(SHUT),
+    Attack::new("PRIORITY of idle streams", End::Within(FRAMES), |n| {
+        // A chain of ten that is turned again and again.
+        let (child, parent) = (n % 10, (n + 1) % 10);
+        vec![Frame::priority(stream(child), true, stream(parent), 16)]
+    }),
+    Attack::new("PRIORITY of closed streams", End::Within(FRAMES), |n| {
+        let each = Frame::priority(1, true, 0, 16);
+        after(n, Frame::request(11, get("/a.txt")), each)
+    }),
+    Attack::new("PRIORITY_UPDATE of a stream", End::Within(FRAMES), |n| {
+        let value = if n.is_multiple_of(2) { "u=1" } else { "u=2, i" };
+        let each = Frame::priority_update(1, value);
+        after(n, Frame::request(1, get("/large")), each)
+    })
+    .with(SHUT),
+    Attack::new(
+        "PRIORITY_UPDATE of idle streams",
+        End::Within(FRAMES),
+        |n| vec![Frame::priority_update(stream(n), "u=1")],
+    ),
+    Attack::new("unknown frames", End::Within(FRAMES), |n| {
+        vec![Frame::new(0xfa, 0, n % 7, [])]
+    }),
+    Attack::new("WINDOW_UPDATE of 1", End::Within(FRAMES), |_| {
+        vec![Frame::window_update(0, 1)]
+    }),
+    Attack::new("one-octet windows", End::Within(FRAMES), |n| {
+        let each = Frame::window_update(1, 1);
+        after(n, Frame::request(1, get("/large")), each)
+    })
+    .with(&[(setting::INITIAL_WINDOW_SIZE, 1)]),
+];
+
+#[test]
+fn clients_that_reset_streams_are_cut_off() {
+    withstand(CLIENT_RESETS);
+}
+
+#[test]
+fn clients_that_make_the_server_reset_streams_are_cut_off() {
+    withstand(SERVER_RESETS);
+}
+
+#[test]
+fn field_sections_without_end_are_cut_off() {
+    withstand(CONTINUATIONS);
+}
+
+#[test]
+fn field_sections_that_grow_when_decoded_are_cut_off() {
+    withstand(BOMBS);
+}
+
+#[test]
+fn clients_that_make_the_server_reply_are_cut_off() {
+    withstand(REPLIES);
+}
+
+#[test]
+fn clients_that_send_frames_of_no_use_are_cut_off() {
+    withstand(USELESS);
+}
+
+// --- how they are played -------------------------------------------------------------------------------------------
+
+/// Plays every attack on a server of its own and says of all of them what it did that it should not have.
+fn withstand(attacks: &[Attack]) {
+    let faults: Vec<String> = attacks.iter().flat_map(play).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+fn play(attack: &Attack) -> Vec<String> {
+    let server = start("");
+    let cost = Cost::of(&server, || strike(&server, attack));
+    eprintln!("{}: {}, {cost}", attack.name, cost.outcome);
+    let mut faults = cost.faults(cost.outcome.octets);
+    faults.extend(cost.outcome.fault(attack.end));
+    if !faults.is_empty() && !cost.outcome.story.is_empty() {
+        faults.push(cost.outcome.story.clone());
+    }
+    let named = faults
+        .into_iter()
+        .map(|fault| format!("* {}: {fault}", attack.name));
+    named.collect()
+}
+
+/// What became of an attack.
+struct Outcome {
+    frames: usize,
+    octets: usize,
+    is_ended: bool,
+    story: String,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = if self.is_ended { "ended" } else { "not ended" };
+        write!(
+            f,
+            "{end} after {} frames, {} octets",
+            self.frames, self.octets
+        )
+    }
+}
+
+impl Outcome {
+    fn fault(&self, end: End) -> Option<String> {
+        match end {
+            End::Within(most) | End::Promptly(most) => {
+                let is_soon = self.is_ended && self.frames <= most;
+                (!is_soon).then(|| format!("{self}, not within {most}"))
+            }
+            End::Harmless(_) => None,
+        }
+    }
+}
+
+/// Attacks until the server ends the connection, or somewhat longer than it may take.
+fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
+    let mut connection = Http2::open(server.port(), attack.settings);
+    // How often frames are sent before the server is given time, so that it does not wake for each, and how much time.
+    let (batch, pause, most) = match attack.end {
+        End::Within(most) => (
+            most.div_ceil(100),
+            Duration::from_millis(1),
+            most + most / 4,
+        ),
+        End::Promptly(most) => (1, Duration::from_millis(30), most),
+        End::Harmless(most) => (1, Duration::from_millis(2), most),
+    };
+    let batch = u32::try_from(batch).expect("batches are small");
+    let mut outcome = Outcome {
+        frames: 0,
+        octets: 0,
+        is_ended: false,
+        story: String::new(),
+    };
+    let mut turn = 0;
+    let mut memory_peak = 0;
+    while outcome.frames < most && !outcome.is_ended {
+        let frames: Vec<Frame> = (turn..turn + batch).flat_map(attack.frames).collect();
+        turn += batch;
+        let octets: Vec<u8> = frames.iter().flat_map(Frame::octets).collect();
+        let all_taken = connection.try_send(&octets);
+        outcome.frames += frames.len();
+        outcome.octets += octets.len();
+        outcome.is_ended = !all_taken || has_ended(&mut connection, attack.replies, pause);
+        memory_peak = memory_peak.max(memory(server.pid()));
+    }
+    // The last frames may be under way.
+    if !outcome.is_ended && !matches!(attack.end, End::Harmless(_)) {
+        outcome.is_ended = has_ended(&mut connection, attack.replies, Duration::from_millis(200));
+    }
+    let still_open = outcome.is_ended && !closes(&mut connection);
+    if still_open || !outcome.is_ended {
+        outcome.story = connection.story();
+    }
+    outcome.is_ended &= !still_open;
+    (outcome, memory_peak.max(memory(server.pid())))
+}
+
+/// True once the server has said GOAWAY or closed the connection; waits for as long as it says nothing.
+fn has_ended(connection: &mut Http2, replies: Replies, pause: Duration) -> bool {
+    match replies {
+        Replies::Read => loop {
+            match connection.read(pause) {
+                Received::Frame(_) if connection.goaway.is_some() => return true,
+                Received::Frame(_) => {}
+                Received::Closed => return true,
+                Received::Nothing => return false,
+            }
+        },
+        Replies::Unread => is_hung_up(connection, pause),
+    }
+}
+
+/// True once the server has closed the connection, whatever it has sent before.
+fn is_hung_up(connection: &Http2, pause: Duration) -> bool {
+    let mut sockets = [PollFd::new(connection.socket(), PollFlags::RDHUP)];
+    let pause = Timespec::try_from(pause).expect("a short time");
+    poll(&mut sockets, Some(&pause)).expect("one socket can be polled");
+    !sockets[0].revents().is_empty()
+}
+
+/// True if the server closes the connection soon.
+fn closes(connection: &mut Http2) -> bool {
+    connection.read_while_waiting(Duration::from_secs(5), |connection| connection.is_closed)
+}
+
+/// What something has cost the server and its other clients.
+struct Cost<T> {
+    outcome: T,
+    /// Together with what the requests of others cost, some ten milliseconds in each second.
+    cpu: Duration,
+    memory: usize,
+    /// Times of requests before and meanwhile.
+    usual: Vec<Duration>,
+    meanwhile: Vec<Duration>,
+}
+
+impl<T> Cost<T> {
+    /// Does something to a server, which also returns how much memory the server has had at most, while somebody else
+    /// asks for a small file on a connection of its own.
+    fn of(server: &Server, attack: impl FnOnce() -> (T, usize)) -> Self {
+        let pid = server.pid();
+        let mut neighbour = Neighbour::new(server);
+        // What is made once is made now.
+        for path in ["/large", "/a.txt", "/none"] {
+            let _ = server.ask(&format!("GET {path}"));
+        }
+        let _ = neighbour.ask_while(|asked| asked < USUAL);
+        let usual = neighbour.ask_while(|asked| asked < USUAL);
+
+        let memory_before = memory(pid);
+        let cpu_before = cpu(pid);
+        let is_over = AtomicBool::new(false);
+        let (outcome, memory_peak, meanwhile) = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                neighbour.ask_while(|asked| asked < 20 || !is_over.load(Ordering::Relaxed))
+            });
+            let over = Over(&is_over);
+            let (outcome, memory_peak) = attack();
+            drop(over);
+            let meanwhile = asking.join().expect("everybody else is served");
+            (outcome, memory_peak, meanwhile)
+        });
+        let cpu = cpu(pid).saturating_sub(cpu_before);
+        assert!(
+            !server.messages().contains("panicked"),
+            "{}",
+            server.messages()
+        );
+        Self {
+            outcome,
+            cpu,
+            memory: memory_peak.saturating_sub(memory_before),
+            usual,
+            meanwhile,
+        }
+    }
+
+    /// What it has cost too much, with so many octets sent.
+    fn faults(&self, octets: usize) -> Vec<String> {
+        let mut faults = Vec::new();
+        let is_debug = binary()
+            .components()
+            .any(|part| part.as_os_str() == "debug");
+        let limit = if is_debug { CPU * DEBUG_FACTOR } else { CPU };
+        if self.cpu > limit {
+            faults.push(format!("{:?} of the processor, not {limit:?}", self.cpu));
+        }
+        let limit = MEMORY + MEMORY_PER_OCTET * octets;
+        if self.memory > limit {
+            faults.push(format!("{} octets of memory, not {limit}", self.memory));
+        }
+        let latency = percentile_99(&self.meanwhile);
+        if latency > LATENCY {
+            faults.push(format!("others waited for {latency:?}, not {LATENCY:?}"));
+        }
+        faults
+    }
+}
+
+impl<T> std::fmt::Display for Cost<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (latency, usual) = (percentile_99(&self.meanwhile), percentile_99(&self.usual));
+        write!(
+            f,
+            "{:.1?} CPU, {} KB, others' p99 {latency:.1?}, {:.1} of usual",
+            self.cpu,
+            self.memory / 1024,
+            latency.as_secs_f64() / usual.as_secs_f64()
+        )
+    }
+}
+
+fn percentile_99(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let at = (times.len() * 99).div_ceil(100);
+    times[at.saturating_sub(1)]
+}
+
+/// Somebody who uses the server as it is meant to be.
+struct Neighbour {
+    connection: Http2,
+    asked: u32,
+}
+
+impl Neighbour {
+    fn new(server: &Server) -> Self {
+        Self {
+            connection: Http2::open(server.port(), &[]),
+            asked: 0,
+        }
+    }
+
+    /// Asks every few milliseconds; how long each answer has taken.
+    fn ask_while(&mut self, goes_on: impl Fn(usize) -> bool) -> Vec<Duration> {
+        let mut times = Vec::new();
+        while goes_on(times.len()) {
+            let clock = Deadline::after_secs(10);
+            let answer: Answer = self.connection.ask(stream(self.asked), &get("/a.txt"));
+            times.push(clock.elapsed());
+            assert_eq!((answer.status(), &*answer.text()), (200, "hello"));
+            self.asked += 1;
+            // A client, not a wait.
+            std::thread::sleep(PERIOD);
+        }
+        times
+    }
+}
+
+/// Says that something is over, also when it ends in a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Time a process has had on processors.
+fn cpu(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the server runs");
+    let times = threads.flatten().map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+        let time = text.split(' ').next().and_then(|time| time.parse().ok());
+        Duration::from_nanos(time.unwrap_or(0))
+    });
+    times.sum()
+}
+
+/// Memory of a process that no file stands for.
+fn memory(pid: u32) -> usize {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
+    let kilobytes = text.lines().find_map(|line| {
+        let rest = line.strip_prefix("RssAnon:")?;
+        rest.trim().strip_suffix(" kB")?.parse::<usize>().ok()
+    });
+    kilobytes.expect("the kernel accounts memory") * 1024
+}
+
+// --- clients that wait ---------------------------------------------------------------------------------------------
+
+#[test]
+fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
+    const IDLE: Duration = Duration::from_secs(2);
+    let server = start("http2-idle-timeout: 2");
+    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).octets());
+    let octets: Vec<u8> = frames.collect();
+    let cost = Cost::of(&server, || {
+        let mut connection = Http2::open(server.port(), SHUT);
+        connection.send(&octets);
+        let clock = Deadline::after_secs(10);
+        connection.read_until("all HEADERS", |connection| connection.answers.len() == 100);
+        let memory = memory(server.pid());
+        connection.read_to_end();
+        (clock.elapsed(), memory)
+    });
+    eprintln!("gone after {:.1?}, {cost}", cost.outcome);
+    let slack = Duration::from_secs(2);
+    assert!(
+        (IDLE / 2..IDLE + slack).contains(&cost.outcome),
+        "{:?}",
+        cost.outcome
+    );
+    let faults = cost.faults(octets.len());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The server's writes may take a minute; this is about what it holds until then.
+#[test]
+fn answers_that_are_never_read_are_not_held_in_memory() {
+    let server = start("");
+    let window = [(setting::INITIAL_WINDOW_SIZE, MOST)];
+    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).octets());
+    let octets: Vec<u8> = frames.collect();
+    let cost = Cost::of(&server, || {
+        let mut connection = Http2::open(server.port(), &window);
+        let receive_buffer = 64 * 1024;
+        rustix::net::sockopt::set_socket_recv_buffer_size(connection.socket(), receive_buffer)
+            .expect("a buffer of 64 KB");
+        connection.send_frame(&Frame::window_update(0, MOST - 65_535));
+        connection.send(&octets);
+        let mut peak = 0;
+        for _ in 0..50 {
+            // What is watched is memory over time.
+            std::thread::sleep(Duration::from_millis(20));
+            peak = peak.max(memory(server.pid()));
+        }
+        assert!(!is_hung_up(&connection, Duration::from_millis(1)));
+        ((), peak)
+    });
+    eprintln!("{cost}");
+    let faults = cost.faults(octets.len());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
+    let server = start("");
+    let window = [(setting::INITIAL_WINDOW_SIZE, MOST)];
+    let cost = Cost::of(&server, || {
+        let connection = Http2::open(server.port(), &window);
+        rustix::net::sockopt::set_socket_recv_buffer_size(connection.socket(), 64 * 1024)
+            .expect("a buffer of 64 KB");
+        let mut sent = 0;
+        let mut peak = 0;
+        // Sends for a second, as far as it is let.
+        let clock = Deadline::after_secs(1);
+        let socket = connection.socket();
+        socket.set_nonblocking(true).expect("it is a socket");
+        for n in 0.. {
+            let octets = Frame::request(stream(n), get("/a.txt")).octets();
+            match rustix::io::write(socket, &octets) {
+                Ok(count) if count == octets.len() => sent += count,
+                Ok(_) | Err(_) => break,
+            }
+            peak = peak.max(if n % 100 == 0 {
+                memory(server.pid())
+            } else {
+                0
+            });
+            if clock.has_passed() {
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        (sent, peak.max(memory(server.pid())))
+    });
+    eprintln!("{} octets sent, {cost}", cost.outcome);
+    let limit = MEMORY + MEMORY_PER_OCTET * cost.outcome;
+    assert!(cost.memory <= limit, "{} octets, not {limit}", cost.memory);
+    let latency = percentile_99(&cost.meanwhile);
+    assert!(latency <= LATENCY, "others waited for {latency:?}");
+}
