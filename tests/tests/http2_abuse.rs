@@ -564,7 +564,7 @@ impl<T> std::fmt::Display for Cost<T> {
         let (latency, usual) = (percentile_99(&self.meanwhile), percentile_99(&self.usual));
         write!(
             f,
-            "{:.1?} CPU, {} KB, others' p99 {latency:.1?}, {:.1} of usual",
+            "{:?} CPU, {} KB, others' p99 {latency:.1?}, {:.1} of usual",
             self.cpu,
             self.memory / 1024,
             latency.as_secs_f64() / usual.as_secs_f64()
@@ -618,15 +618,14 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Time a process has had on processors.
+/// Time a process has had on processors, all its threads together, those that have ended as well.
 fn cpu(pid: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the server runs");
-    let times = threads.flatten().map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-        let time = text.split(' ').next().and_then(|time| time.parse().ok());
-        Duration::from_nanos(time.unwrap_or(0))
-    });
-    times.sum()
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server runs");
+    // The name in parentheses may have blanks. After it, utime and stime are the 12th and 13th.
+    let (_, fields) = text.rsplit_once(") ").expect("there is a name");
+    let times = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap_or(0)).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
 /// Memory of a process that no file stands for.
