@@ -107,6 +107,8 @@ impl ChunkError {
 pub enum PeerError {
     /// Nothing but line ends where a request was due.
     BlankInput,
+    /// A first line of capital letters and spaces only: no request line, but somebody's broken connection preface.
+    NotHttp,
     /// The method is not a token followed by a space.
     MethodInvalid,
     /// The request target is empty or has a control character.
@@ -148,7 +150,7 @@ impl PeerError {
     #[must_use]
     pub const fn answer(&self) -> Answer {
         match self {
-            Self::BlankInput => Answer::CloseSilently,
+            Self::BlankInput | Self::NotHttp => Answer::CloseSilently,
             Self::MethodInvalid
             | Self::TargetInvalid
             | Self::AuthorityInvalid
@@ -202,6 +204,7 @@ impl PeerError {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::BlankInput => "blank-input",
+            Self::NotHttp => "not-http",
             Self::MethodInvalid => "method-invalid",
             Self::TargetInvalid => "target-invalid",
             Self::AuthorityInvalid => "authority-invalid",

@@ -327,7 +327,8 @@ impl Core {
         let before = self.peer;
         self.peer.apply(payload)?;
         if self.peer.header_table_size != before.header_table_size {
-            self.encoder.set_peer_table_size(self.peer.header_table_size);
+            self.encoder
+                .set_peer_table_size(self.peer.header_table_size);
         }
         if self.peer.no_rfc7540_priorities {
             self.scheduler.use_urgencies();
@@ -669,7 +670,10 @@ impl Core {
         self.streams.retained()
             + self.decoder.retained()
             + self.encoder.retained()
-            + self.block.as_ref().map_or(0, |block| block.octets.capacity())
+            + self
+                .block
+                .as_ref()
+                .map_or(0, |block| block.octets.capacity())
     }
 }
 

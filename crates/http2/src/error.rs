@@ -128,10 +128,7 @@ impl PeerError {
             Self::PushPromise => (Code::PROTOCOL_ERROR, "received PUSH_PROMISE frame"),
             Self::StreamIdOf(FrameType::PING) => (Code::PROTOCOL_ERROR, "invalid PING frame"),
             Self::StreamIdOf(kind) => (Code::PROTOCOL_ERROR, kind.invalid_stream_id()),
-            Self::HeadersStreamId => (
-                Code::PROTOCOL_ERROR,
-                FrameType::HEADERS.invalid_stream_id(),
-            ),
+            Self::HeadersStreamId => (Code::PROTOCOL_ERROR, FrameType::HEADERS.invalid_stream_id()),
             Self::HeadersOnClosed => (Code::STREAM_CLOSED, "closed stream id in HEADERS frame"),
             Self::TrailersWithoutEnd => (
                 Code::PROTOCOL_ERROR,

@@ -1,6 +1,8 @@
 //! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
 
-use h2o_http::{BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, path};
+use h2o_http::{
+    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, path,
+};
 
 use crate::error::{Fault, PeerError, StreamError};
 use crate::frame::StreamId;
@@ -182,10 +184,9 @@ impl<'h> RequestFields<'h> {
     #[inline]
     fn known(&mut self, known: Known, value: &[u8]) -> Result<(), PeerError> {
         match known {
-            Known::Connection
-            | Known::Http2Settings
-            | Known::TransferEncoding
-            | Known::Upgrade => return Err(PeerError::ConnectionField),
+            Known::Connection | Known::Http2Settings | Known::TransferEncoding | Known::Upgrade => {
+                return Err(PeerError::ConnectionField);
+            }
             Known::Te if value != b"trailers" => return Err(PeerError::ConnectionField),
             Known::DatagramFlowId => return Ok(()),
             Known::Host if !self.is_trailers => {

@@ -58,7 +58,9 @@ impl SendWindow {
     #[inline]
     pub fn spend(&mut self, len: usize) {
         debug_assert!(len <= self.available(), "more was sent than allowed");
-        self.0 = self.0.saturating_sub(i32::try_from(len).unwrap_or(i32::MAX));
+        self.0 = self
+            .0
+            .saturating_sub(i32::try_from(len).unwrap_or(i32::MAX));
     }
 }
 
@@ -105,7 +107,9 @@ impl RecvWindow {
     /// as is left (§5.2.1 leaves the moment to us; H2O compatibility).
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {
-        self.owed = self.owed.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        self.owed = self
+            .owed
+            .saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
         if self.owed == 0 || self.owed < self.left {
             return None;
         }

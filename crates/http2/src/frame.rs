@@ -228,10 +228,7 @@ pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
 ///
 /// # Errors
 /// [`PeerError::Padding`]
-pub fn without_padding<'a>(
-    header: &FrameHeader,
-    payload: &'a [u8],
-) -> Result<&'a [u8], PeerError> {
+pub fn without_padding<'a>(header: &FrameHeader, payload: &'a [u8]) -> Result<&'a [u8], PeerError> {
     if !header.has(flags::PADDED) {
         return Ok(payload);
     }

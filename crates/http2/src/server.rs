@@ -39,7 +39,9 @@ enum Opening {
 enum Shutdown {
     Running,
     /// The first GOAWAY, naming 2^31-1, is out. Requests on the wire still count until then.
-    Announced { until: Instant },
+    Announced {
+        until: Instant,
+    },
     /// The final GOAWAY is out. Streams above `last` are ignored.
     Draining {
         last: StreamId,
@@ -95,11 +97,7 @@ pub struct ServerConnection {
 impl ServerConnection {
     /// A connection that was opened at `now`, on which `origins` are announced.
     #[must_use]
-    pub fn new(
-        settings: Arc<Settings>,
-        origins: Option<Arc<[Box<str>]>>,
-        now: Instant,
-    ) -> Self {
+    pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
             settings,
             core: Core::new(),
@@ -231,7 +229,10 @@ impl ServerConnection {
                 frame::goaway(out, self.newest, ErrorCode::NO_ERROR, "");
                 self.shutdown = Shutdown::Draining {
                     last: self.newest,
-                    until: self.settings.graceful_shutdown_timeout.map(|wait| now + wait),
+                    until: self
+                        .settings
+                        .graceful_shutdown_timeout
+                        .map(|wait| now + wait),
                 };
             }
             Shutdown::Draining {
@@ -277,10 +278,7 @@ impl ServerConnection {
     /// Octets that the client may still send, and that we may, on the connection as a whole.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
-        (
-            self.core.recv_window.left(),
-            self.core.send_window.get(),
-        )
+        (self.core.recv_window.left(), self.core.send_window.get())
     }
 
     /// Time between our SETTINGS and their acknowledgement; `None` before that.
@@ -301,15 +299,18 @@ impl ServerConnection {
 
     /// What is known of each stream that is open, in order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
-        self.core.streams.iter_open().map(|(key, stream)| StreamInfo {
-            key,
-            id: stream.id,
-            state: stream.state,
-            recv_window: stream.recv_window.left(),
-            send_window: stream.send_window.get(),
-            received: stream.received,
-            sent: stream.sent,
-        })
+        self.core
+            .streams
+            .iter_open()
+            .map(|(key, stream)| StreamInfo {
+                key,
+                id: stream.id,
+                state: stream.state,
+                recv_window: stream.recv_window.left(),
+                send_window: stream.send_window.get(),
+                received: stream.received,
+                sent: stream.sent,
+            })
     }
 
     /// The identifier of a stream.

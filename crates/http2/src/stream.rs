@@ -229,12 +229,20 @@ impl Streams {
     }
 
     pub(crate) fn open_keys(&self) -> Vec<StreamKey> {
-        self.open.iter().map(|&(_, index)| StreamKey(index)).collect()
+        self.open
+            .iter()
+            .map(|&(_, index)| StreamKey(index))
+            .collect()
     }
 
     /// Gives memory back when no stream is left.
     pub(crate) fn shrink(&mut self) {
-        if self.open.is_empty() && self.slots.iter().all(|slot| matches!(slot, Slot::Free { .. })) {
+        if self.open.is_empty()
+            && self
+                .slots
+                .iter()
+                .all(|slot| matches!(slot, Slot::Free { .. }))
+        {
             self.slots = Vec::new();
             self.free = NONE;
             self.open = Vec::new();

@@ -112,22 +112,34 @@ mod tests {
         let begin = Duration::ZERO;
         let mut budget = Budget::new(SETTINGS);
         for _ in 0..10 {
-            assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, begin), Ok(()));
+            assert_eq!(
+                budget.spend(Cost::Fragment.units(), SETTINGS, begin),
+                Ok(())
+            );
         }
         assert_eq!(
             budget.spend(Cost::Fragment.units(), SETTINGS, begin),
             Err(Overdrawn)
         );
         let later = begin + Duration::from_secs(1);
-        assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, later), Ok(()));
-        assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, later), Ok(()));
+        assert_eq!(
+            budget.spend(Cost::Fragment.units(), SETTINGS, later),
+            Ok(())
+        );
+        assert_eq!(
+            budget.spend(Cost::Fragment.units(), SETTINGS, later),
+            Ok(())
+        );
         assert_eq!(
             budget.spend(Cost::Fragment.units(), SETTINGS, later),
             Err(Overdrawn)
         );
         let much_later = begin + Duration::from_secs(7200);
         for _ in 0..10 {
-            assert_eq!(budget.spend(Cost::Fragment.units(), SETTINGS, much_later), Ok(()));
+            assert_eq!(
+                budget.spend(Cost::Fragment.units(), SETTINGS, much_later),
+                Ok(())
+            );
         }
         assert_eq!(
             budget.spend(Cost::Fragment.units(), SETTINGS, much_later),

@@ -18,9 +18,7 @@ use tokio::time::Sleep;
 use crate::ServerSettings;
 use crate::bind::reason;
 use crate::connection::{Connection, Fate};
-use crate::context::{
-    Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken,
-};
+use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken};
 use crate::reactor::{Reactor, Ready};
 use crate::socket::{Socket, address};
 use crate::timers::{STEP, Timers};

@@ -80,11 +80,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
 }
 
 /// Answers a request that no handler is asked about: the filters of its path see the response.
-pub(crate) fn answer(
-    context: &Context,
-    exchange: &ExchangeRef,
-    response: Response,
-) -> Progress {
+pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Response) -> Progress {
     settle(context, exchange, (Outcome::Done(response), usize::MAX))
 }
 

@@ -104,6 +104,11 @@ impl ServerConnection {
         found.map_err(|error| {
             if is_blank {
                 PeerError::BlankInput
+            } else if self.requests == 0
+                && self.settings.upgrade_to_http2
+                && is_broken_preface(input)
+            {
+                PeerError::NotHttp
             } else {
                 error
             }
@@ -250,6 +255,18 @@ fn recv_tunnel(input: &[u8]) -> Received {
 /// RFC 9113 §3.4; as much of it as tells it from any HTTP/1 request.
 fn is_http2_preface(input: &[u8]) -> bool {
     input.starts_with(b"PRI * HTTP/2")
+}
+
+/// True for a first line that HTTP/1 cannot have, as there is no version in it, and that is no text in another
+/// protocol's records either: a client that means to speak HTTP/2 and fails to say so is not answered in HTTP/1 (RFC
+/// 9113 §3.4).
+fn is_broken_preface(input: &[u8]) -> bool {
+    let line = input.split(|&octet| octet == b'\r').next();
+    line.is_some_and(|line| {
+        let mut words = line.split(|&octet| octet == b' ');
+        let is_word = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase);
+        line.len() < input.len() && words.clone().count() > 2 && words.all(is_word)
+    })
 }
 
 fn check_incomplete(

@@ -107,6 +107,10 @@ fn nonsense_is_refused_before_the_head_is_complete() {
         ),
         (b"\r\n\r\n", PeerError::BlankInput),
         (b"\n\r", PeerError::BlankInput),
+        (b"INVALID CONNECTION PREFACE\r\n\r\n", PeerError::NotHttp),
+        (b"GET NOTHING NOW\r\n\r\n", PeerError::NotHttp),
+        (b"NOTHING\r\n\r\n", PeerError::MethodInvalid),
+        (b"GET / NOW\r\n\r\n", PeerError::VersionInvalid),
         (b"\r\n\r\nGET / HTTP/1.1\r\n\r\n", PeerError::MethodInvalid),
     ];
     for (input, error) in cases {

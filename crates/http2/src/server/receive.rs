@@ -352,7 +352,12 @@ impl ServerConnection {
         } else {
             State::Open
         };
-        let mut stream = Stream::new(id, state, self.core.peer.initial_window_size, DEFAULT_WINDOW);
+        let mut stream = Stream::new(
+            id,
+            state,
+            self.core.peer.initial_window_size,
+            DEFAULT_WINDOW,
+        );
         stream.declared = request.content_length;
         stream.is_tunnel = request.is_tunnel;
         if let Some(update) = request.priority {
@@ -385,17 +390,15 @@ impl ServerConnection {
             .find(id)
             .ok_or(PeerError::HeadersOnClosed)?;
         let state = self.core.streams.get(stream);
-        let (can_recv, is_tunnel, declared, received) = state.map_or(
-            (false, false, None, 0),
-            |stream| {
+        let (can_recv, is_tunnel, declared, received) =
+            state.map_or((false, false, None, 0), |stream| {
                 (
                     stream.state.can_recv(),
                     stream.is_tunnel,
                     stream.declared,
                     stream.received,
                 )
-            },
-        );
+            });
         if !can_recv {
             return Err(PeerError::HeadersStreamId.into());
         }

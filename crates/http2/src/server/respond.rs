@@ -56,7 +56,11 @@ impl ServerConnection {
         encode_fields(encoder, head.headers, out);
         if let Some(length) = head.length {
             let mut digits = Decimal::default();
-            encoder.field(Name::Known(Known::ContentLength), digits.format(length), out);
+            encoder.field(
+                Name::Known(Known::ContentLength),
+                digits.format(length),
+                out,
+            );
         }
         let len = end_section(out, at, id, self.core.peer.frame_size());
         if end_stream {
@@ -301,7 +305,10 @@ impl ServerConnection {
         );
         let key = self.core.insert(stream, false);
         if let Some(node) = self.core.node(parent) {
-            let pushed = self.core.scheduler.open_pushed(id.get(), key.to_user(), node);
+            let pushed = self
+                .core
+                .scheduler
+                .open_pushed(id.get(), key.to_user(), node);
             if let Some(stream) = self.core.streams.get_mut(key) {
                 stream.node = Some(pushed);
             }

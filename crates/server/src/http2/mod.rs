@@ -386,10 +386,7 @@ impl Http2 {
     pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {
         let engine = self.engine.next_timeout(self.is_waiting_for_us(link));
         let write = self.blocked_since.map(|since| since + WRITE_TIMEOUT);
-        let delay = self
-            .resets
-            .delay_until
-            .filter(|_| !self.queue.is_empty());
+        let delay = self.resets.delay_until.filter(|_| !self.queue.is_empty());
         [engine, write, delay].into_iter().flatten().min()
     }
 

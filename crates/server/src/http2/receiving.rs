@@ -29,12 +29,9 @@ impl Http2 {
         let now = context.worker.clock.now();
         let mut spare = context.worker.spare_exchange();
         while !self.is_closing {
-            let step = self.engine.receive(
-                &input[*at..],
-                &mut spare.borrow_mut().request,
-                now,
-                out,
-            );
+            let step =
+                self.engine
+                    .receive(&input[*at..], &mut spare.borrow_mut().request, now, out);
             let costs = self.engine.take_costs();
             if costs > 0 && link.pay_units(context, costs).is_err() {
                 self.fail(PeerError::Overdrawn, out);
@@ -59,8 +56,7 @@ impl Http2 {
                     end_stream,
                     refusal,
                 } => {
-                    let exchange =
-                        std::mem::replace(&mut spare, context.worker.spare_exchange());
+                    let exchange = std::mem::replace(&mut spare, context.worker.spare_exchange());
                     self.on_request(context, link, stream, exchange, end_stream, refusal, out);
                 }
                 Received::Data {
@@ -110,7 +106,10 @@ impl Http2 {
         work
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a new request")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that is known of a new request"
+    )]
     fn on_request(
         &mut self,
         context: &Context,
@@ -145,8 +144,7 @@ impl Http2 {
         }
         if context.memory.is_tight() {
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            let response =
-                Response::error(status, "Service Unavailable", "please try again later");
+            let response = Response::error(status, "Service Unavailable", "please try again later");
             context.worker.counters.count_status(status);
             self.answer(context, link, stream, exchange, response, out);
             return;
@@ -285,10 +283,9 @@ impl Http2 {
         let Some(exchange) = work.exchange.take() else {
             return;
         };
-        exchange.borrow_mut().note_error(
-            "core",
-            &format!("failed to keep the request body:{error}"),
-        );
+        exchange
+            .borrow_mut()
+            .note_error("core", &format!("failed to keep the request body:{error}"));
         let status = StatusCode::BAD_GATEWAY;
         context.worker.counters.count_status(status);
         let response = Response::error(status, "Bad Gateway", "Bad Gateway");
@@ -416,8 +413,9 @@ impl Http2 {
         while let Some(&stream) = self.queue.get(passed) {
             let streams = self.works.get(stream.index()).is_some_and(|work| {
                 let exchange = work.exchange.as_ref();
-                exchange
-                    .is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
+                exchange.is_some_and(|exchange| {
+                    matches!(exchange.borrow().body, RequestBody::Stream(_))
+                })
             });
             if !self.has_place(context, streams) {
                 // Others need not wait for a request that streams.
@@ -492,13 +490,7 @@ impl Http2 {
     }
 
     /// Asks the handler that a stream waits for.
-    fn resume(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
+    fn resume(&mut self, context: &Context, link: &mut Link, stream: StreamKey, out: &mut Vec<u8>) {
         let work = self.work(stream);
         let waker = waker_of(work, context, link, stream);
         let Step::Waiting(waiting) = std::mem::replace(&mut work.step, Step::Moving) else {
