@@ -173,7 +173,7 @@ impl Frame {
         Self::new(kind::WINDOW_UPDATE, 0, stream, increment.to_be_bytes())
     }
 
-    /// The same with another kind of payload in front and padding behind it (RFC 9113 §6.1).
+    /// The same with that much padding behind its payload and its length in front (RFC 9113 §6.1).
     #[must_use]
     pub fn padded(mut self, padding: u8) -> Self {
         self.flags |= flag::PADDED;
