@@ -1,5 +1,7 @@
 //! A real browser opens the example site, a directory listing and a page of thousands of images.
 
+use std::sync::Mutex;
+
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, eventually, run};
 
@@ -29,6 +31,9 @@ access-log: @DIR@/access-log
 
 /// The page as the browser has it after its scripts have run.
 fn open(server: &Server, url: &str) -> String {
+    // A browser is many processes; two at once would only wait for each other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
     let profile = server.folder.make_dir(&format!("profile-{}", url.len()));
     let profile = format!("--user-data-dir={}", profile.display());
     let output = run(
