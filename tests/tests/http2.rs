@@ -235,7 +235,7 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
         &["--weight", "256"],
         &["--weight", "1"],
         // A window of one octet: as many DATA frames as the content has octets.
-        &["--window-bits", "1", "--connection-window-bits", "1"],
+        &["--window-bits", "8", "--connection-window-bits", "8"],
         &["--window-bits", "14", "--connection-window-bits", "16"],
         &["--padding", "255"],
         &["--header-table-size", "0"],

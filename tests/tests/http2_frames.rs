@@ -190,8 +190,9 @@ fn compare(connection: &mut Http2, want: &Want) -> Result<(), String> {
             }
         }
         Want::Reset(stream, code) => {
+            // A reset may come after a whole answer.
             let _ = connection.read_while_waiting(PATIENCE, |connection| {
-                connection.answer(stream).is_over() || connection.goaway.is_some()
+                connection.answer(stream).reset.is_some() || connection.goaway.is_some()
             });
             let reset = connection.answer(stream).reset;
             if reset != Some(code) {

@@ -14,14 +14,15 @@ pub const MAX_FIELDS: u32 = 100;
 /// Fields after which a section is an attack (H2O compatibility). Cookie crumbs count: they are cheap to send and not
 /// to keep (CVE-2019-9516 and the like).
 pub const MAX_DECODED_FIELDS: u32 = 1000;
-/// Octets of names and values kept per section: what 64 KiB of Huffman code can hold. A table entry that is referred
-/// to again and again ("HPACK bomb") is not copied beyond it.
-pub const MAX_SECTION_TEXT: usize = 192 * 1024;
+/// Octets of names and values kept per section, besides twice what it has on the wire: the Huffman code doubles a text
+/// at most nearly, and all that the tables can add is one dynamic table. Only a section that refers to the same entry
+/// again and again ("HPACK bomb") is larger.
+pub const MAX_TABLE_TEXT: usize = 6 * 1024;
 
 /// A request that is answered with an error before any handler sees it, and not by a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// More than [`MAX_FIELDS`] fields, or [`MAX_SECTION_TEXT`] octets.
+    /// More than [`MAX_FIELDS`] fields, or more text than [`MAX_TABLE_TEXT`] allows.
     TooManyFields,
     /// A field name with octets that names do not have.
     NameInvalid,
@@ -88,7 +89,8 @@ pub(crate) struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    text: usize,
+    /// Octets of text that may still come.
+    room: usize,
     crumbs: u32,
     content_length: Option<u64>,
     refusal: Option<Refusal>,
@@ -97,8 +99,8 @@ pub(crate) struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// For the section that opens a stream; `head` is empty.
-    pub(crate) fn of_request(head: &'h mut RequestHead) -> Self {
+    /// For the section that opens a stream, `len` octets long; `head` is empty.
+    pub(crate) fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         head.version = Version::Http2;
         Self {
             head,
@@ -110,7 +112,7 @@ impl<'h> RequestFields<'h> {
             host: None,
             expect: None,
             count: 0,
-            text: 0,
+            room: MAX_TABLE_TEXT + 2 * len,
             crumbs: 0,
             content_length: None,
             refusal: None,
@@ -120,10 +122,10 @@ impl<'h> RequestFields<'h> {
     }
 
     /// For trailers.
-    pub(crate) fn of_trailers(head: &'h mut RequestHead) -> Self {
+    pub(crate) fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
             is_trailers: true,
-            ..Self::of_request(head)
+            ..Self::of_request(head, len)
         }
     }
 
@@ -134,11 +136,12 @@ impl<'h> RequestFields<'h> {
     /// Counts a field; false if it is one too many to be kept.
     #[inline]
     fn has_room(&mut self, len: usize) -> bool {
-        self.text += len;
-        if self.text > MAX_SECTION_TEXT {
+        let Some(room) = self.room.checked_sub(len) else {
+            self.room = 0;
             self.refuse(Refusal::TooManyFields);
             return false;
-        }
+        };
+        self.room = room;
         true
     }
 

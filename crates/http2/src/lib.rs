@@ -46,7 +46,7 @@ mod stream;
 
 pub use self::core::{CONNECTION_WINDOW, MAX_CONTINUATIONS, MAX_SECTION};
 pub use error::{ErrorCode, PeerError, StreamError};
-pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_SECTION_TEXT, Refusal};
+pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Refusal};
 pub use flow_control::{RecvWindow, SendWindow};
 pub use frame::{FrameHeader, FrameType, StreamId};
 pub use server::{

@@ -83,6 +83,8 @@ pub struct ServerConnection {
     shutdown: Shutdown,
     /// Latest stream opened by the client.
     newest: StreamId,
+    /// A field section has begun that opens the latest stream.
+    is_opening_stream: bool,
     /// Latest stream promised by us.
     promised: StreamId,
     open_pushes: u32,
@@ -104,6 +106,7 @@ impl ServerConnection {
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,
+            is_opening_stream: false,
             promised: StreamId::CONNECTION,
             open_pushes: 0,
             active_at: now,

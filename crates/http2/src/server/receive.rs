@@ -169,10 +169,14 @@ impl ServerConnection {
             self.opening = Opening::Done;
         }
         match header.kind {
-            FrameType::HEADERS => match self.core.on_headers(header, payload)? {
-                Some(section) => self.on_section(&section, head),
-                None => Ok(None),
-            },
+            FrameType::HEADERS => {
+                let section = self.core.on_headers(header, payload)?;
+                self.note_stream(header.stream);
+                match section {
+                    Some(section) => self.on_section(&section, head),
+                    None => Ok(None),
+                }
+            }
             FrameType::CONTINUATION => match self.core.on_continuation(header, payload)? {
                 Some(section) => self.on_section(&section, head),
                 None => Ok(None),
@@ -218,6 +222,16 @@ impl ServerConnection {
                 self.core.charge(cost::CONTROL);
                 Ok(None)
             }
+        }
+    }
+
+    /// HEADERS came: a stream above all others is opened by it, whatever becomes of it (RFC 9113 §5.1.1).
+    #[inline]
+    fn note_stream(&mut self, id: StreamId) {
+        let is_new = id > self.newest && id.is_client();
+        self.is_opening_stream = is_new;
+        if is_new && !matches!(self.shutdown, Shutdown::Draining { .. }) {
+            self.newest = id;
         }
     }
 
@@ -309,10 +323,11 @@ impl ServerConnection {
         if !id.is_client() {
             return Err(PeerError::HeadersStreamId.into());
         }
-        if id <= self.newest {
-            return self.on_trailers(section, head).map(Some);
+        if std::mem::take(&mut self.is_opening_stream) {
+            self.on_request(section, head)
+        } else {
+            self.on_trailers(section, head).map(Some)
         }
-        self.on_request(section, head)
     }
 
     #[inline]
@@ -323,7 +338,7 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let mut fields = RequestFields::of_request(head);
+        let mut fields = RequestFields::of_request(head, section.octets.len());
         self.core
             .decoder
             .decode(&section.octets, |field| fields.field(&field))?;
@@ -332,7 +347,6 @@ impl ServerConnection {
             head.clear();
             return Ok(None);
         }
-        self.newest = id;
         let request = match fields.finish(id, end_stream) {
             Ok(request) => request,
             Err(fault) => {
@@ -408,7 +422,7 @@ impl ServerConnection {
         if section.flags & flags::END_STREAM == 0 {
             return Err(PeerError::TrailersWithoutEnd.into());
         }
-        let mut fields = RequestFields::of_trailers(head);
+        let mut fields = RequestFields::of_trailers(head, section.octets.len());
         self.core
             .decoder
             .decode(&section.octets, |field| fields.field(&field))?;

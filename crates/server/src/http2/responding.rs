@@ -51,6 +51,11 @@ impl Http2 {
             _ => Body::Empty,
         };
         let is_empty = matches!(body, Body::Empty);
+        let is_urgent = this.mime.is_some_and(|mime| mime.highest_priority);
+        if is_urgent {
+            let hint = scheduling_hint(this, &response.headers);
+            self.engine.schedule(stream, hint);
+        }
         let head = ResponseHead {
             status: response.status,
             headers: &response.headers,
@@ -80,7 +85,7 @@ impl Http2 {
             self.finish(context, link, stream, Some(exchange), out);
             return;
         }
-        let hint = scheduling_hint(this);
+        let hint = (!is_urgent).then(|| scheduling_hint(this, &this.sent.headers));
         drop(guard);
         let content = match body {
             Body::Empty => return,
@@ -94,7 +99,9 @@ impl Http2 {
             content,
             left: length,
         });
-        self.engine.schedule(stream, hint);
+        if let Some(hint) = hint {
+            self.engine.schedule(stream, hint);
+        }
         self.engine.set_content(stream, true);
     }
 
@@ -129,8 +136,7 @@ impl Http2 {
 }
 
 /// How the response wants to be scheduled.
-fn scheduling_hint(exchange: &h2o_exchange::Exchange) -> SchedulingHint {
-    let headers: &Headers = &exchange.sent.headers;
+fn scheduling_hint(exchange: &h2o_exchange::Exchange, headers: &Headers) -> SchedulingHint {
     let priority = headers.get(Known::Priority).map(parse_priority);
     let blocks_rendering = exchange.mime.map_or_else(
         || {
@@ -144,8 +150,8 @@ fn scheduling_hint(exchange: &h2o_exchange::Exchange) -> SchedulingHint {
     let is_wanted = blocks_rendering && {
         let path = exchange.site.path(exchange.route);
         path.settings
-            .get::<Http2SiteSettings>()
-            .reprioritize_blocking_assets
+            .peek::<Http2SiteSettings>()
+            .is_none_or(|settings| settings.reprioritize_blocking_assets)
     };
     SchedulingHint {
         priority,
