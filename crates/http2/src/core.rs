@@ -21,15 +21,15 @@ pub const CONNECTION_WINDOW: u32 = 16 << 20;
 /// What acts of a peer cost, in units of the connection's budget. Each is far below what a client in good faith needs
 /// per second, as requests served and content sent pay units back.
 pub(crate) mod cost {
-    /// PING, SETTINGS, WINDOW_UPDATE, PRIORITY, PRIORITY_UPDATE, unknown frames: each makes us work or answer
-    /// (CVE-2019-9512, -9513, -9515).
+    /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, unknown frames, and WINDOW_UPDATE frames that our DATA frames do not
+    /// explain: each makes us work or answer (CVE-2019-9512, -9513, -9515).
     pub(crate) const CONTROL: u32 = 1;
     /// Each sixteen values of one SETTINGS frame.
     pub(crate) const SETTINGS_VALUES: usize = 16;
     /// DATA that neither carries nor ends anything (CVE-2019-9518), CONTINUATION without octets.
     pub(crate) const EMPTY: u32 = 1;
     /// DATA of ours cut to a few octets by a window (CVE-2019-9511, -9517).
-    pub(crate) const DRIBBLE: u32 = 1;
+    pub(crate) const DRIBBLE: u32 = 2;
     /// A request taken back (CVE-2023-44487, "rapid reset").
     pub(crate) const RESET: u32 = 5;
     /// A request that the peer makes us reset (CVE-2025-8671, "MadeYouReset").
@@ -37,6 +37,8 @@ pub(crate) mod cost {
     /// A field section refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
+/// WINDOW_UPDATE frames that cost nothing although they come late, or at the beginning.
+const MAX_DUE_UPDATES: u32 = 256;
 /// Costs are reported to the caller at least this often.
 const REPORT_COSTS_AT: u32 = 32;
 /// DATA frames below this size that a window cut off cost something.
@@ -67,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) block: Option<Box<FieldBlock>>,
     /// What the peer has made us do since the caller last asked.
     debt: u32,
+    /// WINDOW_UPDATE frames that the peer may answer our DATA with: one for the stream and one for the connection each.
+    due_updates: u32,
     /// When our SETTINGS left, and when they were first acknowledged.
     pub(crate) settings_sent: Option<Instant>,
     pub(crate) settings_acked: Option<Instant>,
@@ -95,6 +99,7 @@ impl Core {
             scheduler: Scheduler::new(),
             block: None,
             debt: 0,
+            due_updates: MAX_DUE_UPDATES,
             settings_sent: None,
             settings_acked: None,
             is_peer_leaving: false,
@@ -398,7 +403,10 @@ impl Core {
         let kind = FrameType::WINDOW_UPDATE;
         let octets = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
         let increment = u32::from_be_bytes(octets) & 0x7fff_ffff;
-        self.charge(cost::CONTROL);
+        match self.due_updates.checked_sub(1) {
+            Some(due) => self.due_updates = due,
+            None => self.charge(cost::CONTROL),
+        }
         if header.stream == StreamId::CONNECTION {
             if increment == 0 {
                 return Err(PeerError::ZeroIncrement.into());
@@ -599,6 +607,7 @@ impl Core {
         stream.send_window.spend(len);
         stream.sent += len as u64;
         self.send_window.spend(len);
+        self.due_updates = (self.due_updates + 2).min(MAX_DUE_UPDATES);
         let is_cut = stream.send_window.available() == 0 || self.send_window.available() == 0;
         if !is_end {
             if is_cut && len < DRIBBLE_LEN {
