@@ -271,12 +271,11 @@ fn clients_that_want_no_push_get_none() {
 
 #[test]
 fn hosts_that_push_nothing_push_nothing() {
-    for path in [STYLE, "http2-push: \"</style.css>; rel=preload; nopush\""] {
-        let host = if path == STYLE {
-            "http2-push-preload: OFF"
-        } else {
-            ""
-        };
+    for (host, path) in [
+        ("http2-push-preload: OFF", STYLE),
+        // A path without its host's pushes.
+        (STYLE, "http2-push: []"),
+    ] {
         pushes_nothing(&start(host, path), &[], &["/index.html"]);
     }
 }
@@ -303,7 +302,7 @@ fn a_connection_gets_a_url_once() {
 
 #[test]
 fn several_things_are_pushed() {
-    let both = "http2-push: \"</style.css>; rel=preload, <second.css>; rel=preload\"";
+    let both = "http2-push: [ \"</style.css>; rel=preload\", \"<second.css>; rel=preload\" ]";
     let seen = ask(&start("", both), &[], &["/index.html"]);
     assert_eq!(seen.promised(), ["/style.css", "/second.css"]);
 }
