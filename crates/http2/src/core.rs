@@ -7,7 +7,7 @@ use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Decoder, Encoder};
 use crate::scheduler::{Priority, Scheduler, Urgency};
-use crate::settings::{DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
+use crate::settings::{self, DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
 use crate::stream::{State, Stream, StreamKey, Streams};
 
 /// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
@@ -331,9 +331,9 @@ impl Core {
     pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let before = self.peer;
         self.peer.apply(payload)?;
-        if self.peer.header_table_size != before.header_table_size {
-            self.encoder
-                .set_peer_table_size(self.peer.header_table_size);
+        // The smallest of several sizes counts, too (RFC 7541 §4.2).
+        for size in settings::table_sizes(payload) {
+            self.encoder.set_peer_table_size(size);
         }
         if self.peer.no_rfc7540_priorities {
             self.scheduler.use_urgencies();

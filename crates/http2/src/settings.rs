@@ -126,6 +126,15 @@ impl PeerSettings {
     }
 }
 
+/// The values of SETTINGS_HEADER_TABLE_SIZE in a payload, in order.
+pub(crate) fn table_sizes(payload: &[u8]) -> impl Iterator<Item = u32> {
+    let (values, _) = payload.as_chunks::<6>();
+    values
+        .iter()
+        .filter(|value| value[..2] == HEADER_TABLE_SIZE.to_be_bytes())
+        .map(|&[_, _, a, b, c, d]| u32::from_be_bytes([a, b, c, d]))
+}
+
 const fn flag(value: u32) -> Result<bool, PeerError> {
     match value {
         0 => Ok(false),
