@@ -93,14 +93,22 @@ impl Response {
         Self::error(StatusCode::NOT_FOUND, "File Not Found", "not found")
     }
 
-    /// A redirect to `url` with a small page (H2O compatibility).
+    /// A redirect to `url` with a small page (H2O compatibility), its fields behind those of `headers`.
     #[must_use]
-    pub fn redirect(status: StatusCode, reason: &'static str, url: &[u8]) -> Self {
-        let mut page =
-            b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"".to_vec();
+    pub fn redirect(
+        mut headers: Headers,
+        status: StatusCode,
+        reason: &'static str,
+        url: &[u8],
+    ) -> Self {
+        const START: &[u8] =
+            b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
+        const END: &[u8] = b"\">here</A>";
+        // As long as it will be, unless there is something to escape: the page is not copied again.
+        let mut page = Vec::with_capacity(START.len() + url.len() + END.len());
+        page.extend_from_slice(START);
         h2o_http::escape::html(url, &mut page);
-        page.extend_from_slice(b"\">here</A>");
-        let mut headers = Headers::new();
+        page.extend_from_slice(END);
         headers.push(Known::Location, url);
         headers.push(Known::ContentType, b"text/html; charset=utf-8");
         let mut response = Self::new(status, headers, Body::Bytes(page.into()));

@@ -90,7 +90,11 @@ impl Handler for Redirect {
             Target::Internal => Outcome::Reroute(self.reroute_internally(exchange, url)),
             // The client asked for one resource and is to get content.
             Target::External if exchange.delegated => Outcome::Reroute(self.follow(exchange, url)),
-            Target::External => Outcome::Done(Response::redirect(self.status, "Redirected", &url)),
+            Target::External => {
+                let headers = exchange.headers();
+                let response = Response::redirect(headers, self.status, "Redirected", &url);
+                Outcome::Done(response)
+            }
         }
     }
 }
@@ -105,8 +109,7 @@ impl Redirect {
         let rest = path.get(key.len()..).unwrap_or_default();
         let query = exchange.request.query();
 
-        let mut url = self.fill_in_host(exchange);
-        url.reserve(rest.len() + query.len());
+        let mut url = self.fill_in_host(exchange, rest.len() + query.len());
         let rest = if url.ends_with(b"/") {
             rest.strip_prefix(b"/").unwrap_or(rest)
         } else {
@@ -117,12 +120,14 @@ impl Redirect {
         url
     }
 
-    /// The URL with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was not
+    /// The URL, and `room` for what follows it, with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was not
     /// found by a wildcard the stars stay.
-    fn fill_in_host(&self, exchange: &Exchange) -> Vec<u8> {
+    fn fill_in_host(&self, exchange: &Exchange, room: usize) -> Vec<u8> {
         let url = self.url.as_bytes();
+        let mut filled = Vec::with_capacity(url.len() + room);
         if memchr::memchr(b'*', url).is_none() {
-            return url.to_vec();
+            filled.extend_from_slice(url);
+            return filled;
         }
         let entry = &exchange.site.host(exchange.route).name;
         let matched = authority::split(exchange.request.authority())
@@ -130,9 +135,9 @@ impl Redirect {
             .zip(entry.name.strip_prefix('*'))
             .map(|((host, _), suffix)| &host[..host.len() - suffix.len()]);
         let Some(matched) = matched else {
-            return url.to_vec();
+            filled.extend_from_slice(url);
+            return filled;
         };
-        let mut filled = Vec::with_capacity(url.len() + matched.len());
         for &octet in url {
             match octet {
                 b'*' => filled.extend_from_slice(matched),

@@ -2,7 +2,11 @@
 
 /// Appends `text` escaped for HTML: `"` `&` `'` `<` `>`.
 pub fn html(text: &[u8], out: &mut Vec<u8>) {
-    for &octet in text {
+    // Mostly there is nothing to escape.
+    let is_special = |octet: &u8| matches!(octet, b'"' | b'&' | b'\'' | b'<' | b'>');
+    let plain = text.iter().position(is_special).unwrap_or(text.len());
+    out.extend_from_slice(&text[..plain]);
+    for &octet in &text[plain..] {
         match octet {
             b'"' => out.extend_from_slice(b"&quot;"),
             b'&' => out.extend_from_slice(b"&amp;"),

@@ -175,18 +175,21 @@ impl Headers {
 
     /// Adds a field at the end.
     pub fn push<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
-        let name = name.into();
-        let text = name.as_str().as_bytes();
-        self.arena.reserve(text.len() + value.len() + 4);
-        let (known, name) = match name {
+        let (known, name) = match name.into() {
             Name::Known(known) => {
                 self.scattered |= known.frames_messages();
-                self.arena.extend_from_slice(text);
+                let start = known.line_start().as_bytes();
+                self.arena.reserve(start.len() + value.len() + 2);
+                self.arena.extend_from_slice(start);
                 (Some(known), Span::default())
             }
-            Name::Other(_) => (None, self.append(text)),
+            Name::Other(text) => {
+                self.arena.reserve(text.len() + value.len() + 4);
+                let name = self.append(text.as_bytes());
+                self.arena.extend_from_slice(b": ");
+                (None, name)
+            }
         };
-        self.arena.extend_from_slice(b": ");
         let value = self.push_value(value);
         self.arena.extend_from_slice(b"\r\n");
         self.entries.push(Entry {
@@ -380,6 +383,19 @@ impl Headers {
     }
 }
 
+/// True if every octet of `text` can be seen: none is a blank, a control character or DEL.
+#[inline]
+#[must_use]
+pub fn is_visible(text: &[u8]) -> bool {
+    let stops =
+        |octets: &[u8; 8]| crate::words::marks_below_or_del(u64::from_le_bytes(*octets), 0x21) != 0;
+    match text.last_chunk::<8>() {
+        // The last eight may overlap the eight before them.
+        Some(last) => !stops(last) && !text.as_chunks::<8>().0.iter().any(stops),
+        None => text.iter().all(|&octet| octet > b' ' && octet != 0x7f),
+    }
+}
+
 /// True if `value` has a line end, NUL or another octet below 0x10 (a tab included, which is as rare):
 /// such a value is to be looked at again before it is sent.
 #[inline]
@@ -400,6 +416,22 @@ pub fn has_break(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_be_seen_is_told_from_what_cannot_wherever_it_stands() {
+        for len in 0..40 {
+            let text = vec![b'x'; len];
+            assert!(is_visible(&text));
+            for at in 0..len {
+                for octet in 0..=255 {
+                    let mut text = text.clone();
+                    text[at] = octet;
+                    let want = octet > b' ' && octet != 0x7f;
+                    assert_eq!(is_visible(&text), want, "{octet:#x} at {at} of {len}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_block_that_was_only_added_to_is_kept_as_http_1_writes_it() {

@@ -82,6 +82,7 @@ macro_rules! known {
             /// All names of the table, in its order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
             const TEXT: &'static [&'static str] = &[$($text),*];
+            const LINE_STARTS: &'static [&'static str] = &[$(concat!($text, ": ")),*];
 
             /// Looks up a lower-case name.
             #[must_use]
@@ -193,6 +194,13 @@ mod table {
         #[must_use]
         pub const fn as_str(self) -> &'static str {
             Self::TEXT[self as usize]
+        }
+
+        /// The lower-case text with the colon and the blank that an HTTP/1 field line has behind it.
+        #[inline]
+        #[must_use]
+        pub(crate) const fn line_start(self) -> &'static str {
+            Self::LINE_STARTS[self as usize]
         }
     }
 }

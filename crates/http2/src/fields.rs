@@ -1,7 +1,8 @@
 //! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
 
 use h2o_http::{
-    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, path,
+    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, is_visible,
+    path,
 };
 
 use crate::error::{Fault, PeerError, StreamError};
@@ -268,7 +269,7 @@ impl<'h> RequestFields<'h> {
                 }
             }
             Pseudo::Authority => {
-                if !value.iter().all(|&octet| octet > b' ' && octet != 0x7f) {
+                if !is_visible(value) {
                     self.refuse(Refusal::ValueInvalid);
                 }
                 self.authority = self.head.headers.store(value);

@@ -1,5 +1,6 @@
 //! The server role of one connection.
 
+mod memo;
 mod receive;
 mod respond;
 
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, StatusCode};
 
+use memo::HeadMemo;
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
 
@@ -83,6 +85,8 @@ pub struct ServerConnection {
     shutdown: Shutdown,
     /// Latest stream opened by the client.
     newest: StreamId,
+    /// The latest response head as it was written.
+    memo: HeadMemo,
     /// A field section has begun that opens the latest stream.
     is_opening_stream: bool,
     /// Latest stream promised by us.
@@ -106,6 +110,7 @@ impl ServerConnection {
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,
+            memo: HeadMemo::default(),
             is_opening_stream: false,
             promised: StreamId::CONNECTION,
             open_pushes: 0,
@@ -336,13 +341,14 @@ impl ServerConnection {
 
     /// Gives memory back while nothing goes on.
     pub fn shrink(&mut self) {
+        self.memo = HeadMemo::default();
         self.core.shrink();
     }
 
     /// Octets of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.core.retained()
+        self.core.retained() + self.memo.retained()
     }
 }
 

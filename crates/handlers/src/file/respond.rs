@@ -174,7 +174,7 @@ pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
         });
     }
     let status = StatusCode::MOVED_PERMANENTLY;
-    let mut response = Response::redirect(status, "Moved Permanently", &url);
+    let mut response = Response::redirect(Headers::new(), status, "Moved Permanently", &url);
     response
         .headers
         .push(Known::Date, &exchange.worker.clock.date());

@@ -72,6 +72,20 @@ impl Encoder {
         }
     }
 
+    /// Changes whenever the same field might be written in another way than before.
+    #[inline]
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.table.inserted()
+    }
+
+    /// True if the next block has to begin with a size update.
+    #[inline]
+    #[must_use]
+    pub const fn has_size_update(&self) -> bool {
+        self.tell_size
+    }
+
     /// Begins a field block: to be called before its first field.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {

@@ -48,19 +48,16 @@ impl ServerConnection {
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let at = begin_section(out, FrameType::HEADERS, end, id);
         let encoder = &mut self.core.encoder;
-        encoder.begin(out);
-        encoder.status(head.status, out);
-        if let Some(server) = head.server {
-            encoder.field(Name::Known(Known::Server), server, out);
-        }
-        encode_fields(encoder, head.headers, out);
-        if let Some(length) = head.length {
-            let mut digits = Decimal::default();
-            encoder.field(
-                Name::Known(Known::ContentLength),
-                digits.format(length),
-                out,
-            );
+        if let Some(section) = self.memo.find(head, encoder) {
+            out.extend_from_slice(section);
+        } else {
+            let has_size_update = encoder.has_size_update();
+            let generation = encoder.generation();
+            encode_head(encoder, head, out);
+            if !has_size_update {
+                let section = &out[at + HEADER_LEN..];
+                self.memo.note(head, encoder, generation, section);
+            }
         }
         let len = end_section(out, at, id, self.core.peer.frame_size());
         if end_stream {
@@ -326,6 +323,23 @@ impl ServerConnection {
         };
         let scheduler = &self.core.scheduler;
         Some((scheduler.received(node), scheduler.actual(node)))
+    }
+}
+
+fn encode_head(encoder: &mut Encoder, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
+    encoder.begin(out);
+    encoder.status(head.status, out);
+    if let Some(server) = head.server {
+        encoder.field(Name::Known(Known::Server), server, out);
+    }
+    encode_fields(encoder, head.headers, out);
+    if let Some(length) = head.length {
+        let mut digits = Decimal::default();
+        encoder.field(
+            Name::Known(Known::ContentLength),
+            digits.format(length),
+            out,
+        );
     }
 }
 
