@@ -24,6 +24,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 
 struct Redirect {
     url: Box<str>,
+    /// There is a `*` in the URL.
+    has_star: bool,
     status: StatusCode,
     target: Target,
 }
@@ -45,8 +47,10 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
         return Err(command.error("value must be a string or a mapping"));
     }
     if command.node.as_str().is_some() {
+        let url = read_url(command.node)?;
         return Ok(Redirect {
-            url: read_url(command.node)?,
+            has_star: url.contains('*'),
+            url,
             status: StatusCode::FOUND,
             target: Target::External,
         });
@@ -56,8 +60,10 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
         Some(word) => word.yes_no()?,
         None => false,
     };
+    let url = read_url(attributes.require("url")?)?;
     Ok(Redirect {
-        url: read_url(attributes.require("url")?)?,
+        has_star: url.contains('*'),
+        url,
         status: read_status(attributes.require("status")?)?,
         target: if is_internal {
             Target::Internal
@@ -125,7 +131,7 @@ impl Redirect {
     fn fill_in_host(&self, exchange: &Exchange, room: usize) -> Vec<u8> {
         let url = self.url.as_bytes();
         let mut filled = Vec::with_capacity(url.len() + room);
-        if memchr::memchr(b'*', url).is_none() {
+        if !self.has_star {
             filled.extend_from_slice(url);
             return filled;
         }

@@ -4,6 +4,16 @@
 pub fn html(text: &[u8], out: &mut Vec<u8>) {
     // Mostly there is nothing to escape.
     let is_special = |octet: &u8| matches!(octet, b'"' | b'&' | b'\'' | b'<' | b'>');
+    let has_special = text.chunks(16).any(|chunk| {
+        // Without branches, so that many octets are looked at in one step.
+        chunk
+            .iter()
+            .fold(false, |found, octet| found | is_special(octet))
+    });
+    if !has_special {
+        out.extend_from_slice(text);
+        return;
+    }
     let plain = text.iter().position(is_special).unwrap_or(text.len());
     out.extend_from_slice(&text[..plain]);
     for &octet in &text[plain..] {

@@ -129,6 +129,33 @@ impl RequestHead {
         }
     }
 
+    /// Becomes the same as `other`; memory is kept.
+    #[inline]
+    pub fn copy_from(&mut self, other: &Self) {
+        let Self {
+            method,
+            scheme,
+            version,
+            headers,
+            body,
+            target,
+            query_at,
+            normal,
+            nul,
+            authority,
+            upgrade,
+            expect,
+        } = other;
+        if self.method != *method {
+            self.method = method.clone();
+        }
+        self.headers.copy_from(headers);
+        (self.scheme, self.version, self.body) = (*scheme, *version, *body);
+        (self.target, self.query_at, self.normal) = (*target, *query_at, *normal);
+        (self.nul, self.authority) = (*nul, *authority);
+        (self.upgrade, self.expect) = (*upgrade, *expect);
+    }
+
     /// The same request with other fields, authority and target. What `Expect` and `Upgrade` asked for
     /// has been dealt with by then and is left out.
     #[must_use]

@@ -359,6 +359,16 @@ impl Headers {
         self.note_loss(before);
     }
 
+    /// Becomes the same as `other`; memory is kept.
+    #[inline]
+    pub fn copy_from(&mut self, other: &Self) {
+        self.arena.clear();
+        self.arena.extend_from_slice(&other.arena);
+        self.entries.clear();
+        self.entries.extend_from_slice(&other.entries);
+        self.scattered = other.scattered;
+    }
+
     /// Adds a copy of every field of `other`.
     pub fn extend_from(&mut self, other: &Self) {
         if self.arena.is_empty() && self.entries.is_empty() {
@@ -387,12 +397,25 @@ impl Headers {
 #[inline]
 #[must_use]
 pub fn is_visible(text: &[u8]) -> bool {
-    let stops =
-        |octets: &[u8; 8]| crate::words::marks_below_or_del(u64::from_le_bytes(*octets), 0x21) != 0;
+    has_none_below(text, 0x21)
+}
+
+/// True if no octet of `text` is a control character (a tab included) or DEL.
+#[inline]
+#[must_use]
+pub fn is_printable(text: &[u8]) -> bool {
+    has_none_below(text, 0x20)
+}
+
+#[inline]
+fn has_none_below(text: &[u8], floor: u8) -> bool {
+    let stops = |octets: &[u8; 8]| {
+        crate::words::marks_below_or_del(u64::from_le_bytes(*octets), floor) != 0
+    };
     match text.last_chunk::<8>() {
         // The last eight may overlap the eight before them.
         Some(last) => !stops(last) && !text.as_chunks::<8>().0.iter().any(stops),
-        None => text.iter().all(|&octet| octet > b' ' && octet != 0x7f),
+        None => text.iter().all(|&octet| octet >= floor && octet != 0x7f),
     }
 }
 
@@ -428,6 +451,8 @@ mod tests {
                     text[at] = octet;
                     let want = octet > b' ' && octet != 0x7f;
                     assert_eq!(is_visible(&text), want, "{octet:#x} at {at} of {len}");
+                    let want = want || octet == b' ';
+                    assert_eq!(is_printable(&text), want, "{octet:#x} at {at} of {len}");
                 }
             }
         }

@@ -300,7 +300,15 @@ impl<'a> Bits<'a> {
 /// # Errors
 /// [`HuffmanError`] if `input` is not a code with its padding; nothing is appended then.
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
+    /// Texts up to this long are decoded on the stack: most are short.
+    const SHORT: usize = 64;
     let start = out.len();
+    if input.len() * 8 / 5 + 2 <= SHORT {
+        let mut room = [0; SHORT];
+        let len = decode_into(input, &mut room)?;
+        out.extend_from_slice(&room[..len]);
+        return Ok(());
+    }
     // No code is shorter than five bits; a look-up writes two octets even if it has found one.
     out.resize(start + input.len() * 8 / 5 + 2, 0);
     let decoded = decode_into(input, &mut out[start..]);

@@ -20,7 +20,7 @@ mod status;
 mod words;
 
 pub use head::{BodyLength, RequestHead, Scheme, Version};
-pub use headers::{Field, Headers, Span, has_break, is_visible};
+pub use headers::{Field, Headers, Span, has_break, is_printable, is_visible};
 pub use method::Method;
 pub use name::{Known, Name, is_token, is_token_octet};
 pub use status::StatusCode;

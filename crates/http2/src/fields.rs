@@ -65,6 +65,8 @@ impl Refusal {
 /// What a request's field section says, besides what went into the head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestSection {
+    /// It was read as one without content.
+    pub(crate) end_stream: bool,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) content_length: Option<u64>,
     pub(crate) is_tunnel: bool,
@@ -328,6 +330,7 @@ impl<'h> RequestFields<'h> {
             return Err(Fault::Stream(stream, StreamError::ContentLength));
         }
         Ok(RequestSection {
+            end_stream,
             refusal: self.refusal,
             content_length: self.content_length,
             is_tunnel,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, StatusCode};
 
-use memo::HeadMemo;
+use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
 
@@ -87,6 +87,8 @@ pub struct ServerConnection {
     newest: StreamId,
     /// The latest response head as it was written.
     memo: HeadMemo,
+    /// The latest request section and what it said.
+    request_memo: RequestMemo,
     /// A field section has begun that opens the latest stream.
     is_opening_stream: bool,
     /// Latest stream promised by us.
@@ -111,6 +113,7 @@ impl ServerConnection {
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,
             memo: HeadMemo::default(),
+            request_memo: RequestMemo::default(),
             is_opening_stream: false,
             promised: StreamId::CONNECTION,
             open_pushes: 0,
@@ -342,13 +345,14 @@ impl ServerConnection {
     /// Gives memory back while nothing goes on.
     pub fn shrink(&mut self) {
         self.memo = HeadMemo::default();
+        self.request_memo = RequestMemo::default();
         self.core.shrink();
     }
 
     /// Octets of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.core.retained() + self.memo.retained()
+        self.core.retained() + self.memo.retained() + self.request_memo.retained()
     }
 }
 

@@ -74,9 +74,33 @@ pub(crate) fn streams_body(exchange: &Exchange) -> bool {
 }
 
 /// Hands the request to the handlers of its path.
+#[inline]
 pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
-    let outcome = ask(&mut exchange.borrow_mut(), 0);
+    let outcome = {
+        let exchange = &mut *exchange.borrow_mut();
+        let outcome = ask(exchange, 0);
+        if let (Outcome::Done(response), _) = outcome {
+            // No filter is interested, nothing was rerouted: there is nothing to settle.
+            if is_final(exchange, &response) {
+                exchange.sent.first_status.get_or_insert(response.status);
+                return Progress::Response(response);
+            }
+            (Outcome::Done(response), outcome.1)
+        } else {
+            outcome
+        }
+    };
     settle(context, exchange, outcome)
+}
+
+/// True if the response needs none of what [`filter`] does, but for noting its status.
+fn is_final(exchange: &Exchange, response: &Response) -> bool {
+    let path = exchange.site.path(exchange.route);
+    path.filters.is_empty()
+        && !path.keep_unfiltered
+        && exchange.restore.is_none()
+        && exchange.saved_headers.is_none()
+        && response.links == h2o_exchange::Links::Plain
 }
 
 /// Answers a request that no handler is asked about: the filters of its path see the response.

@@ -103,6 +103,13 @@ impl Decoder {
         Ok(())
     }
 
+    /// Changes whenever an index may mean another field than before.
+    #[inline]
+    #[must_use]
+    pub const fn generation(&self) -> (u32, u32) {
+        (self.table.inserted(), self.table.len())
+    }
+
     /// Number of entries in the dynamic table.
     #[must_use]
     pub const fn len(&self) -> usize {

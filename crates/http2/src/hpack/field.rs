@@ -140,14 +140,11 @@ impl Flaws {
 }
 
 fn has_control(value: &[u8]) -> bool {
-    // Without branches, so that many octets are looked at in one step.
-    let has = |octets: &[u8]| {
-        octets.iter().fold(false, |found, &octet| {
-            found | ((octet < 0x20) & (octet != b'\t')) | (octet == 0x7f)
-        })
-    };
-    let (chunks, rest) = value.as_chunks::<16>();
-    chunks.iter().any(|chunk| has(chunk)) || has(rest)
+    // Mostly there is nothing below a blank, and no DEL.
+    !h2o_http::is_printable(value)
+        && value
+            .iter()
+            .any(|&octet| (octet < 0x20 && octet != b'\t') || octet == 0x7f)
 }
 
 /// What a name turned out to be. With the text it is a [`FieldName`].

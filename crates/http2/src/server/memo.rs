@@ -1,13 +1,76 @@
-//! The latest response head, as it was and as it was written: responses of one kind follow each other, and an index into
-//! the header table means the same until something enters the table.
+//! The latest heads of both directions, as they were and as they are on the wire: requests of one kind follow each other
+//! (calls of one method, polls, checks), and an index into a header table means the same until something enters it.
 
-use h2o_http::StatusCode;
+use h2o_http::{RequestHead, StatusCode};
 
 use super::ResponseHead;
-use crate::hpack::Encoder;
+use crate::fields::RequestSection;
+use crate::hpack::{Decoder, Encoder};
+
+/// Octets of a request's section above which it is not remembered.
+const MAX_SECTION_LEN: usize = 128;
 
 /// Octets of fields above which a head is not remembered.
 const MAX_FIELDS_LEN: usize = 512;
+
+/// A request's section that was decoded. What it says is only kept once it has come twice in a row.
+#[derive(Debug, Default)]
+pub(super) struct RequestMemo {
+    section: Vec<u8>,
+    generation: (u32, u32),
+    said: Option<Box<(RequestHead, RequestSection)>>,
+}
+
+impl RequestMemo {
+    /// Fills in the head if the section is the same as last time and the time before.
+    #[inline]
+    pub(super) fn find(
+        &self,
+        section: &[u8],
+        decoder: &Decoder,
+        head: &mut RequestHead,
+    ) -> Option<RequestSection> {
+        let (kept, request) = &**self.said.as_ref()?;
+        if self.section != section || self.generation != decoder.generation() {
+            return None;
+        }
+        head.copy_from(kept);
+        Some(*request)
+    }
+
+    /// Notes what a section said. `generation` is that of the decoder before it.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        section: &[u8],
+        generation: (u32, u32),
+        decoder: &Decoder,
+        head: &RequestHead,
+        request: RequestSection,
+    ) {
+        // A section that changes the table means something else the next time.
+        let changes = matches!(section.first(), Some(0x20..=0x3f));
+        if changes || generation != decoder.generation() || section.len() > MAX_SECTION_LEN {
+            return;
+        }
+        if self.section == section && self.generation == generation {
+            self.said = Some(Box::new((head.clone(), request)));
+            return;
+        }
+        self.said = None;
+        self.section.clear();
+        self.section.extend_from_slice(section);
+        self.generation = generation;
+    }
+
+    /// Octets of memory held.
+    pub(super) fn retained(&self) -> usize {
+        let said = self.said.as_ref().map_or(0, |said| {
+            size_of::<(RequestHead, RequestSection)>() + said.0.headers.retained()
+        });
+        self.section.capacity() + said
+    }
+}
 
 /// A response head that was written, and what it depended on.
 #[derive(Debug, Default)]

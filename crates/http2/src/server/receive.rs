@@ -8,7 +8,7 @@ use h2o_http::RequestHead;
 use super::{Opening, ServerConnection, Shutdown};
 use crate::core::{Section, cost};
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
-use crate::fields::{Refusal, RequestFields};
+use crate::fields::{Refusal, RequestFields, RequestSection};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
 use crate::scheduler::{Urgency, parse_priority};
 use crate::settings::DEFAULT_WINDOW;
@@ -338,16 +338,19 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let mut fields = RequestFields::of_request(head, section.octets.len());
-        self.core
-            .decoder
-            .decode(&section.octets, |field| fields.field(&field))?;
+        let decoded = match self
+            .request_memo
+            .find(&section.octets, &self.core.decoder, head)
+        {
+            Some(request) if request.end_stream == end_stream => Ok(request),
+            _ => self.decode_request(section, end_stream, head),
+        };
         if let Shutdown::Draining { .. } = self.shutdown {
             // The client will send it again, elsewhere (RFC 9113 §6.8).
             head.clear();
             return Ok(None);
         }
-        let request = match fields.finish(id, end_stream) {
+        let request = match decoded {
             Ok(request) => request,
             Err(fault) => {
                 head.clear();
@@ -390,6 +393,26 @@ impl ServerConnection {
             end_stream,
             refusal: request.refusal,
         }))
+    }
+
+    fn decode_request(
+        &mut self,
+        section: &Section<'_>,
+        end_stream: bool,
+        head: &mut RequestHead,
+    ) -> Result<RequestSection, Fault> {
+        head.clear();
+        let octets = &section.octets[..];
+        let generation = self.core.decoder.generation();
+        let mut fields = RequestFields::of_request(head, octets.len());
+        self.core
+            .decoder
+            .decode(octets, |field| fields.field(&field))?;
+        let request = fields.finish(section.stream, end_stream)?;
+        let decoder = &self.core.decoder;
+        self.request_memo
+            .note(octets, generation, decoder, head, request);
+        Ok(request)
     }
 
     fn on_trailers(
