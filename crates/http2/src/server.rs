@@ -203,7 +203,7 @@ impl ServerConnection {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opening == Opening::Failed
-            || (matches!(self.shutdown, Shutdown::Draining { .. }) && self.core.streams.held() == 0)
+            || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
     }
 
     /// Octets came or went: the connection is not idle.
