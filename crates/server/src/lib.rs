@@ -18,7 +18,6 @@ mod link;
 mod listen;
 mod load;
 mod proxy_protocol;
-#[allow(dead_code, reason = "used by the driver of HTTP/2")]
 mod push;
 mod reactor;
 mod routing;

@@ -3,6 +3,8 @@
 //! Everything that arrived in one read is answered in one write: frames are taken in first, what can be answered at
 //! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
 
+mod debug;
+mod pushing;
 mod receiving;
 mod responding;
 mod sending;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{BodyPipe, ExchangeRef, Http2Stream};
+use h2o_exchange::{BodyPipe, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
 use crate::collect::Collector;
@@ -21,6 +23,7 @@ use crate::context::Context;
 use crate::io::Read;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
+use pushing::Pushing;
 use sending::Sending;
 
 /// Octets received from one connection before it is answered.
@@ -54,6 +57,8 @@ pub(crate) struct Http2 {
     /// Of these, requests whose content streams in.
     streaming: usize,
     resets: ResetBudget,
+    /// Present once something was to be pushed.
+    pushing: Option<Box<Pushing>>,
     /// Octets of output per write.
     round: usize,
     /// The kernel keeps little that is not sent yet, so that a new response can overtake.
@@ -106,6 +111,8 @@ enum Step {
     Queued,
     /// A handler.
     Waiting(Waiting),
+    /// The end of the head of the response that it was promised with.
+    Answered(Box<Response>),
     /// Its turn to send, window, or more content of the response.
     Sending(Sending),
 }
@@ -201,6 +208,7 @@ impl Http2 {
                 left: context.http2.reset_budget,
                 delay_until: None,
             },
+            pushing: None,
             round: sending::FIRST_ROUND,
             is_low_water: false,
             is_closing: false,
@@ -265,6 +273,9 @@ impl Http2 {
                 Err(Gone) => return Fate::Close,
             }
             self.start_queued(context, link, out);
+            if self.pushing.is_some() && !self.is_closing {
+                self.send_pushes(context, link, out);
+            }
             if !self.is_closing && !link.io.has_output() {
                 self.pump(context, link, out);
             }
@@ -432,12 +443,14 @@ impl Http2 {
     /// Octets of memory held.
     pub(crate) fn retained(&self) -> usize {
         let works: usize = self.works.iter().map(Work::retained).sum();
-        works + self.works.capacity() * size_of::<Work>() + self.engine.retained()
+        let pushing = (self.pushing.as_ref()).map_or(0, |pushing| pushing.retained());
+        works + self.works.capacity() * size_of::<Work>() + pushing + self.engine.retained()
     }
 
     /// Ends everything in progress.
     pub(crate) fn abandon(&mut self) {
         self.works.clear();
+        self.pushing = None;
         self.at_work = 0;
         self.waiting = 0;
         self.streaming = 0;
@@ -457,6 +470,7 @@ impl Work {
             | Step::AwaitingUpload
             | Step::Queued
             | Step::Waiting(_)
+            | Step::Answered(_)
             | Step::Sending(_) => self.upload.as_ref().map_or(0, |upload| upload.queued),
         };
         heads + content

@@ -266,7 +266,8 @@ impl Http2 {
             Step::AwaitingUpload | Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
                 self.on_upload(context, link, stream, piece, end_stream, out);
             }
-            Step::Moving => {}
+            // Promised streams bring no content (RFC 9113 §5.1).
+            Step::Moving | Step::Answered(_) => {}
         }
     }
 
@@ -388,7 +389,7 @@ impl Http2 {
         self.queue.push_back(stream);
     }
 
-    fn has_place(&mut self, context: &Context, streams: bool) -> bool {
+    pub(super) fn has_place(&mut self, context: &Context, streams: bool) -> bool {
         let settings = &context.http2;
         self.at_work < settings.max_concurrent_requests
             && (!streams || self.streaming < settings.max_concurrent_streaming_requests)
@@ -490,7 +491,13 @@ impl Http2 {
     }
 
     /// Asks the handler that a stream waits for.
-    fn resume(&mut self, context: &Context, link: &mut Link, stream: StreamKey, out: &mut Vec<u8>) {
+    pub(super) fn resume(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        out: &mut Vec<u8>,
+    ) {
         let work = self.work(stream);
         let waker = waker_of(work, context, link, stream);
         let Step::Waiting(waiting) = std::mem::replace(&mut work.step, Step::Moving) else {
@@ -540,7 +547,11 @@ impl Http2 {
                     self.engine.set_content(key, true);
                     self.credit_upload(context, link, key, out);
                 }
-                Step::Moving | Step::Collecting(_) | Step::AwaitingUpload | Step::Queued => {}
+                Step::Moving
+                | Step::Collecting(_)
+                | Step::AwaitingUpload
+                | Step::Queued
+                | Step::Answered(_) => {}
             }
         }
         // The memory is kept.
@@ -564,6 +575,9 @@ impl Http2 {
         }
         if let Some(at) = self.queue.iter().position(|&queued| queued == stream) {
             let _ = self.queue.remove(at);
+        }
+        if let Some(pushing) = &mut self.pushing {
+            pushing.forget(stream);
         }
         self.end_work(stream);
         self.engine.release(stream, out);

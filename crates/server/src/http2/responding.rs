@@ -32,8 +32,13 @@ impl Http2 {
     ) {
         let mut guard = exchange.borrow_mut();
         let this = &mut *guard;
-        if !this.pushes.is_empty() || this.http2.is_some_and(|http2| http2.debug_state.is_some()) {
-            self.dress(context, link, stream, this, &mut response, out);
+        let is_plain = self.pushing.is_none()
+            && this.pushes.is_empty()
+            && this.http2.is_none_or(|http2| http2.debug_state.is_none());
+        if !is_plain && !self.dress(context, link, stream, this, &mut response, out) {
+            drop(guard);
+            self.cancel_push(stream, exchange, out);
+            return;
         }
         this.timings.response_start = Some(context.worker.clock.now());
         this.sent.status = Some(response.status);
@@ -138,16 +143,7 @@ impl Http2 {
 /// How the response wants to be scheduled.
 fn scheduling_hint(exchange: &h2o_exchange::Exchange, headers: &Headers) -> SchedulingHint {
     let priority = headers.get(Known::Priority).map(parse_priority);
-    let blocks_rendering = exchange.mime.map_or_else(
-        || {
-            headers
-                .get(Known::ContentType)
-                .and_then(|value| std::str::from_utf8(value).ok())
-                .is_some_and(|value| MimeAttributes::of(value).highest_priority)
-        },
-        |mime| mime.highest_priority,
-    );
-    let is_wanted = blocks_rendering && {
+    let is_wanted = blocks_rendering(exchange, headers) && {
         let path = exchange.site.path(exchange.route);
         path.settings
             .peek::<Http2SiteSettings>()
@@ -160,18 +156,15 @@ fn scheduling_hint(exchange: &h2o_exchange::Exchange, headers: &Headers) -> Sche
     }
 }
 
-impl Http2 {
-    /// What only this driver can add to a response: pushes, and the state of the connection.
-    #[cold]
-    #[expect(clippy::too_many_arguments, reason = "all that a push needs")]
-    fn dress(
-        &mut self,
-        _context: &Context,
-        _link: &mut Link,
-        _stream: StreamKey,
-        _exchange: &mut h2o_exchange::Exchange,
-        _response: &mut Response,
-        _out: &mut Vec<u8>,
-    ) {
-    }
+/// True if the type of the response, whose fields are `headers`, blocks rendering.
+pub(super) fn blocks_rendering(exchange: &h2o_exchange::Exchange, headers: &Headers) -> bool {
+    exchange.mime.map_or_else(
+        || {
+            headers
+                .get(Known::ContentType)
+                .and_then(|value| std::str::from_utf8(value).ok())
+                .is_some_and(|value| MimeAttributes::of(value).highest_priority)
+        },
+        |mime| mime.highest_priority,
+    )
 }

@@ -34,6 +34,16 @@ impl Casper {
         }
     }
 
+    /// True if a `cookie` field is ours.
+    pub(crate) fn is_cookie(field: &[u8]) -> bool {
+        field.starts_with(NAME)
+    }
+
+    /// Octets of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        size_of_val(&*self.keys)
+    }
+
     /// Adds what a `cookie` field remembers, if it is ours; it must then hold nothing else. A field that cannot be
     /// decoded, or has keys beyond the capacity, is ignored as a whole.
     pub(crate) fn consume_cookie(&mut self, field: &[u8]) {

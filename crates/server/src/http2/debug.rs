@@ -1,0 +1,106 @@
+//! The content of `http2-debug-state`: what the connection looks like at the moment it is asked.
+
+use bytes::Bytes;
+use h2o_exchange::{Body, DebugState, Exchange, Response};
+use h2o_handlers::{HpackState, Http2State, StateSettings, StreamState};
+use h2o_http::Name;
+use h2o_http2::{State, StreamInfo, StreamKey};
+
+use super::Http2;
+use crate::context::Context;
+
+impl Http2 {
+    /// Fills the response in. `stream` is the one it is for, which `exchange` belongs to.
+    pub(super) fn show_state(
+        &self,
+        context: &Context,
+        stream: StreamKey,
+        detail: DebugState,
+        exchange: &Exchange,
+        response: &mut Response,
+    ) {
+        let (flow_in, flow_out) = self.engine.windows();
+        let peer = self.engine.peer_settings();
+        let state = Http2State {
+            settings: StateSettings {
+                enable_push: 0,
+                max_concurrent_streams: context.http2.engine.max_streams,
+                ..StateSettings::default()
+            },
+            peer_settings: StateSettings {
+                header_table_size: peer.header_table_size,
+                enable_push: peer.enable_push.into(),
+                max_concurrent_streams: peer.max_concurrent_streams,
+                initial_window_size: peer.initial_window_size,
+                max_frame_size: peer.max_frame_size,
+            },
+            conn_flow_in: flow_in.into(),
+            conn_flow_out: flow_out.into(),
+            streams: self
+                .engine
+                .streams()
+                .map(|info| {
+                    let created = if info.key == stream {
+                        Some(created(context, exchange))
+                    } else {
+                        self.created(context, info.key)
+                    };
+                    stream_state(&info, created.unwrap_or_default())
+                })
+                .collect(),
+            hpack: (detail == DebugState::Hpack).then(|| self.hpack_state()),
+        };
+        let json = Bytes::from(state.to_json());
+        response.length = Some(json.len() as u64);
+        response.body = Body::Bytes(json);
+        for (name, value) in [
+            ("conn-flow-in", state.conn_flow_in),
+            ("conn-flow-out", state.conn_flow_out),
+        ] {
+            let value = value.to_string();
+            response.headers.push(Name::Other(name), value.as_bytes());
+        }
+    }
+
+    /// When another stream began.
+    fn created(&self, context: &Context, stream: StreamKey) -> Option<u64> {
+        let exchange = self.works.get(stream.index())?.exchange.as_ref()?;
+        Some(created(context, &*exchange.try_borrow().ok()?))
+    }
+
+    fn hpack_state(&self) -> HpackState {
+        let owned = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
+        let (decoder, encoder) = self.engine.compression();
+        HpackState {
+            inbound: decoder.entries().map(owned).collect(),
+            outbound: encoder.entries().map(owned).collect(),
+        }
+    }
+}
+
+fn stream_state(info: &StreamInfo, created: u64) -> StreamState {
+    StreamState {
+        id: info.id.get(),
+        state: match info.state {
+            State::ReservedLocal => "RESERVED_LOCAL",
+            State::Open => "OPEN",
+            State::HalfClosedLocal => "HALF_CLOSED_LOCAL",
+            State::HalfClosedRemote => "HALF_CLOSED_REMOTE",
+            State::Closed => "CLOSED",
+        },
+        flow_in: info.recv_window.into(),
+        flow_out: info.send_window.into(),
+        data_in: info.received,
+        data_out: info.sent,
+        created,
+    }
+}
+
+/// When the request of an exchange began, in seconds since the Unix epoch.
+fn created(context: &Context, exchange: &Exchange) -> u64 {
+    let clock = &context.worker.clock;
+    let age = clock
+        .now()
+        .saturating_duration_since(exchange.timings.begun);
+    clock.unix().saturating_sub(age).as_secs()
+}

@@ -1,0 +1,428 @@
+//! Server push (RFC 9113 §8.4): what is promised with a response, and what is not because the client is believed to
+//! have it.
+//!
+//! A push is asked for as any request is, before it is promised: what turns out not to be there needs no promise. The
+//! promises are written ahead of the head of the response they come with, the pushed responses behind it.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Waker};
+
+use h2o_exchange::{
+    CasperSettings, Exchange, ExchangeRef, Http2SiteSettings, Http2Stream, PushOrder, Response,
+    Timings,
+};
+use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
+use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
+
+use super::responding::blocks_rendering;
+use super::{Http2, Step, retire};
+use crate::context::Context;
+use crate::link::Link;
+use crate::push::cache_digest::Digests;
+use crate::push::casper::{Casper, FORGET};
+use crate::serve::{self, Progress};
+
+/// Resources remembered as pushed; beyond that the oldest is forgotten, and may be pushed again.
+const MAX_SEEN: usize = 256;
+/// `cookie` fields of CASPer looked at. A client has one; each costs as much as its capacity says.
+const MAX_COOKIES: usize = 4;
+/// The fields that a promised request has from the one it comes with.
+const COPIED: [Known; 5] = [
+    Known::Accept,
+    Known::AcceptCharset,
+    Known::AcceptEncoding,
+    Known::AcceptLanguage,
+    Known::UserAgent,
+];
+/// Tells logs and clients what became of a push (H2O compatibility).
+const OUTCOME: Name<'static> = Name::Other("x-http2-push");
+
+/// What a connection knows of its pushes. Made when it first has something to push to a client that wants it.
+#[derive(Default)]
+pub(super) struct Pushing {
+    /// What the client has; made when a host with `http2-casper` has something to push.
+    casper: Option<Casper>,
+    /// Hashes of what was pushed, or could not be, oldest first.
+    seen: VecDeque<u64>,
+    /// Promised streams whose handlers have not answered.
+    awaited: Vec<StreamKey>,
+    /// Promised streams to go on with once the response they come with is written.
+    due: Vec<StreamKey>,
+}
+
+impl Pushing {
+    /// Octets of memory held.
+    pub(super) fn retained(&self) -> usize {
+        let casper = self.casper.as_ref().map_or(0, Casper::retained);
+        size_of::<Self>() + casper + self.seen.capacity() * size_of::<u64>()
+    }
+
+    /// A stream was reset.
+    pub(super) fn forget(&mut self, stream: StreamKey) {
+        self.awaited.retain(|&awaited| awaited != stream);
+    }
+
+    /// Remembers that a resource is pushed; false if it was before.
+    fn begin(&mut self, head: &RequestHead) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (head.authority(), head.target()).hash(&mut hasher);
+        let hash = hasher.finish();
+        if self.seen.contains(&hash) {
+            return false;
+        }
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(hash);
+        true
+    }
+
+    /// The client's cookies say what it has.
+    fn read_cookies(&mut self, settings: CasperSettings, request: &RequestHead) {
+        let casper = self
+            .casper
+            .get_or_insert_with(|| Casper::new(settings.capacity_bits));
+        let fields = request.headers.get_all(Known::Cookie);
+        let ours = fields.filter(|field| Casper::is_cookie(field));
+        for field in ours.take(MAX_COOKIES) {
+            casper.consume_cookie(field);
+        }
+    }
+
+    /// True if the client has the resource already. If it has not and its type counts, it has from now on.
+    fn is_cached(&mut self, exchange: &Exchange, response: &Response) -> bool {
+        let (Some(casper), Some(settings)) = (&mut self.casper, settings(exchange).casper) else {
+            return false;
+        };
+        let counts = !is_failure(response)
+            && *exchange.original_method() == Method::Get
+            && (settings.tracks_all || blocks_rendering(exchange, &response.headers));
+        counts && casper.lookup_and_add(exchange.original_target())
+    }
+
+    /// As far as that can be known before there is a response.
+    fn may_be_cached(&self, exchange: &Exchange) -> bool {
+        let target = exchange.original_target();
+        settings(exchange).casper.is_some()
+            && (self.casper.as_ref()).is_some_and(|casper| casper.contains(target))
+    }
+
+    /// Has the client remember all it has.
+    fn set_cookie(&self, response: &mut Response) {
+        if let Some(cookie) = self.casper.as_ref().and_then(Casper::cookie) {
+            response.headers.push(Known::SetCookie, cookie.as_bytes());
+        }
+    }
+}
+
+impl Http2 {
+    /// Gives a response what only this driver can: its pushes, the cookie that remembers them, the state of the
+    /// connection. False: the response is that of a push that is not to be sent; [`Http2::cancel_push`] ends it.
+    #[cold]
+    pub(super) fn dress(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: &mut Exchange,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let asked = exchange.http2.as_mut();
+        if let Some(detail) = asked.and_then(|http2| http2.debug_state.take()) {
+            self.show_state(context, stream, detail, exchange, response);
+        }
+        if !self.engine.stream_id(stream).is_client() {
+            return self.dress_pushed(stream, exchange, response);
+        }
+        let orders = std::mem::take(&mut exchange.pushes);
+        let mut has_digest = false;
+        if !orders.is_empty() && self.may_push(context, stream) {
+            has_digest = self.push_all(context, link, stream, exchange, &orders, out);
+        }
+        if let Some(pushing) = &mut self.pushing {
+            pushing.is_cached(exchange, response);
+            if has_digest && settings(exchange).casper.is_some() {
+                // It says itself what it has.
+                response.headers.push(Known::SetCookie, FORGET.as_bytes());
+            } else if pushing.awaited.is_empty() && settings(exchange).casper.is_some() {
+                pushing.set_cookie(response);
+            }
+        }
+        true
+    }
+
+    /// The handler of a push may have answered only now.
+    fn dress_pushed(
+        &mut self,
+        stream: StreamKey,
+        exchange: &mut Exchange,
+        response: &mut Response,
+    ) -> bool {
+        let Some(pushing) = &mut self.pushing else {
+            return true;
+        };
+        let Some(at) = pushing.awaited.iter().position(|&other| other == stream) else {
+            return true;
+        };
+        pushing.awaited.swap_remove(at);
+        if is_failure(response) || pushing.is_cached(exchange, response) {
+            note_cancelled(exchange, response);
+            return false;
+        }
+        response.headers.push(OUTCOME, b"pushed");
+        let is_last = pushing.awaited.is_empty() && settings(exchange).casper.is_some();
+        if is_last && !self.engine.streams().any(|open| open.id.is_client()) {
+            // No response that is asked for is left to set it.
+            pushing.set_cookie(response);
+        }
+        true
+    }
+
+    /// Ends a push that was promised and is not to be sent.
+    #[cold]
+    pub(super) fn cancel_push(
+        &mut self,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        out: &mut Vec<u8>,
+    ) {
+        self.engine.reset(stream, ErrorCode::INTERNAL_ERROR, out);
+        self.work(stream).exchange = Some(exchange);
+        self.end_work(stream);
+        self.engine.release(stream, out);
+    }
+
+    /// True if a push may come with the response of `stream` now. Requests go before pushes.
+    fn may_push(&mut self, context: &Context, stream: StreamKey) -> bool {
+        self.engine.can_push()
+            && matches!(
+                self.engine.state(stream),
+                State::Open | State::HalfClosedRemote
+            )
+            && self.queue.is_empty()
+            && self.has_place(context, false)
+            && !context.memory.is_tight()
+    }
+
+    /// Pushes what was ordered as far as that is possible. True if the client has told by digests what it has.
+    fn push_all(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        page: &Exchange,
+        orders: &[PushOrder],
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let mut pushing = self.pushing.take().unwrap_or_default();
+        let digests = Digests::parse(page.request.headers.get_all(Known::CacheDigest));
+        if let Some(casper) = settings(page).casper
+            && !digests.is_present()
+        {
+            pushing.read_cookies(casper, &page.request);
+        }
+        for order in orders {
+            let head = promised_head(page, &order.target);
+            if self.may_push(context, stream)
+                && !digests.is_fresh(&url(&head))
+                && pushing.begin(&head)
+            {
+                self.push(
+                    context,
+                    link,
+                    stream,
+                    &mut pushing,
+                    page,
+                    head,
+                    order.critical,
+                    out,
+                );
+            }
+        }
+        self.pushing = Some(pushing);
+        digests.is_present()
+    }
+
+    /// Asks for a resource, and promises it unless it is known already that it will not be sent.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a push")]
+    fn push(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        parent: StreamKey,
+        pushing: &mut Pushing,
+        page: &Exchange,
+        head: RequestHead,
+        critical: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let exchange = context.worker.exchange(&page.site, &link.info());
+        self.prepare_push(context, link, &exchange, page, &head);
+        let mut progress = serve::start(context, &exchange);
+        if let Progress::Waiting(waiting) = progress {
+            // There may be an answer at once after all. Whoever waits is asked again, with a waker, once there is a
+            // stream.
+            let mut task = TaskContext::from_waker(Waker::noop());
+            progress = serve::resume(context, &exchange, waiting, &mut task);
+        }
+        let is_unwanted = match &progress {
+            Progress::Response(response) => {
+                is_failure(response) || pushing.is_cached(&exchange.borrow(), response)
+            }
+            Progress::Waiting(_) => pushing.may_be_cached(&exchange.borrow()),
+        };
+        let promised = if is_unwanted {
+            None
+        } else {
+            self.engine.promise(parent, &head, out)
+        };
+        let Some(stream) = promised else {
+            match progress {
+                Progress::Response(mut response) => {
+                    note_cancelled(&mut exchange.borrow_mut(), &mut response);
+                }
+                Progress::Waiting(waiting) => {
+                    drop(waiting);
+                    exchange
+                        .borrow_mut()
+                        .sent
+                        .headers
+                        .push(OUTCOME, b"cancelled");
+                }
+            }
+            retire(&exchange);
+            return;
+        };
+        if let Some(http2) = &mut exchange.borrow_mut().http2 {
+            http2.id = self.engine.stream_id(stream).get();
+        }
+        if critical {
+            let hint = SchedulingHint {
+                is_critical: true,
+                ..SchedulingHint::default()
+            };
+            self.engine.schedule(stream, hint);
+        }
+        let work = self.work(stream);
+        work.exchange = Some(exchange);
+        match progress {
+            Progress::Response(mut response) => {
+                response.headers.push(OUTCOME, b"pushed");
+                work.step = Step::Answered(Box::new(response));
+            }
+            Progress::Waiting(waiting) => {
+                work.step = Step::Waiting(waiting);
+                work.is_at_work = true;
+                self.at_work += 1;
+                self.set_waits(stream, true);
+                pushing.awaited.push(stream);
+            }
+        }
+        pushing.due.push(stream);
+    }
+
+    /// The exchange of a promised request begins.
+    fn prepare_push(
+        &self,
+        context: &Context,
+        link: &Link,
+        exchange: &ExchangeRef,
+        page: &Exchange,
+        head: &RequestHead,
+    ) {
+        let now = context.worker.clock.now();
+        let exchange = &mut *exchange.borrow_mut();
+        // Handlers may change it by internal redirects; what is promised stays what it was.
+        exchange.request.clone_from(head);
+        exchange.timings = Timings::starting(now);
+        exchange.timings.head = Some(now);
+        exchange.timings.processed = Some(now);
+        exchange.timings.processed_at = context.worker.clock.unix();
+        exchange.is_early = page.is_early;
+        // Not the number of a stream of the client's: pushes push nothing.
+        exchange.http2 = Some(Http2Stream::default());
+        serve::route(exchange, &context.listeners[link.listener].hosts);
+    }
+
+    /// The responses that promises came with are written: the pushed ones follow.
+    #[cold]
+    pub(super) fn send_pushes(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+        let due = self
+            .pushing
+            .as_mut()
+            .map(|pushing| std::mem::take(&mut pushing.due));
+        for stream in due.unwrap_or_default() {
+            let Some(work) = self.works.get_mut(stream.index()) else {
+                continue;
+            };
+            match std::mem::replace(&mut work.step, Step::Moving) {
+                Step::Answered(response) => {
+                    if let Some(exchange) = work.exchange.take() {
+                        self.respond(context, link, stream, exchange, *response, out);
+                    }
+                }
+                step @ Step::Waiting(_) => {
+                    work.step = step;
+                    self.resume(context, link, stream, out);
+                }
+                // The client has reset the stream, and its place may be somebody else's.
+                step @ (Step::Moving
+                | Step::Collecting(_)
+                | Step::AwaitingUpload
+                | Step::Queued
+                | Step::Sending(_)) => work.step = step,
+            }
+        }
+    }
+}
+
+/// The request that is promised (RFC 9113 §8.4.1).
+fn promised_head(page: &Exchange, target: &[u8]) -> RequestHead {
+    let mut head = RequestHead::default();
+    head.method = Method::Get;
+    head.scheme = scheme(page);
+    head.version = Version::Http2;
+    let authority = head.headers.store(page.original_authority());
+    head.set_authority(authority);
+    let target = head.headers.store(target);
+    head.set_target(target);
+    for name in COPIED {
+        for value in page.request.headers.get_all(name) {
+            head.headers.push(name, value);
+        }
+    }
+    head
+}
+
+/// The scheme the client asked by. An internal redirect may have changed it.
+fn scheme(page: &Exchange) -> Scheme {
+    match (&page.original, &page.connection.tls) {
+        (None, _) => page.request.scheme,
+        (Some(_), Some(_)) => Scheme::Https,
+        (Some(_), None) => Scheme::Http,
+    }
+}
+
+/// What digests know a resource by.
+fn url(head: &RequestHead) -> Vec<u8> {
+    let scheme = head.scheme.as_str().as_bytes();
+    [scheme, b"://", head.authority(), head.target()].concat()
+}
+
+fn settings(exchange: &Exchange) -> Arc<Http2SiteSettings> {
+    exchange.site.path(exchange.route).settings.get()
+}
+
+fn is_failure(response: &Response) -> bool {
+    response.status.as_u16() >= 400
+}
+
+/// Leaves in an exchange what the log tells of a push that is not sent.
+fn note_cancelled(exchange: &mut Exchange, response: &mut Response) {
+    response.headers.push(OUTCOME, b"cancelled");
+    exchange.sent.status = Some(response.status);
+    exchange.sent.headers = std::mem::take(&mut response.headers);
+}
