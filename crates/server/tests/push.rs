@@ -1,0 +1,420 @@
+//! Server push where handlers of all kinds are behind it, as a client sees it frame by frame.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, Response, Scope};
+use h2o_http::{Headers, Known, Name, StatusCode};
+use h2o_http2::frame::{self, FrameHeader, HEADER_LEN, flags};
+use h2o_http2::hpack::{Decoder, Encoder, HpackError, Pseudo};
+use h2o_http2::{ErrorCode, FrameType, StreamId};
+use h2o_server::Server;
+
+/// What is pushed, or a page with this `link` field.
+enum Resource {
+    Now,
+    Later,
+    /// It takes until after the page is sent to find out.
+    LaterMissing,
+    /// A future that is ready when it is first asked.
+    ReadyMissing,
+    Stuck,
+    Page(String),
+}
+
+/// How often [`Resource::Stuck`] was given up.
+static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
+
+struct Stuck;
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        GIVEN_UP.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn style() -> Response {
+    let mut headers = Headers::new();
+    headers.push(Known::ContentType, b"text/css");
+    Response::new(StatusCode::OK, headers, Body::Bytes("a {}".into()))
+}
+
+impl Handler for Resource {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let pause = || tokio::time::sleep(Duration::from_millis(50));
+        match self {
+            Self::Now => Outcome::Done(style()),
+            Self::Later => Outcome::Later(Box::pin(async move {
+                pause().await;
+                Outcome::Done(style())
+            })),
+            Self::LaterMissing => Outcome::Later(Box::pin(async move {
+                pause().await;
+                Outcome::Done(Response::not_found())
+            })),
+            Self::ReadyMissing => {
+                Outcome::Later(Box::pin(async { Outcome::Done(Response::not_found()) }))
+            }
+            Self::Stuck => Outcome::Later(Box::pin(async {
+                let _stuck = Stuck;
+                std::future::pending::<()>().await;
+                Outcome::Declined
+            })),
+            Self::Page(link) => {
+                let mut headers = exchange.headers();
+                headers.push(Known::Link, link.as_bytes());
+                let body = Body::Bytes("page".into());
+                let mut response = Response::new(StatusCode::OK, headers, body);
+                response.links = Links::PushAndFilter;
+                Outcome::Done(response)
+            }
+        }
+    }
+}
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.resource",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "now|later|...|LINK",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, command| {
+        let resource = match command.node.scalar()? {
+            "now" => Resource::Now,
+            "later" => Resource::Later,
+            "later-missing" => Resource::LaterMissing,
+            "ready-missing" => Resource::ReadyMissing,
+            "stuck" => Resource::Stuck,
+            link => Resource::Page(link.to_owned()),
+        };
+        scope.handlers.push(Box::new(resource));
+        Ok(())
+    },
+}];
+
+struct Running {
+    server: Option<Server>,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// A server with further lines of its host, and pages with these `link` fields.
+    fn start(host: &str, pages: &[(&str, &str)]) -> Self {
+        // Somebody may take the port in between; then another one is tried.
+        (0..20)
+            .find_map(|_| Self::attempt(host, pages))
+            .expect("one of twenty ports can be bound")
+    }
+
+    fn attempt(host: &str, pages: &[(&str, &str)]) -> Option<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let names = ["now", "later", "later-missing", "ready-missing", "stuck"];
+        let resources = names.map(|name| (name, name));
+        let paths: String = pages
+            .iter()
+            .chain(&resources)
+            .map(|(name, resource)| format!("      /{name}: {{ test.resource: '{resource}' }}\n"))
+            .collect();
+        let config = format!(
+            "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x %{{x-http2-push}}o'\nhosts:\n  default:\n    {host}\n    paths:\n{paths}",
+            log.display()
+        );
+        let source = Memory::new().file("test.conf", config);
+        let features = h2o_server::features_with(&[&DIRECTIVES]);
+        let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
+        let bound = h2o_server::bind(&loaded, 1).ok()?;
+        loaded.open_resources().unwrap();
+        Some(Self {
+            server: Some(Server::start(&loaded, bound).unwrap()),
+            port,
+            folder,
+        })
+    }
+
+    /// The lines of the log, which come when the exchanges are over, sorted.
+    fn log(&self, count: usize) -> Vec<String> {
+        for _ in 0..400 {
+            let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            if lines.len() >= count && text.ends_with('\n') {
+                lines.sort();
+                return lines;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        panic!("{count} lines of log");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shut_down();
+            server.join();
+        }
+    }
+}
+
+/// A connection that takes pushes.
+struct Client {
+    stream: TcpStream,
+    encoder: Encoder,
+    decoder: Decoder,
+    next: u32,
+    /// What the server has sent, in words, a frame each; frames of the connection are left out.
+    seen: Vec<String>,
+}
+
+impl Client {
+    fn connect(server: &Running) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+            .unwrap();
+        Self {
+            stream,
+            encoder: Encoder::new(),
+            decoder: Decoder::new(4096),
+            next: 1,
+            seen: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, path: &str, fields: &[(&str, &str)]) {
+        let mut block = Vec::new();
+        self.encoder.begin(&mut block);
+        for (name, value) in [
+            (Pseudo::Method, "GET"),
+            (Pseudo::Scheme, "http"),
+            (Pseudo::Authority, "a.test"),
+            (Pseudo::Path, path),
+        ] {
+            self.encoder.pseudo(name, value.as_bytes(), &mut block);
+        }
+        for (name, value) in fields {
+            let name = Name::from_lower(name);
+            self.encoder.field(name, value.as_bytes(), &mut block);
+        }
+        let kind = FrameType::HEADERS;
+        let flags = flags::END_STREAM | flags::END_HEADERS;
+        let mut octets = frame::header(block.len(), kind, flags, StreamId::new(self.next)).to_vec();
+        octets.append(&mut block);
+        self.stream.write_all(&octets).unwrap();
+        self.next += 2;
+    }
+
+    fn reset(&mut self, stream: u32) {
+        let mut octets = Vec::new();
+        frame::rst_stream(&mut octets, StreamId::new(stream), ErrorCode::CANCEL);
+        self.stream.write_all(&octets).unwrap();
+    }
+
+    /// Reads until `last` was seen; all that has been seen since this was last called.
+    fn until(&mut self, last: &str) -> Vec<String> {
+        while !self.seen.iter().any(|seen| seen == last) {
+            self.read_frame()
+                .unwrap_or_else(|error| panic!("{error} before {last:?}: {:#?}", self.seen));
+        }
+        std::mem::take(&mut self.seen)
+    }
+
+    fn read_frame(&mut self) -> std::io::Result<()> {
+        let mut head = [0; HEADER_LEN];
+        self.stream.read_exact(&mut head)?;
+        let header = FrameHeader::parse(&head).unwrap();
+        let mut payload = vec![0; header.len];
+        self.stream.read_exact(&mut payload)?;
+        let id = header.stream.get();
+        let end = if header.has(flags::END_STREAM) {
+            "."
+        } else {
+            ""
+        };
+        let seen = match header.kind {
+            FrameType::HEADERS => format!("{id} {}{end}", self.fields(&payload)),
+            FrameType::PUSH_PROMISE => {
+                let promised = u32::from_be_bytes(*payload.first_chunk().unwrap());
+                format!("{id} promises {promised} {}", self.fields(&payload[4..]))
+            }
+            FrameType::DATA => format!("{id} {} octets{end}", payload.len()),
+            FrameType::RST_STREAM => {
+                let code = u32::from_be_bytes(*payload.first_chunk().unwrap());
+                format!("{id} reset {code}")
+            }
+            _ => return Ok(()),
+        };
+        self.seen.push(seen);
+        Ok(())
+    }
+
+    /// The fields of a section that tests look at.
+    fn fields(&mut self, block: &[u8]) -> String {
+        let mut shown = Vec::new();
+        self.decoder
+            .decode(block, |field| {
+                let name = String::from_utf8_lossy(field.name.as_bytes()).into_owned();
+                let value = String::from_utf8_lossy(field.value).into_owned();
+                match name.as_str() {
+                    ":status" | ":path" => shown.push(value),
+                    "link" | "x-http2-push" => shown.push(format!("{name}={value}")),
+                    "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
+                    _ => {}
+                }
+                Ok::<(), HpackError>(())
+            })
+            .unwrap();
+        shown.join(" ")
+    }
+
+    /// Nothing more comes for a while.
+    fn is_quiet(&mut self) -> bool {
+        let pause = Some(Duration::from_millis(150));
+        self.stream.set_read_timeout(pause).unwrap();
+        let result = self.stream.read(&mut [0]);
+        result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+}
+
+fn link(names: &[&str]) -> String {
+    let elements = names
+        .iter()
+        .map(|name| format!("</{name}>; rel=preload; x-http2-push-only"));
+    elements.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn promises_come_first_and_what_is_not_there_is_taken_back() {
+    let all = link(&["now", "later", "later-missing", "ready-missing"]);
+    let server = Running::start("", &[("page", &all)]);
+    let mut client = Client::connect(&server);
+    client.ask("/page", &[]);
+    let mut seen = client.until("1 4 octets.");
+    assert_eq!(
+        seen[..5],
+        [
+            "1 promises 2 /now",
+            "1 promises 4 /later",
+            "1 promises 6 /later-missing",
+            "1 200",
+            "1 4 octets.",
+        ]
+    );
+    seen.extend(client.until("6 reset 2"));
+    if !seen.iter().any(|frame| frame == "4 4 octets.") {
+        seen.extend(client.until("4 4 octets."));
+    }
+    let mut rest = seen.split_off(5);
+    rest.sort();
+    assert_eq!(
+        rest,
+        [
+            "2 200 x-http2-push=pushed",
+            "2 4 octets.",
+            "4 200 x-http2-push=pushed",
+            "4 4 octets.",
+            "6 reset 2",
+        ]
+    );
+    assert_eq!(
+        server.log(5),
+        [
+            "/later 200 4 pushed",
+            "/later-missing 404 6 cancelled",
+            "/now 200 2 pushed",
+            "/page 200 1 -",
+            "/ready-missing 404 0 cancelled",
+        ]
+    );
+    // Neither is pushed again, nor is it tried to.
+    client.ask("/page", &[]);
+    assert_eq!(client.until("3 4 octets."), ["3 200", "3 4 octets."]);
+    assert!(client.is_quiet());
+}
+
+#[test]
+fn pushes_push_nothing() {
+    let (outer, inner) = (link(&["inner"]), link(&["now"]));
+    let server = Running::start("", &[("outer", &outer), ("inner", &inner)]);
+    let mut client = Client::connect(&server);
+    client.ask("/outer", &[]);
+    assert_eq!(
+        client.until("2 4 octets."),
+        [
+            "1 promises 2 /inner",
+            "1 200",
+            "1 4 octets.",
+            "2 200 x-http2-push=pushed",
+            "2 4 octets.",
+        ]
+    );
+    assert!(client.is_quiet());
+}
+
+#[test]
+fn a_client_ends_a_push() {
+    let page = link(&["stuck", "later"]);
+    let server = Running::start("", &[("page", &page)]);
+    let mut client = Client::connect(&server);
+    client.ask("/page", &[]);
+    let seen = client.until("1 4 octets.");
+    assert_eq!(seen[0], "1 promises 2 /stuck");
+    client.reset(2);
+    // The stream's place is used again while the other push is awaited.
+    client.ask("/now", &[]);
+    let seen = client.until("4 4 octets.");
+    assert!(seen.contains(&"3 4 octets.".to_owned()), "{seen:?}");
+    let log = server.log(4);
+    assert!(
+        log.iter()
+            .any(|line| line.starts_with("/stuck ") && line.ends_with(" 2 -"))
+    );
+    assert_eq!(GIVEN_UP.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn the_last_push_sets_the_cookie_of_casper() {
+    let page = link(&["now", "later"]);
+    let server = Running::start("http2-casper: ON", &[("page", &page)]);
+    let mut client = Client::connect(&server);
+    client.ask("/page", &[]);
+    let seen = client.until("4 4 octets.");
+    assert!(seen.contains(&"1 200".to_owned()), "{seen:?}");
+    assert!(
+        seen.contains(&"2 200 x-http2-push=pushed".to_owned()),
+        "{seen:?}"
+    );
+    let head = seen.iter().find(|frame| frame.starts_with("4 200"));
+    let cookie = head.and_then(|head| head.strip_prefix("4 200 x-http2-push=pushed "));
+    let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
+
+    // Neither the one that is answered at once nor the other is promised to a client that has both.
+    let mut client = Client::connect(&server);
+    client.ask("/page", &[("cookie", cookie)]);
+    let head = format!("1 200 {cookie}");
+    assert_eq!(client.until("1 4 octets."), [&*head, "1 4 octets."]);
+    assert!(client.is_quiet());
+    let log = server.log(6);
+    assert_eq!(
+        log.iter()
+            .filter(|line| line.ends_with(" cancelled"))
+            .count(),
+        2
+    );
+}
