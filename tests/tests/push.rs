@@ -308,25 +308,15 @@ fn several_things_are_pushed() {
     assert_eq!(seen.promised(), ["/style.css", "/second.css"]);
 }
 
-/// The value of the cookie for these paths: a Golomb-Rice coded set of 13-bit keys with 6 bits of remainder.
-fn casper(paths: &[&str]) -> String {
+/// The first 32 bits of a hash, as the program `sum` tells them.
+fn hash(sum: &str, text: &str) -> u32 {
+    let sum = h2o_tests::run_with_input(sum, &[], text).text();
+    u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal")
+}
+
+/// base64url of bits written as digits, padded to whole octets.
+fn base64url(mut bits: String) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let key = |path: &&str| {
-        let sum = h2o_tests::run_with_input("sha1sum", &[], path).text();
-        let first = u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal");
-        first.swap_bytes() & 0x1fff
-    };
-    let mut keys: Vec<u32> = paths.iter().map(key).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let mut bits = String::new();
-    let mut next = 0;
-    for key in keys {
-        let difference = key - next;
-        next = key + 1;
-        bits += &"0".repeat(difference as usize >> 6);
-        bits += &format!("1{:06b}", difference & 63);
-    }
     while !bits.len().is_multiple_of(8) {
         bits.push('0');
     }
@@ -339,6 +329,23 @@ fn casper(paths: &[&str]) -> String {
         char::from(ALPHABET[index])
     });
     sixes.collect()
+}
+
+/// The value of the cookie for these paths: a Golomb-Rice coded set of 13-bit keys with 6 bits of remainder.
+fn casper(paths: &[&str]) -> String {
+    let key = |path: &&str| hash("sha1sum", path).swap_bytes() & 0x1fff;
+    let mut keys: Vec<u32> = paths.iter().map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut bits = String::new();
+    let mut next = 0;
+    for key in keys {
+        let difference = key - next;
+        next = key + 1;
+        bits += &"0".repeat(difference as usize >> 6);
+        bits += &format!("1{:06b}", difference & 63);
+    }
+    base64url(bits)
 }
 
 #[test]
@@ -373,4 +380,34 @@ fn casper_remembers_what_was_pushed() {
 fn without_casper_no_cookie_is_set() {
     let seen = ask(&start("", STYLE), &[], &["/index.html"]);
     assert_eq!(seen.cookies(), [""; 0]);
+}
+
+#[test]
+fn a_digest_says_what_need_not_be_pushed() {
+    for (host, want) in [
+        ("", &[][..]),
+        (
+            "http2-casper: ON",
+            &["h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00 GMT"],
+        ),
+    ] {
+        let server = start(host, STYLE);
+        // N = 0, P = 20: the first 20 bits of one hash, written as they are.
+        let digest = |path: &str| {
+            let number = hash("sha256sum", &server.url(path)) >> 12;
+            let bits = format!("00000101001{number:020b}");
+            format!("cache-digest: {}", base64url(bits))
+        };
+        let fresh = digest("/style.css");
+        let seen = ask(&server, &["--header", &fresh], &["/index.html"]);
+        assert_eq!(seen.promised(), [""; 0], "{host}");
+        assert_eq!(seen.cookies(), want, "{host}");
+        for (header, what) in [
+            (digest("/second.css"), "another one"),
+            (format!("{fresh}; stale"), "an old one"),
+        ] {
+            let seen = ask(&server, &["--header", &header], &["/index.html"]);
+            assert_eq!(seen.promised(), ["/style.css"], "{host} {what}");
+        }
+    }
 }

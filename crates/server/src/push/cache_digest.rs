@@ -4,9 +4,12 @@ use aws_lc_rs::digest;
 
 use super::golomb::{BitReader, from_base64};
 
-/// Letters of one digest. Longer ones are skipped, as are digests and numbers beyond the other two limits: a client
-/// is not to buy our memory with its field.
+/// Letters of one digest. Longer ones are skipped, as are digests and numbers beyond the limits below: a client is
+/// not to buy our memory with its field.
 const MAX_LETTERS: usize = 8192;
+/// Letters of all digests of a request together. What comes behind them is not looked at: header compression makes such
+/// fields cheap to send again and again, while each letter costs us the same every time.
+const MAX_ALL_LETTERS: usize = 32 * 1024;
 /// Digests of a request.
 const MAX_DIGESTS: usize = 8;
 /// Numbers of all digests of a request together.
@@ -33,8 +36,14 @@ impl Digests {
     /// Reads the `cache-digest` fields of a request.
     pub(crate) fn parse<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut digests = Self::default();
+        let mut left = MAX_ALL_LETTERS;
         for field in fields {
             for element in field.split(|&octet| octet == b',') {
+                // The comma counts, too.
+                let Some(rest) = left.checked_sub(element.len() + 1) else {
+                    return digests;
+                };
+                left = rest;
                 digests.add(element.trim_ascii());
             }
         }
@@ -250,5 +259,11 @@ mod tests {
         assert_eq!(parse(&[&field]).fresh.len(), MAX_DIGESTS);
         let long = digest_of(&["u"], 1, 20) + &"A".repeat(MAX_LETTERS);
         assert!(!parse(&[&long]).is_present());
+        // What comes behind all that is looked at is not.
+        let digest = digest_of(&["https://a.test/"], 1, 20);
+        let space = "?".repeat(MAX_ALL_LETTERS - digest.len() - 2);
+        for (space, want) in [(space.clone(), true), (space + "?", false)] {
+            assert_eq!(parse(&[&space, &digest]).is_present(), want);
+        }
     }
 }
