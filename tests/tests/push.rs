@@ -411,3 +411,24 @@ fn a_digest_says_what_need_not_be_pushed() {
         }
     }
 }
+
+#[test]
+fn critical_pushes_and_style_sheets_go_ahead() {
+    for (element, is_ahead) in [
+        ("</style.css>; rel=preload", true),
+        ("</note.txt>; rel=preload; critical", true),
+        ("</note.txt>; rel=preload", false),
+    ] {
+        let log = "access-log: { path: @DIR@/log, format: '%{http2.stream-id}x %{http2.priority.actual}x' }";
+        let server = start(log, &format!("http2-push: \"{element}\""));
+        assert_eq!(
+            ask(&server, &[], &["/index.html"]).promised().len(),
+            1,
+            "{element}"
+        );
+        let log = server.read_until("log", "\n2 ");
+        let pushed = log.lines().find(|line| line.starts_with("2 "));
+        let got = pushed.map(|line| line.ends_with(" 0:257"));
+        assert_eq!(got, Some(is_ahead), "{element}: {log}");
+    }
+}
