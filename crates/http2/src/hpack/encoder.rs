@@ -75,8 +75,9 @@ impl Encoder {
     /// Changes whenever the same field might be written in another way than before.
     #[inline]
     #[must_use]
-    pub const fn generation(&self) -> u32 {
-        self.table.inserted()
+    pub const fn generation(&self) -> (u32, u32) {
+        // A smaller table loses entries without any that enters.
+        (self.table.inserted(), self.table.len())
     }
 
     /// True if the next block has to begin with a size update.

@@ -80,7 +80,7 @@ pub(super) struct HeadMemo {
     fields_len: usize,
     status: Option<StatusCode>,
     length: Option<u64>,
-    generation: u32,
+    generation: (u32, u32),
     section: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ impl HeadMemo {
         &mut self,
         head: &ResponseHead<'_>,
         encoder: &Encoder,
-        generation: u32,
+        generation: (u32, u32),
         section: &[u8],
     ) {
         if generation != encoder.generation() {
