@@ -164,14 +164,20 @@ impl Exchange {
     /// Makes the exchange ready for the next request of `connection`, all but the request head, which the
     /// engine has filled in or will; memory is kept.
     pub fn reset(&mut self, site: &Rc<LocalSite>, connection: &Rc<ConnectionInfo>) {
-        self.original = None;
-        self.body = RequestBody::None;
+        self.rewind();
         if !Rc::ptr_eq(&self.connection, connection) {
             self.connection = Rc::clone(connection);
         }
         if !Rc::ptr_eq(&self.site, site) {
             self.site = Rc::clone(site);
         }
+    }
+
+    /// As [`Exchange::reset`], for another request of the same connection and site.
+    #[inline]
+    pub fn rewind(&mut self) {
+        self.original = None;
+        self.body = RequestBody::None;
         self.route = Route::default();
         self.env.clear();
         self.errors.clear();

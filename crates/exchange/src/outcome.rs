@@ -96,20 +96,39 @@ impl Response {
     /// A redirect to `url` with a small page (H2O compatibility), its fields behind those of `headers`.
     #[must_use]
     pub fn redirect(
-        mut headers: Headers,
+        headers: Headers,
         status: StatusCode,
         reason: &'static str,
         url: &[u8],
     ) -> Self {
+        Self::redirect_to(headers, status, reason, url.len(), |page| {
+            page.extend_from_slice(url);
+        })
+    }
+
+    /// As [`Response::redirect`], for a URL of about `len` octets that `write` appends to the page.
+    #[inline]
+    #[must_use]
+    pub fn redirect_to(
+        mut headers: Headers,
+        status: StatusCode,
+        reason: &'static str,
+        len: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Self {
         const START: &[u8] =
             b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
         const END: &[u8] = b"\">here</A>";
-        // As long as it will be, unless there is something to escape: the page is not copied again.
-        let mut page = Vec::with_capacity(START.len() + url.len() + END.len());
+        // Mostly as long as it will be: then it is not copied again.
+        let mut page = Vec::with_capacity(START.len() + len + END.len());
         page.extend_from_slice(START);
-        h2o_http::escape::html(url, &mut page);
+        write(&mut page);
+        headers.push(Known::Location, &page[START.len()..]);
+        if !h2o_http::escape::is_plain_html(&page[START.len()..]) {
+            let url = page.split_off(START.len());
+            h2o_http::escape::html(&url, &mut page);
+        }
         page.extend_from_slice(END);
-        headers.push(Known::Location, url);
         headers.push(Known::ContentType, b"text/html; charset=utf-8");
         let mut response = Self::new(status, headers, Body::Bytes(page.into()));
         response.reason = Some(Cow::Borrowed(reason));

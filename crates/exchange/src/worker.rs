@@ -160,6 +160,18 @@ impl Worker {
         self.busy.borrow_mut().push(Rc::clone(exchange));
     }
 
+    /// True for an exchange that was begun for `connection` and `site`, and then [rewound](Exchange::rewind): a request can
+    /// use it without beginning it anew.
+    #[inline]
+    #[must_use]
+    pub fn is_begun(
+        exchange: &Exchange,
+        site: &Rc<LocalSite>,
+        connection: &Rc<ConnectionInfo>,
+    ) -> bool {
+        Rc::ptr_eq(&exchange.connection, connection) && Rc::ptr_eq(&exchange.site, site)
+    }
+
     /// An exchange for a request that begins on `connection`; its head is empty.
     pub fn exchange(
         self: &Rc<Self>,

@@ -91,49 +91,66 @@ fn read_status(node: &Node) -> Result<StatusCode, Error> {
 
 impl Handler for Redirect {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let url = self.destination(exchange);
         match self.target {
-            Target::Internal => Outcome::Reroute(self.reroute_internally(exchange, url)),
+            Target::Internal => {
+                let url = self.destination(exchange);
+                Outcome::Reroute(self.reroute_internally(exchange, url))
+            }
             // The client asked for one resource and is to get content.
-            Target::External if exchange.delegated => Outcome::Reroute(self.follow(exchange, url)),
+            Target::External if exchange.delegated => {
+                let url = self.destination(exchange);
+                Outcome::Reroute(self.follow(exchange, url))
+            }
             Target::External => {
                 let headers = exchange.headers();
-                let response = Response::redirect(headers, self.status, "Redirected", &url);
-                Outcome::Done(response)
+                // Exact, unless something is escaped or filled in.
+                let key = &exchange.site.path(exchange.route).path;
+                let len =
+                    self.url.len() + exchange.request.target().len().saturating_sub(key.len());
+                Outcome::Done(Response::redirect_to(
+                    headers,
+                    self.status,
+                    "Redirected",
+                    len,
+                    |page| self.write_destination(exchange, page),
+                ))
             }
         }
     }
 }
 
 impl Redirect {
-    /// The URL, the rest of the path, the query: put together as text.
     fn destination(&self, exchange: &Exchange) -> Vec<u8> {
+        let mut url = Vec::with_capacity(self.url.len() + exchange.request.target().len());
+        self.write_destination(exchange, &mut url);
+        url
+    }
+
+    /// Appends the URL, the rest of the path, the query: put together as text.
+    fn write_destination(&self, exchange: &Exchange, url: &mut Vec<u8>) {
         let route = exchange.site.path(exchange.route);
         let path = exchange.request.path();
         // The rest begins with a slash also where the key ends in one.
         let key = route.path.strip_suffix('/').unwrap_or(&route.path);
         let rest = path.get(key.len()..).unwrap_or_default();
-        let query = exchange.request.query();
 
-        let mut url = self.fill_in_host(exchange, rest.len() + query.len());
+        self.fill_in_host(exchange, url);
         let rest = if url.ends_with(b"/") {
             rest.strip_prefix(b"/").unwrap_or(rest)
         } else {
             rest
         };
-        escape::uri(rest, b"/@:", &mut url);
-        url.extend_from_slice(query);
-        url
+        escape::uri(rest, b"/@:", url);
+        url.extend_from_slice(exchange.request.query());
     }
 
-    /// The URL, and `room` for what follows it, with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was not
-    /// found by a wildcard the stars stay.
-    fn fill_in_host(&self, exchange: &Exchange, room: usize) -> Vec<u8> {
+    /// Appends the URL with each `*` replaced by what the client wrote where the host entry has a `*`. Where the host was
+    /// not found by a wildcard the stars stay.
+    fn fill_in_host(&self, exchange: &Exchange, filled: &mut Vec<u8>) {
         let url = self.url.as_bytes();
-        let mut filled = Vec::with_capacity(url.len() + room);
         if !self.has_star {
             filled.extend_from_slice(url);
-            return filled;
+            return;
         }
         let entry = &exchange.site.host(exchange.route).name;
         let matched = authority::split(exchange.request.authority())
@@ -142,7 +159,7 @@ impl Redirect {
             .map(|((host, _), suffix)| &host[..host.len() - suffix.len()]);
         let Some(matched) = matched else {
             filled.extend_from_slice(url);
-            return filled;
+            return;
         };
         for &octet in url {
             match octet {
@@ -150,7 +167,6 @@ impl Redirect {
                 octet => filled.push(octet),
             }
         }
-        filled
     }
 
     /// 307 and 308 repeat the request as it is (RFC 9110 §15.4.8, §15.4.9).

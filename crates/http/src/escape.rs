@@ -1,22 +1,25 @@
 //! Text escapes used in generated pages and fields.
 
+/// What HTML escapes: `"` `&` `'` `<` `>`.
+static SPECIAL: [bool; 256] = {
+    let mut special = [false; 256];
+    let mut octets: &[u8] = b"\"&'<>";
+    while let [octet, rest @ ..] = octets {
+        special[*octet as usize] = true;
+        octets = rest;
+    }
+    special
+};
+
+/// True if there is nothing in `text` to escape for HTML.
+#[must_use]
+pub fn is_plain_html(text: &[u8]) -> bool {
+    !text.iter().any(|octet| SPECIAL[usize::from(*octet)])
+}
+
 /// Appends `text` escaped for HTML: `"` `&` `'` `<` `>`.
 pub fn html(text: &[u8], out: &mut Vec<u8>) {
-    // Mostly there is nothing to escape.
-    let is_special = |octet: &u8| matches!(octet, b'"' | b'&' | b'\'' | b'<' | b'>');
-    let has_special = text.chunks(16).any(|chunk| {
-        // Without branches, so that many octets are looked at in one step.
-        chunk
-            .iter()
-            .fold(false, |found, octet| found | is_special(octet))
-    });
-    if !has_special {
-        out.extend_from_slice(text);
-        return;
-    }
-    let plain = text.iter().position(is_special).unwrap_or(text.len());
-    out.extend_from_slice(&text[..plain]);
-    for &octet in &text[plain..] {
+    for &octet in text {
         match octet {
             b'"' => out.extend_from_slice(b"&quot;"),
             b'&' => out.extend_from_slice(b"&amp;"),

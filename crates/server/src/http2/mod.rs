@@ -48,6 +48,8 @@ pub(crate) struct Http2 {
     works: Vec<Work>,
     /// Requests that wait to be handed to handlers, in order of arrival.
     queue: VecDeque<StreamKey>,
+    /// The exchange of a request that was answered at once, for the next one.
+    spare: Option<ExchangeRef>,
     /// Streams something that they wait for is ready for, by index.
     woken: Vec<u32>,
     /// Requests that handlers have not answered at once, and that are not over.
@@ -152,6 +154,18 @@ impl Drop for Work {
     }
 }
 
+/// Logs an exchange, which is then ready for another request of the connection.
+fn log(reference: &ExchangeRef) -> bool {
+    let Ok(mut exchange) = reference.try_borrow_mut() else {
+        return false;
+    };
+    exchange.timings.response_end = Some(exchange.worker.clock.now());
+    serve::log(&exchange);
+    exchange.rewind();
+    exchange.request.clear();
+    true
+}
+
 /// Logs an exchange and gives it back.
 fn retire(reference: &ExchangeRef) {
     let worker = {
@@ -200,6 +214,7 @@ impl Http2 {
             engine,
             works: Vec::new(),
             queue: VecDeque::new(),
+            spare: None,
             woken: Vec::new(),
             at_work: 0,
             waiting: 0,

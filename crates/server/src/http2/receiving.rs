@@ -6,6 +6,7 @@ use std::task::Context as TaskContext;
 use bytes::Bytes;
 use h2o_exchange::{
     BodyPipe, Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings,
+    Worker,
 };
 use h2o_http::{BodyLength, Known, StatusCode};
 use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
@@ -56,8 +57,12 @@ impl Http2 {
                     end_stream,
                     refusal,
                 } => {
-                    let exchange = std::mem::replace(&mut spare, context.worker.spare_exchange());
+                    let exchange = spare;
                     self.on_request(context, link, stream, exchange, end_stream, refusal, out);
+                    spare = self
+                        .spare
+                        .take()
+                        .unwrap_or_else(|| context.worker.spare_exchange());
                 }
                 Received::Data {
                     stream,
@@ -88,7 +93,15 @@ impl Http2 {
             }
         }
         spare.borrow_mut().request.clear();
-        context.worker.put_back(spare);
+        let is_begun = link
+            .info
+            .as_ref()
+            .is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info));
+        if is_begun {
+            context.worker.release(spare);
+        } else {
+            context.worker.put_back(spare);
+        }
     }
 
     fn exchange(&self, stream: StreamKey) -> Option<&ExchangeRef> {
@@ -122,7 +135,9 @@ impl Http2 {
     ) {
         self.requests += 1;
         let info = link.info();
-        context.worker.begin(&exchange, &context.site, &info);
+        if !Worker::is_begun(&exchange.borrow(), &context.site, &info) {
+            context.worker.begin(&exchange, &context.site, &info);
+        }
         let now = context.worker.clock.now();
         let is_tunnel = {
             let exchange = &mut *exchange.borrow_mut();

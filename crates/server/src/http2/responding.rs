@@ -7,7 +7,7 @@ use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ResponseHead, SchedulingHint, StreamKey};
 
 use super::sending::{Content, Sending};
-use super::{Http2, Step, retire};
+use super::{Http2, Step, log, retire};
 use crate::context::Context;
 use crate::link::Link;
 
@@ -50,12 +50,9 @@ impl Http2 {
         } else {
             response.length
         };
-        let body = match response.body {
-            Body::Bytes(bytes) if has_body && bytes.is_empty() => Body::Empty,
-            body if has_body => body,
-            _ => Body::Empty,
-        };
-        let is_empty = matches!(body, Body::Empty);
+        let is_empty =
+            !has_body || matches!(&response.body, Body::Bytes(bytes) if bytes.is_empty());
+        let body = if is_empty { Body::Empty } else { response.body };
         let is_urgent = this.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
             let hint = scheduling_hint(this, &response.headers);
@@ -130,7 +127,11 @@ impl Http2 {
             self.end_work(stream);
         } else if let Some(exchange) = exchange {
             self.note_priorities(stream, &exchange);
-            retire(&exchange);
+            if self.spare.is_none() && log(&exchange) {
+                self.spare = Some(exchange);
+            } else {
+                retire(&exchange);
+            }
         }
         self.engine.release(stream, out);
         if self.resets.left < context.http2.reset_budget {
