@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -44,6 +44,46 @@ impl OpenFile {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// As [`OpenFile::read_cached`], appending up to `max` octets to `out`, whose memory is not cleared first.
+    ///
+    /// # Errors
+    /// Those of [`OpenFile::read_cached`].
+    #[expect(
+        unsafe_code,
+        reason = "no safe wrapper reads into a Vec without waiting"
+    )]
+    pub fn append_cached(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> io::Result<usize> {
+        out.reserve(max);
+        let room = &mut out.spare_capacity_mut()[..max];
+        let vector = libc::iovec {
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
+        };
+        let offset = i64::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: one vector is passed, and it describes memory that is writable for its length.
+        let read = unsafe {
+            libc::preadv2(
+                self.fd.as_raw_fd(),
+                &raw const vector,
+                1,
+                offset,
+                libc::RWF_NOWAIT,
+            )
+        };
+        let Ok(read) = usize::try_from(read) else {
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                // The file system does not know RWF_NOWAIT: go through the pool.
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
+                _ => error,
+            });
+        };
+        let len = out.len() + read.min(max);
+        // SAFETY: the kernel has written `read` octets, at most `max`, behind the length, where there is room for them.
+        unsafe { out.set_len(len) };
+        Ok(read)
     }
 
     /// True if the page cache holds the `len` octets from `offset`, as far as looking at one octet per
@@ -179,6 +219,40 @@ impl FileReader {
         }
         let piece = self.ready.split_to(self.ready.len().min(buffer.len()));
         buffer[..piece.len()].copy_from_slice(&piece);
+        Poll::Ready(Ok(piece.len()))
+    }
+
+    /// As [`FileReader::poll_read`], appending up to `max` octets to `out`.
+    ///
+    /// # Errors
+    /// Those of [`FileReader::poll_read`].
+    pub fn poll_append(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        if self.remaining() == 0 || max == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        if self.ready.is_empty() && self.cold.is_none() {
+            let want = max.min(usize::try_from(self.range.len).unwrap_or(usize::MAX));
+            match self.range.file.append_cached(self.range.offset, want, out) {
+                Ok(0) => return Poll::Ready(Err(BodyError::file_shrunk())),
+                Ok(read) => {
+                    self.skip(read as u64);
+                    return Poll::Ready(Ok(read));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(BodyError::Local(error))),
+            }
+        }
+        if self.poll_warm(context)?.is_pending() {
+            return Poll::Pending;
+        }
+        let piece = self.ready.split_to(self.ready.len().min(max));
+        out.extend_from_slice(&piece);
         Poll::Ready(Ok(piece.len()))
     }
 

@@ -157,26 +157,30 @@ impl ServerConnection {
         }
     }
 
-    /// Reserves room for a DATA frame of up to `max` octets and lets `fill` put content there: it says how much that
+    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them: it says how much that
     /// is, and whether it is the last. `None` from `fill`, or nothing that is not the last: no frame is written.
+    ///
+    /// # Errors
+    /// That of `fill`; no frame is written.
     pub fn send_data_with<E>(
         &mut self,
         key: StreamKey,
         max: usize,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> Result<Option<(usize, bool)>, E>,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
     ) -> Result<Option<(usize, bool)>, E> {
         let at = out.len();
-        out.resize(at + HEADER_LEN + max, 0);
-        let filled = fill(&mut out[at + HEADER_LEN..]);
-        let (len, end_stream) = match filled {
-            Ok(Some((len, end))) if len > 0 || end => (len.min(max), end),
+        out.extend_from_slice(&[0; HEADER_LEN]);
+        let filled = fill(out);
+        let end_stream = match filled {
+            Ok(Some((len, end))) if len > 0 || end => end,
             other => {
                 out.truncate(at);
                 return other;
             }
         };
-        out.truncate(at + HEADER_LEN + len);
+        let len = out.len() - at - HEADER_LEN;
+        debug_assert!(len <= max, "more content than was asked for");
         let id = self.stream_id(key);
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let header = frame::header(len, FrameType::DATA, end, id);

@@ -156,8 +156,8 @@ impl Sending {
                 Ok(Pulled::frame(left, piece.len(), is_end))
             }
             Content::File(reader) => {
-                let sent = engine.send_data_with(stream, max, out, |room| {
-                    match reader.poll_read(task, room) {
+                let sent = engine.send_data_with(stream, max, out, |out| {
+                    match reader.poll_append(task, max, out) {
                         Poll::Pending => Ok(None),
                         Poll::Ready(Ok(len)) => Ok(Some((len, reader.remaining() == 0))),
                         Poll::Ready(Err(error)) => Err(error),
