@@ -6,6 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Looks at the clock are refreshed after this many, so that a long turn does not stand still.
 const LOOKS_PER_READ: u32 = 1000;
 
+/// One of so many turns is timed.
+const TURNS_PER_SAMPLE: u32 = 8;
+
 /// A coarse clock. [`Clock::begin_turn`] is called by the event loop; the first look in a turn reads
 /// the system's clocks, later ones repeat what was read.
 pub struct Clock {
@@ -13,6 +16,9 @@ pub struct Clock {
     looks: Cell<u32>,
     now: Cell<Instant>,
     unix: Cell<Duration>,
+    /// How long a turn takes, averaged.
+    turn_time: Cell<Duration>,
+    turns_until_sample: Cell<u32>,
     date: Cell<(u64, [u8; h2o_http::date::LEN])>,
 }
 
@@ -24,6 +30,8 @@ impl Default for Clock {
             looks: Cell::new(0),
             now: Cell::new(now),
             unix: Cell::new(unix),
+            turn_time: Cell::new(Duration::ZERO),
+            turns_until_sample: Cell::new(0),
             date: Cell::new((u64::MAX, [0; 29])),
         }
     }
@@ -52,6 +60,24 @@ impl Clock {
     /// More was received within a turn: what was checked before may have changed since. The time stands.
     pub fn begin_round(&self) {
         self.turn.set(self.turn.get() + 1);
+    }
+
+    /// The turn is over: the event loop is about to wait.
+    pub fn end_turn(&self) {
+        let turns = self.turns_until_sample.get();
+        self.turns_until_sample.set(turns.saturating_sub(1));
+        // Nobody looked at the clock in a turn without work.
+        if turns == 0 && self.looks.get() > 0 {
+            self.turns_until_sample.set(TURNS_PER_SAMPLE - 1);
+            let took = read().0.saturating_duration_since(self.now.get());
+            self.turn_time.set((self.turn_time.get() * 7 + took) / 8);
+        }
+    }
+
+    /// How long a turn of the event loop takes, averaged over recent ones.
+    #[must_use]
+    pub fn turn_time(&self) -> Duration {
+        self.turn_time.get()
     }
 
     /// The number of the current turn, or round of one. What was checked in this turn need not be checked again.

@@ -171,6 +171,7 @@ impl Connections {
         if !self.context.again.borrow().is_empty() {
             task.waker().wake_by_ref();
         }
+        self.context.worker.clock.end_turn();
         if self.is_draining && self.slab.is_empty() {
             Poll::Ready(())
         } else {
@@ -470,6 +471,7 @@ fn http2_limits(settings: &ServerSettings) -> Http2Limits {
         max_concurrent_streaming_requests: http2.max_concurrent_streaming_requests,
         reset_budget: u32::try_from(http2.max_concurrent_requests).unwrap_or(u32::MAX),
         dos_delay: http2.dos_delay,
+        latency: http2.latency.clone(),
     }
 }
 

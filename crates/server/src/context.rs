@@ -12,6 +12,7 @@ use h2o_exchange::{LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
 use crate::http1::Active;
+use crate::http2_settings::LatencySettings;
 use crate::tls::TlsAcceptor;
 
 /// Octets received at once.
@@ -49,6 +50,7 @@ pub(crate) struct Http2Limits {
     pub(crate) max_concurrent_streaming_requests: usize,
     pub(crate) reset_budget: u32,
     pub(crate) dos_delay: Duration,
+    pub(crate) latency: LatencySettings,
 }
 
 /// What the connections of one worker keep in buffers, and how much that may be.

@@ -14,6 +14,7 @@ mod http1;
 mod http2;
 mod http2_settings;
 mod io;
+mod latency;
 mod link;
 mod listen;
 mod load;

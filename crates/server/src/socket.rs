@@ -3,9 +3,46 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use h2o_exchange::{Address, FileRange, Transport};
 use rustix::net::{RecvFlags, SendFlags};
+
+/// What the kernel knows of a TCP connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub(crate) rtt: Duration,
+    /// Octets of the largest packet's content.
+    pub(crate) mss: u32,
+    /// The congestion window.
+    pub(crate) cwnd_packets: u32,
+    /// Packets on their way.
+    pub(crate) unacked_packets: u32,
+    /// Octets per second; 0 where the kernel does not say.
+    pub(crate) delivery_rate: u64,
+}
+
+impl TcpInfo {
+    /// Enough for what is read here; the kernel cuts its own off.
+    const LEN: usize = 168;
+
+    /// Reads the kernel's `struct tcp_info` (linux/tcp.h). What an older kernel does not have is 0.
+    fn parse(info: &[u8; Self::LEN]) -> Self {
+        let u32_at = |at: usize| {
+            let octets = info[at..at + 4].try_into();
+            u32::from_ne_bytes(octets.unwrap_or_default())
+        };
+        let delivery_rate = info[160..168].try_into();
+        Self {
+            mss: u32_at(16),
+            unacked_packets: u32_at(24),
+            rtt: Duration::from_micros(u32_at(68).into()),
+            cwnd_packets: u32_at(80),
+            delivery_rate: u64::from_ne_bytes(delivery_rate.unwrap_or_default()),
+        }
+    }
+}
 
 /// A connected stream socket, non-blocking.
 pub(crate) struct Socket {
@@ -96,6 +133,28 @@ impl Socket {
         };
     }
 
+    /// What the kernel knows of the connection; `None` if it is not TCP.
+    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_INFO")]
+    pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
+        use std::os::fd::AsRawFd;
+        if self.is_unix {
+            return None;
+        }
+        let mut info = [0u8; TcpInfo::LEN];
+        let mut len = libc::socklen_t::try_from(info.len()).ok()?;
+        // SAFETY: `info` is writable for `len` octets, and `len` is updated to what the kernel wrote.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        (result == 0).then(|| TcpInfo::parse(&info))
+    }
+
     /// Octets sent that the peer's system has not acknowledged yet.
     #[expect(unsafe_code, reason = "no safe wrapper knows SIOCOUTQ")]
     pub(crate) fn unacknowledged(&self) -> usize {
@@ -143,25 +202,8 @@ impl Transport for Socket {
         rustix::net::sockopt::tcp_congestion(&self.fd).ok()
     }
 
-    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_INFO")]
     fn delivery_rate(&self) -> Option<u64> {
-        use std::os::fd::AsRawFd;
-        /// Offset of `tcpi_delivery_rate` in the kernel's `struct tcp_info` (linux/tcp.h).
-        const DELIVERY_RATE: usize = 160;
-        let mut info = [0u8; 256];
-        let mut len = libc::socklen_t::try_from(info.len()).ok()?;
-        // SAFETY: `info` is writable for `len` octets, and `len` is updated to what the kernel wrote.
-        let result = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let rate = info.get(DELIVERY_RATE..DELIVERY_RATE + 8)?;
-        (result == 0 && len as usize >= DELIVERY_RATE + 8)
-            .then(|| u64::from_ne_bytes(rate.try_into().unwrap_or_default()))
+        let rate = self.tcp_info()?.delivery_rate;
+        (rate > 0).then_some(rate)
     }
 }

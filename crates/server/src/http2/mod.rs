@@ -21,6 +21,7 @@ use crate::collect::Collector;
 use crate::connection::Fate;
 use crate::context::Context;
 use crate::io::Read;
+use crate::latency::Latency;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
 use pushing::Pushing;
@@ -63,8 +64,9 @@ pub(crate) struct Http2 {
     pushing: Option<Box<Pushing>>,
     /// Octets of output per write.
     round: usize,
-    /// The kernel keeps little that is not sent yet, so that a new response can overtake.
-    is_low_water: bool,
+    /// The kernel keeps no more than that unsent, so that a new response can overtake; 0: what it likes.
+    low_water: u32,
+    latency: Latency,
     /// No further request is taken; the connection ends when everything is written.
     is_closing: bool,
     wants_shutdown: bool,
@@ -225,7 +227,8 @@ impl Http2 {
             },
             pushing: None,
             round: sending::FIRST_ROUND,
-            is_low_water: false,
+            low_water: 0,
+            latency: Latency::Unknown,
             is_closing: false,
             wants_shutdown: context.worker.shutting_down.get(),
             blocked_since: None,

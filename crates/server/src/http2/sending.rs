@@ -9,6 +9,7 @@ use h2o_http2::{ErrorCode, StreamKey};
 use super::receiving::waker_of;
 use super::{Http2, Step};
 use crate::context::Context;
+use crate::latency::{self, Latency};
 use crate::link::Link;
 
 /// Octets of output per write while the socket does not take them at once: what is written cannot be overtaken.
@@ -45,10 +46,16 @@ enum Pulled {
 impl Http2 {
     /// Fills `out` with content up to one write's worth.
     pub(super) fn pump(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
-        while out.len() < self.round {
+        let mut is_due = self.latency.is_due(link.io.tls.is_some());
+        while out.len() < self.latency.round(self.round) {
             let Some((stream, max)) = self.engine.poll_send() else {
                 break;
             };
+            if std::mem::take(&mut is_due) {
+                self.weigh_latency(context, link);
+            }
+            let room = self.latency.round(self.round).saturating_sub(out.len());
+            let max = self.latency.piece(max, room);
             self.pull(context, link, stream, max, out);
         }
         if self.unearned >= OCTETS_PER_UNIT {
@@ -60,9 +67,42 @@ impl Http2 {
         if costs > 0 && link.pay_units(context, costs).is_err() {
             self.fail(h2o_http2::PeerError::Overdrawn, out);
         }
-        if !self.is_low_water && self.engine.has_sendable() {
-            self.is_low_water = true;
-            link.io.socket.set_not_sent_low_water(UNSENT);
+        if self.low_water == 0 && self.engine.has_sendable() {
+            self.set_low_water(link, UNSENT);
+        }
+    }
+
+    /// Finds out how content is best sent on this path, before some is.
+    #[cold]
+    fn weigh_latency(&mut self, context: &Context, link: &mut Link) {
+        let overhead = link.io.tls.as_ref().map_or(0, |tls| tls.record_overhead());
+        self.latency = Latency::decide(
+            &context.http2.latency,
+            link.io.socket.tcp_info().as_ref(),
+            context.worker.clock.turn_time(),
+            u32::try_from(overhead).unwrap_or(0),
+        );
+        let record_payload = match self.latency {
+            Latency::Unknown | Latency::Off => return,
+            Latency::Write(round) => {
+                self.set_low_water(link, latency::LOW_WATER);
+                round.record_payload as usize
+            }
+            Latency::Unlimited => {
+                if self.low_water == latency::LOW_WATER {
+                    self.set_low_water(link, UNSENT);
+                }
+                usize::MAX
+            }
+        };
+        if let Some(tls) = &mut link.io.tls {
+            tls.choose_record_size(record_payload);
+        }
+    }
+
+    fn set_low_water(&mut self, link: &Link, octets: u32) {
+        if std::mem::replace(&mut self.low_water, octets) != octets {
+            link.io.socket.set_not_sent_low_water(octets);
         }
     }
 

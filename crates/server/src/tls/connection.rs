@@ -7,7 +7,7 @@ use h2o_exchange::TlsInfo;
 use super::TlsError;
 use super::acceptor::TlsAcceptor;
 use super::client_hello::{Greeting, Seen};
-use super::handshake::{Handshake, MAX_KEPT_LEN, Step};
+use super::handshake::{Handshake, MAX_KEPT_LEN, Step, TLS13_OVERHEAD};
 use super::traffic::Traffic;
 
 /// The server's side of one connection.
@@ -194,6 +194,22 @@ impl TlsConnection {
     pub(crate) fn close_notify(&mut self, out: &mut Vec<u8>) {
         match &mut self.state {
             State::Established(traffic) => traffic.close_notify(out),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
+        }
+    }
+
+    /// Octets a record adds to its content.
+    pub(crate) fn record_overhead(&self) -> usize {
+        match &self.state {
+            State::Established(traffic) => traffic.overhead(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => TLS13_OVERHEAD,
+        }
+    }
+
+    /// From now on, records have that many octets of plaintext. Not during the handshake, where little is sent.
+    pub(crate) fn choose_record_size(&mut self, plain_len: usize) {
+        match &mut self.state {
+            State::Established(traffic) => traffic.choose_record_size(plain_len),
             State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
         }
     }

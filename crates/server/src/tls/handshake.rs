@@ -241,7 +241,7 @@ impl Handshake {
 }
 
 /// Header, inner type and tag; only TLS 1.3 sends data during the handshake.
-const TLS13_OVERHEAD: usize = 22;
+pub(super) const TLS13_OVERHEAD: usize = 22;
 
 /// Appends what `encode` writes once it has said how much room it needs.
 fn encode(

@@ -6,19 +6,23 @@ use super::record::MAX_PLAINTEXT_LEN;
 /// Size of a small record with its overhead: fits one segment on all but the narrowest paths.
 const SMALL_RECORD_LEN: usize = 1400;
 /// After this many octets of plaintext the congestion window is open and records are full.
-const SMALL_UNTIL: usize = 65_536;
+const SMALL_UNTIL: u32 = 65_536;
 
 /// Counts what a connection has sent.
 #[derive(Debug, Default)]
 pub(super) struct RecordSize {
     /// Plaintext octets written; stays at [`SMALL_UNTIL`] once there.
-    written: usize,
+    written: u32,
+    /// What somebody who knows the path has chosen, in octets of plaintext; 0 if nobody has.
+    chosen: u16,
 }
 
 impl RecordSize {
     /// The most plaintext for the next record.
     pub(super) fn limit(&self, overhead: usize) -> usize {
-        if self.written < SMALL_UNTIL {
+        if self.chosen > 0 {
+            self.chosen.into()
+        } else if self.written < SMALL_UNTIL {
             SMALL_RECORD_LEN - overhead
         } else {
             MAX_PLAINTEXT_LEN
@@ -27,7 +31,14 @@ impl RecordSize {
 
     /// A record with `len` octets of plaintext was written.
     pub(super) fn on_written(&mut self, len: usize) {
-        self.written = SMALL_UNTIL.min(self.written + len);
+        let len = u32::try_from(len).unwrap_or(SMALL_UNTIL);
+        self.written = SMALL_UNTIL.min(self.written.saturating_add(len));
+    }
+
+    /// From now on, records are as large as `plain_len` octets of plaintext make them.
+    pub(super) fn choose(&mut self, plain_len: usize) {
+        let plain_len = plain_len.clamp(1, MAX_PLAINTEXT_LEN);
+        self.chosen = u16::try_from(plain_len).unwrap_or(u16::MAX);
     }
 }
 
@@ -45,5 +56,15 @@ mod tests {
         assert_eq!(size.limit(22), 16_384);
         size.on_written(usize::MAX - 65_536);
         assert_eq!(size.limit(22), 16_384);
+    }
+
+    #[test]
+    fn records_are_as_large_as_was_chosen() {
+        let mut size = RecordSize::default();
+        for (chosen, want) in [(1426, 1426), (0, 1), (16_384, 16_384), (65_483, 16_384)] {
+            size.choose(chosen);
+            assert_eq!(size.limit(22), want);
+            size.on_written(70_000);
+        }
     }
 }

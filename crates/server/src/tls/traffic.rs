@@ -303,6 +303,15 @@ impl Traffic {
         Ok(())
     }
 
+    /// Octets a record adds to its content.
+    pub(super) fn overhead(&self) -> usize {
+        self.sealer.overhead()
+    }
+
+    pub(super) fn choose_record_size(&mut self, plain_len: usize) {
+        self.record_size.choose(plain_len);
+    }
+
     fn record_limit(&self) -> usize {
         self.record_size.limit(self.sealer.overhead())
     }

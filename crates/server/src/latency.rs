@@ -1,0 +1,173 @@
+//! The latency optimisation of HTTP/2 over TCP (H2O compatibility): on a long path with a small congestion window,
+//! output is made only as fast as packets leave, in records of one packet each. What a client asks for meanwhile and
+//! wants first is then not queued behind megabytes in the kernel.
+
+use std::time::Duration;
+
+use crate::http2_settings::LatencySettings;
+use crate::socket::TcpInfo;
+
+/// Content of a frame is not cut smaller than that to end with a round.
+const LEAST_PIECE: usize = 512;
+
+/// What is done for one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Latency {
+    /// No content had to wait for its turn so far: the kernel was not asked.
+    #[default]
+    Unknown,
+    /// Nothing, until the end of the connection.
+    Off,
+    /// Small writes, for now.
+    Write(Round),
+    /// Nothing, for now: the congestion window is large.
+    Unlimited,
+}
+
+/// How much is written at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// Plaintext octets of a record.
+    pub(crate) record_payload: u32,
+    /// Octets of output made at a time.
+    pub(crate) octets: u32,
+}
+
+/// What the kernel may hold unsent before the socket counts as full: with 1 it takes more once all that it has is on
+/// its way.
+pub(crate) const LOW_WATER: u32 = 1;
+
+impl Latency {
+    /// True if the kernel is to be asked before more content is sent. Without TLS the first answer holds.
+    pub(crate) const fn is_due(self, is_tls: bool) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::Off => false,
+            Self::Write(_) | Self::Unlimited => is_tls,
+        }
+    }
+
+    /// Octets of output to be made at a time, where `usual` are made otherwise. Packets may be as large as on loopback;
+    /// nothing is gained by more than usual.
+    pub(crate) fn round(self, usual: usize) -> usize {
+        match self {
+            Self::Write(round) => usual.min(round.octets as usize),
+            Self::Unknown | Self::Off | Self::Unlimited => usual,
+        }
+    }
+
+    /// Octets of content for the next frame, where the peer takes `max` and the round has room for so many.
+    pub(crate) fn piece(self, max: usize, room: usize) -> usize {
+        match self {
+            Self::Write(_) => max.min(room.max(LEAST_PIECE)),
+            Self::Unknown | Self::Off | Self::Unlimited => max,
+        }
+    }
+
+    /// What to do where the kernel says `tcp`, a turn of the event loop takes `turn` and a record adds `overhead`
+    /// octets to its content.
+    pub(crate) fn decide(
+        settings: &LatencySettings,
+        tcp: Option<&TcpInfo>,
+        turn: Duration,
+        overhead: u32,
+    ) -> Self {
+        let (Some(min_rtt), Some(tcp)) = (settings.min_rtt, tcp) else {
+            return Self::Off;
+        };
+        let allowed = u128::from(settings.max_additional_delay_percent) * tcp.rtt.as_micros();
+        if tcp.rtt < min_rtt || turn.as_micros() * 100 > allowed {
+            return Self::Off;
+        }
+        if u64::from(tcp.mss) * u64::from(tcp.cwnd_packets) >= u64::from(settings.max_cwnd) {
+            return Self::Unlimited;
+        }
+        let record_payload = tcp.mss.saturating_sub(overhead).max(1);
+        // Two more than can leave now, so that there is something to send until the next turn.
+        let packets = tcp.cwnd_packets.saturating_sub(tcp.unacked_packets) + 2;
+        Self::Write(Round {
+            record_payload,
+            octets: packets.saturating_mul(record_payload),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_with_a_small_window_is_written_to_packet_by_packet() {
+        let settings = LatencySettings {
+            min_rtt: Some(Duration::from_millis(50)),
+            max_additional_delay_percent: 10,
+            max_cwnd: 65_535,
+        };
+        let write = |record_payload, octets| {
+            Latency::Write(Round {
+                record_payload,
+                octets,
+            })
+        };
+        let cases = [
+            // rtt us, turn us, mss, cwnd, unacked, overhead
+            ([49_999, 0, 1448, 10, 0, 22], Latency::Off),
+            ([50_000, 0, 1448, 10, 0, 22], write(1426, 12 * 1426)),
+            ([50_000, 0, 1448, 10, 0, 0], write(1448, 12 * 1448)),
+            ([50_000, 0, 1448, 10, 10, 22], write(1426, 2 * 1426)),
+            // More may be on its way than the window, once that has shrunk.
+            ([50_000, 0, 1448, 10, 12, 22], write(1426, 2 * 1426)),
+            ([50_000, 5000, 1448, 10, 3, 29], write(1419, 9 * 1419)),
+            ([50_000, 5001, 1448, 10, 3, 29], Latency::Off),
+            ([500_000, 5001, 1448, 10, 3, 29], write(1419, 9 * 1419)),
+            ([50_000, 0, 1448, 45, 0, 22], write(1426, 47 * 1426)),
+            ([50_000, 0, 1448, 46, 0, 22], Latency::Unlimited),
+            ([50_000, 0, 13_107, 5, 0, 22], Latency::Unlimited),
+            ([50_000, 0, 48, u32::MAX, 0, 22], Latency::Unlimited),
+            // What no kernel says.
+            ([50_000, 0, 0, u32::MAX - 2, 0, 22], write(1, u32::MAX)),
+        ];
+        for ([rtt, turn, mss, cwnd_packets, unacked_packets, overhead], want) in cases {
+            let micros = |micros: u32| Duration::from_micros(micros.into());
+            let tcp = TcpInfo {
+                rtt: micros(rtt),
+                mss,
+                cwnd_packets,
+                unacked_packets,
+                delivery_rate: 0,
+            };
+            let got = Latency::decide(&settings, Some(&tcp), micros(turn), overhead);
+            assert_eq!(got, want, "{tcp:?}");
+            let off = LatencySettings {
+                min_rtt: None,
+                ..settings.clone()
+            };
+            let got = Latency::decide(&off, Some(&tcp), micros(turn), overhead);
+            assert_eq!(got, Latency::Off);
+        }
+        let unix = Latency::decide(&settings, None, Duration::ZERO, 22);
+        assert_eq!(unix, Latency::Off);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_once_unless_the_answer_may_change() {
+        let write = Latency::Write(Round {
+            record_payload: 1000,
+            octets: 2000,
+        });
+        for (latency, clear, tls, rounds, pieces) in [
+            (Latency::Unknown, true, true, [1000, 16_384], [9000; 3]),
+            (Latency::Off, false, false, [1000, 16_384], [9000; 3]),
+            (Latency::Unlimited, false, true, [1000, 16_384], [9000; 3]),
+            (write, false, true, [1000, 2000], [1900, 512, 512]),
+        ] {
+            assert_eq!(latency.is_due(false), clear, "{latency:?}");
+            assert_eq!(latency.is_due(true), tls, "{latency:?}");
+            let got = [1000, 16_384].map(|usual| latency.round(usual));
+            assert_eq!(got, rounds, "{latency:?}");
+            let got = [1900, 511, 0].map(|room| latency.piece(9000, room));
+            assert_eq!(got, pieces, "{latency:?}");
+        }
+        assert_eq!(write.piece(80, 1900), 80);
+    }
+}

@@ -1,0 +1,53 @@
+//! The latency optimisation of HTTP/2, on a path that is told to be long.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod tls_client;
+
+use tls_client::{Client, Running, client_config, content, get, patient, preface, record_lens};
+
+/// Octets of the file.
+const LEN: usize = 300_000;
+/// What the client says is the largest packet it takes.
+const CLIENT_MSS: u32 = 1400;
+
+/// Lengths of the records in which the file came.
+fn records(settings: &str) -> Vec<usize> {
+    let server = Running::start(&[], settings, "      /: { file.dir: FOLDER }\n");
+    std::fs::write(server.folder.path().join("large"), vec![b'x'; LEN]).unwrap();
+    let domain = socket2::Domain::IPV4;
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+    socket.set_tcp_mss(CLIENT_MSS).unwrap();
+    let to: std::net::SocketAddr = ([127, 0, 0, 1], server.port).into();
+    socket.connect(&to.into()).unwrap();
+    let socket = socket.into();
+    patient(&socket);
+    let mut client = Client::new(&client_config(b"h2"), socket);
+    client.shake_hands();
+    let request = [preface(), get(1, "/large", &[])].concat();
+    client.say(&request);
+    let before = client.wire.len();
+    client.hear_until(|heard| content(heard, 1).1);
+    assert_eq!(content(&client.heard, 1).0, vec![b'x'; LEN]);
+    record_lens(&client.wire[before..])
+}
+
+#[test]
+fn on_a_long_path_records_stay_as_large_as_a_packet() {
+    let short = records("");
+    assert!(short.contains(&(16_384 + 22)), "{short:?}");
+    let long = records(
+        "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 4294967295\n",
+    );
+    // TCP timestamps take 12 octets of a packet, where they are on.
+    let packet = *long.iter().max().unwrap();
+    assert!(packet == 1400 || packet == 1388, "{long:?}");
+    let full = long.iter().filter(|&&len| len == packet).count();
+    assert!(full > LEN / 1400 / 2, "{long:?}");
+    // A window that is too large for the optimisation: full records from the beginning.
+    let wide = records(
+        "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 0\n",
+    );
+    let full = wide.iter().filter(|&&len| len == 16_384 + 22).count();
+    assert!(full > LEN / 16_384 / 2, "{wide:?}");
+}
