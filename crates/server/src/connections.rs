@@ -15,11 +15,11 @@ use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
-use crate::ServerSettings;
 use crate::bind::reason;
 use crate::connection::{Connection, Fate};
 use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken};
 use crate::reactor::{Reactor, Ready};
+use crate::settings::{SendInformational, ServerSettings};
 use crate::socket::{Socket, address};
 use crate::timers::{STEP, Timers};
 use crate::worker::{Seed, worker_plan};
@@ -71,7 +71,7 @@ impl Connections {
             site: Rc::new(LocalSite(seed.site)),
             http1: Arc::new(settings.http1.clone()),
             http2: http2_limits(settings),
-            sends_informational: true,
+            sends_informational: settings.send_informational != SendInformational::None,
             server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
             max_reroutes: settings.max_reroutes,

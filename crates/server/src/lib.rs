@@ -35,7 +35,7 @@ pub use budget::BudgetSettings;
 pub use collect::temporary_file;
 pub use http2_settings::{Http2Settings, LatencySettings};
 pub use load::{Loaded, features, features_with, load, load_with};
-pub use settings::ServerSettings;
+pub use settings::{SendInformational, ServerSettings};
 pub use worker::{Server, worker_plan};
 
 /// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.

@@ -37,6 +37,8 @@ pub struct ServerSettings {
     pub server_name: Option<Arc<str>>,
     /// `send-server-name`.
     pub send_server_name: bool,
+    /// `send-informational`.
+    pub send_informational: SendInformational,
     /// `max-delegations` and `max-reprocesses`.
     pub max_reroutes: (u32, u32),
     /// `temp-buffer-path`.
@@ -51,6 +53,17 @@ pub struct ServerSettings {
     pub http1: h2o_http1::Settings,
     /// `http2-*`.
     pub http2: Http2Settings,
+}
+
+/// Which clients get informational responses (RFC 9110 §15.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendInformational {
+    /// Those of HTTP/2; of HTTP/1 only `100 Continue`, which clients wait for.
+    ExceptHttp1,
+    /// None but `100 Continue` over HTTP/1.
+    None,
+    /// Those of HTTP/1.1 as well.
+    All,
 }
 
 impl Default for ServerSettings {
@@ -68,6 +81,7 @@ impl Default for ServerSettings {
             tcp_reuseport: false,
             server_name: None,
             send_server_name: true,
+            send_informational: SendInformational::ExceptHttp1,
             max_reroutes: (5, 5),
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
@@ -287,6 +301,24 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         apply: |scope, command| {
             settings(scope).send_server_name =
                 command.node.one_of(&["OFF", "ON", "preserve"])? == 1;
+            Ok(())
+        },
+    },
+    Directive {
+        name: "send-informational",
+        levels: Levels::GLOBAL_ONLY,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value: "except-h1|none|all",
+        default: "except-h1",
+        help: "Which clients get informational responses (1xx): all but those of HTTP/1, none, or all. `100 Continue` is sent over HTTP/1 in any case. A request with `no-early-hints: 1` gets none over HTTP/2.",
+        apply: |scope, command| {
+            settings(scope).send_informational =
+                match command.node.one_of(&["except-h1", "none", "all"])? {
+                    0 => SendInformational::ExceptHttp1,
+                    1 => SendInformational::None,
+                    _ => SendInformational::All,
+                };
             Ok(())
         },
     },

@@ -1,0 +1,67 @@
+//! `send-informational`: who is told that a request's content is wanted.
+
+use h2o_tests::http2::{Frame, Http2, encode, flag, post};
+use h2o_tests::{Server, Setup};
+
+fn start(setting: &str) -> Server {
+    Setup::new(&format!(
+        "
+{setting}
+listen: @PORT@
+num-threads: 1
+hosts:
+  default:
+    paths:
+      /: {{ redirect: {{ url: 'http://elsewhere.example/', status: 302 }} }}
+"
+    ))
+    .start()
+}
+
+/// Statuses of the informational responses to an upload with that further field, over HTTP/2.
+fn over_http2(server: &Server, field: (&str, &str)) -> Vec<String> {
+    let mut client = Http2::open(server.port(), &[]);
+    let section = [post("/"), encode(&[("expect", "100-continue"), field])].concat();
+    client.send_frame(&Frame::request_with_content(1, section));
+    client.send_frame(&Frame::data(1, flag::END_STREAM, "content"));
+    let answer = client.read_answer(1);
+    assert_eq!(answer.status(), 302);
+    let statuses = answer.interim.iter().map(|fields| fields[0].1.clone());
+    statuses.collect()
+}
+
+#[test]
+fn a_client_of_http2_is_told_to_continue_if_it_may_be() {
+    let any = ("x-any", "1");
+    let hush = ("no-early-hints", "1");
+    let other = ("no-early-hints", "?0");
+    for (setting, field, want) in [
+        ("", any, &["100"][..]),
+        ("", hush, &[]),
+        ("", other, &["100"]),
+        ("send-informational: except-h1", any, &["100"]),
+        ("send-informational: all", any, &["100"]),
+        ("send-informational: all", hush, &[]),
+        ("send-informational: none", any, &[]),
+    ] {
+        let server = start(setting);
+        assert_eq!(over_http2(&server, field), want, "{setting} {field:?}");
+    }
+}
+
+#[test]
+fn a_client_of_http1_is_always_told_to_continue() {
+    for setting in ["", "send-informational: none", "send-informational: all"] {
+        let server = start(setting);
+        let mut client = server.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\nno-early-hints: 1\r\n\r\n");
+        let told = client.read_until(b"\r\n\r\n");
+        assert!(
+            told.starts_with(b"HTTP/1.1 100 "),
+            "{setting}: {}",
+            told.escape_ascii()
+        );
+        client.send("abc");
+        assert_eq!(client.read_response("POST").code(), 302, "{setting}");
+    }
+}
