@@ -37,7 +37,8 @@ pub(crate) struct Progress {
     pub(crate) handshaking: bool,
     /// The handshake was completed by this call; [`TlsConnection::info`] is there.
     pub(crate) handshake_done_now: bool,
-    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay.
+    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay. It
+    /// can be answered at once, and [`TlsConnection::info`] is there.
     pub(crate) early: bool,
     /// The peer has sent close_notify: no more data will come.
     pub(crate) closed_by_peer: bool,
@@ -133,10 +134,14 @@ impl TlsConnection {
         };
         match step {
             Step::NeedMore => {
+                let early = plain.len() > plain_start && handshake.may_answer();
+                if early && self.info.protocol.is_empty() {
+                    self.info = handshake.info().unwrap_or_default();
+                }
                 self.state = State::Handshake(handshake);
                 Ok(Progress {
                     handshaking: true,
-                    early: plain.len() > plain_start,
+                    early,
                     ..Progress::default()
                 })
             }
@@ -190,11 +195,12 @@ impl TlsConnection {
         }
     }
 
-    /// Says that nothing more will be sent. During the handshake the connection is closed silently.
+    /// Says that nothing more will be sent. Before the client can read that, the connection is closed silently.
     pub(crate) fn close_notify(&mut self, out: &mut Vec<u8>) {
         match &mut self.state {
             State::Established(traffic) => traffic.close_notify(out),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
+            State::Handshake(handshake) => handshake.close_notify(out),
+            State::Greeting { .. } | State::Ended => {}
         }
     }
 
@@ -214,7 +220,7 @@ impl TlsConnection {
         }
     }
 
-    /// What was negotiated; empty before the handshake is complete.
+    /// What was negotiated; empty before the handshake is complete or has brought early data.
     pub(crate) fn info(&self) -> TlsInfo {
         self.info.clone()
     }

@@ -29,6 +29,10 @@ pub(super) struct Handshake {
     shown: usize,
     /// Something was sent, so that an alert may have to be encrypted.
     has_sent: bool,
+    /// Data may be sent before the client's Finished has come.
+    may_answer: bool,
+    /// close_notify was sent: nothing may follow.
+    is_closed: bool,
     server_name: Option<Box<str>>,
     record_size: RecordSize,
 }
@@ -61,6 +65,8 @@ impl Handshake {
             received,
             shown: 0,
             has_sent: false,
+            may_answer: false,
+            is_closed: false,
             server_name,
             record_size: RecordSize::default(),
         })
@@ -153,7 +159,9 @@ impl Handshake {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                     Some(Step::ClosedByPeer)
                 }
-                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+                Ok(ConnectionState::BlockedHandshake) => Some(Step::NeedMore),
+                Ok(ConnectionState::WriteTraffic(_)) => {
+                    self.may_answer = true;
                     Some(Step::NeedMore)
                 }
                 Ok(_) => return Err(TlsError::Crypto),
@@ -186,11 +194,55 @@ impl Handshake {
         Ok(())
     }
 
+    /// True if early data can be answered before the client's Finished has come.
+    pub(super) fn may_answer(&self) -> bool {
+        self.may_answer
+    }
+
+    /// What was negotiated, as soon as our side has answered the ClientHello.
+    pub(super) fn info(&self) -> Option<TlsInfo> {
+        let suite = self.rustls.negotiated_cipher_suite()?;
+        let (cipher, cipher_bits) = suites::describe(suite.suite());
+        Some(TlsInfo {
+            protocol: version(self.rustls.protocol_version()?).name(),
+            cipher,
+            cipher_bits,
+            server_name: self.server_name.clone(),
+            alpn: self.rustls.alpn_protocol().and_then(alpn::name),
+            resumed: self.rustls.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+
+    /// Says that nothing more will be sent, where anything could be; once.
+    pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        let status = self
+            .rustls
+            .process_tls_records(&mut self.received[..self.shown]);
+        let discard = status.discard;
+        if let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state
+            && let Err(EncryptError::InsufficientSize(needed)) = traffic.queue_close_notify(&mut [])
+        {
+            let start = out.len();
+            out.resize(start + needed.required_size, 0);
+            // A failure to encrypt the farewell leaves nothing else to say.
+            let written = traffic.queue_close_notify(&mut out[start..]).unwrap_or(0);
+            out.truncate(start + written);
+        }
+        self.received.drain(..discard);
+        self.shown -= discard;
+    }
+
     /// Sends application data before the client's Finished has come, in answer to early data.
     ///
     /// # Errors
-    /// [`TlsError::NotReady`] if that is not allowed now.
+    /// [`TlsError::NotReady`] if that is not allowed now, [`TlsError::Closed`] if it is not any more.
     pub(super) fn encrypt(&mut self, mut plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        if self.is_closed {
+            return Err(TlsError::Closed);
+        }
         let status = self
             .rustls
             .process_tls_records(&mut self.received[..self.shown]);
@@ -215,28 +267,29 @@ impl Handshake {
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
     pub(super) fn finish(self) -> Result<(Traffic, TlsInfo, Vec<u8>), TlsError> {
-        let (Some(version), Some(suite)) = (
+        let (Some(negotiated), Some(suite), Some(info)) = (
             self.rustls.protocol_version(),
             self.rustls.negotiated_cipher_suite(),
+            self.info(),
         ) else {
             return Err(TlsError::Crypto);
         };
-        let version = match version {
-            ProtocolVersion::TLSv1_3 => Version::Tls13,
-            _ => Version::Tls12,
-        };
-        let (cipher, cipher_bits) = suites::describe(suite.suite());
-        let info = TlsInfo {
-            protocol: version.name(),
-            cipher,
-            cipher_bits,
-            server_name: self.server_name,
-            alpn: self.rustls.alpn_protocol().and_then(alpn::name),
-            resumed: self.rustls.handshake_kind() == Some(HandshakeKind::Resumed),
-        };
         let (secrets, kernel) = self.rustls.dangerous_into_kernel_connection()?;
-        let traffic = Traffic::new(version, suite, &secrets, kernel, self.record_size)?;
+        let traffic = Traffic::new(
+            version(negotiated),
+            suite,
+            &secrets,
+            kernel,
+            self.record_size,
+        )?;
         Ok((traffic, info, self.received))
+    }
+}
+
+fn version(negotiated: ProtocolVersion) -> Version {
+    match negotiated {
+        ProtocolVersion::TLSv1_3 => Version::Tls13,
+        _ => Version::Tls12,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sessions taken up again: tickets, identifiers, early data, and what must not be taken up.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -178,6 +178,9 @@ fn early_data_is_marked_and_answered_before_the_handshake_ends() {
     talk.give_server(&flight).unwrap();
     assert!(talk.progress.handshaking && talk.progress.early);
     assert_eq!(talk.received, text);
+    let info = talk.server.info();
+    assert_eq!((info.protocol, info.alpn), ("TLSv1.3", Some("http/1.1")));
+    assert!(info.resumed && info.server_name.as_deref() == Some("a.test"));
     // The answer is there after one round trip.
     let wire = talk.server_says(&[8; 3000]);
     let lens: Vec<usize> = super::kit::records(&wire)
@@ -195,6 +198,32 @@ fn early_data_is_marked_and_answered_before_the_handshake_ends() {
     assert_eq!(&talk.received[8192..], b"late");
     talk.server_says(b"end");
     assert_eq!(talk.heard(), b"end");
+}
+
+#[test]
+fn the_answer_to_early_data_may_be_all_there_is_to_say() {
+    let acceptor = acceptor_with(settings("a.test"), &resumption("{mode: all}"));
+    let offer = Offer {
+        early_data: true,
+        ..Offer::resuming(TLS13, SessionIdOnly)
+    };
+    let config = offer.config();
+    Talk::with_config(&acceptor, Arc::clone(&config), "a.test")
+        .run()
+        .unwrap();
+    let mut talk = Talk::with_config(&acceptor, config, "a.test");
+    talk.client.early_data().unwrap().write_all(b"x").unwrap();
+    let flight = talk.client_flight();
+    talk.give_server(&flight).unwrap();
+    talk.server_says(b"y");
+    let mut alert = Vec::new();
+    talk.server.close_notify(&mut alert);
+    assert!(!alert.is_empty());
+    talk.give_client(&alert);
+    assert_eq!(talk.heard(), b"y");
+    // Nothing more comes, and that was said.
+    assert_eq!(talk.client.reader().read(&mut [0]).unwrap(), 0);
+    assert!(talk.server.encrypt(b"z", &mut alert).is_err());
 }
 
 #[test]
