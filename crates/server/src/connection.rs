@@ -110,6 +110,9 @@ impl Connection {
     pub(crate) fn run(&mut self, context: &Context) -> Fate {
         let fate = loop {
             let now = context.worker.clock.now();
+            if self.link.io.is_early() && self.go_on_shaking(context, now) == Fate::Close {
+                break Fate::Close;
+            }
             match &mut self.phase {
                 Phase::Opening { .. } => match self.open(context, now) {
                     None => return Fate::Keep,
@@ -202,16 +205,42 @@ impl Connection {
             }
             Ok(Read::Data | Read::Blocked) => {}
         }
-        if self.link.io.is_handshaking {
+        let protocol = if self.link.io.is_established() {
+            self.count_handshake(context, now)
+        } else if self.link.io.is_early() {
+            let info = self.link.info();
+            info.tls.as_ref().and_then(|tls| tls.alpn)
+        } else {
             return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
-        }
-        let protocol = self.count_handshake(context, now);
+        };
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
             Phase::Http2(Box::new(Http2::new(context, &self.link, now)))
         } else {
             Phase::Http1(Http1::new(context, Scheme::Https, now))
         };
         Some(Fate::Keep)
+    }
+
+    /// Goes on with a handshake whose early data is being served already (RFC 8446 §2.3). What comes with it waits for
+    /// the driver.
+    #[cold]
+    fn go_on_shaking(&mut self, context: &Context, now: Instant) -> Fate {
+        while self.link.io.is_early() {
+            let read = self.link.io.read_early(context, &mut self.link.input);
+            match read {
+                Ok(Read::Data) => {}
+                // The end is the driver's to see.
+                Ok(Read::Blocked | Read::Eof) => break,
+                Err(_) => {
+                    context.worker.counters.count(Counter::SslErrors);
+                    return Fate::Close;
+                }
+            }
+        }
+        if self.link.io.is_established() {
+            let _ = self.count_handshake(context, now);
+        }
+        Fate::Keep
     }
 
     /// Gives the protocol chosen by ALPN.
@@ -240,7 +269,10 @@ impl Connection {
     fn end(&mut self, now: Instant) -> Fate {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
-                http1.lingers() || !self.link.input.is_empty() || self.link.io.may_have_input()
+                http1.lingers()
+                    || !self.link.input.is_empty()
+                    || self.link.io.may_have_input()
+                    || self.link.io.is_early()
             }
             // What it still has under way is answered by GOAWAY, which it must get to see.
             Phase::Http2(_) => true,
@@ -250,6 +282,7 @@ impl Connection {
         if !must_linger {
             return Fate::Close;
         }
+        self.link.io.forget_early();
         self.link.io.socket.shut_down_write();
         self.link.input = Vec::new();
         self.link.info = None;
@@ -307,17 +340,32 @@ impl Connection {
     }
 
     /// When [`Connection::on_timeout`] is to be called.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match &self.phase {
+    pub(crate) fn deadline(&self, context: &Context) -> Option<Instant> {
+        let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
             Phase::Http1(http1) => http1.deadline(),
             Phase::Http2(http2) => http2.deadline(&self.link),
+        };
+        if self.link.io.is_early() {
+            return deadline
+                .into_iter()
+                .chain([self.handshake_end(context)])
+                .min();
         }
+        deadline
+    }
+
+    /// When the handshake has taken too long.
+    fn handshake_end(&self, context: &Context) -> Instant {
+        self.link.accepted + context.handshake_timeout
     }
 
     /// The time has come.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Fate {
         let is_idle = self.is_idle();
+        if self.link.io.is_early() && self.handshake_end(context) <= now {
+            return Fate::Close;
+        }
         match &mut self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } if *until <= now => {
                 Fate::Close

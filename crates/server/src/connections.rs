@@ -243,7 +243,7 @@ impl Connections {
         match fate {
             Ok(Fate::Keep) => {
                 connection.settle_account(context);
-                self.timers.set(key, connection.deadline());
+                self.timers.set(key, connection.deadline(context));
                 if context.memory.is_exceeded() {
                     self.make_room();
                 }

@@ -24,14 +24,23 @@ pub(crate) struct Io {
     written: usize,
     /// A response was cut off: the end of the connection must not look like that of a complete one.
     pub(crate) is_cut_off: bool,
-    /// TLS is there, but not ready to carry anything yet.
-    pub(crate) is_handshaking: bool,
+    stage: Stage,
     can_read: bool,
     can_write: bool,
     /// The peer has ended its direction: a short read is not the end of what can be read.
     peer_closed: bool,
     /// Everything the peer had to say was read, up to its close_notify or the end of the stream.
     ended: bool,
+}
+
+/// How far TLS has come, where there is TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing can be carried yet.
+    Handshake,
+    /// As before, but early data has come and can be answered.
+    Early,
+    Established,
 }
 
 /// Octets that wait for room in the socket.
@@ -62,7 +71,7 @@ impl Io {
             unread: None,
             written: 0,
             is_cut_off: false,
-            is_handshaking: true,
+            stage: Stage::Handshake,
             can_read: true,
             can_write: true,
             peer_closed: false,
@@ -92,6 +101,10 @@ impl Io {
             return Ok(Read::Blocked);
         }
         if self.tls.is_some() {
+            // Whoever looks after the handshake reads ahead.
+            if self.stage == Stage::Early {
+                return Ok(Read::Blocked);
+            }
             return self.read_tls(context, buffer);
         }
         buffer.reserve(if buffer.capacity() == 0 {
@@ -100,6 +113,37 @@ impl Io {
             MIN_READ
         });
         self.recv(buffer)
+    }
+
+    /// True while a handshake goes on that has brought early data: what was received may be a replay.
+    #[inline]
+    pub(crate) const fn is_early(&self) -> bool {
+        matches!(self.stage, Stage::Early)
+    }
+
+    /// True once TLS carries data both ways.
+    pub(crate) const fn is_established(&self) -> bool {
+        matches!(self.stage, Stage::Established)
+    }
+
+    /// As [`Io::read`], while [`Io::is_early`].
+    pub(crate) fn read_early(
+        &mut self,
+        context: &Context,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Read> {
+        if self.ended {
+            Ok(Read::Eof)
+        } else if self.can_read {
+            self.read_tls(context, buffer)
+        } else {
+            Ok(Read::Blocked)
+        }
+    }
+
+    /// Nothing more is decrypted: the handshake will not be completed.
+    pub(crate) const fn forget_early(&mut self) {
+        self.stage = Stage::Established;
     }
 
     /// Octets to be read again, ahead of what the socket has.
@@ -148,7 +192,11 @@ impl Io {
             };
             match tls.receive(&mut cipher, buffer, &mut reply) {
                 Ok(progress) => {
-                    self.is_handshaking = progress.handshaking;
+                    if progress.handshake_done_now {
+                        self.stage = Stage::Established;
+                    } else if progress.early {
+                        self.stage = Stage::Early;
+                    }
                     self.ended = progress.closed_by_peer;
                     if buffer.len() > had {
                         break Ok(Read::Data);

@@ -269,9 +269,10 @@ impl Http1 {
             return Went::Over;
         };
         {
-            let timings = &mut active.exchange.borrow_mut().timings;
-            timings.processed = Some(context.worker.clock.now());
-            timings.processed_at = context.worker.clock.unix();
+            let exchange = &mut *active.exchange.borrow_mut();
+            exchange.is_early = link.io.is_early();
+            exchange.timings.processed = Some(context.worker.clock.now());
+            exchange.timings.processed_at = context.worker.clock.unix();
         }
         let progress = serve::start(context, &active.exchange);
         self.on_progress(context, link, progress)

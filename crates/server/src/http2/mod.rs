@@ -404,12 +404,14 @@ impl Http2 {
         self.woken.push(stream);
     }
 
-    /// True if the client need not do anything for us to go on.
+    /// True if the client need not do anything for us to go on. A handshake it has to complete, whatever we do (H2O
+    /// compatibility).
     fn is_waiting_for_us(&self, link: &Link) -> bool {
-        self.waiting > 0
-            || !self.queue.is_empty()
-            || link.io.has_output()
-            || self.engine.has_sendable()
+        !link.io.is_early()
+            && (self.waiting > 0
+                || !self.queue.is_empty()
+                || link.io.has_output()
+                || self.engine.has_sendable())
     }
 
     pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {

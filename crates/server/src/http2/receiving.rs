@@ -460,6 +460,7 @@ impl Http2 {
     ) {
         let streams = {
             let exchange = &mut *exchange.borrow_mut();
+            exchange.is_early = link.io.is_early();
             exchange.timings.processed = Some(context.worker.clock.now());
             exchange.timings.processed_at = context.worker.clock.unix();
             matches!(exchange.body, RequestBody::Stream(_))

@@ -82,6 +82,7 @@ fn attempt(
     let features = h2o_server::features_with(&[directives]);
     let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
     let bound = h2o_server::bind(&loaded, 1).ok()?;
+    loaded.open_resources().unwrap();
     Some((Server::start(&loaded, bound).unwrap(), port))
 }
 

@@ -1,0 +1,292 @@
+//! TLS early data: requests are answered before the handshake is complete, and handlers may insist that it is.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod tls_client;
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Body, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_http::{Headers, StatusCode};
+
+use tls_client::{Client, Running, content, get, preface, with_ticket};
+
+/// What the handler made for these tests does.
+#[derive(Clone, Copy)]
+enum Trick {
+    /// Answers early requests with 425, others with their content.
+    Careful,
+    /// As above, and counts how often it is asked.
+    Counted,
+    /// As above, once the test has let it.
+    CarefulLater,
+    /// As above, after a while.
+    Slow,
+    /// Says whether the request is early.
+    Tell,
+    /// Never answers.
+    Never,
+}
+
+/// 1: [`Trick::CarefulLater`] may answer.
+static MAY_ANSWER: AtomicU32 = AtomicU32::new(0);
+/// How often [`Trick::Counted`] was asked.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+fn answer(status: StatusCode, text: impl Into<Bytes>) -> Outcome {
+    let body = Body::Bytes(text.into());
+    Outcome::Done(Response::new(status, Headers::new(), body))
+}
+
+fn careful(is_early: bool, body: RequestBody) -> Outcome {
+    let text = match body {
+        RequestBody::Bytes(content) => content,
+        _ => "done".into(),
+    };
+    if is_early {
+        answer(StatusCode::TOO_EARLY, "not now")
+    } else {
+        answer(StatusCode::OK, text)
+    }
+}
+
+impl Handler for Trick {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let is_early = exchange.is_early;
+        match self {
+            Self::Careful => careful(is_early, std::mem::take(&mut exchange.body)),
+            Self::Slow => Outcome::Later(Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                careful(is_early, RequestBody::None)
+            })),
+            Self::Counted => {
+                ASKED.fetch_add(1, Ordering::SeqCst);
+                careful(is_early, std::mem::take(&mut exchange.body))
+            }
+            Self::CarefulLater => {
+                let body = std::mem::take(&mut exchange.body);
+                Outcome::Later(Box::pin(async move {
+                    while MAY_ANSWER.load(Ordering::SeqCst) == 0 {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    careful(is_early, body)
+                }))
+            }
+            Self::Tell => answer(StatusCode::OK, if is_early { "early" } else { "late" }),
+            Self::Never => Outcome::Later(Box::pin(std::future::pending())),
+        }
+    }
+}
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.early",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "NAME",
+    default: "",
+    help: "for these tests",
+    apply: |scope, command| {
+        let tricks = [
+            ("careful", Trick::Careful),
+            ("careful-later", Trick::CarefulLater),
+            ("counted", Trick::Counted),
+            ("slow", Trick::Slow),
+            ("tell", Trick::Tell),
+            ("never", Trick::Never),
+        ];
+        let name = command.node.scalar()?;
+        let found = tricks.iter().find(|(known, _)| *known == name);
+        scope.handlers.push(Box::new(found.unwrap().1));
+        Ok(())
+    },
+}];
+
+fn start(settings: &str) -> Running {
+    let paths = "      /careful: { test.early: careful }\n      /careful-later: { test.early: careful-later }\n      /counted: { test.early: counted }\n      /slow: { test.early: slow }\n      /tell: { test.early: tell }\n      /never: { test.early: never }\n      /status: { status: ON }\n      /: { file.dir: FOLDER }\n";
+    let server = Running::start(&DIRECTIVES, settings, paths);
+    std::fs::write(server.folder.path().join("file.txt"), "from a file").unwrap();
+    server
+}
+
+/// A connection that has sent `text` as early data, and nothing since.
+fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
+    let config = with_ticket(server, alpn);
+    let mut client = Client::new(&config, server.connect());
+    client.say_early(text);
+    client
+}
+
+fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
+    early(server, b"h2", &[preface(), requests.concat()].concat())
+}
+
+fn text(client: &Client, stream: u32) -> String {
+    String::from_utf8(content(&client.heard, stream).0).unwrap()
+}
+
+#[test]
+fn a_file_is_sent_before_the_clients_finished_comes() {
+    let server = start("");
+    let mut client = http2(&server, &[get(1, "/file.txt", &[]), get(3, "/tell", &[])]);
+    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    assert!(client.tls.is_early_data_accepted());
+    assert_eq!(text(&client, 1), "from a file");
+    assert_eq!(text(&client, 3), "early");
+    // The client goes on.
+    client.say(&get(5, "/tell", &[]));
+    client.hear_until(|heard| content(heard, 5).1);
+    assert_eq!(text(&client, 5), "late");
+
+    let request = b"GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\nGET /tell HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut client = early(&server, b"http/1.1", request);
+    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nearly"));
+    assert_eq!(client.heard.matches("from a file"), 1);
+    client.say(b"GET /tell HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nlate"));
+}
+
+trait Matches {
+    fn matches(&self, text: &str) -> usize;
+}
+
+impl Matches for Vec<u8> {
+    fn matches(&self, text: &str) -> usize {
+        String::from_utf8_lossy(self).matches(text).count()
+    }
+}
+
+#[test]
+fn whoever_marked_the_request_gets_to_see_that_it_was_too_early() {
+    let server = start("");
+    // A client that is a proxy itself.
+    let mut client = http2(&server, &[get(1, "/careful", &[("early-data", "1")])]);
+    client.hear_until(|heard| content(heard, 1).1);
+    assert_eq!(text(&client, 1), "not now");
+
+    // Over HTTP/1 there is no other answer.
+    let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut client = early(&server, b"http/1.1", request);
+    client.hear_until(|heard| heard.ends_with(b"not now"));
+    assert!(client.heard.starts_with(b"HTTP/1.1 425 "));
+    client.say(request);
+    client.hear_until(|heard| heard.ends_with(b"done"));
+    assert_eq!(client.heard.matches("HTTP/1.1 200 OK\r\n"), 1);
+}
+
+#[test]
+fn a_response_in_early_data_may_be_the_last_one() {
+    let server = start("");
+    let request = b"GET /tell HTTP/1.0\r\n\r\n";
+    let mut client = early(&server, b"http/1.1", request);
+    while !client.is_over {
+        client.hear();
+    }
+    assert!(client.heard.ends_with(b"\r\n\r\nearly"));
+    // With close_notify.
+    assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0);
+    // The server puts up with the rest of the handshake.
+    client.flush();
+}
+
+/// What the server has counted.
+fn count(server: &Running, name: &str) -> u64 {
+    let mut client = Client::new(&tls_client::client_config(b"http/1.1"), server.connect());
+    client.shake_hands();
+    client.say(b"GET /status/json?show=events,ssl HTTP/1.0\r\n\r\n");
+    while !client.is_over {
+        client.hear();
+    }
+    let heard = String::from_utf8_lossy(&client.heard).into_owned();
+    let (_, rest) = heard.split_once(&format!("\"{name}\": ")).unwrap();
+    let digits = rest.split(|octet: char| !octet.is_ascii_digit()).next();
+    digits.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
+    let server = start("access-log: FOLDER/access\n");
+    let resumed = count(&server, "ssl.handshake.resume");
+    let log = server.folder.path().join("access");
+    for alpn in [&b"h2"[..], b"http/1.1"] {
+        let mut client = if alpn == b"h2" {
+            http2(&server, &[get(1, "/never", &[]), get(3, "/careful", &[])])
+        } else {
+            let request =
+                b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\nGET /never HTTP/1.1\r\nHost: x\r\n\r\n";
+            early(&server, alpn, request)
+        };
+        // Its first answer, or its settings.
+        client.hear_until(|heard| !heard.is_empty());
+        // A record that nobody has encrypted, in place of the client's Finished.
+        client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
+        client.socket.write_all(&[0; 20]).unwrap();
+        let mut rest = Vec::new();
+        // However it ends.
+        let _ = client.socket.read_to_end(&mut rest);
+    }
+    let lines = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(lines.matches("GET /never HTTP/2").count(), 1, "{lines}");
+    assert_eq!(lines.matches("GET /careful HTTP/2").count(), 1, "{lines}");
+    assert_eq!(lines.matches("GET /never HTTP/1.1").count(), 1, "{lines}");
+    assert_eq!(count(&server, "ssl.errors"), 2);
+    assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
+    // One that succeeds is counted when it does.
+    let mut client = http2(&server, &[get(1, "/tell", &[])]);
+    client.hear_until(|heard| content(heard, 1).1);
+    assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
+    client.say(&get(3, "/tell", &[]));
+    client.hear_until(|heard| content(heard, 3).1);
+    assert_eq!(count(&server, "ssl.handshake.resume"), resumed + 1);
+}
+
+/// Sends early data and holds the rest back until the server gives up.
+fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
+    let server = start(settings);
+    let mut client = early(&server, alpn, request);
+    while !client.is_over {
+        client.hear();
+    }
+}
+
+#[test]
+fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
+    let short_handshake =
+        "handshake-timeout: 1\nhttp2-idle-timeout: 60\nhttp1-request-timeout: 60\n";
+    // This one runs even where the client waits for us.
+    let short_idle = "handshake-timeout: 60\nhttp2-idle-timeout: 1\n";
+    std::thread::scope(|scope| {
+        for (settings, path) in [
+            (short_handshake, "/tell"),
+            (short_handshake, "/never"),
+            (short_idle, "/never"),
+            (short_idle, "/careful"),
+        ] {
+            let request = [preface(), get(1, path, &[])].concat();
+            scope.spawn(move || wait_for_the_end(settings, b"h2", &request));
+        }
+        for path in ["/tell", "/never"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            scope.spawn(move || wait_for_the_end(short_handshake, b"http/1.1", request.as_bytes()));
+        }
+    });
+}
+
+#[test]
+fn a_handshake_goes_on_while_a_response_is_made() {
+    // The handler takes longer than that.
+    let server = start("handshake-timeout: 1\n");
+    let request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut client = early(&server, b"http/1.1", request);
+    // The server's part of the handshake.
+    while client.tls.is_handshaking() {
+        client.hear();
+    }
+    client.say(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nlate"));
+    assert_eq!(client.heard.matches("HTTP/1.1 425 "), 1);
+}
