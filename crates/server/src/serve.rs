@@ -11,7 +11,7 @@ use h2o_exchange::{
     RerouteKind, Response, Route,
 };
 use h2o_handlers::push;
-use h2o_http::{BodyLength, Headers, Scheme, StatusCode, authority};
+use h2o_http::{BodyLength, Headers, Known, Scheme, StatusCode, authority};
 
 use crate::context::Context;
 
@@ -19,6 +19,9 @@ use crate::context::Context;
 pub(crate) enum Progress {
     /// The final response, past all filters.
     Response(Response),
+    /// A handler of HTTP/2 will not answer a request before it is known not to be a replay: this response, which no
+    /// filter has seen, is not for the client if the request can be run again.
+    TooEarly(Response),
     /// A handler is not ready yet.
     Waiting(Waiting),
 }
@@ -93,11 +96,12 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     settle(context, exchange, outcome)
 }
 
-/// True if the response needs none of what [`filter`] does, but for noting its status.
+/// True if the response needs none of what [`settle`] and [`filter`] do, but for noting its status.
 fn is_final(exchange: &Exchange, response: &Response) -> bool {
     let path = exchange.site.path(exchange.route);
     path.filters.is_empty()
         && !path.keep_unfiltered
+        && !exchange.is_early
         && exchange.restore.is_none()
         && exchange.saved_headers.is_none()
         && response.links == h2o_exchange::Links::Plain
@@ -126,7 +130,7 @@ pub(crate) fn resume(
         match settle(context, exchange, outcome) {
             // The next handler waits as well: nobody has polled its future yet.
             Progress::Waiting(next) => waiting = next,
-            progress @ Progress::Response(_) => return progress,
+            progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
     }
 }
@@ -155,7 +159,11 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
             // Polled by the connection, which has the waker.
             Outcome::Later(future) => return Progress::Waiting(Waiting { future, next }),
             Outcome::Done(response) => {
-                match filter(context, &mut exchange.borrow_mut(), response) {
+                let exchange = &mut exchange.borrow_mut();
+                if response.status == StatusCode::TOO_EARLY && is_too_early(exchange) {
+                    return Progress::TooEarly(response);
+                }
+                match filter(context, exchange, response) {
                     Ok(response) => return Progress::Response(response),
                     Err(order) => order,
                 }
@@ -169,6 +177,14 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
             Err(response) => (Outcome::Done(*response), usize::MAX),
         };
     }
+}
+
+/// True if it was us who told the handler that the request came early: only then may the request be run again (RFC 8470
+/// §5.2).
+fn is_too_early(exchange: &Exchange) -> bool {
+    exchange.is_early
+        && exchange.http2.is_some()
+        && exchange.request.headers.get(Known::EarlyData).is_none()
 }
 
 /// Shows the response to the filters of the path. `Err`: a filter wants the request to be run again.

@@ -13,14 +13,16 @@ use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 
-use tls_client::{Client, Running, content, get, preface, with_ticket};
+use tls_client::{Client, Running, content, frame, frames, get, preface, with_ticket};
 
 /// What the handler made for these tests does.
 #[derive(Clone, Copy)]
 enum Trick {
     /// Answers early requests with 425, others with their content.
     Careful,
-    /// As above, and counts how often it is asked.
+    /// As above, and pulls the content while it arrives.
+    Pulling,
+    /// As the first, and counts how often it is asked.
     Counted,
     /// As above, once the test has let it.
     CarefulLater,
@@ -58,7 +60,7 @@ impl Handler for Trick {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let is_early = exchange.is_early;
         match self {
-            Self::Careful => careful(is_early, std::mem::take(&mut exchange.body)),
+            Self::Careful | Self::Pulling => careful(is_early, std::mem::take(&mut exchange.body)),
             Self::Slow => Outcome::Later(Box::pin(async move {
                 tokio::time::sleep(Duration::from_millis(1500)).await;
                 careful(is_early, RequestBody::None)
@@ -80,6 +82,10 @@ impl Handler for Trick {
             Self::Never => Outcome::Later(Box::pin(std::future::pending())),
         }
     }
+
+    fn streams_request_body(&self) -> bool {
+        matches!(self, Self::Pulling)
+    }
 }
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -95,6 +101,7 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
             ("careful", Trick::Careful),
             ("careful-later", Trick::CarefulLater),
             ("counted", Trick::Counted),
+            ("pulling", Trick::Pulling),
             ("slow", Trick::Slow),
             ("tell", Trick::Tell),
             ("never", Trick::Never),
@@ -107,7 +114,7 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
 }];
 
 fn start(settings: &str) -> Running {
-    let paths = "      /careful: { test.early: careful }\n      /careful-later: { test.early: careful-later }\n      /counted: { test.early: counted }\n      /slow: { test.early: slow }\n      /tell: { test.early: tell }\n      /never: { test.early: never }\n      /status: { status: ON }\n      /: { file.dir: FOLDER }\n";
+    let paths = "      /careful: { test.early: careful }\n      /careful-later: { test.early: careful-later }\n      /counted: { test.early: counted }\n      /pulling: { test.early: pulling }\n      /slow: { test.early: slow }\n      /tell: { test.early: tell }\n      /never: { test.early: never }\n      /status: { status: ON }\n      /: { file.dir: FOLDER }\n";
     let server = Running::start(&DIRECTIVES, settings, paths);
     std::fs::write(server.folder.path().join("file.txt"), "from a file").unwrap();
     server
@@ -123,6 +130,16 @@ fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
 
 fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
     early(server, b"h2", &[preface(), requests.concat()].concat())
+}
+
+/// HEADERS of a POST with content behind it.
+fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
+    let mut octets = get(stream, path, &[]);
+    // No END_STREAM, and `:method: POST` (RFC 7541, appendix A).
+    octets[4] = 4;
+    octets[9] = 0x83;
+    octets.extend(frame(0, 1, stream, text.as_bytes()));
+    octets
 }
 
 fn text(client: &Client, stream: u32) -> String {
@@ -161,12 +178,71 @@ impl Matches for Vec<u8> {
 }
 
 #[test]
-fn whoever_marked_the_request_gets_to_see_that_it_was_too_early() {
+fn a_client_of_http2_does_not_see_that_it_was_too_early() {
+    let server = start("");
+    let requests = [
+        get(1, "/counted", &[]),
+        post(3, "/counted", "content"),
+        // Taken back while it is held: RST_STREAM (CANCEL).
+        get(5, "/counted", &[]),
+        frame(3, 0, 5, &[0, 0, 0, 8]),
+        get(7, "/tell", &[]),
+    ];
+    let mut client = http2(&server, &requests);
+    client.hear_until(|heard| content(heard, 7).1);
+    assert_eq!(text(&client, 7), "early");
+    assert_eq!(ASKED.load(Ordering::SeqCst), 3);
+    let of = |client: &Client, stream| {
+        let frames = frames(&client.heard).into_iter();
+        frames.filter(move |frame| frame.stream == stream).count()
+    };
+    assert_eq!([1, 3, 5].map(|stream| of(&client, stream)), [0; 3]);
+    client.flush();
+    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    // HEADERS and DATA, once; or a frame that opens the window besides.
+    assert_eq!(text(&client, 1), "done");
+    assert_eq!(text(&client, 3), "content");
+    assert_eq!(of(&client, 1), 2);
+    assert_eq!(ASKED.load(Ordering::SeqCst), 5);
+}
+
+#[test]
+fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
+    let server = start("");
+    let requests = [
+        get(1, "/careful-later", &[]),
+        post(3, "/careful-later", "content"),
+        get(5, "/tell", &[]),
+    ];
+    let mut client = http2(&server, &requests);
+    client.hear_until(|heard| content(heard, 5).1);
+    client.say(&get(7, "/tell", &[]));
+    client.hear_until(|heard| content(heard, 7).1);
+    assert_eq!(text(&client, 7), "late");
+    MAY_ANSWER.store(1, Ordering::SeqCst);
+    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    assert_eq!(
+        (&*text(&client, 1), &*text(&client, 3)),
+        ("done", "content")
+    );
+}
+
+#[test]
+fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     let server = start("");
     // A client that is a proxy itself.
     let mut client = http2(&server, &[get(1, "/careful", &[("early-data", "1")])]);
     client.hear_until(|heard| content(heard, 1).1);
     assert_eq!(text(&client, 1), "not now");
+
+    // So does a client whose content is gone by then.
+    let requests = [post(1, "/pulling", "content"), get(3, "/pulling", &[])];
+    let mut client = http2(&server, &requests);
+    client.hear_until(|heard| content(heard, 1).1);
+    assert_eq!(text(&client, 1), "not now");
+    client.flush();
+    client.hear_until(|heard| content(heard, 3).1);
+    assert_eq!(text(&client, 3), "done");
 
     // Over HTTP/1 there is no other answer.
     let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";

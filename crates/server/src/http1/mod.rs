@@ -299,7 +299,10 @@ impl Http1 {
 
     fn on_progress(&mut self, context: &Context, link: &mut Link, progress: Progress) -> Went {
         match progress {
-            Progress::Response(response) => self.respond(context, link, response),
+            // No request of HTTP/1 is held, so the second kind of answer does not come up.
+            Progress::Response(response) | Progress::TooEarly(response) => {
+                self.respond(context, link, response)
+            }
             Progress::Waiting(waiting) => {
                 // Polled at once by the next step; from then on its waker rings.
                 let Some(active) = &mut self.active else {

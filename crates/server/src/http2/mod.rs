@@ -4,6 +4,7 @@
 //! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
 
 mod debug;
+mod early;
 mod pushing;
 mod receiving;
 mod responding;
@@ -24,6 +25,7 @@ use crate::io::Read;
 use crate::latency::Latency;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
+use early::Early;
 use pushing::Pushing;
 use sending::Sending;
 
@@ -62,6 +64,8 @@ pub(crate) struct Http2 {
     resets: ResetBudget,
     /// Present once something was to be pushed.
     pushing: Option<Box<Pushing>>,
+    /// What came before the TLS handshake was complete.
+    early: Option<Box<Early>>,
     /// Octets of output per write.
     round: usize,
     /// The kernel keeps no more than that unsent, so that a new response can overtake; 0: what it likes.
@@ -185,7 +189,9 @@ impl Http2 {
     pub(crate) fn new(context: &Context, link: &Link, now: Instant) -> Self {
         let origins = context.listeners[link.listener].origins.clone();
         let engine = ServerConnection::new(context.http2.engine.clone(), origins, now);
-        Self::with_engine(context, engine)
+        let mut http2 = Self::with_engine(context, engine);
+        http2.early = link.io.is_early().then(Box::default);
+        http2
     }
 
     /// Goes on from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
@@ -226,6 +232,7 @@ impl Http2 {
                 delay_until: None,
             },
             pushing: None,
+            early: None,
             round: sending::FIRST_ROUND,
             low_water: 0,
             latency: Latency::Unknown,
@@ -279,6 +286,9 @@ impl Http2 {
         let now = context.worker.clock.now();
         if std::mem::take(&mut self.wants_shutdown) {
             self.engine.shut_down(now, out);
+        }
+        if self.is_early_over(link) {
+            self.end_early(now);
         }
         self.run_woken(context, link, out);
         let mut sent = 0;

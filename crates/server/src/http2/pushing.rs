@@ -269,7 +269,8 @@ impl Http2 {
             progress = serve::resume(context, &exchange, waiting, &mut task);
         }
         let is_unwanted = match &progress {
-            Progress::Response(response) => {
+            // One that came too early for its handler is a failure like others.
+            Progress::Response(response) | Progress::TooEarly(response) => {
                 is_failure(response) || pushing.is_cached(&exchange.borrow(), response)
             }
             Progress::Waiting(_) => pushing.may_be_cached(&exchange.borrow()),
@@ -281,7 +282,7 @@ impl Http2 {
         };
         let Some(stream) = promised else {
             match progress {
-                Progress::Response(mut response) => {
+                Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                     note_cancelled(&mut exchange.borrow_mut(), &mut response);
                 }
                 Progress::Waiting(waiting) => {
@@ -309,7 +310,7 @@ impl Http2 {
         let work = self.work(stream);
         work.exchange = Some(exchange);
         match progress {
-            Progress::Response(mut response) => {
+            Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                 response.headers.push(OUTCOME, b"pushed");
                 work.step = Step::Answered(Box::new(response));
             }

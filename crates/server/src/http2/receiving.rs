@@ -186,7 +186,7 @@ impl Http2 {
     }
 
     /// A response that no handler makes; filters see it all the same.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         context: &Context,
         link: &mut Link,
@@ -385,7 +385,7 @@ impl Http2 {
     }
 
     /// Hands a request to the handlers, or lets it wait for its turn.
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         context: &Context,
         link: &mut Link,
@@ -461,6 +461,9 @@ impl Http2 {
         let streams = {
             let exchange = &mut *exchange.borrow_mut();
             exchange.is_early = link.io.is_early();
+            if exchange.is_early {
+                self.keep_content(stream, &exchange.body);
+            }
             exchange.timings.processed = Some(context.worker.clock.now());
             exchange.timings.processed_at = context.worker.clock.unix();
             matches!(exchange.body, RequestBody::Stream(_))
@@ -492,6 +495,9 @@ impl Http2 {
         match progress {
             Progress::Response(response) => {
                 self.respond(context, link, stream, exchange, response, out);
+            }
+            Progress::TooEarly(response) => {
+                self.on_too_early(context, link, stream, exchange, response, out);
             }
             Progress::Waiting(waiting) => {
                 let work = self.work(stream);
@@ -530,7 +536,7 @@ impl Http2 {
                 work.step = Step::Waiting(waiting);
                 self.credit_upload(context, link, stream, out);
             }
-            progress @ Progress::Response(_) => {
+            progress @ (Progress::Response(_) | Progress::TooEarly(_)) => {
                 self.set_waits(stream, false);
                 self.on_progress(context, link, stream, exchange, progress, out);
             }
@@ -608,6 +614,9 @@ impl Http2 {
 
     /// Ends what goes on for a stream.
     pub(super) fn end_work(&mut self, stream: StreamKey) {
+        if let Some(early) = &mut self.early {
+            early.forget(stream);
+        }
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
         };
