@@ -50,8 +50,6 @@ pub(crate) struct FieldBlock {
     pub(crate) stream: StreamId,
     /// Flags of the frame it began with.
     pub(crate) flags: u8,
-    /// Type of the frame it began with.
-    pub(crate) kind: FrameType,
     pub(crate) priority: Option<Priority>,
     pub(crate) octets: Vec<u8>,
     continuations: u8,
@@ -82,7 +80,6 @@ pub(crate) struct Core {
 pub(crate) struct Section<'a> {
     pub(crate) stream: StreamId,
     pub(crate) flags: u8,
-    pub(crate) kind: FrameType,
     pub(crate) priority: Option<Priority>,
     pub(crate) octets: std::borrow::Cow<'a, [u8]>,
 }
@@ -169,7 +166,6 @@ impl Core {
             return Ok(Some(Section {
                 stream: header.stream,
                 flags: header.flags,
-                kind: header.kind,
                 priority,
                 octets: octets.into(),
             }));
@@ -187,7 +183,6 @@ impl Core {
         self.block = Some(Box::new(FieldBlock {
             stream: header.stream,
             flags: header.flags,
-            kind: header.kind,
             priority,
             octets: octets.to_vec(),
             continuations: 0,
@@ -226,7 +221,6 @@ impl Core {
         Ok(Some(Section {
             stream: block.stream,
             flags: block.flags,
-            kind: block.kind,
             priority: block.priority,
             octets: block.octets.into(),
         }))

@@ -33,7 +33,9 @@
 //! # Ok::<(), h2o_http2::PeerError>(())
 //! ```
 
+mod content;
 mod core;
+mod encode;
 mod error;
 mod fields;
 mod flow_control;

@@ -327,10 +327,7 @@ impl ServerConnection {
     /// The identifier of a stream.
     #[must_use]
     pub fn stream_id(&self, key: StreamKey) -> StreamId {
-        self.core
-            .streams
-            .get(key)
-            .map_or(StreamId::CONNECTION, |stream| stream.id)
+        self.core.id_of(key)
     }
 
     /// The state of a stream.

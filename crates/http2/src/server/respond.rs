@@ -1,11 +1,12 @@
 //! What we send: heads, content in the order the scheduler says, pushes.
 
-use h2o_http::{Field, Headers, Known, Name, RequestHead, StatusCode, has_break};
+use h2o_http::{Headers, Known, Name, RequestHead, StatusCode};
 
 use super::{Opening, ResponseHead, ServerConnection, Shutdown, StreamKey};
 use crate::core::{begin_section, end_section};
+use crate::encode::{encode_fields, encode_length};
 use crate::error::ErrorCode;
-use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
+use crate::frame::{FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Encoder, Pseudo};
 use crate::scheduler::{Actual, Priority, Update};
 use crate::settings::DEFAULT_WINDOW;
@@ -147,11 +148,7 @@ impl ServerConnection {
     /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
-        let id = self.stream_id(key);
-        let end = if end_stream { flags::END_STREAM } else { 0 };
-        out.extend_from_slice(&frame::header(data.len(), FrameType::DATA, end, id));
-        out.extend_from_slice(data);
-        self.core.on_sent(key, data.len(), end_stream);
+        self.core.write_data(key, data, end_stream, out);
         if end_stream {
             self.end_sending(key, out);
         }
@@ -169,45 +166,18 @@ impl ServerConnection {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
     ) -> Result<Option<(usize, bool)>, E> {
-        let at = out.len();
-        out.extend_from_slice(&[0; HEADER_LEN]);
-        let filled = fill(out);
-        let end_stream = match filled {
-            Ok(Some((len, end))) if len > 0 || end => end,
-            other => {
-                out.truncate(at);
-                return other;
-            }
-        };
-        let len = out.len() - at - HEADER_LEN;
-        debug_assert!(len <= max, "more content than was asked for");
-        let id = self.stream_id(key);
-        let end = if end_stream { flags::END_STREAM } else { 0 };
-        let header = frame::header(len, FrameType::DATA, end, id);
-        out[at..at + HEADER_LEN].copy_from_slice(&header);
-        self.core.on_sent(key, len, end_stream);
-        if end_stream {
+        let written = self.core.write_data_with(key, max, out, fill)?;
+        if let Some((_, true)) = written {
             self.end_sending(key, out);
         }
-        Ok(Some((len, end_stream)))
+        Ok(written)
     }
 
     /// The content ended: with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
-        let id = self.stream_id(key);
-        if !self.state(key).can_send() {
-            return;
+        if self.core.write_end(key, trailers, out) {
+            self.end_sending(key, out);
         }
-        if let Some(trailers) = trailers {
-            let at = begin_section(out, FrameType::HEADERS, flags::END_STREAM, id);
-            self.core.encoder.begin(out);
-            encode_fields(&mut self.core.encoder, trailers, out);
-            end_section(out, at, id, self.core.peer.frame_size());
-        } else {
-            let header = frame::header(0, FrameType::DATA, flags::END_STREAM, id);
-            out.extend_from_slice(&header);
-        }
-        self.end_sending(key, out);
     }
 
     /// We have sent END_STREAM. A request whose content has not come to its end is not wanted any more (RFC 9113
@@ -341,85 +311,6 @@ fn encode_head(encoder: &mut Encoder, head: &ResponseHead<'_>, out: &mut Vec<u8>
     }
     encode_fields(encoder, head.headers, out);
     if let Some(length) = head.length {
-        let mut digits = Decimal::default();
-        encoder.field(
-            Name::Known(Known::ContentLength),
-            digits.format(length),
-            out,
-        );
-    }
-}
-
-/// Writes the fields, except those by which HTTP/1 frames messages (RFC 9113 §8.2.2).
-#[inline]
-pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut Vec<u8>) {
-    if headers.wire().is_some() {
-        // Nothing in there frames messages, and no value has a line end.
-        for field in headers.iter() {
-            if !is_connection_specific(field.name) {
-                encoder.field(field.name, field.value, out);
-            }
-        }
-    } else {
-        for field in headers.iter() {
-            encode_field(encoder, &field, out);
-        }
-    }
-}
-
-fn encode_field(encoder: &mut Encoder, field: &Field<'_>, out: &mut Vec<u8>) {
-    if is_connection_specific(field.name) {
-        return;
-    }
-    if has_break(field.value) {
-        // A line end or NUL would be a field or a message of somebody else's making further on (RFC 9113 §8.2.1).
-        let value: Vec<u8> = field
-            .value
-            .iter()
-            .map(|octet| match octet {
-                b'\r' | b'\n' | 0 => b' ',
-                octet => *octet,
-            })
-            .collect();
-        encoder.field(field.name, value.trim_ascii(), out);
-    } else {
-        encoder.field(field.name, field.value, out);
-    }
-}
-
-/// Fields that HTTP/2 does not have, and `content-length`, which the engine writes.
-#[inline]
-const fn is_connection_specific(name: Name<'_>) -> bool {
-    matches!(
-        name,
-        Name::Known(
-            Known::Connection
-                | Known::ContentLength
-                | Known::Http2Settings
-                | Known::KeepAlive
-                | Known::ProxyConnection
-                | Known::TransferEncoding
-                | Known::Upgrade
-        )
-    )
-}
-
-/// A number as text.
-#[derive(Default)]
-struct Decimal {
-    digits: [u8; 20],
-}
-
-impl Decimal {
-    fn format(&mut self, mut number: u64) -> &[u8] {
-        let mut at = self.digits.len();
-        loop {
-            at -= 1;
-            self.digits[at] = b'0' + u8::try_from(number % 10).unwrap_or_default();
-            number /= 10;
-            if number == 0 {
-                return &self.digits[at..];
-            }
-        }
+        encode_length(encoder, length, out);
     }
 }

@@ -1,0 +1,89 @@
+//! Content and its end as both roles write them.
+
+use h2o_http::Headers;
+
+use crate::core::{Core, begin_section, end_section};
+use crate::encode::encode_fields;
+use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
+use crate::stream::StreamKey;
+
+impl Core {
+    /// Writes a DATA frame with `data`, which is no longer than what was granted.
+    #[inline]
+    pub(crate) fn write_data(
+        &mut self,
+        key: StreamKey,
+        data: &[u8],
+        end_stream: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let id = self.id_of(key);
+        let end = if end_stream { flags::END_STREAM } else { 0 };
+        out.extend_from_slice(&frame::header(data.len(), FrameType::DATA, end, id));
+        out.extend_from_slice(data);
+        self.on_sent(key, data.len(), end_stream);
+    }
+
+    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them: it says how much that
+    /// is, and whether it is the last. `None`, or nothing that is not the last: no frame is written.
+    #[inline]
+    pub(crate) fn write_data_with<E>(
+        &mut self,
+        key: StreamKey,
+        max: usize,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
+    ) -> Result<Option<(usize, bool)>, E> {
+        let at = out.len();
+        out.extend_from_slice(&[0; HEADER_LEN]);
+        let end_stream = match fill(out) {
+            Ok(Some((len, end))) if len > 0 || end => end,
+            other => {
+                out.truncate(at);
+                return other;
+            }
+        };
+        let len = out.len() - at - HEADER_LEN;
+        debug_assert!(len <= max, "more content than was asked for");
+        let id = self.id_of(key);
+        let end = if end_stream { flags::END_STREAM } else { 0 };
+        let header = frame::header(len, FrameType::DATA, end, id);
+        out[at..at + HEADER_LEN].copy_from_slice(&header);
+        self.on_sent(key, len, end_stream);
+        Ok(Some((len, end_stream)))
+    }
+
+    /// Writes `trailers`, or an empty DATA frame, with END_STREAM. False: the stream takes nothing any more.
+    pub(crate) fn write_end(
+        &mut self,
+        key: StreamKey,
+        trailers: Option<&Headers>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(stream) = self.streams.get(key) else {
+            return false;
+        };
+        if !stream.state.can_send() {
+            return false;
+        }
+        let id = stream.id;
+        if let Some(trailers) = trailers {
+            let at = begin_section(out, FrameType::HEADERS, flags::END_STREAM, id);
+            self.encoder.begin(out);
+            encode_fields(&mut self.encoder, trailers, out);
+            end_section(out, at, id, self.peer.frame_size());
+        } else {
+            let header = frame::header(0, FrameType::DATA, flags::END_STREAM, id);
+            out.extend_from_slice(&header);
+        }
+        true
+    }
+
+    /// The identifier of a stream; 0 if it is released.
+    #[inline]
+    pub(crate) fn id_of(&self, key: StreamKey) -> StreamId {
+        self.streams
+            .get(key)
+            .map_or(StreamId::CONNECTION, |stream| stream.id)
+    }
+}
