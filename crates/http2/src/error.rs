@@ -49,7 +49,7 @@ pub enum PeerError {
     StrayContinuation,
     /// More CONTINUATION frames, or more octets in them, than any sensible field section needs.
     ContinuationFlood,
-    /// A client pushes (§8.4).
+    /// A client pushes, or a server that was told not to (§8.4).
     PushPromise,
     /// A frame on stream 0 that belongs to a stream, or the other way round.
     StreamIdOf(FrameType),
@@ -95,9 +95,9 @@ pub enum PeerError {
     PriorityUpdate,
     /// The peer costs more than it is worth.
     Overdrawn,
-    /// A server sent a frame that only clients send, or opened a stream that was not promised.
+    /// A server sent a frame that only clients send, or opened a stream that was not promised (§5.1.1, §8.4).
     NotForClients,
-    /// A response without a valid `:status`, or with other pseudo fields (§8.3.2).
+    /// A response without a valid `:status`, or with other pseudo fields (§8.3.2), trailers with any (§8.1).
     BadResponse,
 }
 

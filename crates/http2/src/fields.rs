@@ -222,12 +222,7 @@ impl<'h> RequestFields<'h> {
 
     fn content_length(&mut self, value: &[u8]) -> Result<(), PeerError> {
         let error = PeerError::ContentLength;
-        if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
-            return Err(error);
-        }
-        let length = value
-            .iter()
-            .fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let length = parse_length(value).ok_or(error)?;
         // Two that differ are an attempt to make us disagree with somebody (RFC 9110 §8.6).
         if self.content_length.is_some_and(|other| other != length) {
             return Err(error);
@@ -381,6 +376,16 @@ impl<'h> RequestFields<'h> {
             self.head.set_upgrade(self.protocol);
         }
     }
+}
+
+/// The number in `content-length`.
+pub(crate) fn parse_length(value: &[u8]) -> Option<u64> {
+    // Nineteen digits fit.
+    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digits = value.iter().map(|digit| u64::from(digit - b'0'));
+    Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
 /// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3).

@@ -32,7 +32,33 @@
 //! assert!(out.ends_with(b"\0\0\x05\0\x01\0\0\0\x01hello"));
 //! # Ok::<(), h2o_http2::PeerError>(())
 //! ```
+//!
+//! [`ClientConnection`] is the client role, driven alike:
+//!
+//! ```
+//! use std::{sync::Arc, time::Instant};
+//! use h2o_http::{RequestHead, StatusCode};
+//! use h2o_http2::{ClientConnection, ClientReceived, ClientResponse, ClientSettings};
+//!
+//! # #[allow(clippy::disallowed_methods, reason = "an example has no virtual clock")]
+//! let now = Instant::now();
+//! let mut out = Vec::new();
+//! let mut connection = ClientConnection::new(Arc::new(ClientSettings::default()), now, &mut out);
+//! let mut request = RequestHead::default();
+//! let target = request.headers.store(b"/");
+//! request.set_target(target);
+//! let stream = connection.request(&request, true, &mut out).expect("there is room");
+//!
+//! // Empty SETTINGS, and 200 without content.
+//! let input = b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01\x88";
+//! let mut head = ClientResponse::new();
+//! let step = connection.receive(input, &mut head, now, &mut out)?;
+//! assert_eq!(step.received, ClientReceived::Response { stream, end_stream: true });
+//! assert_eq!(head.status, StatusCode::OK);
+//! # Ok::<(), h2o_http2::PeerError>(())
+//! ```
 
+mod client;
 mod content;
 mod core;
 mod encode;
@@ -47,6 +73,7 @@ pub mod settings;
 mod stream;
 
 pub use self::core::{CONNECTION_WINDOW, MAX_CONTINUATIONS, MAX_SECTION};
+pub use client::{ClientConnection, ClientReceived, ClientResponse, ClientStep};
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Refusal};
 pub use flow_control::{RecvWindow, SendWindow};
@@ -55,5 +82,5 @@ pub use server::{
     Received, ResponseHead, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo,
     TimedOut,
 };
-pub use settings::{PeerSettings, Settings};
+pub use settings::{ClientSettings, PeerSettings, Settings};
 pub use stream::{State, StreamKey};

@@ -53,6 +53,31 @@ impl Default for Settings {
     }
 }
 
+/// What the local side of a client connection wants.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// Requests open at a time, if the server allows as many (`proxy.http2.max-concurrent-streams`).
+    pub max_streams: u32,
+    /// Receive window of a stream, octets (`proxy.max-buffer-size`); at least 1, at most 2^31-1.
+    pub window: u32,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            max_streams: 100,
+            window: DEFAULT_WINDOW,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// The window as it is announced.
+    pub(crate) fn stream_window(&self) -> u32 {
+        self.window.clamp(1, i32::MAX.unsigned_abs())
+    }
+}
+
 /// The settings a peer has announced, or their initial values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {

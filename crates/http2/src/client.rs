@@ -1,0 +1,268 @@
+//! The client role of one connection.
+
+mod fields;
+mod receive;
+mod request;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{BodyLength, Headers, StatusCode};
+
+pub use receive::{ClientReceived, ClientStep};
+
+use crate::core::{CONNECTION_WINDOW, Core};
+use crate::error::{ErrorCode, PeerError};
+use crate::frame::{self, PREFACE, StreamId};
+use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
+use crate::stream::{State, StreamKey};
+
+/// What has been understood of the connection's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    /// The server's SETTINGS are due (RFC 9113 §3.4).
+    Settings,
+    Done,
+    /// The server broke the protocol; nothing it sends is looked at.
+    Failed,
+}
+
+/// The head of a response received. The same value is filled again for each response, so that it costs no allocation.
+#[derive(Clone, Debug)]
+pub struct ClientResponse {
+    /// The status; 1xx for an informational response.
+    pub status: StatusCode,
+    /// The fields, or the trailers. `content-length` is not among them.
+    pub headers: Headers,
+    /// `content-length`, also where it announces what HEAD or 304 leave out.
+    pub length: Option<u64>,
+    /// How long the content is.
+    pub body: BodyLength,
+}
+
+impl ClientResponse {
+    /// An empty head. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            status: StatusCode::OK,
+            headers: Headers::new(),
+            length: None,
+            body: BodyLength::None,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.status = StatusCode::OK;
+        self.headers.clear();
+        self.length = None;
+        self.body = BodyLength::None;
+    }
+}
+
+impl Default for ClientResponse {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The client role of one connection: octets and time in, events and octets out.
+///
+/// Buffers are the caller's, as with [`crate::ServerConnection`]. There are no timers: whoever waits for a response
+/// knows for how long, and resets its stream.
+pub struct ClientConnection {
+    settings: Arc<ClientSettings>,
+    core: Core,
+    opening: Opening,
+    /// Latest stream opened by us.
+    newest: StreamId,
+    /// Streams that are not released.
+    held: u32,
+    /// The last stream that the server looks at, once it has said so.
+    last: Option<StreamId>,
+    /// Streams above that which are still to be reported.
+    refused: Vec<StreamKey>,
+    /// GOAWAY is sent.
+    is_leaving: bool,
+    /// PING frames of ours without an answer.
+    pings: u32,
+}
+
+impl ClientConnection {
+    /// A connection that was just established. Writes the client's preface: SETTINGS and the connection's window (H2O
+    /// compatibility for the values).
+    #[must_use]
+    pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
+        let mut core = Core::new();
+        // Servers take no pushes (RFC 9113 §8.4); one that says otherwise is found by that.
+        core.peer.enable_push = false;
+        core.settings_sent = Some(now);
+        out.extend_from_slice(PREFACE);
+        frame::settings(
+            out,
+            &[
+                (settings::ENABLE_PUSH, 0),
+                (settings::MAX_CONCURRENT_STREAMS, settings.max_streams),
+                (settings::INITIAL_WINDOW_SIZE, settings.stream_window()),
+            ],
+        );
+        let increment = CONNECTION_WINDOW - DEFAULT_WINDOW;
+        frame::window_update(out, StreamId::CONNECTION, increment);
+        core.recv_window.raise(increment);
+        Self {
+            settings,
+            core,
+            opening: Opening::Settings,
+            newest: StreamId::CONNECTION,
+            held: 0,
+            last: None,
+            refused: Vec::new(),
+            is_leaving: false,
+            pings: 0,
+        }
+    }
+
+    /// Ends the connection because of `error`: GOAWAY is written, and nothing is received any more. The caller sends
+    /// what is in `out` and closes.
+    pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
+        if self.opening == Opening::Failed {
+            return;
+        }
+        self.opening = Opening::Failed;
+        if let Some((code, text)) = error.answer() {
+            frame::goaway(out, StreamId::CONNECTION, code, text);
+        }
+    }
+
+    /// No more requests are to be made: GOAWAY is written, what has begun goes on.
+    pub fn go_away(&mut self, out: &mut Vec<u8>) {
+        if self.opening != Opening::Failed && !std::mem::replace(&mut self.is_leaving, true) {
+            // The server has opened no streams.
+            frame::goaway(out, StreamId::CONNECTION, ErrorCode::NO_ERROR, "");
+        }
+    }
+
+    /// Writes PING; [`ClientReceived::Pong`] answers it.
+    pub fn ping(&mut self, data: [u8; 8], out: &mut Vec<u8>) {
+        self.pings += 1;
+        frame::ping(out, 0, data);
+    }
+
+    /// True if another request could be made now, as far as limits go: ours and the server's (RFC 9113 §5.1.2), that
+    /// neither side is leaving (§6.8), and that identifiers are left (§5.1.1).
+    #[must_use]
+    pub fn can_request(&self) -> bool {
+        let most = self
+            .settings
+            .max_streams
+            .min(self.core.peer.max_concurrent_streams);
+        self.is_reusable() && self.core.streams.open_count() < most as usize
+    }
+
+    /// True if requests can still be made, now or when others have ended.
+    #[must_use]
+    pub fn is_reusable(&self) -> bool {
+        self.opening != Opening::Failed
+            && !self.is_leaving
+            && !self.core.is_peer_leaving
+            && self.newest.get() < StreamId::MAX.get()
+    }
+
+    /// True if the server takes extended CONNECT (RFC 8441). It says so in its SETTINGS.
+    #[must_use]
+    pub const fn takes_extended_connect(&self) -> bool {
+        self.core.peer.enable_connect_protocol
+    }
+
+    /// True once nothing is to come on the connection: no more requests can be made, and none is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.opening == Opening::Failed || (!self.is_reusable() && self.held == 0)
+    }
+
+    /// True while streams are open, or closed and not released.
+    #[must_use]
+    pub const fn has_streams(&self) -> bool {
+        self.held > 0
+    }
+
+    /// What the server has made us do since the last call, in the units of [`crate::ServerConnection::take_costs`].
+    pub const fn take_costs(&mut self) -> u32 {
+        self.core.take_costs()
+    }
+
+    /// True once the server's SETTINGS have come.
+    #[must_use]
+    pub fn has_settings(&self) -> bool {
+        self.opening == Opening::Done
+    }
+
+    /// The settings the server has announced.
+    #[must_use]
+    pub const fn peer_settings(&self) -> &PeerSettings {
+        &self.core.peer
+    }
+
+    /// Octets that the server may still send, and that we may, on the connection as a whole.
+    #[must_use]
+    pub const fn windows(&self) -> (u32, i32) {
+        (self.core.recv_window.left(), self.core.send_window.get())
+    }
+
+    /// Time between our SETTINGS and their acknowledgement; `None` before that.
+    #[must_use]
+    pub fn settings_rtt(&self) -> Option<Duration> {
+        Some(
+            self.core
+                .settings_acked?
+                .saturating_duration_since(self.core.settings_sent?),
+        )
+    }
+
+    /// The identifier of a stream.
+    #[must_use]
+    pub fn stream_id(&self, key: StreamKey) -> StreamId {
+        self.core.id_of(key)
+    }
+
+    /// The state of a stream.
+    #[must_use]
+    pub fn state(&self, key: StreamKey) -> State {
+        self.core
+            .streams
+            .get(key)
+            .map_or(State::Closed, |stream| stream.state)
+    }
+
+    /// Ends a stream at once, with [`ErrorCode::CANCEL`] if its response is not wanted any more. What still comes for
+    /// it is discarded.
+    pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
+        self.core.reset(key, code, out);
+    }
+
+    /// The caller is done with a stream. One that is not over is cancelled.
+    pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+        if self.core.streams.get(key).is_none() {
+            return;
+        }
+        self.core.reset(key, ErrorCode::CANCEL, out);
+        self.core.streams.release(key, false);
+        self.held -= 1;
+    }
+
+    /// `len` octets of a response's content are dealt with: the server may send as many more.
+    pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
+        self.core.release_content(key, len, out);
+    }
+
+    /// Gives memory back while nothing goes on.
+    pub fn shrink(&mut self) {
+        self.core.shrink();
+    }
+
+    /// Octets of memory held.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.core.retained()
+    }
+}

@@ -1,0 +1,466 @@
+//! What the server sends.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use h2o_http::{BodyLength, StatusCode};
+
+use super::fields::{Kind, ResponseFields};
+use super::{ClientConnection, ClientResponse, Opening};
+use crate::core::{Section, cost};
+use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
+use crate::stream::StreamKey;
+
+/// What one step over the input found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientReceived {
+    /// Nothing can be reported before more octets arrive.
+    NeedMore,
+    /// Nothing to report, but [`ClientConnection::take_costs`] has something to say.
+    Charged,
+    /// The head of an informational (1xx) response is filled in; the final one follows.
+    Informational {
+        /// Its stream.
+        stream: StreamKey,
+    },
+    /// The head of the final response is filled in.
+    Response {
+        /// Its stream.
+        stream: StreamKey,
+        /// There is no content.
+        end_stream: bool,
+    },
+    /// Content of a response, or octets of a tunnel.
+    Data {
+        /// Its stream.
+        stream: StreamKey,
+        /// Where in the input the content lies.
+        data: Range<usize>,
+        /// The content is complete.
+        end_stream: bool,
+    },
+    /// Trailers of a response are filled in as the fields of the head; its content is complete.
+    Trailers {
+        /// Its stream.
+        stream: StreamKey,
+    },
+    /// The stream is over: the server has reset it, or has made us reset it. After a complete response the rest of the
+    /// request is not wanted, and no more than that (RFC 9113 §8.1).
+    Reset {
+        /// The stream; still to be released.
+        stream: StreamKey,
+        /// The server's code, or ours.
+        code: ErrorCode,
+        /// The server broke a rule.
+        by_us: bool,
+    },
+    /// The server has not looked at the request, which can safely be made again elsewhere (RFC 9113 §8.7): it says so
+    /// by REFUSED_STREAM, or by a GOAWAY that names an earlier stream.
+    Refused {
+        /// The stream; still to be released.
+        stream: StreamKey,
+    },
+    /// The server takes no more requests. Those above `last` are reported as refused next.
+    GoAway {
+        /// The last stream that the server looks at.
+        last: StreamId,
+        /// Why it goes.
+        code: ErrorCode,
+    },
+    /// The answer to a PING of ours.
+    Pong {
+        /// What that carried.
+        data: [u8; 8],
+    },
+}
+
+/// One step over the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientStep {
+    /// Octets the caller drops, once it has used what was found.
+    pub taken: usize,
+    /// What was found.
+    pub received: ClientReceived,
+}
+
+impl ClientConnection {
+    /// One step over `input`, which is all octets received and not yet taken. The caller drops what was taken and calls
+    /// again until [`ClientReceived::NeedMore`].
+    ///
+    /// # Errors
+    /// What the server did wrong. GOAWAY is in `out`; the connection is to be closed once that is sent.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        head: &mut ClientResponse,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<ClientStep, PeerError> {
+        match self.advance(input, head, now, out) {
+            Ok(step) => Ok(step),
+            Err(error) => {
+                self.fail(error, out);
+                Err(error)
+            }
+        }
+    }
+
+    fn advance(
+        &mut self,
+        input: &[u8],
+        head: &mut ClientResponse,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<ClientStep, PeerError> {
+        let mut taken = 0;
+        let received = loop {
+            if let Some(received) = self.next_refused() {
+                break received;
+            }
+            if self.opening == Opening::Failed {
+                break ClientReceived::NeedMore;
+            }
+            let Some((header, payload)) = self.core.next_frame(&input[taken..])? else {
+                break ClientReceived::NeedMore;
+            };
+            let at = taken + HEADER_LEN;
+            taken = at + header.len;
+            let received = match self.on_frame(&header, payload, head, now, out) {
+                Ok(Some(ClientReceived::Data {
+                    stream,
+                    data,
+                    end_stream,
+                })) => Some(ClientReceived::Data {
+                    stream,
+                    data: at + data.start..at + data.end,
+                    end_stream,
+                }),
+                Ok(received) => received,
+                Err(Fault::Connection(error)) => return Err(error),
+                Err(Fault::Stream(id, error)) => self.on_stream_error(id, error, out),
+            };
+            if let Some(received) = received {
+                break received;
+            }
+            if self.core.is_charged() {
+                break ClientReceived::Charged;
+            }
+        };
+        Ok(ClientStep { taken, received })
+    }
+
+    /// The next stream that a GOAWAY refused, unless the caller has given it up in between.
+    fn next_refused(&mut self) -> Option<ClientReceived> {
+        while let Some(stream) = self.refused.pop() {
+            // No stream takes its place, as no more are opened.
+            if self.core.streams.get(stream).is_some() {
+                return Some(ClientReceived::Refused { stream });
+            }
+        }
+        None
+    }
+
+    fn on_frame(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        head: &mut ClientResponse,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ClientReceived>, Fault> {
+        if self.opening == Opening::Settings {
+            if header.kind != FrameType::SETTINGS || header.has(flags::ACK) {
+                return Err(PeerError::SettingsExpected.into());
+            }
+            self.opening = Opening::Done;
+        }
+        match header.kind {
+            FrameType::HEADERS => match self.core.on_headers(header, payload)? {
+                Some(section) => self.on_section(&section, head),
+                None => Ok(None),
+            },
+            FrameType::CONTINUATION => match self.core.on_continuation(header, payload)? {
+                Some(section) => self.on_section(&section, head),
+                None => Ok(None),
+            },
+            FrameType::DATA => self.on_data(header, payload, out),
+            FrameType::WINDOW_UPDATE => {
+                let is_idle = self.is_idle(header.stream);
+                self.core.on_window_update(header, payload, is_idle)?;
+                Ok(None)
+            }
+            FrameType::RST_STREAM => Ok(self.on_rst_stream(header, payload)?),
+            FrameType::SETTINGS => {
+                self.core.on_settings(header, payload, now, out)?;
+                if self.core.peer.enable_push {
+                    // Servers must not ask for pushes (RFC 9113 §6.5.2).
+                    return Err(PeerError::SettingsValue.into());
+                }
+                Ok(None)
+            }
+            FrameType::PING => Ok(self.on_ping(header, payload, out)?),
+            FrameType::GOAWAY => Ok(Some(self.on_goaway(header, payload)?)),
+            FrameType::PRIORITY => {
+                self.on_priority(header, payload)?;
+                Ok(None)
+            }
+            FrameType::PUSH_PROMISE => Err(PeerError::PushPromise.into()),
+            // RFC 9218 §7.1.
+            FrameType::PRIORITY_UPDATE => Err(PeerError::NotForClients.into()),
+            _ => {
+                // RFC 9113 §4.1: frames of unknown types are ignored.
+                self.core.charge(cost::CONTROL);
+                Ok(None)
+            }
+        }
+    }
+
+    /// True for streams that nobody has opened: those of the server are, as it cannot push.
+    fn is_idle(&self, id: StreamId) -> bool {
+        !id.is_client() || id > self.newest
+    }
+
+    /// Ends the stream by which the server broke a rule.
+    fn on_stream_error(
+        &mut self,
+        id: StreamId,
+        error: StreamError,
+        out: &mut Vec<u8>,
+    ) -> Option<ClientReceived> {
+        // What comes for a stream that is over was sent before the server could know (RFC 9113 §5.1).
+        let stream = self.core.streams.find(id)?;
+        self.core.charge(cost::CAUSED_RESET);
+        let code = error.code();
+        self.core.reset(stream, code, out);
+        Some(ClientReceived::Reset {
+            stream,
+            code,
+            by_us: true,
+        })
+    }
+
+    fn on_data(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ClientReceived>, Fault> {
+        let newest = if header.stream.is_client() {
+            self.newest
+        } else {
+            StreamId::CONNECTION
+        };
+        let (stream, data) = self.core.on_data(header, payload, newest, u64::MAX, out)?;
+        let has_response = self
+            .core
+            .streams
+            .get(stream)
+            .is_some_and(|stream| stream.has_response);
+        if !has_response {
+            return Err(Fault::Stream(header.stream, StreamError::Malformed));
+        }
+        let end_stream = header.has(flags::END_STREAM);
+        if end_stream {
+            self.core.on_end_recv(stream);
+        }
+        // The octet in front of the content is the length of the padding.
+        let start = usize::from(header.has(flags::PADDED));
+        Ok(Some(ClientReceived::Data {
+            stream,
+            data: start..start + data.len(),
+            end_stream,
+        }))
+    }
+
+    fn on_rst_stream(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<Option<ClientReceived>, PeerError> {
+        let is_idle = self.is_idle(header.stream);
+        let reset = self.core.on_rst_stream(header, payload, is_idle)?;
+        Ok(reset.map(|(stream, code)| {
+            let has_response = self
+                .core
+                .streams
+                .get(stream)
+                .is_some_and(|stream| stream.has_response);
+            if code == ErrorCode::REFUSED_STREAM && !has_response {
+                return ClientReceived::Refused { stream };
+            }
+            ClientReceived::Reset {
+                stream,
+                code,
+                by_us: false,
+            }
+        }))
+    }
+
+    /// PING: an answer to ours is reported, and one to nothing costs something.
+    fn on_ping(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ClientReceived>, PeerError> {
+        self.core.on_ping(header, payload, out)?;
+        let data = payload.first_chunk::<8>().copied();
+        let is_answer = header.has(flags::ACK) && self.pings > 0;
+        Ok(data.filter(|_| is_answer).map(|data| {
+            self.pings -= 1;
+            ClientReceived::Pong { data }
+        }))
+    }
+
+    /// GOAWAY: streams above the last one are over (RFC 9113 §6.8).
+    fn on_goaway(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<ClientReceived, PeerError> {
+        let (last, code) = self.core.on_goaway(header, payload)?;
+        // A later one never names a later stream; if it does, the streams above are gone all the same.
+        let last = self.last.map_or(last, |before| before.min(last));
+        self.last = Some(last);
+        let refused: Vec<_> = self
+            .core
+            .streams
+            .iter_open()
+            .filter(|(_, stream)| stream.id > last && !stream.has_response)
+            .map(|(key, _)| key)
+            .collect();
+        for stream in &refused {
+            self.core.close(*stream);
+        }
+        // They are taken from the end.
+        self.refused.extend(refused.into_iter().rev());
+        Ok(ClientReceived::GoAway { last, code })
+    }
+
+    /// PRIORITY (RFC 7540 §6.3): what a server wishes does not matter, as it has nothing to say about what we send.
+    fn on_priority(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), PeerError> {
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(header.kind));
+        }
+        let Some((_, [])) = frame::parse_priority(payload) else {
+            return Err(PeerError::FrameSize(header.kind));
+        };
+        self.core.charge(cost::CONTROL);
+        Ok(())
+    }
+
+    fn on_section(
+        &mut self,
+        section: &Section<'_>,
+        head: &mut ClientResponse,
+    ) -> Result<Option<ClientReceived>, Fault> {
+        let id = section.stream;
+        if !id.is_client() {
+            return Err(PeerError::NotForClients.into());
+        }
+        if id > self.newest {
+            return Err(PeerError::IdleStream(FrameType::HEADERS).into());
+        }
+        let found = self.core.streams.find(id);
+        let stream = found.and_then(|key| Some((key, self.core.streams.get(key)?)));
+        let kind = match stream {
+            Some((_, stream)) if !stream.state.can_recv() => Kind::Discarded,
+            Some((_, stream)) if stream.has_response => Kind::Trailers,
+            Some(_) => Kind::Head,
+            None => {
+                self.core.charge(cost::EMPTY);
+                Kind::Discarded
+            }
+        };
+        let stream = found.filter(|_| kind != Kind::Discarded);
+        let mut fields = ResponseFields::new(kind, head);
+        // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
+        self.core
+            .decoder
+            .decode(&section.octets, |field| fields.field(&field))?;
+        let malformed = fields.finish()?;
+        let Some(stream) = stream else {
+            return Err(Fault::Stream(id, StreamError::Closed));
+        };
+        let end_stream = section.flags & flags::END_STREAM != 0;
+        let error = match (malformed, kind) {
+            (Some(error), _) => Some(error),
+            (None, Kind::Trailers) => self.check_trailers(stream, end_stream),
+            (None, Kind::Head | Kind::Discarded) => check_head(head, end_stream),
+        };
+        if let Some(error) = error {
+            head.clear();
+            return Err(Fault::Stream(id, error));
+        }
+        if kind == Kind::Trailers {
+            self.core.on_end_recv(stream);
+            return Ok(Some(ClientReceived::Trailers { stream }));
+        }
+        if head.status.is_informational() {
+            self.core.charge(cost::EMPTY);
+            return Ok(Some(ClientReceived::Informational { stream }));
+        }
+        self.on_response(stream, head, end_stream)
+            .map(Some)
+            .map_err(|error| Fault::Stream(id, error))
+    }
+
+    fn check_trailers(&self, key: StreamKey, end_stream: bool) -> Option<StreamError> {
+        let stream = self.core.streams.get(key)?;
+        if !end_stream || stream.is_tunnel {
+            // RFC 9113 §8.1 and §8.5.
+            return Some(StreamError::Malformed);
+        }
+        let is_short = stream
+            .declared
+            .is_some_and(|declared| declared != stream.received);
+        is_short.then_some(StreamError::ContentLength)
+    }
+
+    /// The final response: how its content is delimited.
+    fn on_response(
+        &mut self,
+        key: StreamKey,
+        head: &mut ClientResponse,
+        end_stream: bool,
+    ) -> Result<ClientReceived, StreamError> {
+        if let Some(stream) = self.core.streams.get_mut(key) {
+            let is_success = (200..300).contains(&head.status.as_u16());
+            stream.has_response = true;
+            // Only success makes a tunnel (RFC 9110 §9.3.6). There, `content-length` means nothing.
+            stream.is_tunnel &= is_success;
+            stream.is_bodyless |= head.status.is_bodyless();
+            if stream.is_tunnel {
+                head.length = None;
+                head.body = BodyLength::Tunnel;
+            } else if stream.is_bodyless {
+                stream.declared = Some(0);
+            } else {
+                stream.declared = head.length;
+                head.body = match head.length {
+                    Some(length) => BodyLength::Known(length),
+                    None if end_stream => BodyLength::None,
+                    None => BodyLength::Unknown,
+                };
+                if end_stream && head.length.is_some_and(|length| length > 0) {
+                    return Err(StreamError::ContentLength);
+                }
+            }
+        }
+        if end_stream {
+            self.core.on_end_recv(key);
+        }
+        Ok(ClientReceived::Response {
+            stream: key,
+            end_stream,
+        })
+    }
+}
+
+/// What a head must not be, whatever it answers (RFC 9113 §8.1, §8.6).
+fn check_head(head: &ClientResponse, end_stream: bool) -> Option<StreamError> {
+    let is_wrong = head.status == StatusCode::SWITCHING_PROTOCOLS
+        || (end_stream && head.status.is_informational());
+    is_wrong.then_some(StreamError::Malformed)
+}
