@@ -1,5 +1,6 @@
 //! What both roles have in common: frames in, settings, windows, field blocks, content out.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
@@ -41,6 +42,9 @@ pub(crate) mod cost {
 const MAX_DUE_UPDATES: u32 = 256;
 /// Costs are reported to the caller at least this often.
 const REPORT_COSTS_AT: u32 = 32;
+/// Streams remembered that we have reset while the peer could still send: what it sent before it could know is no
+/// fault of its.
+const MAX_ABANDONED: usize = 128;
 /// DATA frames below this size that a window cut off cost something.
 const DRIBBLE_LEN: usize = 64;
 
@@ -74,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) settings_acked: Option<Instant>,
     /// The peer has sent GOAWAY.
     pub(crate) is_peer_leaving: bool,
+    /// The latest streams that we have reset while the peer could still send.
+    abandoned: VecDeque<StreamId>,
 }
 
 /// A field section that is complete.
@@ -100,6 +106,7 @@ impl Core {
             settings_sent: None,
             settings_acked: None,
             is_peer_leaving: false,
+            abandoned: VecDeque::new(),
         }
     }
 
@@ -629,9 +636,27 @@ impl Core {
         if let Some(stream) = self.streams.get(key)
             && stream.state != State::Closed
         {
-            frame::rst_stream(out, stream.id, code);
+            let id = stream.id;
+            frame::rst_stream(out, id, code);
+            if stream.state.can_recv() {
+                self.abandon(id);
+            }
             self.close(key);
         }
+    }
+
+    /// We have reset the stream while the peer could still send on it.
+    pub(crate) fn abandon(&mut self, id: StreamId) {
+        if self.abandoned.len() == MAX_ABANDONED {
+            self.abandoned.pop_front();
+        }
+        self.abandoned.push_back(id);
+    }
+
+    /// True for streams on which the peer may have sent something before it could know that we have reset them: that
+    /// is to be discarded (RFC 9113 §5.1).
+    pub(crate) fn is_abandoned(&self, id: StreamId) -> bool {
+        self.abandoned.contains(&id)
     }
 
     pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
@@ -667,12 +692,14 @@ impl Core {
         self.streams.shrink();
         self.scheduler.shrink();
         self.decoder.shrink();
+        self.abandoned = VecDeque::new();
     }
 
     pub(crate) fn retained(&self) -> usize {
         self.streams.retained()
             + self.decoder.retained()
             + self.encoder.retained()
+            + self.abandoned.capacity() * size_of::<StreamId>()
             + self
                 .block
                 .as_ref()

@@ -180,7 +180,15 @@ impl ServerConnection {
         if let Some((code, text)) = error.answer()
             && self.is_preface_sent
         {
-            frame::goaway(out, self.newest, code, text);
+            frame::goaway(out, self.last_taken(), code, text);
+        }
+    }
+
+    /// The latest stream that we look at: GOAWAY never names a later one than before (RFC 9113 §6.8).
+    const fn last_taken(&self) -> StreamId {
+        match self.shutdown {
+            Shutdown::Draining { last, .. } => last,
+            Shutdown::Running | Shutdown::Announced { .. } => self.newest,
         }
     }
 
@@ -254,7 +262,7 @@ impl ServerConnection {
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
             if self.is_preface_sent {
                 let code = ErrorCode::NO_ERROR;
-                frame::goaway(out, self.newest, code, "idle timeout");
+                frame::goaway(out, self.last_taken(), code, "idle timeout");
             }
             self.opening = Opening::Failed;
             return Some(TimedOut::Idle);

@@ -230,7 +230,8 @@ impl ServerConnection {
     fn note_stream(&mut self, id: StreamId) {
         let is_new = id > self.newest && id.is_client();
         self.is_opening_stream = is_new;
-        if is_new && !matches!(self.shutdown, Shutdown::Draining { .. }) {
+        // Also of one that is ignored: its content, which is on the wire, is not that of an idle stream.
+        if is_new {
             self.newest = id;
         }
     }
@@ -244,6 +245,17 @@ impl ServerConnection {
         }
     }
 
+    /// True for streams whose frames are to be discarded without a word: we have reset them, or they were opened after
+    /// our last GOAWAY, and the client may not know yet (RFC 9113 §5.1, §6.8).
+    fn is_discarded(&self, id: StreamId) -> bool {
+        match self.shutdown {
+            Shutdown::Draining { last, .. } if id > last && id.is_client() => true,
+            Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {
+                self.core.is_abandoned(id)
+            }
+        }
+    }
+
     /// Ends the stream by which the client broke a rule.
     fn on_stream_error(
         &mut self,
@@ -251,12 +263,18 @@ impl ServerConnection {
         error: StreamError,
         out: &mut Vec<u8>,
     ) -> Option<Received> {
+        if error == StreamError::Closed && self.is_discarded(id) {
+            return None;
+        }
         self.core.charge(match error {
             StreamError::TooManyStreams => cost::RESET,
             _ => cost::CAUSED_RESET,
         });
         let code = error.code();
         frame::rst_stream(out, id, code);
+        if error != StreamError::Closed {
+            self.core.abandon(id);
+        }
         let stream = self.core.streams.find(id)?;
         self.core.close(stream);
         Some(Received::Reset {
@@ -324,10 +342,13 @@ impl ServerConnection {
             return Err(PeerError::HeadersStreamId.into());
         }
         if std::mem::take(&mut self.is_opening_stream) {
-            self.on_request(section, head)
-        } else {
-            self.on_trailers(section, head).map(Some)
+            return self.on_request(section, head);
         }
+        if self.core.streams.find(id).is_none() && self.is_discarded(id) {
+            self.discard(section, head)?;
+            return Ok(None);
+        }
+        self.on_trailers(section, head).map(Some)
     }
 
     #[inline]
@@ -413,6 +434,17 @@ impl ServerConnection {
         self.request_memo
             .note(octets, generation, decoder, head, request);
         Ok(request)
+    }
+
+    /// Trailers that nobody waits for: the table of field sections is kept all the same (RFC 9113 §4.3).
+    fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
+        self.core.charge(cost::EMPTY);
+        let mut fields = RequestFields::of_trailers(head, section.octets.len());
+        self.core
+            .decoder
+            .decode(&section.octets, |field| fields.field(&field))?;
+        head.clear();
+        Ok(())
     }
 
     fn on_trailers(
