@@ -266,3 +266,25 @@ impl ClientConnection {
         self.core.retained()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_run_out() {
+        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        let now = Instant::now();
+        let mut out = Vec::new();
+        let settings = Arc::new(ClientSettings::default());
+        let mut connection = ClientConnection::new(settings, now, &mut out);
+        connection.newest = StreamId::new(0x7fff_fffb);
+        let request = h2o_http::RequestHead::default();
+        for want in [Some(0x7fff_fffd), Some(0x7fff_ffff), None, None] {
+            let stream = connection.request(&request, true, &mut out);
+            let id = stream.map(|stream| connection.stream_id(stream).get());
+            assert_eq!(id, want, "RFC 9113 §5.1.1");
+        }
+        assert!(!connection.is_reusable());
+    }
+}

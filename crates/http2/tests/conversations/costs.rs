@@ -1,0 +1,95 @@
+//! What a client makes us do for nothing is charged; what serves it is not.
+
+use h2o_http2::Settings;
+
+use crate::kit::frames::*;
+use crate::kit::server::{Conversation, outcome};
+
+#[test]
+fn hostile_acts_cost_something_and_useful_ones_do_not() {
+    let open = || {
+        let mut talk = Conversation::new();
+        talk.client_sends(post(1));
+        talk
+    };
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    let seventeen = settings(&[(0x0a0a, 0); 17]);
+    let cases: &[(&str, Vec<u8>, u32)] = &[
+        ("a request", get(3), 0),
+        ("content", data(1, 0, b"a"), 0),
+        ("the end of content", data(1, END_STREAM, b""), 0),
+        ("trailers", headers(1, WHOLE, &[("x", "y")]), 0),
+        ("PING (CVE-2019-9512)", ping.repeat(2), 2),
+        ("SETTINGS (CVE-2019-9515)", settings(&[(3, 1)]), 1),
+        ("many values of one", seventeen, 2),
+        ("PRIORITY (CVE-2019-9513)", priority(1, 0, 7, false), 1),
+        ("PRIORITY_UPDATE", priority_update(1, "u=1"), 1),
+        ("WINDOW_UPDATE", window_update(1, 1), 1),
+        ("of the connection", window_update(0, 1), 1),
+        ("unknown frames", frame(0xee, 0, 0, b""), 1),
+        (
+            "DATA of nothing (CVE-2019-9518)",
+            data(1, 0, b"").repeat(3),
+            3,
+        ),
+        ("DATA of padding", frame(DATA, PADDED, 1, b"\x01x"), 1),
+        ("a request taken back (CVE-2023-44487)", rst_stream(1, 8), 5),
+        ("one that is over", rst_stream(1, 8).repeat(2), 10),
+        (
+            "a reset that the client brings about (CVE-2025-8671)",
+            window_update(1, 0),
+            11,
+        ),
+        (
+            "too many fields",
+            headers(3, WHOLE, &[GET, &[("x", "y"); 101]].concat()),
+            25,
+        ),
+    ];
+    for (why, input, want) in cases {
+        assert_eq!(outcome(open, input).1, *want, "{why}");
+    }
+}
+
+#[test]
+fn costs_are_reported_before_a_flood_is_through() {
+    let mut talk = Conversation::new();
+    let flood = frame(PING, 0, 0, &[0; 8]).repeat(1000);
+    let (mut taken, mut reports) = (0, 0);
+    loop {
+        let step = talk
+            .connection
+            .receive(&flood[taken..], &mut talk.head, talk.now, &mut talk.out)
+            .expect("nothing wrong");
+        taken += step.taken;
+        let costs = talk.connection.take_costs();
+        assert!(costs <= 32, "no more at a time");
+        if step.received == h2o_http2::Received::NeedMore {
+            break;
+        }
+        reports += 1;
+    }
+    assert_eq!((taken, reports), (flood.len(), 1000 / 32));
+}
+
+#[test]
+fn windows_that_cut_content_into_crumbs_cost_something() {
+    let mut talk = Conversation::unopened(Settings::default());
+    talk.open(&[(4, 1)]);
+    talk.client_sends(get(1)).respond_long(1, 100);
+    talk.send(1);
+    assert_eq!(talk.connection.take_costs(), 1, "CVE-2019-9511");
+    for _ in 0..10 {
+        talk.client_sends(window_update(1, 1));
+        talk.send(1);
+    }
+    talk.costs += talk.connection.take_costs();
+    assert_eq!(talk.costs, 20, "the update and the crumb");
+    talk.client_sends(window_update(1, 1000));
+    talk.send(1);
+    assert_eq!(
+        talk.connection.take_costs(),
+        0,
+        "the end is short by itself"
+    );
+}

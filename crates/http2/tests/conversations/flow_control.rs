@@ -1,0 +1,207 @@
+//! RFC 9113 §5.2 and §6.9: windows of streams and of the connection, and settings that change them.
+
+use h2o_http2::{CONNECTION_WINDOW, Settings};
+
+use crate::kit::frames::*;
+use crate::kit::server::{Conversation, check};
+
+/// A connection on which the client has announced that window for streams.
+fn with_window(window: u32) -> Conversation {
+    let mut talk = Conversation::unopened(Settings::default());
+    talk.open(&[(4, window)]);
+    talk
+}
+
+#[test]
+fn content_stops_at_the_window_of_the_stream() {
+    let mut talk = with_window(10);
+    talk.client_sends(get(1)).respond_long(1, 25);
+    assert_eq!(talk.send(9), [1]);
+    talk.expect_output("ten octets", &["HEADERS 1 :status=200", "DATA 1 10"]);
+    assert!(!talk.connection.has_sendable());
+    talk.client_sends(window_update(1, 1));
+    assert_eq!(talk.send(9), [1]);
+    talk.client_sends(window_update(1, 14));
+    assert_eq!(talk.send(9), [1]);
+    talk.expect_output("as many as are given", &["DATA 1 1", "DATA 1 14 END"]);
+}
+
+#[test]
+fn content_stops_at_the_window_of_the_connection() {
+    let mut talk = with_window(1 << 20);
+    talk.client_sends([get(1), get(3)].concat());
+    talk.respond_long(1, 60_000).respond_long(3, 60_000);
+    talk.output();
+    assert_eq!(talk.send(9), [1, 3, 1, 3], "in turns");
+    talk.expect_output(
+        "65,535 octets",
+        &[
+            "DATA 1 16384",
+            "DATA 3 16384",
+            "DATA 1 16384",
+            "DATA 3 16383",
+        ],
+    );
+    assert!(!talk.connection.has_sendable());
+    talk.client_sends(window_update(0, 100_000));
+    talk.send(99);
+    let sent: usize = talk
+        .reader
+        .content
+        .iter()
+        .map(|(_, content)| content.len())
+        .sum();
+    talk.output();
+    let all: usize = talk
+        .reader
+        .content
+        .iter()
+        .map(|(_, content)| content.len())
+        .sum();
+    assert_eq!((sent, all), (65_535, 120_000));
+}
+
+#[test]
+fn heads_and_ends_need_no_window() {
+    let mut talk = with_window(0);
+    talk.client_sends([get(1), get(3)].concat());
+    talk.respond(1, 200, false).respond(3, 204, true);
+    talk.connection.finish(talk.key(1), None, &mut talk.out);
+    talk.expect_output(
+        "RFC 9113 §6.9.1",
+        &[
+            "HEADERS 1 :status=200",
+            "HEADERS 3 END :status=204",
+            "DATA 1 0 END",
+        ],
+    );
+}
+
+#[test]
+fn frames_are_no_longer_than_the_peer_takes_and_never_longer_than_everybody_takes() {
+    let mut talk = Conversation::unopened(Settings::default());
+    talk.open(&[(5, 1 << 20), (4, 1 << 20)]);
+    talk.client_sends(get(1)).respond_long(1, 20_000);
+    talk.output();
+    talk.send(9);
+    talk.expect_output(
+        "so that streams take turns",
+        &["DATA 1 16384", "DATA 1 3616 END"],
+    );
+}
+
+#[test]
+fn settings_move_the_windows_of_open_streams() {
+    let mut talk = with_window(10);
+    talk.client_sends(get(1)).respond_long(1, 30);
+    talk.send(9);
+    talk.client_sends(settings(&[(4, 5)]));
+    talk.output();
+    talk.client_sends(window_update(1, 5));
+    assert_eq!(talk.send(9), [0; 0], "RFC 9113 §6.9.2: the window was -5");
+    talk.client_sends(window_update(1, 1));
+    assert_eq!(talk.send(9), [1]);
+    talk.client_sends(settings(&[(4, 8)]));
+    assert_eq!(talk.send(9), [1]);
+    talk.expect_output("one, then three", &["DATA 1 1", "SETTINGS ACK", "DATA 1 3"]);
+    talk.client_sends(get(3)).respond_long(3, 30);
+    talk.output();
+    talk.send(9);
+    talk.expect_output("new streams have the new window", &["DATA 3 8"]);
+}
+
+#[test]
+fn settings_that_make_a_window_overflow_end_the_connection() {
+    let begin = || {
+        let mut talk = with_window(10);
+        talk.client_sends([get(1), window_update(1, 0x7fff_ffff - 10)].concat());
+        talk
+    };
+    check(
+        begin,
+        &[
+            ("up to 2^31-1", settings(&[(4, 10)]), &["SETTINGS ACK"]),
+            (
+                "one more (RFC 9113 §6.9.2)",
+                settings(&[(4, 11)]),
+                &[
+                    "error SettingsWindow",
+                    "GOAWAY 1 FLOW_CONTROL_ERROR invalid SETTINGS frame",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_client_may_send_what_its_window_allows_and_no_octet_more() {
+    let full = vec![0; 16_384];
+    let mut input = post(1);
+    for _ in 0..3 {
+        input.extend(data(1, 0, &full));
+    }
+    let mut talk = Conversation::new();
+    talk.client_sends(&input)
+        .client_sends(data(1, 0, &full[..16_383]));
+    talk.events.clear();
+    talk.expect_output("65,535 octets, and nobody took them", &[]);
+    talk.client_sends(data(1, 0, b"a"))
+        .expect("one more", &["1 reset by us FLOW_CONTROL_ERROR"]);
+
+    // Padding counts as well (RFC 9113 §6.1); it is given back at once.
+    let mut talk = Conversation::new();
+    talk.client_sends(&input)
+        .client_sends(data(1, 0, &full[..16_300]));
+    talk.events.clear();
+    talk.client_sends(frame(DATA, PADDED, 1, &[&[83][..], &[0; 83]].concat()))
+        .expect(
+            "83 octets of padding and its length",
+            &["1 reset by us FLOW_CONTROL_ERROR"],
+        );
+}
+
+#[test]
+fn content_that_is_wanted_opens_the_window_and_content_used_refills_it() {
+    let with = Settings {
+        input_window: 100_000,
+        ..Settings::default()
+    };
+    let mut talk = Conversation::with(with);
+    talk.client_sends(post(1));
+    let key = talk.key(1);
+    talk.connection.accept_content(key, &mut talk.out);
+    talk.connection.accept_content(key, &mut talk.out);
+    talk.expect_output("once", &["WINDOW_UPDATE 1 34465"]);
+    for _ in 0..4 {
+        talk.client_sends(data(1, 0, &[0; 16_000]));
+    }
+    talk.connection.release_content(key, 30_000, &mut talk.out);
+    talk.expect_output("while less is owed than is left", &[]);
+    talk.connection.release_content(key, 6_000, &mut talk.out);
+    talk.expect_output("as much is owed as is left", &["WINDOW_UPDATE 1 36000"]);
+    talk.client_sends(data(1, END_STREAM, b""));
+    talk.connection.release_content(key, 28_000, &mut talk.out);
+    talk.expect_output("nothing more is to come", &[]);
+}
+
+#[test]
+fn the_window_of_the_connection_is_given_back_at_once() {
+    let mut talk = Conversation::with(Settings {
+        input_window: 1 << 30,
+        ..Settings::default()
+    });
+    talk.client_sends(post(1));
+    talk.connection.accept_content(talk.key(1), &mut talk.out);
+    talk.output();
+    let half = CONNECTION_WINDOW / 2;
+    let mut sent = 0;
+    while sent + 16_384 < half {
+        talk.client_sends(data(1, 0, &[0; 16_384]));
+        sent += 16_384;
+    }
+    talk.expect_output("not before half is used", &[]);
+    assert_eq!(talk.connection.windows().0, CONNECTION_WINDOW - sent);
+    talk.client_sends(data(1, 0, &[0; 16_384]));
+    talk.expect_output("half is used", &["WINDOW_UPDATE 0 8388608"]);
+    assert_eq!(talk.connection.windows().0, CONNECTION_WINDOW);
+}

@@ -1,0 +1,13 @@
+//! Whole conversations through the public calls: RFC 9113 section by section.
+
+#[path = "../kit/mod.rs"]
+mod kit;
+
+mod client;
+mod costs;
+mod errors;
+mod flow_control;
+mod priorities;
+mod requests;
+mod shutdown;
+mod states;

@@ -1,0 +1,541 @@
+//! RFC 9113 §8: what a request must have, what becomes of it, and how its content is counted.
+
+use h2o_http::Known;
+use h2o_http2::{MAX_DECODED_FIELDS, MAX_FIELDS, Settings};
+
+use crate::kit::frames::*;
+use crate::kit::server::{Conversation, check, fields, outcome};
+
+/// GET with other or more fields.
+fn get_with(more: Fields<'_>) -> Vec<u8> {
+    headers(1, WHOLE, &[GET, more].concat())
+}
+
+fn with(fields: Fields<'_>) -> Vec<u8> {
+    headers(1, WHOLE, fields)
+}
+
+const M: (&str, &str) = (":method", "GET");
+const S: (&str, &str) = (":scheme", "https");
+const A: (&str, &str) = (":authority", "a.example");
+const P: (&str, &str) = (":path", "/");
+const C: (&str, &str) = (":method", "CONNECT");
+
+const TAKEN: &[&str] = &["1 GET / a.example END"];
+const RESET: &[&str] = &["RST_STREAM 1 PROTOCOL_ERROR"];
+
+#[test]
+fn pseudo_fields_are_those_of_the_method() {
+    let pseudo: &[&str] = &[
+        "error PseudoField",
+        "GOAWAY 0 PROTOCOL_ERROR invalid pseudo header",
+    ];
+    let unknown: &[&str] = &["error UnknownPseudoField", "GOAWAY 0 PROTOCOL_ERROR "];
+    let protocol = (":protocol", "websocket");
+    check(
+        Conversation::new,
+        &[
+            ("in any order", with(&[P, A, S, M]), TAKEN),
+            ("no authority", with(&[M, S, P]), &["1 GET /  END"]),
+            (
+                "host in its place",
+                with(&[M, S, P, ("host", "h")]),
+                &["1 GET / h END"],
+            ),
+            (
+                "host beside it is dropped",
+                get_with(&[("host", "h")]),
+                TAKEN,
+            ),
+            ("no method", with(&[S, A, P]), RESET),
+            ("no scheme", with(&[M, A, P]), RESET),
+            ("no path", with(&[M, S, A]), RESET),
+            ("an empty path", with(&[M, S, A, (":path", "")]), pseudo),
+            (
+                "a method that is no token",
+                with(&[(":method", "G T"), S, A, P]),
+                RESET,
+            ),
+            ("an empty method", with(&[(":method", ""), S, A, P]), RESET),
+            ("method twice", with(&[M, M, S, A, P]), pseudo),
+            ("scheme twice", with(&[M, S, S, A, P]), pseudo),
+            ("authority twice", with(&[M, S, A, A, P]), pseudo),
+            ("path twice", with(&[M, S, A, P, P]), pseudo),
+            ("behind a field", with(&[M, S, A, ("x", "y"), P]), pseudo),
+            (":status", with(&[M, S, A, P, (":status", "200")]), unknown),
+            (
+                "one that does not exist",
+                with(&[M, S, A, P, (":x", "y")]),
+                unknown,
+            ),
+            (
+                ":protocol without CONNECT",
+                with(&[M, S, A, P, protocol]),
+                RESET,
+            ),
+            (
+                "a blank in the path",
+                with(&[M, S, A, (":path", "/a b")]),
+                &["1 GET /a b a.example END ValueInvalid"],
+            ),
+            (
+                "a blank in the authority",
+                with(&[M, S, (":authority", "a b"), P]),
+                &["1 GET / a b END ValueInvalid"],
+            ),
+            (
+                "a line end in the path",
+                with(&[M, S, A, (":path", "/\r\n")]),
+                &["1 GET /\\r\\n a.example END ValueInvalid"],
+            ),
+            (
+                "plain CONNECT",
+                headers(1, END_HEADERS, &[C, A]),
+                &["1 CONNECT a.example a.example"],
+            ),
+            (
+                "CONNECT with a path",
+                headers(1, END_HEADERS, &[C, A, P]),
+                RESET,
+            ),
+            (
+                "CONNECT with a scheme",
+                headers(1, END_HEADERS, &[C, S, A]),
+                RESET,
+            ),
+            (
+                "CONNECT without authority",
+                headers(1, END_HEADERS, &[C]),
+                RESET,
+            ),
+            (
+                "CONNECT without a stream",
+                with(&[C, A]),
+                &["1 CONNECT a.example a.example END Connect"],
+            ),
+            (
+                "CONNECT with a length",
+                headers(1, END_HEADERS, &[C, A, ("content-length", "1")]),
+                &["1 CONNECT a.example a.example Connect"],
+            ),
+            (
+                "extended CONNECT (RFC 8441 §4)",
+                headers(1, END_HEADERS, &[C, S, A, P, protocol]),
+                &["1 CONNECT / a.example"],
+            ),
+            (
+                "extended CONNECT without path",
+                headers(1, END_HEADERS, &[C, S, A, protocol]),
+                RESET,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn fields_that_are_wrong_end_the_connection_or_are_answered() {
+    let of_connection: &[&str] = &[
+        "error ConnectionField",
+        "GOAWAY 0 PROTOCOL_ERROR found an unexpected connection-specific header",
+    ];
+    let length: &[&str] = &[
+        "error ContentLength",
+        "GOAWAY 0 PROTOCOL_ERROR invalid content-length header",
+    ];
+    let name: &[&str] = &["1 GET / a.example END NameInvalid"];
+    let value: &[&str] = &["1 GET / a.example END ValueInvalid"];
+    let upper: &[&str] = &[
+        "error UpperCaseName",
+        "GOAWAY 0 PROTOCOL_ERROR found an upper-case letter in header name",
+    ];
+    check(
+        Conversation::new,
+        &[
+            ("§8.2.1: upper case", get_with(&[("X", "y")]), upper),
+            ("§8.2.1: a blank in a name", get_with(&[("x ", "y")]), name),
+            ("§8.2.1: a colon in a name", get_with(&[("x:", "y")]), name),
+            ("§8.2.1: an empty name", get_with(&[("", "y")]), name),
+            ("§8.2.1: NUL", get_with(&[("x", "\0")]), value),
+            ("§8.2.1: LF", get_with(&[("x", "a\nb")]), value),
+            ("§8.2.1: CR", get_with(&[("x", "a\rb")]), value),
+            ("§8.2.1: a blank first", get_with(&[("x", " y")]), value),
+            ("§8.2.1: a blank last", get_with(&[("x", "y\t")]), value),
+            (
+                "octets above 127 are text",
+                get_with(&[("x", "\u{ff}")]),
+                TAKEN,
+            ),
+            (
+                "§8.2.2: connection",
+                get_with(&[("connection", "x")]),
+                of_connection,
+            ),
+            (
+                "§8.2.2: transfer-encoding",
+                get_with(&[("transfer-encoding", "chunked")]),
+                of_connection,
+            ),
+            (
+                "§8.2.2: upgrade",
+                get_with(&[("upgrade", "x")]),
+                of_connection,
+            ),
+            (
+                "§8.2.2: http2-settings",
+                get_with(&[("http2-settings", "")]),
+                of_connection,
+            ),
+            ("§8.2.2: te", get_with(&[("te", "gzip")]), of_connection),
+            (
+                "§8.2.2: te: trailers",
+                get_with(&[("te", "trailers")]),
+                TAKEN,
+            ),
+            (
+                "content-length is a number",
+                get_with(&[("content-length", "x")]),
+                length,
+            ),
+            (
+                "without sign",
+                get_with(&[("content-length", "+0")]),
+                length,
+            ),
+            ("and not empty", get_with(&[("content-length", "")]), length),
+            (
+                "of nineteen digits",
+                get_with(&[("content-length", "00000000000000000000")]),
+                length,
+            ),
+            (
+                "two alike",
+                get_with(&[("content-length", "0"), ("content-length", "0")]),
+                TAKEN,
+            ),
+            (
+                "two that differ",
+                get_with(&[("content-length", "0"), ("content-length", "1")]),
+                length,
+            ),
+            (
+                "§8.1.1: more than comes",
+                get_with(&[("content-length", "1")]),
+                RESET,
+            ),
+            (
+                "another expectation",
+                get_with(&[("expect", "x")]),
+                &["1 GET / a.example END Expectation"],
+            ),
+            (
+                "the known one",
+                get_with(&[("expect", "100-Continue")]),
+                TAKEN,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn fields_are_limited_in_number() {
+    let many = |count: u32| get_with(&vec![("x", "y"); count as usize]);
+    let flood: &[&str] = &[
+        "error FieldFlood",
+        "GOAWAY 0 COMPRESSION_ERROR headers too long",
+    ];
+    let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
+    check(
+        Conversation::new,
+        &[
+            ("100", many(MAX_FIELDS), TAKEN),
+            ("101", many(MAX_FIELDS + 1), refused),
+            ("1,000", many(MAX_DECODED_FIELDS), refused),
+            ("1,001", many(MAX_DECODED_FIELDS + 1), flood),
+        ],
+    );
+    // An entry of 4,000 octets that is referred to again and again: what is kept of it is limited.
+    let mut bomb = block(GET);
+    bomb.extend(b"\x40\x01x\x7f\xa1\x1e");
+    bomb.extend([b'v'; 4000]);
+    bomb.extend([0xbe; 60]);
+    let (said, costs) = outcome(Conversation::new, &frame(HEADERS, WHOLE, 1, &bomb));
+    assert_eq!(said, refused, "an HPACK bomb");
+    assert!(costs >= 25, "which costs: {costs}");
+}
+
+#[test]
+fn cookie_crumbs_are_joined_and_the_fields_of_the_engine_kept_apart() {
+    let mut talk = Conversation::new();
+    talk.client_sends_one(get_with(&[
+        ("cookie", "a=b"),
+        ("x", "y"),
+        ("cookie", "c=d"),
+        ("content-length", "0"),
+    ]));
+    assert_eq!(
+        talk.head.headers.get(Known::Cookie),
+        Some(&b"a=b; c=d"[..]),
+        "RFC 9113 §8.2.3"
+    );
+    assert_eq!(talk.head.headers.get(Known::ContentLength), None);
+    assert_eq!(talk.head.headers.len(), 2);
+}
+
+fn sized(length: &str) -> Vec<u8> {
+    headers(
+        1,
+        END_HEADERS,
+        &[POST, &[("content-length", length)]].concat(),
+    )
+}
+
+#[test]
+fn content_is_as_long_as_announced() {
+    let trailers = || headers(1, WHOLE, &[("x", "y")]);
+    let reset: [&str; 2] = [
+        "1 reset by us PROTOCOL_ERROR",
+        "RST_STREAM 1 PROTOCOL_ERROR",
+    ];
+    let begun = "1 POST / a.example";
+    let after = |events: &[&'static str]| [&[begun], events].concat();
+    let cases: &[(&str, Vec<u8>, Vec<&str>)] = &[
+        (
+            "exactly",
+            [sized("2"), data(1, 0, b"a"), data(1, END_STREAM, b"b")].concat(),
+            after(&["1 data a", "1 data b END"]),
+        ),
+        (
+            "and trailers",
+            [sized("1"), data(1, 0, b"a"), trailers()].concat(),
+            after(&["1 data a", "1 trailers x=y"]),
+        ),
+        (
+            "padding does not count",
+            [sized("1"), frame(DATA, PADDED | END_STREAM, 1, b"\x02axx")].concat(),
+            after(&["1 data a END"]),
+        ),
+        (
+            "too long",
+            [sized("1"), data(1, 0, b"ab")].concat(),
+            after(&reset),
+        ),
+        (
+            "too long at the end",
+            [sized("1"), data(1, END_STREAM, b"ab")].concat(),
+            after(&reset),
+        ),
+        (
+            "too short",
+            [sized("2"), data(1, END_STREAM, b"a")].concat(),
+            after(&reset),
+        ),
+        (
+            "too short before trailers",
+            [sized("1"), trailers()].concat(),
+            after(&reset),
+        ),
+        (
+            "none at all",
+            [sized("1"), data(1, END_STREAM, b"")].concat(),
+            after(&reset),
+        ),
+    ];
+    for (why, input, want) in cases {
+        check(Conversation::new, &[(why, input.clone(), want)]);
+    }
+}
+
+#[test]
+fn content_is_limited() {
+    let begin = || {
+        Conversation::with(Settings {
+            limit_request_body: 3,
+            ..Settings::default()
+        })
+    };
+    let begun = "1 POST / a.example";
+    check(
+        begin,
+        &[
+            (
+                "at the limit",
+                [post(1), data(1, 0, b"abc")].concat(),
+                &[begun, "1 data abc"],
+            ),
+            (
+                "one more",
+                [post(1), data(1, 0, b"abc"), data(1, 0, b"d")].concat(),
+                &[
+                    begun,
+                    "1 data abc",
+                    "1 reset by us REFUSED_STREAM",
+                    "RST_STREAM 1 REFUSED_STREAM",
+                ],
+            ),
+            (
+                "tunnels have none",
+                [headers(1, END_HEADERS, CONNECT), data(1, 0, b"abcd")].concat(),
+                &["1 CONNECT b.example:443 b.example:443", "1 data abcd"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn trailers_have_neither_pseudo_fields_nor_those_that_frame() {
+    let trailers = |fields: Fields<'_>| [post(1), headers(1, WHOLE, fields)].concat();
+    let begun = "1 POST / a.example";
+    check(
+        Conversation::new,
+        &[
+            (
+                "§8.1: a pseudo field",
+                trailers(&[P]),
+                &[
+                    begun,
+                    "error PseudoField",
+                    "GOAWAY 1 PROTOCOL_ERROR invalid pseudo header",
+                ],
+            ),
+            (
+                "fields that frame are dropped",
+                trailers(&[("content-length", "7"), ("host", "x"), ("a", "b")]),
+                &[begun, "1 trailers a=b"],
+            ),
+            (
+                "§8.2.1: a value that is none",
+                trailers(&[("x", "\0")]),
+                &[
+                    begun,
+                    "1 reset by us PROTOCOL_ERROR",
+                    "RST_STREAM 1 PROTOCOL_ERROR",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn identifiers_grow_and_streams_are_limited() {
+    let begin = || {
+        Conversation::with(Settings {
+            max_streams: 2,
+            ..Settings::default()
+        })
+    };
+    let taken = "1 GET / a.example END";
+    check(
+        begin,
+        &[
+            (
+                "§5.1.2: one too many",
+                [get(1), get(3), get(5)].concat(),
+                &[
+                    taken,
+                    "3 GET / a.example END",
+                    "RST_STREAM 5 REFUSED_STREAM",
+                ],
+            ),
+            (
+                "§5.1.1: gaps are fine",
+                [get(1), get(0x7fff_ffff)].concat(),
+                &[taken, "2147483647 GET / a.example END"],
+            ),
+            (
+                "§5.1.1: backwards",
+                [get(3), get(1)].concat(),
+                &[
+                    "3 GET / a.example END",
+                    "error HeadersOnClosed",
+                    "GOAWAY 3 STREAM_CLOSED closed stream id in HEADERS frame",
+                ],
+            ),
+        ],
+    );
+    // What counts is what we hold: a stream that is reset counts until its handler has let go (CVE-2023-44487).
+    let mut talk = begin();
+    talk.client_sends([get(1), rst_stream(1, 8), get(3), rst_stream(3, 8), get(5)].concat());
+    talk.expect_output("reset streams count", &["RST_STREAM 5 REFUSED_STREAM"]);
+    talk.release(1).client_sends(get(7));
+    talk.expect_output("until they are released", &[]);
+}
+
+#[test]
+fn responses_have_the_fields_of_the_reference_in_its_order() {
+    let mut talk = Conversation::new();
+    talk.client_sends([get(1), get(3), post(5)].concat());
+    let headers = fields(&[
+        ("x-a", "b"),
+        ("connection", "x"),
+        ("keep-alive", "y"),
+        ("upgrade", "z"),
+        ("content-length", "9"),
+    ]);
+    talk.respond_with(1, 200, &headers, Some(5), false);
+    talk.connection
+        .send_data(talk.key(1), b"hello", true, &mut talk.out);
+    talk.expect_output(
+        "RFC 9113 §8.2.2",
+        &[
+            "HEADERS 1 :status=200 x-a=b content-length=5",
+            "DATA 1 5 END",
+        ],
+    );
+    let hints = fields(&[("link", "</a>")]);
+    let early = h2o_http::StatusCode::EARLY_HINTS;
+    talk.connection
+        .inform(talk.key(3), early, &hints, &mut talk.out);
+    talk.respond(3, 200, false);
+    talk.connection
+        .inform(talk.key(3), early, &hints, &mut talk.out);
+    let trailers = fields(&[("x-b", "c\r\nd")]);
+    talk.connection
+        .finish(talk.key(3), Some(&trailers), &mut talk.out);
+    talk.expect_output(
+        "informational ones come first, trailers last; values cannot split a message",
+        &[
+            "HEADERS 3 :status=103 link=</a>",
+            "HEADERS 3 :status=200",
+            "HEADERS 3 END x-b=c  d",
+        ],
+    );
+    talk.respond(5, 413, true);
+    talk.expect_output(
+        "RFC 9113 §8.1: no more is wanted",
+        &["HEADERS 5 END :status=413", "RST_STREAM 5 NO_ERROR"],
+    );
+    assert!(talk.connection.has_streams(), "until they are released");
+    talk.release(1).release(3).release(5);
+    assert!(!talk.connection.has_streams());
+}
+
+#[test]
+fn long_sections_are_cut_into_frames() {
+    let mut talk = Conversation::new();
+    talk.client_sends(get(1));
+    let long = "v".repeat(16_384);
+    talk.respond_with(
+        1,
+        200,
+        &fields(&[("x", &long), ("y", &long), ("z", &long)]),
+        None,
+        true,
+    );
+    let mut rest = &talk.out[..];
+    let mut frames = Vec::new();
+    while let Some((header, after)) = rest.split_at_checked(9) {
+        let len = usize::from(header[1]) << 8 | usize::from(header[2]);
+        frames.push((header[3], header[4], len <= 16_384));
+        rest = &after[len..];
+    }
+    let (first, last) = (frames[0], frames[frames.len() - 1]);
+    assert_eq!(first, (HEADERS, END_STREAM, true));
+    assert_eq!(last, (CONTINUATION, END_HEADERS, true));
+    assert!(
+        frames[1..frames.len() - 1]
+            .iter()
+            .all(|frame| *frame == (CONTINUATION, 0, true))
+    );
+    let said = talk.output();
+    assert!(said[0].len() > 3 * 16_384, "all of it comes through");
+}

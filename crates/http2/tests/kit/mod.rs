@@ -1,0 +1,37 @@
+//! What the tests of this crate share.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub(crate) mod client;
+pub(crate) mod frames;
+pub(crate) mod server;
+
+use std::time::Instant;
+
+pub(crate) fn any_moment() -> Instant {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the virtual clock starts at any moment"
+    )]
+    Instant::now()
+}
+
+/// Where an input is cut: whole, in two at every octet (at some, if it is long), and octet by octet.
+pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
+    let step = len / 300 + 1;
+    let mut ways = vec![Vec::new(), (1..len).collect()];
+    ways.extend((1..len).step_by(step).map(|at| vec![at]));
+    ways
+}
+
+/// The pieces of `input` between the cuts.
+pub(crate) fn pieces<'a>(input: &'a [u8], cuts: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().chain([input.len()]);
+    starts.zip(ends).map(|(start, end)| &input[start..end])
+}
+
+/// What happened, in words that tests can list.
+#[track_caller]
+pub(crate) fn assert_said(got: &[String], want: &[&str], why: &str) {
+    assert_eq!(got, want, "{why}");
+}

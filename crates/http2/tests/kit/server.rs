@@ -1,0 +1,323 @@
+//! A conversation with the server role, on a virtual clock and without a socket.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{Headers, Name, RequestHead, StatusCode};
+use h2o_http2::{
+    Received, ResponseHead, SchedulingHint, ServerConnection, Settings, State, StreamKey, TimedOut,
+};
+
+use super::frames::{PREFACE, Reader, code, settings};
+use super::{any_moment, assert_said, pieces, ways_to_cut};
+
+/// The server role, its buffers and its clock.
+pub(crate) struct Conversation {
+    pub(crate) connection: ServerConnection,
+    pub(crate) head: RequestHead,
+    pub(crate) now: Instant,
+    input: Vec<u8>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) reader: Reader,
+    pub(crate) keys: BTreeMap<u32, StreamKey>,
+    /// Octets of content that streams still have to send.
+    contents: BTreeMap<u32, usize>,
+    /// What was reported, in words.
+    pub(crate) events: Vec<String>,
+    pub(crate) costs: u32,
+    /// Some handler is at work.
+    pub(crate) is_waiting_for_us: bool,
+}
+
+pub(crate) fn fields(fields: &[(&'static str, &str)]) -> Headers {
+    let mut headers = Headers::new();
+    for (name, value) in fields {
+        headers.push(Name::from_lower(name), value.as_bytes());
+    }
+    headers
+}
+
+impl Conversation {
+    /// A connection whose prefaces are through.
+    pub(crate) fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        let mut talk = Self::unopened(settings);
+        talk.open(&[]);
+        talk
+    }
+
+    /// A connection on which nothing was said.
+    pub(crate) fn unopened(settings: Settings) -> Self {
+        let now = any_moment();
+        Self::of(ServerConnection::new(Arc::new(settings), None, now), now)
+    }
+
+    pub(crate) fn of(connection: ServerConnection, now: Instant) -> Self {
+        Self {
+            connection,
+            head: RequestHead::default(),
+            now,
+            input: Vec::new(),
+            out: Vec::new(),
+            reader: Reader::new(),
+            keys: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            events: Vec::new(),
+            costs: 0,
+            is_waiting_for_us: false,
+        }
+    }
+
+    /// The client's preface, with those settings; what the server says to that is forgotten.
+    pub(crate) fn open(&mut self, values: &[(u16, u32)]) -> &mut Self {
+        self.client_sends(PREFACE).client_sends(settings(values));
+        self.output();
+        self.costs = 0;
+        self
+    }
+
+    /// Octets arrive, and the engine steps over them until it needs more.
+    #[track_caller]
+    pub(crate) fn client_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(octets.as_ref());
+        while self.step() {}
+        self
+    }
+
+    /// As [`Conversation::client_sends`], but the engine makes one step, so that the head stays.
+    pub(crate) fn client_sends_one(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(octets.as_ref());
+        self.step();
+        self
+    }
+
+    fn step(&mut self) -> bool {
+        self.head.clear();
+        let step = self
+            .connection
+            .receive(&self.input, &mut self.head, self.now, &mut self.out);
+        self.costs += self.connection.take_costs();
+        let step = match step {
+            Ok(step) => step,
+            Err(error) => {
+                self.events.push(format!("error {error:?}"));
+                self.input.clear();
+                return false;
+            }
+        };
+        assert!(step.taken <= self.input.len(), "more taken than there is");
+        let id = |key| self.connection.stream_id(key).get();
+        let end = |is_end| if is_end { " END" } else { "" };
+        let more = step.received != Received::NeedMore;
+        let event = match step.received {
+            Received::NeedMore | Received::Charged => None,
+            Received::Request {
+                stream,
+                end_stream,
+                refusal,
+            } => {
+                let id = id(stream);
+                self.keys.insert(id, stream);
+                let refusal = refusal.map_or(String::new(), |refusal| format!(" {refusal:?}"));
+                let (method, target) = (self.head.method.as_str(), self.head.target());
+                Some(format!(
+                    "{id} {method} {} {}{}{refusal}",
+                    target.escape_ascii(),
+                    self.head.authority().escape_ascii(),
+                    end(end_stream)
+                ))
+            }
+            Received::Data {
+                stream,
+                data,
+                end_stream,
+            } => {
+                assert!(data.end <= step.taken, "content beyond what was taken");
+                let text = self.input[data].escape_ascii().to_string();
+                let text = if text.len() > 40 {
+                    format!("{} octets", text.len())
+                } else {
+                    text
+                };
+                Some(format!("{} data {text}{}", id(stream), end(end_stream)))
+            }
+            Received::Trailers { stream } => {
+                let mut words = format!("{} trailers", id(stream));
+                for field in self.head.headers.iter() {
+                    words += &format!(" {}={}", field.name.as_str(), field.value.escape_ascii());
+                }
+                Some(words)
+            }
+            Received::Reset {
+                stream,
+                code: number,
+                by_us,
+            } => {
+                let by = if by_us { "reset by us" } else { "reset" };
+                Some(format!("{} {by} {}", id(stream), code(number.0)))
+            }
+        };
+        self.events.extend(event);
+        self.input.drain(..step.taken);
+        more
+    }
+
+    /// What was written since the last call, in words.
+    pub(crate) fn output(&mut self) -> Vec<String> {
+        self.reader.read(&std::mem::take(&mut self.out))
+    }
+
+    /// The engine reported these events and no others since the last call.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, why: &str, events: &[&str]) -> &mut Self {
+        assert_said(&std::mem::take(&mut self.events), events, why);
+        self
+    }
+
+    /// The engine wrote these frames and no others since the last call.
+    #[track_caller]
+    pub(crate) fn expect_output(&mut self, why: &str, frames: &[&str]) -> &mut Self {
+        assert_said(&self.output(), frames, why);
+        self
+    }
+
+    /// The last frame that the engine wrote.
+    #[track_caller]
+    pub(crate) fn expect_output_last(&mut self, why: &str, frame: &str) {
+        assert_eq!(
+            self.output().last().map(String::as_str),
+            Some(frame),
+            "{why}"
+        );
+    }
+
+    pub(crate) fn key(&self, id: u32) -> StreamKey {
+        self.keys[&id]
+    }
+
+    pub(crate) fn state(&self, id: u32) -> State {
+        self.connection.state(self.key(id))
+    }
+
+    /// Writes a response head without fields.
+    pub(crate) fn respond(&mut self, id: u32, status: u16, end_stream: bool) -> &mut Self {
+        self.respond_with(id, status, &Headers::new(), None, end_stream)
+    }
+
+    pub(crate) fn respond_with(
+        &mut self,
+        id: u32,
+        status: u16,
+        headers: &Headers,
+        length: Option<u64>,
+        end_stream: bool,
+    ) -> &mut Self {
+        let response = ResponseHead {
+            status: StatusCode::new(status).expect("a status"),
+            headers,
+            length,
+            server: None,
+        };
+        self.connection
+            .respond(self.keys[&id], &response, end_stream, &mut self.out);
+        self
+    }
+
+    /// A complete response without content, and the end of the stream.
+    pub(crate) fn answer(&mut self, id: u32) -> &mut Self {
+        self.respond(id, 200, true).release(id)
+    }
+
+    pub(crate) fn release(&mut self, id: u32) -> &mut Self {
+        let key = self.keys.remove(&id).expect("a stream");
+        self.contents.remove(&id);
+        self.connection.release(key, &mut self.out);
+        self
+    }
+
+    /// A response begins that has `len` octets of content.
+    pub(crate) fn respond_long(&mut self, id: u32, len: usize) -> &mut Self {
+        self.respond(id, 200, false);
+        self.contents.insert(id, len);
+        self.connection.set_content(self.keys[&id], true);
+        self
+    }
+
+    pub(crate) fn schedule(&mut self, id: u32, hint: SchedulingHint) -> &mut Self {
+        self.connection.schedule(self.keys[&id], hint);
+        self
+    }
+
+    /// Sends content in the engine's order, at most `frames` times, and gives the streams whose turn it was.
+    pub(crate) fn send(&mut self, frames: usize) -> Vec<u32> {
+        let mut turns = Vec::new();
+        while turns.len() < frames {
+            let Some((key, max)) = self.connection.poll_send() else {
+                break;
+            };
+            let id = self.connection.stream_id(key).get();
+            let left = self.contents.get_mut(&id).expect("has content");
+            let len = max.min(*left);
+            *left -= len;
+            let is_end = *left == 0;
+            self.connection
+                .send_data(key, &vec![b'x'; len], is_end, &mut self.out);
+            turns.push(id);
+        }
+        turns
+    }
+
+    /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
+    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimedOut> {
+        let until = self.now + time;
+        while let Some(at) = self.connection.next_timeout(self.is_waiting_for_us) {
+            if at > until {
+                break;
+            }
+            self.now = self.now.max(at);
+            let passed =
+                self.connection
+                    .on_timeout(self.now, self.is_waiting_for_us, &mut self.out);
+            if passed.is_some() {
+                return passed;
+            }
+        }
+        self.now = until;
+        None
+    }
+}
+
+/// What `input` leads to on the connection that `begin` makes, however it is cut.
+#[track_caller]
+pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<String>, u32) {
+    let mut first = None;
+    for cuts in ways_to_cut(input.len()) {
+        let mut talk = begin();
+        talk.output();
+        talk.events.clear();
+        talk.costs = 0;
+        for piece in pieces(input, &cuts) {
+            talk.client_sends(piece);
+        }
+        let mut said = std::mem::take(&mut talk.events);
+        said.extend(talk.output());
+        let got = (said, talk.costs);
+        match &first {
+            None => first = Some(got),
+            Some(want) => assert_eq!(&got, want, "cut at {cuts:?}"),
+        }
+    }
+    first.expect("a way to cut")
+}
+
+/// Checks a table of inputs: what each leads to.
+#[track_caller]
+pub(crate) fn check(begin: impl Fn() -> Conversation, cases: &[(&str, Vec<u8>, &[&str])]) {
+    for (why, input, want) in cases {
+        assert_said(&outcome(&begin, input).0, want, why);
+    }
+}
