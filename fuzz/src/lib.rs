@@ -6,6 +6,10 @@
 mod chunked_body;
 mod conditional;
 mod configuration;
+mod hpack;
+mod http2_client;
+mod http2_output;
+mod http2_server;
 mod path;
 mod range;
 mod request_head;
@@ -15,6 +19,9 @@ mod server;
 pub use chunked_body::chunked_body;
 pub use conditional::conditional;
 pub use configuration::configuration;
+pub use hpack::{hpack_decode, hpack_round_trip};
+pub use http2_client::http2_client;
+pub use http2_server::http2_server;
 pub use path::path;
 pub use range::range;
 pub use request_head::request_head;
@@ -29,6 +36,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("chunked_body", chunked_body),
     ("conditional", conditional),
     ("configuration", configuration),
+    ("hpack_decode", hpack_decode),
+    ("hpack_round_trip", hpack_round_trip),
+    ("http2_client", http2_client),
+    ("http2_server", http2_server),
     ("path", path),
     ("range", range),
     ("request_head", request_head),

@@ -1,0 +1,108 @@
+//! What an HTTP/2 engine writes, read by code that shares nothing with it but HPACK.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use h2o_http2::hpack::{Decoder, HpackError};
+
+/// Reads one direction of a connection.
+pub(crate) struct Output {
+    octets: Vec<u8>,
+    decoder: Decoder,
+    section: Option<(u32, u8, Vec<u8>)>,
+    heads: BTreeSet<u32>,
+    ended: BTreeSet<u32>,
+    reset: BTreeSet<u32>,
+    /// Octets of content by stream.
+    pub(crate) content: BTreeMap<u32, usize>,
+    pub(crate) has_goaway: bool,
+    /// What was written, as it goes out.
+    pub(crate) all: Vec<u8>,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self {
+            octets: Vec::new(),
+            decoder: Decoder::new(4096),
+            section: None,
+            heads: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            reset: BTreeSet::new(),
+            content: BTreeMap::new(),
+            has_goaway: false,
+            all: Vec::new(),
+        }
+    }
+
+    /// Takes what was written, which is whole frames.
+    pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
+        self.all.extend_from_slice(out);
+        self.octets.append(out);
+        let octets = std::mem::take(&mut self.octets);
+        let mut rest = &octets[..];
+        if let Some(frames) = rest.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
+            rest = frames;
+        }
+        while !rest.is_empty() {
+            let (header, after) = rest.split_at(9);
+            let len =
+                usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
+            assert!(len <= 16_384, "everybody takes no more");
+            let (payload, after) = after.split_at(len);
+            let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
+            self.frame(header[3], header[4], stream, payload);
+            rest = after;
+        }
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        assert!(
+            self.section.is_none() || kind == 9,
+            "a frame within a section"
+        );
+        if matches!(kind, 0 | 1) {
+            assert!(!self.ended.contains(&stream), "a frame behind END_STREAM");
+            assert!(!self.reset.contains(&stream), "a frame behind RST_STREAM");
+        }
+        match kind {
+            0 => {
+                assert!(self.heads.contains(&stream), "DATA ahead of HEADERS");
+                *self.content.entry(stream).or_default() += payload.len();
+                if flags & 1 != 0 {
+                    self.ended.insert(stream);
+                }
+            }
+            1 => self.section(stream, flags, flags, payload.to_vec()),
+            9 => {
+                let (begun, first, mut octets) =
+                    self.section.take().expect("a section to continue");
+                assert_eq!(begun, stream);
+                octets.extend_from_slice(payload);
+                self.section(stream, flags, first, octets);
+            }
+            3 => {
+                self.reset.insert(stream);
+            }
+            7 => self.has_goaway = true,
+            8 => assert_ne!(payload, [0; 4], "WINDOW_UPDATE by 0"),
+            4 | 6 => assert_eq!(stream, 0),
+            other => panic!("a frame of type {other}"),
+        }
+    }
+
+    fn section(&mut self, stream: u32, flags: u8, first: u8, octets: Vec<u8>) {
+        if flags & 4 == 0 {
+            self.section = Some((stream, first, octets));
+            return;
+        }
+        let read = self.decoder.decode(&octets, |field| {
+            assert!(field.flaws.is_none(), "a field that no one takes");
+            Ok::<(), HpackError>(())
+        });
+        assert_eq!(read, Ok(()));
+        self.heads.insert(stream);
+        if first & 1 != 0 {
+            self.ended.insert(stream);
+        }
+    }
+}

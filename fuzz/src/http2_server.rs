@@ -1,0 +1,299 @@
+//! The HTTP/2 server role on anything a client may send.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_http::{BodyLength, Headers, RequestHead, StatusCode, is_token};
+use h2o_http2::{MAX_FIELDS, Received, ResponseHead, ServerConnection, Settings, StreamKey};
+
+use crate::http2_output::Output;
+use crate::server::{any_moment, fields};
+use crate::{cuts, pieces};
+
+/// Frames are read alike however they arrive; what the engine reports makes sense, and so does what it writes. The
+/// first octet of the input says what the server is like, then come the frames behind the client's preface.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn http2_server(input: &[u8]) {
+    let Some((&options, frames)) = input.split_first() else {
+        return;
+    };
+    let now = any_moment();
+    let whole = run(options, [frames].into_iter(), now);
+    for cuts in cuts(frames) {
+        let parts = run(options, pieces(frames, &cuts), now);
+        assert!(
+            parts == whole,
+            "cut at {cuts:?}: {parts:?} instead of {whole:?}"
+        );
+    }
+}
+
+/// Octets of each response.
+const CONTENT: usize = 40_000;
+static BODY: [u8; CONTENT] = [b'x'; CONTENT];
+const MAX_STREAMS: u32 = 5;
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Request(u32, String, Vec<(String, Vec<u8>)>, bool),
+    Data(u32, Vec<u8>, bool),
+    Trailers(u32, Vec<(String, Vec<u8>)>),
+    Reset(u32),
+    Broken,
+}
+
+struct Stream {
+    id: u32,
+    body: BodyLength,
+    received: u64,
+    is_read: bool,
+    is_answered: bool,
+    left: usize,
+}
+
+struct Driven {
+    connection: ServerConnection,
+    options: u8,
+    now: Instant,
+    input: Vec<u8>,
+    out: Vec<u8>,
+    output: Output,
+    events: Vec<Event>,
+    streams: BTreeMap<usize, (StreamKey, Stream)>,
+    newest: u32,
+    is_over: bool,
+}
+
+/// Events, and the octets written.
+fn run<'a>(
+    options: u8,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    now: Instant,
+) -> (Vec<Event>, Vec<u8>) {
+    let settings = Settings {
+        max_streams: MAX_STREAMS,
+        limit_request_body: if options & 1 == 0 { 100 } else { 1 << 30 },
+        ..Settings::default()
+    };
+    let mut driven = Driven {
+        connection: ServerConnection::new(Arc::new(settings), None, now),
+        options,
+        now,
+        input: Vec::new(),
+        out: Vec::new(),
+        output: Output::new(),
+        events: Vec::new(),
+        streams: BTreeMap::new(),
+        newest: 0,
+        is_over: false,
+    };
+    driven.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    if options & 2 != 0 {
+        driven.connection.shut_down(now, &mut driven.out);
+    }
+    for piece in pieces {
+        driven.receive(piece);
+    }
+    driven.finish();
+    (driven.events, driven.output.all)
+}
+
+impl Driven {
+    fn receive(&mut self, octets: &[u8]) {
+        self.input.extend_from_slice(octets);
+        while !self.is_over && self.step() {}
+    }
+
+    fn step(&mut self) -> bool {
+        let mut head = RequestHead::default();
+        let step = self
+            .connection
+            .receive(&self.input, &mut head, self.now, &mut self.out);
+        let Ok(step) = step else {
+            self.is_over = true;
+            self.events.push(Event::Broken);
+            return false;
+        };
+        assert!(step.taken <= self.input.len());
+        assert!(self.connection.retained() < 256 << 10, "memory is bounded");
+        // What is done between two steps hangs on events alone, so that cuts do not matter.
+        let is_done = step.received == Received::NeedMore;
+        if step.received == Received::Charged {
+            assert!(self.connection.take_costs() >= 32);
+        } else if !is_done {
+            self.on_received(step.received, &head);
+            self.send();
+        }
+        self.input.drain(..step.taken);
+        !is_done
+    }
+
+    fn on_received(&mut self, received: Received, head: &RequestHead) {
+        match received {
+            Received::NeedMore | Received::Charged => {}
+            Received::Request {
+                stream,
+                end_stream,
+                refusal,
+            } => {
+                let id = self.connection.stream_id(stream).get();
+                assert!(id % 2 == 1 && id > self.newest, "identifiers grow");
+                self.newest = id;
+                if refusal.is_none() {
+                    check_head(head);
+                }
+                let target = head.target().escape_ascii();
+                let line = format!(
+                    "{} {target} {:?} {refusal:?}",
+                    head.method.as_str(),
+                    head.body
+                );
+                self.events
+                    .push(Event::Request(id, line, fields(&head.headers), end_stream));
+                let state = Stream {
+                    id,
+                    body: head.body,
+                    received: 0,
+                    is_read: end_stream,
+                    is_answered: false,
+                    left: CONTENT,
+                };
+                let before = self.streams.insert(stream.index(), (stream, state));
+                assert!(before.is_none(), "a key that is in use");
+                assert!(self.streams.len() <= MAX_STREAMS as usize);
+                if self.options & 4 != 0 {
+                    self.connection.accept_content(stream, &mut self.out);
+                }
+                if self.options & 8 != 0 || end_stream {
+                    self.answer(stream);
+                }
+            }
+            Received::Data {
+                stream,
+                data,
+                end_stream,
+            } => {
+                let content = self.input[data].to_vec();
+                self.connection
+                    .release_content(stream, content.len(), &mut self.out);
+                let state = &mut self
+                    .streams
+                    .get_mut(&stream.index())
+                    .expect("an open stream")
+                    .1;
+                assert!(!state.is_read, "content behind its end");
+                state.received += content.len() as u64;
+                self.events.push(Event::Data(state.id, content, end_stream));
+                if end_stream {
+                    self.on_end(stream);
+                }
+            }
+            Received::Trailers { stream } => {
+                let state = &self.streams[&stream.index()].1;
+                assert!(!state.is_read && state.body != BodyLength::Tunnel);
+                self.events
+                    .push(Event::Trailers(state.id, fields(&head.headers)));
+                self.on_end(stream);
+            }
+            Received::Reset { stream, .. } => {
+                let (_, state) = self
+                    .streams
+                    .remove(&stream.index())
+                    .expect("a stream that is held");
+                self.events.push(Event::Reset(state.id));
+                self.connection.release(stream, &mut self.out);
+            }
+        }
+    }
+
+    fn on_end(&mut self, stream: StreamKey) {
+        let state = &mut self
+            .streams
+            .get_mut(&stream.index())
+            .expect("an open stream")
+            .1;
+        state.is_read = true;
+        if let BodyLength::Known(length) = state.body {
+            assert_eq!(state.received, length, "RFC 9113 §8.1.1");
+        }
+        self.answer(stream);
+    }
+
+    fn answer(&mut self, stream: StreamKey) {
+        let state = &mut self
+            .streams
+            .get_mut(&stream.index())
+            .expect("a stream that is held")
+            .1;
+        if std::mem::replace(&mut state.is_answered, true) {
+            return;
+        }
+        let headers = Headers::new();
+        let response = ResponseHead {
+            status: StatusCode::OK,
+            headers: &headers,
+            length: None,
+            server: Some(b"h2o"),
+        };
+        self.connection
+            .respond(stream, &response, false, &mut self.out);
+        self.connection.set_content(stream, true);
+    }
+
+    /// Sends what the windows allow. Streams that are done with are released.
+    fn send(&mut self) {
+        while let Some((key, max)) = self.connection.poll_send() {
+            let state = &mut self
+                .streams
+                .get_mut(&key.index())
+                .expect("a stream with content")
+                .1;
+            let len = max.min(state.left);
+            state.left -= len;
+            let is_end = state.left == 0;
+            self.connection
+                .send_data(key, &BODY[..len], is_end, &mut self.out);
+            if is_end {
+                self.streams.remove(&key.index());
+                self.connection.release(key, &mut self.out);
+            }
+        }
+        assert!(!self.connection.has_sendable());
+    }
+
+    fn finish(&mut self) {
+        if !self.is_over {
+            self.send();
+            self.connection
+                .on_timeout(self.now + Duration::from_secs(1), true, &mut self.out);
+        }
+        for (key, _) in std::mem::take(&mut self.streams).into_values() {
+            self.connection.release(key, &mut self.out);
+        }
+        assert!(
+            self.is_over || !self.connection.has_streams(),
+            "a stream leaked"
+        );
+        self.output.take(&mut self.out);
+        for sent in self.output.content.values() {
+            assert!(*sent <= CONTENT);
+        }
+    }
+}
+
+/// What holds for every head that no refusal comes with.
+fn check_head(head: &RequestHead) {
+    assert!(is_token(head.method.as_str().as_bytes()));
+    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    assert!(!head.target().is_empty() && head.target().iter().all(is_visible));
+    assert!(head.authority().iter().all(is_visible));
+    assert!(head.headers.len() <= MAX_FIELDS as usize);
+    for field in head.headers.iter() {
+        assert!(is_token(field.name.as_str().as_bytes()));
+        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        assert!(field.value.iter().all(is_text));
+    }
+}
