@@ -297,20 +297,23 @@ impl ClientConnection {
         }))
     }
 
-    /// PING: an answer to ours is reported, and one to nothing costs something.
+    /// PING: an answer to one of ours is reported.
     fn on_ping(
         &mut self,
         header: &FrameHeader,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<ClientReceived>, PeerError> {
-        self.core.on_ping(header, payload, out)?;
-        let data = payload.first_chunk::<8>().copied();
-        let is_answer = header.has(flags::ACK) && self.pings > 0;
-        Ok(data.filter(|_| is_answer).map(|data| {
+        let is_answer = header.has(flags::ACK) && header.stream == StreamId::CONNECTION;
+        if let Ok(data) = payload.try_into()
+            && is_answer
+            && self.pings > 0
+        {
             self.pings -= 1;
-            ClientReceived::Pong { data }
-        }))
+            return Ok(Some(ClientReceived::Pong { data }));
+        }
+        self.core.on_ping(header, payload, out)?;
+        Ok(None)
     }
 
     /// GOAWAY: streams above the last one are over (RFC 9113 §6.8).

@@ -644,6 +644,7 @@ fn ping_is_answered_and_answers_are_reported() {
         .concat(),
     );
     talk.expect("once", &["pong abcdefgh"]);
+    assert_eq!(talk.costs, 2, "what we asked for costs nothing");
     talk.expect_output(
         "theirs is answered",
         &["PING 0 abcdefgh", "PING 1 12345678"],
