@@ -4,7 +4,7 @@ use h2o_http::{Known, Name, StatusCode};
 
 use super::ClientResponse;
 use crate::error::{PeerError, StreamError};
-use crate::fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_SECTION_TEXT, parse_length};
+use crate::fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, parse_length};
 use crate::hpack::{DecodedField, FieldName, Pseudo};
 
 /// Which section of a response it is.
@@ -22,19 +22,21 @@ pub(super) struct ResponseFields<'h> {
     kind: Kind,
     has_status: bool,
     count: u32,
-    text: usize,
+    /// Octets of text that may still come.
+    room: usize,
     is_malformed: bool,
 }
 
 impl<'h> ResponseFields<'h> {
-    pub(super) fn new(kind: Kind, head: &'h mut ClientResponse) -> Self {
+    /// For a section of `len` octets.
+    pub(super) fn new(kind: Kind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {
             head,
             kind,
             has_status: false,
             count: 0,
-            text: 0,
+            room: MAX_TABLE_TEXT + 2 * len,
             is_malformed: false,
         }
     }
@@ -45,11 +47,13 @@ impl<'h> ResponseFields<'h> {
             return self.pseudo(pseudo, field.value);
         }
         self.count += 1;
-        self.text += field.name.as_bytes().len() + field.value.len();
+        let len = field.name.as_bytes().len() + field.value.len();
+        let room = self.room.checked_sub(len);
+        self.room = room.unwrap_or(0);
         if self.count > MAX_DECODED_FIELDS {
             return Err(PeerError::FieldFlood);
         }
-        let is_too_much = self.count > MAX_FIELDS || self.text > MAX_SECTION_TEXT;
+        let is_too_much = self.count > MAX_FIELDS || room.is_none();
         if is_too_much || !field.flaws.is_none() {
             self.is_malformed = true;
             return Ok(());

@@ -377,7 +377,7 @@ impl ClientConnection {
             }
         };
         let stream = found.filter(|_| kind != Kind::Discarded);
-        let mut fields = ResponseFields::new(kind, head);
+        let mut fields = ResponseFields::new(kind, head, section.octets.len());
         // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
         self.core
             .decoder

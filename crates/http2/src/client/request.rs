@@ -95,14 +95,17 @@ impl ClientConnection {
         }
     }
 
-    /// Reserves room for a DATA frame of up to `max` octets and lets `fill` put content there, as
+    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them, as
     /// [`crate::ServerConnection::send_data_with`] does.
+    ///
+    /// # Errors
+    /// That of `fill`; no frame is written.
     pub fn send_data_with<E>(
         &mut self,
         key: StreamKey,
         max: usize,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> Result<Option<(usize, bool)>, E>,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
     ) -> Result<Option<(usize, bool)>, E> {
         let written = self.core.write_data_with(key, max, out, fill)?;
         if let Some((_, true)) = written {

@@ -569,8 +569,8 @@ fn content_of_requests_takes_turns_within_the_windows() {
     let trailers = fields(&[("x", "y")]);
     let filled = talk
         .connection
-        .send_data_with(key, max, &mut talk.out, |room| {
-            room[..3].copy_from_slice(b"abc");
+        .send_data_with(key, max, &mut talk.out, |out| {
+            out.extend_from_slice(b"abc");
             Ok::<_, ()>(Some((3, false)))
         });
     assert_eq!((max, filled), (10, Ok(Some((3, false)))));

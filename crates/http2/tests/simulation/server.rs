@@ -263,8 +263,8 @@ impl<'p> Server<'p> {
             } else {
                 len
             };
-            let is_sent = self.engine.send_data_with(key, max, out, |room| {
-                room[..len].copy_from_slice(&left[..len]);
+            let is_sent = self.engine.send_data_with(key, max, out, |out| {
+                out.extend_from_slice(&left[..len]);
                 Ok::<_, ()>(Some((len, is_end(len))))
             });
             assert_eq!(is_sent, Ok(Some((len, is_end(len)))));
