@@ -31,7 +31,11 @@ fn protocol_crates_do_no_input_or_output() {
         "tokio",
     ];
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut folders = vec![crates.join("http/src"), crates.join("http1/src")];
+    let mut folders = vec![
+        crates.join("http/src"),
+        crates.join("http1/src"),
+        crates.join("http2/src"),
+    ];
     let mut files = 0;
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
