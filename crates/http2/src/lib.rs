@@ -76,7 +76,7 @@ pub use self::core::{CONNECTION_WINDOW, MAX_CONTINUATIONS, MAX_SECTION};
 pub use client::{ClientConnection, ClientReceived, ClientResponse, ClientStep};
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Refusal};
-pub use flow_control::{RecvWindow, SendWindow};
+pub use flow_control::{RecvWindow, SendWindow, WindowExceeded, WindowOverflow};
 pub use frame::{FrameHeader, FrameType, StreamId};
 pub use server::{
     Received, ResponseHead, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo,
