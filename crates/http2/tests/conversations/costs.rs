@@ -24,8 +24,8 @@ fn hostile_acts_cost_something_and_useful_ones_do_not() {
         ("many values of one", seventeen, 2),
         ("PRIORITY (CVE-2019-9513)", priority(1, 0, 7, false), 1),
         ("PRIORITY_UPDATE", priority_update(1, "u=1"), 1),
-        ("WINDOW_UPDATE", window_update(1, 1), 1),
-        ("of the connection", window_update(0, 1), 1),
+        ("WINDOW_UPDATE", window_update(1, 1), 0),
+        ("of the connection", window_update(0, 1), 0),
         ("unknown frames", frame(0xee, 0, 0, b""), 1),
         (
             "DATA of nothing (CVE-2019-9518)",
@@ -38,7 +38,7 @@ fn hostile_acts_cost_something_and_useful_ones_do_not() {
         (
             "a reset that the client brings about (CVE-2025-8671)",
             window_update(1, 0),
-            11,
+            10,
         ),
         (
             "too many fields",
@@ -73,18 +73,58 @@ fn costs_are_reported_before_a_flood_is_through() {
 }
 
 #[test]
+fn updates_of_windows_cost_nothing_while_content_explains_them() {
+    let mut talk = Conversation::new();
+    talk.client_sends(get(1)).respond_long(1, 1000);
+    talk.client_sends(window_update(0, 1).repeat(256));
+    assert_eq!(talk.costs, 0, "the allowance");
+    talk.client_sends([window_update(0, 1), window_update(1, 1)].concat());
+    assert_eq!(
+        talk.costs, 2,
+        "beyond it, of the connection and of a stream"
+    );
+    talk.release(1).client_sends(window_update(1, 1).repeat(3));
+    assert_eq!(talk.costs, 5, "and of one that is over");
+}
+
+#[test]
+fn each_data_frame_explains_two_updates() {
+    let mut talk = Conversation::new();
+    talk.client_sends(get(1)).respond_long(1, 60_000);
+    talk.client_sends(window_update(0, 1).repeat(256));
+    assert_eq!(talk.send(3), [1; 3]);
+    talk.client_sends(
+        [window_update(0, 1), window_update(1, 1)]
+            .concat()
+            .repeat(3),
+    );
+    assert_eq!(talk.costs, 0, "one of the stream and one of the connection");
+    talk.client_sends(window_update(1, 1));
+    assert_eq!(talk.costs, 1, "one more");
+}
+
+#[test]
+fn the_allowance_of_updates_does_not_grow() {
+    let mut talk = Conversation::new();
+    talk.client_sends(get(1)).respond_long(1, 60_000);
+    assert_eq!(talk.send(9), [1; 4]);
+    talk.client_sends(window_update(0, 1).repeat(257));
+    assert_eq!(talk.costs, 1);
+}
+
+#[test]
 fn windows_that_cut_content_into_crumbs_cost_something() {
     let mut talk = Conversation::unopened(Settings::default());
     talk.open(&[(4, 1)]);
     talk.client_sends(get(1)).respond_long(1, 100);
     talk.send(1);
-    assert_eq!(talk.connection.take_costs(), 1, "CVE-2019-9511");
+    assert_eq!(talk.connection.take_costs(), 2, "CVE-2019-9511");
     for _ in 0..10 {
         talk.client_sends(window_update(1, 1));
         talk.send(1);
     }
     talk.costs += talk.connection.take_costs();
-    assert_eq!(talk.costs, 20, "the update and the crumb");
+    assert_eq!(talk.costs, 20, "two each; the updates are due");
     talk.client_sends(window_update(1, 1000));
     talk.send(1);
     assert_eq!(

@@ -328,7 +328,14 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 fn frames_that_are_wrong_end_the_connection_in_either_role() {
     for (why, input, want) in errors_of_frames() {
         let (said, _) = server::outcome(opened(post(1)), &input);
-        assert_eq!(said.last(), Some(&format!("GOAWAY 1 {want}")), "{why}");
+        // A stream counts from its first frame on, although its section is not complete.
+        let last = if input.starts_with(&headers(3, 0, &[])) {
+            3
+        } else {
+            1
+        };
+        let goaway = format!("GOAWAY {last} {want}");
+        assert_eq!(said.last(), Some(&goaway), "{why}");
         let begin = || {
             let mut talk = client::Conversation::new();
             talk.posts();
@@ -337,6 +344,67 @@ fn frames_that_are_wrong_end_the_connection_in_either_role() {
         };
         let (said, _) = client::outcome(begin, &input);
         assert_eq!(said.last(), Some(&format!("GOAWAY 0 {want}")), "{why}");
+    }
+}
+
+#[test]
+fn goaway_counts_a_stream_from_its_headers_frame_on() {
+    let three = |flags, payload: &[u8]| frame(HEADERS, flags, 3, payload);
+    let upper = "PROTOCOL_ERROR found an upper-case letter in header name";
+    let cases: &[(&str, Vec<u8>, String)] = &[
+        (
+            "a section that is not complete",
+            [three(0, &block(GET)), frame(PING, 0, 0, &[0; 8])].concat(),
+            "GOAWAY 3 PROTOCOL_ERROR expected CONTINUATION frame".to_owned(),
+        ),
+        (
+            "one that cannot be decoded",
+            three(WHOLE, b"\x80"),
+            "GOAWAY 3 COMPRESSION_ERROR ".to_owned(),
+        ),
+        (
+            "one that is malformed",
+            three(WHOLE, &block(&[("X", "y")])),
+            format!("GOAWAY 3 {upper}"),
+        ),
+        (
+            "malformed in a CONTINUATION",
+            [
+                three(0, b""),
+                frame(CONTINUATION, END_HEADERS, 3, &block(&[("X", "y")])),
+            ]
+            .concat(),
+            format!("GOAWAY 3 {upper}"),
+        ),
+        (
+            "a frame that is wrong behind it",
+            [get(3), data(0, 0, b"")].concat(),
+            "GOAWAY 3 PROTOCOL_ERROR invalid stream id in DATA frame".to_owned(),
+        ),
+        (
+            "not a frame whose padding is wrong",
+            three(PADDED | WHOLE, b"\x02\x88"),
+            "GOAWAY 1 PROTOCOL_ERROR invalid HEADERS frame".to_owned(),
+        ),
+        (
+            "nor one whose priority is cut off",
+            three(WITH_PRIORITY | WHOLE, &[0; 4]),
+            "GOAWAY 1 PROTOCOL_ERROR ".to_owned(),
+        ),
+        (
+            "nor one that depends on itself",
+            three(WITH_PRIORITY | WHOLE, &dependency(3, 1, false)),
+            "GOAWAY 1 PROTOCOL_ERROR stream cannot depend on itself".to_owned(),
+        ),
+        (
+            "nor a stream that is none of the client's",
+            headers(4, WHOLE, GET),
+            "GOAWAY 1 PROTOCOL_ERROR invalid stream id in HEADERS frame".to_owned(),
+        ),
+    ];
+    for (why, input, want) in cases {
+        let (said, _) = server::outcome(opened(post(1)), input);
+        assert_eq!(said.last(), Some(want), "{why}");
     }
 }
 
@@ -465,7 +533,7 @@ fn in_continuations(frames: usize, len: usize) -> Vec<u8> {
 fn continuations_are_limited_in_number_and_size() {
     let calm = [
         "error ContinuationFlood",
-        "GOAWAY 0 ENHANCE_YOUR_CALM too many CONTINUATION frames",
+        "GOAWAY 1 ENHANCE_YOUR_CALM too many CONTINUATION frames",
     ];
     let most = usize::from(MAX_CONTINUATIONS);
     let taken: &[&str] = &["1 GET / a.example END"];

@@ -1,7 +1,7 @@
 //! RFC 9113 §8: what a request must have, what becomes of it, and how its content is counted.
 
 use h2o_http::Known;
-use h2o_http2::{MAX_DECODED_FIELDS, MAX_FIELDS, Settings};
+use h2o_http2::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Settings, State};
 
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, check, fields, outcome};
@@ -28,9 +28,9 @@ const RESET: &[&str] = &["RST_STREAM 1 PROTOCOL_ERROR"];
 fn pseudo_fields_are_those_of_the_method() {
     let pseudo: &[&str] = &[
         "error PseudoField",
-        "GOAWAY 0 PROTOCOL_ERROR invalid pseudo header",
+        "GOAWAY 1 PROTOCOL_ERROR invalid pseudo header",
     ];
-    let unknown: &[&str] = &["error UnknownPseudoField", "GOAWAY 0 PROTOCOL_ERROR "];
+    let unknown: &[&str] = &["error UnknownPseudoField", "GOAWAY 1 PROTOCOL_ERROR "];
     let protocol = (":protocol", "websocket");
     check(
         Conversation::new,
@@ -136,17 +136,17 @@ fn pseudo_fields_are_those_of_the_method() {
 fn fields_that_are_wrong_end_the_connection_or_are_answered() {
     let of_connection: &[&str] = &[
         "error ConnectionField",
-        "GOAWAY 0 PROTOCOL_ERROR found an unexpected connection-specific header",
+        "GOAWAY 1 PROTOCOL_ERROR found an unexpected connection-specific header",
     ];
     let length: &[&str] = &[
         "error ContentLength",
-        "GOAWAY 0 PROTOCOL_ERROR invalid content-length header",
+        "GOAWAY 1 PROTOCOL_ERROR invalid content-length header",
     ];
     let name: &[&str] = &["1 GET / a.example END NameInvalid"];
     let value: &[&str] = &["1 GET / a.example END ValueInvalid"];
     let upper: &[&str] = &[
         "error UpperCaseName",
-        "GOAWAY 0 PROTOCOL_ERROR found an upper-case letter in header name",
+        "GOAWAY 1 PROTOCOL_ERROR found an upper-case letter in header name",
     ];
     check(
         Conversation::new,
@@ -241,7 +241,7 @@ fn fields_are_limited_in_number() {
     let many = |count: u32| get_with(&vec![("x", "y"); count as usize]);
     let flood: &[&str] = &[
         "error FieldFlood",
-        "GOAWAY 0 COMPRESSION_ERROR headers too long",
+        "GOAWAY 1 COMPRESSION_ERROR headers too long",
     ];
     let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
     check(
@@ -253,14 +253,50 @@ fn fields_are_limited_in_number() {
             ("1,001", many(MAX_DECODED_FIELDS + 1), flood),
         ],
     );
-    // An entry of 4,000 octets that is referred to again and again: what is kept of it is limited.
-    let mut bomb = block(GET);
-    bomb.extend(b"\x40\x01x\x7f\xa1\x1e");
-    bomb.extend([b'v'; 4000]);
+}
+
+#[test]
+fn the_text_of_fields_is_limited_by_their_octets_on_the_wire() {
+    let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
+    // An entry of 4,001 octets that is referred to three times, and `len` octets more in a literal.
+    let references = |len: usize| {
+        let mut section = block(GET);
+        section.extend(b"\x40\x01x\x7f\xa1\x1e");
+        section.extend([b'v'; 4000]);
+        section.extend([0xbe; 3]);
+        section.extend(block(&[("y", &"v".repeat(len))]));
+        section
+    };
+    let excess = |len: usize| {
+        let text = "GEThttpsa.example/".len() + 4 * 4001 + 1 + len;
+        text.checked_sub(MAX_TABLE_TEXT + 2 * references(len).len())
+    };
+    // Each octet of the literal is one of the text, and allows for two.
+    let fits = (1000..4000).find(|&len| excess(len) == Some(0));
+    let fits = fits.expect("a length");
+    let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
+    check(
+        Conversation::new,
+        &[
+            ("at the limit", sent(fits), TAKEN),
+            ("one octet more", sent(fits - 1), refused),
+        ],
+    );
+    // What a literal brings itself is never too much, however long.
+    let long = "v".repeat(60_000);
+    let mut section = block(GET);
+    section.extend(block(&[("x", &long)]));
+    let mut input = frame(HEADERS, END_STREAM, 1, b"");
+    for chunk in section.chunks(16_384) {
+        input.extend(frame(CONTINUATION, 0, 1, chunk));
+    }
+    input.extend(frame(CONTINUATION, END_HEADERS, 1, b""));
+    check(Conversation::new, &[("a literal", input, TAKEN)]);
+    let mut bomb = references(0);
     bomb.extend([0xbe; 60]);
     let (said, costs) = outcome(Conversation::new, &frame(HEADERS, WHOLE, 1, &bomb));
     assert_eq!(said, refused, "an HPACK bomb");
-    assert!(costs >= 25, "which costs: {costs}");
+    assert_eq!(costs, 25, "which costs something");
 }
 
 #[test]
@@ -507,6 +543,45 @@ fn responses_have_the_fields_of_the_reference_in_its_order() {
     assert!(talk.connection.has_streams(), "until they are released");
     talk.release(1).release(3).release(5);
     assert!(!talk.connection.has_streams());
+}
+
+#[test]
+fn content_is_filled_in_behind_what_waits_to_be_sent() {
+    let mut talk = Conversation::new();
+    talk.client_sends([get(1), get(3)].concat());
+    let (one, three) = (talk.key(1), talk.key(3));
+    talk.respond(1, 200, false).respond(3, 200, false);
+    let connection = &mut talk.connection;
+    let filled = connection.send_data_with(one, 9, &mut talk.out, |out| {
+        assert!(out.len() > 9, "what was written stands before it");
+        out.extend_from_slice(b"abc");
+        Ok::<_, ()>(Some((3, false)))
+    });
+    assert_eq!(filled, Ok(Some((3, false))));
+    let filled = connection.send_data_with(three, 9, &mut talk.out, |out| {
+        out.extend_from_slice(b"lost");
+        Err("a file that is cut off")
+    });
+    assert_eq!(filled, Err("a file that is cut off"));
+    for nothing in [None, Some((0, false))] {
+        let filled = connection.send_data_with(one, 9, &mut talk.out, |_| Ok::<_, ()>(nothing));
+        assert_eq!(filled, Ok(nothing));
+    }
+    let end = Some((0, true));
+    let filled = connection.send_data_with(one, 9, &mut talk.out, |_| Ok::<_, ()>(end));
+    assert_eq!(filled, Ok(end));
+    talk.expect_output(
+        "without content there is no frame, except for the last",
+        &[
+            "HEADERS 1 :status=200",
+            "HEADERS 3 :status=200",
+            "DATA 1 3",
+            "DATA 1 0 END",
+        ],
+    );
+    assert_eq!(talk.reader.content[0], (1, b"abc".to_vec()));
+    assert_eq!(talk.state(1), State::Closed);
+    assert_eq!(talk.state(3), State::HalfClosedRemote);
 }
 
 #[test]
