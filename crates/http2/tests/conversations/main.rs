@@ -7,6 +7,7 @@ mod client;
 mod costs;
 mod errors;
 mod flow_control;
+mod memo;
 mod priorities;
 mod requests;
 mod shutdown;
