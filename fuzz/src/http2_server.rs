@@ -138,6 +138,7 @@ impl Driven {
                 stream,
                 end_stream,
                 refusal,
+                is_repeat: _,
             } => {
                 let id = self.connection.stream_id(stream).get();
                 assert!(id % 2 == 1 && id > self.newest, "identifiers grow");

@@ -22,20 +22,16 @@ pub(super) struct RequestMemo {
 }
 
 impl RequestMemo {
-    /// Fills in the head if the section is the same as last time and the time before.
+    /// What the section says, if it is the same as last time and the time before.
     #[inline]
     pub(super) fn find(
         &self,
         section: &[u8],
         decoder: &Decoder,
-        head: &mut RequestHead,
-    ) -> Option<RequestSection> {
-        let (kept, request) = &**self.said.as_ref()?;
-        if self.section != section || self.generation != decoder.generation() {
-            return None;
-        }
-        head.copy_from(kept);
-        Some(*request)
+    ) -> Option<(&RequestHead, RequestSection)> {
+        let (head, request) = &**self.said.as_ref()?;
+        let is_same = self.section == section && self.generation == decoder.generation();
+        is_same.then_some((head, *request))
     }
 
     /// Notes what a section said. `generation` is that of the decoder before it.

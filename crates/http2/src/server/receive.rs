@@ -29,6 +29,8 @@ pub enum Received {
         end_stream: bool,
         /// It is to be answered with this error.
         refusal: Option<Refusal>,
+        /// The caller has kept the head of the latest request, and this one has the same: nothing was filled in.
+        is_repeat: bool,
     },
     /// Content of a request.
     Data {
@@ -359,12 +361,20 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let decoded = match self
+        let is_kept = std::mem::take(&mut self.is_head_kept);
+        let again = self
             .request_memo
-            .find(&section.octets, &self.core.decoder, head)
-        {
-            Some(request) if request.end_stream == end_stream => Ok(request),
-            _ => self.decode_request(section, end_stream, head),
+            .find(&section.octets, &self.core.decoder)
+            .filter(|(_, request)| request.end_stream == end_stream);
+        let is_repeat = again.is_some() && is_kept;
+        let decoded = match again {
+            Some((kept, request)) => {
+                if !is_kept {
+                    head.copy_from(kept);
+                }
+                Ok(request)
+            }
+            None => self.decode_request(section, end_stream, head),
         };
         if let Shutdown::Draining { .. } = self.shutdown {
             // The client will send it again, elsewhere (RFC 9113 §6.8).
@@ -413,6 +423,7 @@ impl ServerConnection {
             stream,
             end_stream,
             refusal: request.refusal,
+            is_repeat,
         }))
     }
 
@@ -439,6 +450,8 @@ impl ServerConnection {
     /// Trailers that nobody waits for: the table of field sections is kept all the same (RFC 9113 §4.3).
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
         self.core.charge(cost::EMPTY);
+        self.is_head_kept = false;
+        head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
         self.core
             .decoder
@@ -477,6 +490,8 @@ impl ServerConnection {
         if section.flags & flags::END_STREAM == 0 {
             return Err(PeerError::TrailersWithoutEnd.into());
         }
+        self.is_head_kept = false;
+        head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
         self.core
             .decoder

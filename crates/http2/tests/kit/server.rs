@@ -119,6 +119,7 @@ impl Conversation {
                 stream,
                 end_stream,
                 refusal,
+                is_repeat: _,
             } => {
                 let id = id(stream);
                 self.keys.insert(id, stream);

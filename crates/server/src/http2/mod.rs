@@ -3,6 +3,7 @@
 //! Everything that arrived in one read is answered in one write: frames are taken in first, what can be answered at
 //! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
 
+mod again;
 mod debug;
 mod early;
 mod pushing;
@@ -15,6 +16,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use h2o_exchange::{BodyPipe, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
@@ -53,6 +55,8 @@ pub(crate) struct Http2 {
     queue: VecDeque<StreamKey>,
     /// The exchange of a request that was answered at once, for the next one.
     spare: Option<ExchangeRef>,
+    /// The content of the latest response, while `spare` is as it was left by its request, which may come again.
+    again: Option<Bytes>,
     /// Streams something that they wait for is ready for, by index.
     woken: Vec<u32>,
     /// Requests that handlers have not answered at once, and that are not over.
@@ -223,6 +227,7 @@ impl Http2 {
             works: Vec::new(),
             queue: VecDeque::new(),
             spare: None,
+            again: None,
             woken: Vec::new(),
             at_work: 0,
             waiting: 0,
@@ -398,8 +403,19 @@ impl Http2 {
         self.is_closing = true;
     }
 
+    /// An exchange kept for the next request of a batch goes back when the batch is done.
+    fn give_back_spare(&mut self) {
+        self.again = None;
+        self.engine.forget_head();
+        if let Some(spare) = self.spare.take() {
+            let worker = Rc::clone(&spare.borrow().worker);
+            worker.release(spare);
+        }
+    }
+
     /// Nothing goes on: memory that can be made again is given back where connections are many.
     fn rest(&mut self, context: &Context) {
+        self.give_back_spare();
         if self.engine.has_streams() || context.worker.shared.connections() <= MANY {
             return;
         }
@@ -479,6 +495,7 @@ impl Http2 {
 
     /// Ends everything in progress.
     pub(crate) fn abandon(&mut self) {
+        self.give_back_spare();
         self.works.clear();
         self.pushing = None;
         self.at_work = 0;

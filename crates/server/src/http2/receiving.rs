@@ -5,10 +5,11 @@ use std::task::Context as TaskContext;
 
 use bytes::Bytes;
 use h2o_exchange::{
-    BodyPipe, Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings,
-    Worker,
+    BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority,
+    Timings, Worker,
 };
 use h2o_http::{BodyLength, Known, StatusCode};
+use h2o_http2::scheduler::{Actual, Priority};
 use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
 
 use super::{Http2, Step, Upload, Work};
@@ -28,7 +29,7 @@ impl Http2 {
         out: &mut Vec<u8>,
     ) {
         let now = context.worker.clock.now();
-        let mut spare = context.worker.spare_exchange();
+        let mut spare = self.take_spare(context);
         while !self.is_closing {
             let step =
                 self.engine
@@ -56,13 +57,17 @@ impl Http2 {
                     stream,
                     end_stream,
                     refusal,
+                    is_repeat,
                 } => {
+                    if is_repeat && self.answer_again(context, link, stream, &spare, out) {
+                        continue;
+                    }
+                    if self.again.take().is_some() {
+                        spare.borrow_mut().rewind();
+                    }
                     let exchange = spare;
                     self.on_request(context, link, stream, exchange, end_stream, refusal, out);
-                    spare = self
-                        .spare
-                        .take()
-                        .unwrap_or_else(|| context.worker.spare_exchange());
+                    spare = self.take_spare(context);
                 }
                 Received::Data {
                     stream,
@@ -92,6 +97,7 @@ impl Http2 {
                 } => self.on_reset(context, stream, code, by_us, out),
             }
         }
+        self.forget_answer(&mut spare.borrow_mut());
         spare.borrow_mut().request.clear();
         let is_begun = link
             .info
@@ -102,6 +108,13 @@ impl Http2 {
         } else {
             context.worker.put_back(spare);
         }
+    }
+
+    /// The exchange for the next request.
+    fn take_spare(&mut self, context: &Context) -> ExchangeRef {
+        self.spare
+            .take()
+            .unwrap_or_else(|| context.worker.spare_exchange())
     }
 
     fn exchange(&self, stream: StreamKey) -> Option<&ExchangeRef> {
@@ -647,19 +660,32 @@ impl Http2 {
     pub(super) fn note_priorities(&self, stream: StreamKey, exchange: &ExchangeRef) {
         if let Some((received, actual)) = self.engine.priorities(stream)
             && let Ok(mut exchange) = exchange.try_borrow_mut()
-            && let Some(http2) = &mut exchange.http2
         {
-            http2.received = StreamPriority {
-                exclusive: received.exclusive,
-                parent: received.dependency,
-                weight: received.weight,
-            };
-            http2.actual = StreamPriority {
-                exclusive: false,
-                parent: actual.parent,
-                weight: actual.weight,
-            };
+            note(&mut exchange, received, actual);
         }
+    }
+
+    /// As [`Http2::note_priorities`], for an exchange that is being worked on.
+    pub(super) fn note_priorities_of(&self, stream: StreamKey, exchange: &mut Exchange) {
+        if let Some((received, actual)) = self.engine.priorities(stream) {
+            note(exchange, received, actual);
+        }
+    }
+}
+
+/// Writes down where a stream was among the others.
+fn note(exchange: &mut Exchange, received: Priority, actual: Actual) {
+    if let Some(http2) = &mut exchange.http2 {
+        http2.received = StreamPriority {
+            exclusive: received.exclusive,
+            parent: received.dependency,
+            weight: received.weight,
+        };
+        http2.actual = StreamPriority {
+            exclusive: false,
+            parent: actual.parent,
+            weight: actual.weight,
+        };
     }
 }
 

@@ -1,5 +1,6 @@
 //! The response side: heads, and what can be sent at once behind them.
 
+use bytes::Bytes;
 use h2o_exchange::{Body, ExchangeRef, FileReader, Http2SiteSettings, Response};
 use h2o_http::mime::MimeAttributes;
 use h2o_http::{Headers, Known, Method};
@@ -7,7 +8,7 @@ use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ResponseHead, SchedulingHint, StreamKey};
 
 use super::sending::{Content, Sending};
-use super::{Http2, Step, log, retire};
+use super::{Http2, Step, again, log, retire};
 use crate::context::Context;
 use crate::link::Link;
 
@@ -52,6 +53,11 @@ impl Http2 {
         };
         let is_empty =
             !has_body || matches!(&response.body, Body::Bytes(bytes) if bytes.is_empty());
+        let is_repeatable = response.is_repeatable
+            && is_plain
+            && !response.status.is_bodyless()
+            && this.request.method != Method::Head
+            && again::is_repeatable(this, true);
         let body = if is_empty { Body::Empty } else { response.body };
         let is_urgent = this.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
@@ -69,12 +75,7 @@ impl Http2 {
         this.sent.headers = response.headers;
         let at_once = match &body {
             Body::Empty => true,
-            Body::Bytes(bytes)
-                if bytes.len() <= AT_ONCE
-                    && out.len() <= AT_ONCE_BEHIND
-                    && !self.engine.has_sendable()
-                    && bytes.len() <= self.engine.sendable(stream) =>
-            {
+            Body::Bytes(bytes) if self.may_send_at_once(stream, bytes.len(), out.len()) => {
                 self.engine.send_data(stream, bytes, true, out);
                 this.sent.body_bytes = bytes.len() as u64;
                 self.unearned += bytes.len();
@@ -84,6 +85,16 @@ impl Http2 {
         };
         if at_once {
             drop(guard);
+            if is_repeatable && self.spare.is_none() && !self.has_work(stream) {
+                let body = match body {
+                    Body::Bytes(bytes) => bytes,
+                    Body::Empty | Body::File(_) | Body::Stream(_) => Bytes::new(),
+                };
+                self.note_priorities(stream, &exchange);
+                self.keep_answer(exchange, body);
+                self.served(context, link, stream, out);
+                return;
+            }
             self.finish(context, link, stream, Some(exchange), out);
             return;
         }
@@ -116,11 +127,7 @@ impl Http2 {
         exchange: Option<ExchangeRef>,
         out: &mut Vec<u8>,
     ) {
-        let has_work = self
-            .works
-            .get(stream.index())
-            .is_some_and(|work| work.key.is_some());
-        if has_work {
+        if self.has_work(stream) {
             if let Some(exchange) = exchange {
                 self.work(stream).exchange = Some(exchange);
             }
@@ -133,6 +140,33 @@ impl Http2 {
                 retire(&exchange);
             }
         }
+        self.served(context, link, stream, out);
+    }
+
+    fn has_work(&self, stream: StreamKey) -> bool {
+        self.works
+            .get(stream.index())
+            .is_some_and(|work| work.key.is_some())
+    }
+
+    /// True if content of that length may go straight behind its head, to output of `out_len` octets.
+    #[inline]
+    pub(super) fn may_send_at_once(&self, stream: StreamKey, len: usize, out_len: usize) -> bool {
+        len <= AT_ONCE
+            && out_len <= AT_ONCE_BEHIND
+            && !self.engine.has_sendable()
+            && len <= self.engine.sendable(stream)
+    }
+
+    /// A stream has ended as it should.
+    #[inline]
+    pub(super) fn served(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        out: &mut Vec<u8>,
+    ) {
         self.engine.release(stream, out);
         if self.resets.left < context.http2.reset_budget {
             self.resets.left += 1;
