@@ -1,0 +1,122 @@
+//! Requests that come again and again on one connection: each has its own answer and its own log line.
+
+use h2o_tests::http2::{Frame, Http2, encode};
+use h2o_tests::{Server, Setup, eventually};
+
+fn start() -> Server {
+    Setup::new(
+        "
+listen: @PORT@
+num-threads: 1
+access-log: { path: @DIR@/access-log, format: '%U %m %s %b %{http2.stream-id}x %{location}o' }
+hosts:
+  default:
+    paths:
+      /: { file.dir: @DIR@/www }
+      /moved: { redirect: { url: 'http://elsewhere.example/', status: 301 } }
+      /edited:
+        redirect: { url: 'http://elsewhere.example/', status: 302 }
+        header.add: 'x-edited: yes'
+",
+    )
+    .file("www/a.txt", "hello")
+    .start()
+}
+
+struct Request {
+    method: &'static str,
+    path: &'static str,
+}
+
+impl Request {
+    fn section(&self) -> Vec<u8> {
+        encode(&[
+            (":method", self.method),
+            (":scheme", "http"),
+            (":authority", "a.example"),
+            (":path", self.path),
+        ])
+    }
+
+    fn status(&self) -> u16 {
+        match self.path {
+            "/a.txt" => 200,
+            "/edited" => 302,
+            _ => 301,
+        }
+    }
+
+    fn location(&self) -> Option<String> {
+        let rest = self.path.strip_prefix("/moved").unwrap_or("/");
+        let rest = rest.trim_start_matches('/');
+        (self.path != "/a.txt").then(|| format!("http://elsewhere.example/{rest}"))
+    }
+}
+
+/// Sends all requests, whose octets are cut into pieces of `size`, and compares each answer and each log line.
+fn check(requests: &[Request], size: usize) {
+    let server = start();
+    let mut connection = Http2::open(server.port(), &[]);
+    let streams = || (1u32..).step_by(2);
+    let octets: Vec<u8> = requests
+        .iter()
+        .zip(streams())
+        .flat_map(|(request, stream)| Frame::request(stream, request.section()).octets())
+        .collect();
+    for piece in octets.chunks(size) {
+        connection.send(piece);
+    }
+    let mut want = Vec::new();
+    for (request, stream) in requests.iter().zip(streams()) {
+        let answer = connection.read_answer(stream);
+        let what = format!("{} {} on {stream}", request.method, request.path);
+        let location = request.location();
+        assert_eq!(answer.status(), request.status(), "{what}");
+        assert_eq!(answer.field("location"), location.as_deref(), "{what}");
+        let is_edited = answer.field("x-edited").is_some();
+        assert_eq!(is_edited, request.path == "/edited", "{what}");
+        let text = answer.text();
+        match &location {
+            _ if request.method == "HEAD" => assert_eq!(text, "", "{what}"),
+            Some(url) => assert!(text.contains(&format!("\"{url}\"")), "{what}: {text}"),
+            None => assert_eq!(text, "hello", "{what}"),
+        }
+        let location = location.as_deref().unwrap_or("-");
+        want.push(format!(
+            "{} {} {} {} {stream} {location}",
+            request.path,
+            request.method,
+            request.status(),
+            text.len(),
+        ));
+    }
+    let got: Vec<String> = eventually("the access log", || {
+        let log = server.folder.read("access-log");
+        let is_complete = log.lines().count() >= want.len() && log.ends_with('\n');
+        is_complete.then(|| log.lines().map(str::to_owned).collect())
+    });
+    assert_eq!(got, want, "in pieces of {size}");
+}
+
+#[test]
+fn each_repeat_has_its_own_answer_and_log_line() {
+    let runs = [
+        ("GET", "/moved", 5),
+        ("GET", "/moved/further", 1),
+        ("GET", "/moved", 4),
+        ("GET", "/moved/further", 6),
+        ("GET", "/a.txt", 4),
+        ("GET", "/moved", 1),
+        ("GET", "/a.txt", 3),
+        ("GET", "/edited", 5),
+        ("HEAD", "/moved", 4),
+        ("GET", "/moved", 4),
+    ];
+    let requests: Vec<Request> = runs
+        .iter()
+        .flat_map(|&(method, path, count)| (0..count).map(move |_| Request { method, path }))
+        .collect();
+    for size in [usize::MAX, 1000, 100, 1] {
+        check(&requests, size);
+    }
+}
