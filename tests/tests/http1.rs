@@ -17,6 +17,7 @@ fn start(strict: bool) -> Server {
 listen: @PORT@
 num-threads: 1
 http1-strict: {strict}
+http1-upgrade-to-http2: OFF
 access-log:
   path: @DIR@/access-log
   format: \"%m\\t%U%q\\t%V\\t%H\"
