@@ -79,7 +79,7 @@ pub enum PeerError {
     WindowExceeded,
     /// A field block that cannot be decoded (RFC 7541).
     Compression,
-    /// More than a thousand fields in one section, or as much text.
+    /// More than a thousand fields in one section.
     FieldFlood,
     /// An upper-case letter in a field name (§8.2.1).
     UpperCaseName,
