@@ -2,8 +2,9 @@
 
 use h2o_http::Headers;
 
-use crate::core::{Core, begin_section, end_section};
+use crate::core::Core;
 use crate::encode::encode_fields;
+use crate::field_block::{begin_section, end_section};
 use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 

@@ -4,18 +4,14 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::field_block::FieldBlock;
 use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Decoder, Encoder};
-use crate::scheduler::{Priority, Scheduler, Urgency};
+use crate::scheduler::Scheduler;
 use crate::settings::{self, DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
 use crate::stream::{State, Stream, StreamKey, Streams};
 
-/// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
-/// small ones costs us far more than the peer (CVE-2024-27316 and the like).
-pub const MAX_CONTINUATIONS: u8 = 8;
-/// Octets of one field section as it comes, over all its frames.
-pub const MAX_SECTION: usize = 64 * 1024;
 /// The connection's receive window (H2O compatibility).
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
 
@@ -39,25 +35,12 @@ pub(crate) mod cost {
     pub(crate) const BOMB: u32 = 25;
 }
 /// WINDOW_UPDATE frames that cost nothing although they come late, or at the beginning.
-const MAX_DUE_UPDATES: u32 = 256;
+pub(crate) const MAX_DUE_UPDATES: u32 = 256;
 /// Costs are reported to the caller at least this often.
 const REPORT_COSTS_AT: u32 = 32;
 /// Streams remembered that we have reset while the peer could still send: what it sent before it could know is no
 /// fault of its.
 const MAX_ABANDONED: usize = 128;
-/// DATA frames below this size that a window cut off cost something.
-const DRIBBLE_LEN: usize = 64;
-
-/// A field section whose last frame has not come.
-#[derive(Debug)]
-pub(crate) struct FieldBlock {
-    pub(crate) stream: StreamId,
-    /// Flags of the frame it began with.
-    pub(crate) flags: u8,
-    pub(crate) priority: Option<Priority>,
-    pub(crate) octets: Vec<u8>,
-    continuations: u8,
-}
 
 /// The parts of a connection.
 pub(crate) struct Core {
@@ -72,7 +55,7 @@ pub(crate) struct Core {
     /// What the peer has made us do since the caller last asked.
     debt: u32,
     /// WINDOW_UPDATE frames that the peer may answer our DATA with: one for the stream and one for the connection each.
-    due_updates: u32,
+    pub(crate) due_updates: u32,
     /// When our SETTINGS left, and when they were first acknowledged.
     pub(crate) settings_sent: Option<Instant>,
     pub(crate) settings_acked: Option<Instant>,
@@ -80,14 +63,6 @@ pub(crate) struct Core {
     pub(crate) is_peer_leaving: bool,
     /// The latest streams that we have reset while the peer could still send.
     abandoned: VecDeque<StreamId>,
-}
-
-/// A field section that is complete.
-pub(crate) struct Section<'a> {
-    pub(crate) stream: StreamId,
-    pub(crate) flags: u8,
-    pub(crate) priority: Option<Priority>,
-    pub(crate) octets: std::borrow::Cow<'a, [u8]>,
 }
 
 impl Core {
@@ -147,90 +122,6 @@ impl Core {
         Ok(input
             .get(HEADER_LEN..HEADER_LEN + header.len)
             .map(|payload| (header, payload)))
-    }
-
-    /// HEADERS: its field section, if that is complete.
-    #[inline]
-    pub(crate) fn on_headers<'a>(
-        &mut self,
-        header: &FrameHeader,
-        payload: &'a [u8],
-    ) -> Result<Option<Section<'a>>, PeerError> {
-        if header.stream == StreamId::CONNECTION {
-            return Err(PeerError::StreamIdOf(FrameType::HEADERS));
-        }
-        let mut octets = frame::without_padding(header, payload)?;
-        let mut priority = None;
-        if header.has(flags::PRIORITY) {
-            let (given, rest) = frame::parse_priority(octets).ok_or(PeerError::PriorityCutOff)?;
-            if given.dependency == header.stream.get() {
-                return Err(PeerError::SelfDependency);
-            }
-            priority = Some(given);
-            octets = rest;
-        }
-        if header.has(flags::END_HEADERS) {
-            return Ok(Some(Section {
-                stream: header.stream,
-                flags: header.flags,
-                priority,
-                octets: octets.into(),
-            }));
-        }
-        self.begin_block(header, priority, octets);
-        Ok(None)
-    }
-
-    pub(crate) fn begin_block(
-        &mut self,
-        header: &FrameHeader,
-        priority: Option<Priority>,
-        octets: &[u8],
-    ) {
-        self.block = Some(Box::new(FieldBlock {
-            stream: header.stream,
-            flags: header.flags,
-            priority,
-            octets: octets.to_vec(),
-            continuations: 0,
-        }));
-    }
-
-    /// CONTINUATION: the section, if it is complete now.
-    pub(crate) fn on_continuation(
-        &mut self,
-        header: &FrameHeader,
-        payload: &[u8],
-    ) -> Result<Option<Section<'static>>, PeerError> {
-        let Some(mut block) = self.block.take() else {
-            return Err(if header.stream == StreamId::CONNECTION {
-                PeerError::StreamIdOf(FrameType::CONTINUATION)
-            } else {
-                PeerError::StrayContinuation
-            });
-        };
-        block.continuations += 1;
-        if payload.is_empty() {
-            self.charge(cost::EMPTY);
-        }
-        let is_end = header.has(flags::END_HEADERS);
-        if block.octets.len() + payload.len() > MAX_SECTION
-            || block.continuations > MAX_CONTINUATIONS
-            || (block.continuations == MAX_CONTINUATIONS && !is_end)
-        {
-            return Err(PeerError::ContinuationFlood);
-        }
-        block.octets.extend_from_slice(payload);
-        if !is_end {
-            self.block = Some(block);
-            return Ok(None);
-        }
-        Ok(Some(Section {
-            stream: block.stream,
-            flags: block.flags,
-            priority: block.priority,
-            octets: block.octets.into(),
-        }))
     }
 
     /// DATA: the windows. Gives the content, with the stream it is for.
@@ -460,166 +351,6 @@ impl Core {
         Ok(Some((key, ErrorCode(u32::from_be_bytes(octets)))))
     }
 
-    /// PRIORITY (RFC 7540 §6.3).
-    pub(crate) fn on_priority(
-        &mut self,
-        header: &FrameHeader,
-        payload: &[u8],
-        newest: StreamId,
-    ) -> Result<(), PeerError> {
-        let kind = FrameType::PRIORITY;
-        if header.stream == StreamId::CONNECTION {
-            return Err(PeerError::StreamIdOf(kind));
-        }
-        let Some((priority, [])) = frame::parse_priority(payload) else {
-            return Err(PeerError::FrameSize(kind));
-        };
-        if priority.dependency == header.stream.get() {
-            return Err(PeerError::SelfDependency);
-        }
-        self.charge(cost::CONTROL);
-        self.place(header.stream);
-        self.place(StreamId::new(priority.dependency));
-        self.scheduler
-            .reprioritize(header.stream.get(), priority, newest.get())
-            .map_err(priority_error)
-    }
-
-    /// Gives an open stream its place in the scheduler if it has none.
-    fn place(&mut self, id: StreamId) {
-        if let Some(key) = self.streams.find(id) {
-            self.ensure_placed(key);
-        }
-    }
-
-    fn ensure_placed(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        if stream.node.is_some() {
-            return;
-        }
-        // Without a priority there is nothing that could be wrong.
-        stream.node = self
-            .scheduler
-            .open(stream.id.get(), key.to_user(), None)
-            .ok();
-        if let (Some(node), Some(urgency)) = (stream.node, stream.urgency) {
-            self.scheduler.set_urgency(node, urgency);
-        }
-    }
-
-    /// Places a stream that comes with a priority of its own.
-    pub(crate) fn place_at(&mut self, key: StreamKey, priority: Priority) -> Result<(), PeerError> {
-        self.place(StreamId::new(priority.dependency));
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Ok(());
-        };
-        let opened = self
-            .scheduler
-            .open(stream.id.get(), key.to_user(), Some(priority));
-        let node = opened.map_err(priority_error)?;
-        if let Some(urgency) = stream.urgency {
-            self.scheduler.set_urgency(node, urgency);
-        }
-        stream.node = Some(node);
-        Ok(())
-    }
-
-    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies say who sends.
-    pub(crate) fn on_priority_update(
-        &mut self,
-        id: StreamId,
-        urgency: Urgency,
-        newest: StreamId,
-    ) -> Result<(), PeerError> {
-        self.scheduler.use_urgencies();
-        self.place(id);
-        self.scheduler
-            .priority_update(id.get(), urgency, newest.get())
-            .map_err(priority_error)
-    }
-
-    /// The stream's place, made if there is none.
-    pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::Key> {
-        self.ensure_placed(key);
-        self.streams.get(key)?.node
-    }
-
-    /// The caller has content for the stream, or has none for now.
-    pub(crate) fn set_content(&mut self, key: StreamKey, has_content: bool) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        stream.has_content = has_content && stream.state.can_send();
-        self.update_ready(key);
-    }
-
-    fn update_ready(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get(key) else {
-            return;
-        };
-        let is_ready = stream.is_sendable();
-        if let Some(node) = stream.node {
-            self.scheduler.set_ready(node, is_ready);
-        } else if is_ready {
-            self.ensure_placed(key);
-            if let Some(node) = self.streams.get(key).and_then(|stream| stream.node) {
-                self.scheduler.set_ready(node, true);
-            }
-        }
-    }
-
-    /// Octets of content that the stream may send in one frame now.
-    #[inline]
-    pub(crate) fn sendable(&self, key: StreamKey) -> usize {
-        let Some(stream) = self.streams.get(key) else {
-            return 0;
-        };
-        self.peer
-            .frame_size()
-            .min(stream.send_window.available())
-            .min(self.send_window.available())
-    }
-
-    /// True if some stream could send now.
-    #[inline]
-    pub(crate) fn has_sendable(&self) -> bool {
-        self.scheduler.has_ready() && self.send_window.available() > 0
-    }
-
-    /// Whose turn it is, and how much it may send.
-    pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
-        if self.send_window.available() == 0 {
-            return None;
-        }
-        let key = StreamKey::from_user(self.scheduler.next()?);
-        let max = self.sendable(key);
-        debug_assert!(max > 0, "a stream without a window is not ready");
-        Some((key, max))
-    }
-
-    /// `len` octets of content were put into a DATA frame.
-    #[inline]
-    pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        stream.send_window.spend(len);
-        stream.sent += len as u64;
-        self.send_window.spend(len);
-        self.due_updates = (self.due_updates + 2).min(MAX_DUE_UPDATES);
-        let is_cut = stream.send_window.available() == 0 || self.send_window.available() == 0;
-        if !is_end {
-            if is_cut && len < DRIBBLE_LEN {
-                self.charge(cost::DRIBBLE);
-            }
-            if is_cut {
-                self.update_ready(key);
-            }
-        }
-    }
-
     /// The stream is over for both sides.
     pub(crate) fn close(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(key)
@@ -704,64 +435,5 @@ impl Core {
                 .block
                 .as_ref()
                 .map_or(0, |block| block.octets.capacity())
-    }
-}
-
-pub(crate) const fn priority_error(error: crate::scheduler::PriorityError) -> PeerError {
-    match error {
-        crate::scheduler::PriorityError::SelfDependency => PeerError::SelfDependency,
-        crate::scheduler::PriorityError::TooManyPlaceholders => PeerError::TooManyIdle,
-    }
-}
-
-/// Writes the header of a frame that a field section begins with; [`end_section`] fills the length in.
-#[inline]
-pub(crate) fn begin_section(
-    out: &mut Vec<u8>,
-    kind: FrameType,
-    frame_flags: u8,
-    stream: StreamId,
-) -> usize {
-    let at = out.len();
-    out.extend_from_slice(&frame::header(
-        0,
-        kind,
-        frame_flags | flags::END_HEADERS,
-        stream,
-    ));
-    at
-}
-
-/// Ends the frame begun at `at`: fills the length in, and moves what does not fit one frame into CONTINUATION frames.
-#[inline]
-pub(crate) fn end_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) -> usize {
-    let len = out.len() - at - HEADER_LEN;
-    if len > max {
-        split_section(out, at, stream, max);
-    } else {
-        frame::patch_len(out, at, len);
-    }
-    len
-}
-
-#[cold]
-fn split_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) {
-    let rest = out.split_off(at + HEADER_LEN + max);
-    frame::patch_len(out, at, max);
-    out[at + 4] &= !flags::END_HEADERS;
-    let mut chunks = rest.chunks(max).peekable();
-    while let Some(chunk) = chunks.next() {
-        let end = if chunks.peek().is_none() {
-            flags::END_HEADERS
-        } else {
-            0
-        };
-        out.extend_from_slice(&frame::header(
-            chunk.len(),
-            FrameType::CONTINUATION,
-            end,
-            stream,
-        ));
-        out.extend_from_slice(chunk);
     }
 }

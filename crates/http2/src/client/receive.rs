@@ -7,8 +7,9 @@ use h2o_http::{BodyLength, StatusCode};
 
 use super::fields::{Kind, ResponseFields};
 use super::{ClientConnection, ClientResponse, Opening};
-use crate::core::{Section, cost};
+use crate::core::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 

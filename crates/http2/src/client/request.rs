@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, escape};
 
 use super::ClientConnection;
-use crate::core::{begin_section, end_section};
 use crate::encode::{encode_fields, encode_length};
+use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, StreamId, flags};
 use crate::hpack::{Encoder, Pseudo};
 use crate::stream::{State, Stream, StreamKey};

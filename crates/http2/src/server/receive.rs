@@ -6,8 +6,9 @@ use std::time::Instant;
 use h2o_http::RequestHead;
 
 use super::{Opening, ServerConnection, Shutdown};
-use crate::core::{Section, cost};
+use crate::core::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
+use crate::field_block::Section;
 use crate::fields::{Refusal, RequestFields, RequestSection};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
 use crate::scheduler::{Urgency, parse_priority};

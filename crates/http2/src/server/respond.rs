@@ -3,9 +3,9 @@
 use h2o_http::{Headers, Known, Name, RequestHead, StatusCode};
 
 use super::{Opening, ResponseHead, ServerConnection, Shutdown, StreamKey};
-use crate::core::{begin_section, end_section};
 use crate::encode::{encode_fields, encode_length};
 use crate::error::ErrorCode;
+use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Encoder, Pseudo};
 use crate::scheduler::{Actual, Priority, Update};

@@ -1,0 +1,169 @@
+//! Field sections: HEADERS with their CONTINUATION frames, in and out.
+
+use crate::core::{Core, cost};
+use crate::error::PeerError;
+use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
+use crate::scheduler::Priority;
+
+/// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
+/// small ones costs us far more than the peer (CVE-2024-27316 and the like).
+pub const MAX_CONTINUATIONS: u8 = 8;
+/// Octets of one field section as it comes, over all its frames.
+pub const MAX_SECTION: usize = 64 * 1024;
+
+/// A field section whose last frame has not come.
+#[derive(Debug)]
+pub(crate) struct FieldBlock {
+    pub(crate) stream: StreamId,
+    /// Flags of the frame it began with.
+    pub(crate) flags: u8,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) octets: Vec<u8>,
+    continuations: u8,
+}
+
+/// A field section that is complete.
+pub(crate) struct Section<'a> {
+    pub(crate) stream: StreamId,
+    pub(crate) flags: u8,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) octets: std::borrow::Cow<'a, [u8]>,
+}
+
+impl Core {
+    /// HEADERS: its field section, if that is complete.
+    #[inline]
+    pub(crate) fn on_headers<'a>(
+        &mut self,
+        header: &FrameHeader,
+        payload: &'a [u8],
+    ) -> Result<Option<Section<'a>>, PeerError> {
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(FrameType::HEADERS));
+        }
+        let mut octets = frame::without_padding(header, payload)?;
+        let mut priority = None;
+        if header.has(flags::PRIORITY) {
+            let (given, rest) = frame::parse_priority(octets).ok_or(PeerError::PriorityCutOff)?;
+            if given.dependency == header.stream.get() {
+                return Err(PeerError::SelfDependency);
+            }
+            priority = Some(given);
+            octets = rest;
+        }
+        if header.has(flags::END_HEADERS) {
+            return Ok(Some(Section {
+                stream: header.stream,
+                flags: header.flags,
+                priority,
+                octets: octets.into(),
+            }));
+        }
+        self.begin_block(header, priority, octets);
+        Ok(None)
+    }
+
+    pub(crate) fn begin_block(
+        &mut self,
+        header: &FrameHeader,
+        priority: Option<Priority>,
+        octets: &[u8],
+    ) {
+        self.block = Some(Box::new(FieldBlock {
+            stream: header.stream,
+            flags: header.flags,
+            priority,
+            octets: octets.to_vec(),
+            continuations: 0,
+        }));
+    }
+
+    /// CONTINUATION: the section, if it is complete now.
+    pub(crate) fn on_continuation(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<Option<Section<'static>>, PeerError> {
+        let Some(mut block) = self.block.take() else {
+            return Err(if header.stream == StreamId::CONNECTION {
+                PeerError::StreamIdOf(FrameType::CONTINUATION)
+            } else {
+                PeerError::StrayContinuation
+            });
+        };
+        block.continuations += 1;
+        if payload.is_empty() {
+            self.charge(cost::EMPTY);
+        }
+        let is_end = header.has(flags::END_HEADERS);
+        if block.octets.len() + payload.len() > MAX_SECTION
+            || block.continuations > MAX_CONTINUATIONS
+            || (block.continuations == MAX_CONTINUATIONS && !is_end)
+        {
+            return Err(PeerError::ContinuationFlood);
+        }
+        block.octets.extend_from_slice(payload);
+        if !is_end {
+            self.block = Some(block);
+            return Ok(None);
+        }
+        Ok(Some(Section {
+            stream: block.stream,
+            flags: block.flags,
+            priority: block.priority,
+            octets: block.octets.into(),
+        }))
+    }
+}
+
+/// Writes the header of a frame that a field section begins with; [`end_section`] fills the length in.
+#[inline]
+pub(crate) fn begin_section(
+    out: &mut Vec<u8>,
+    kind: FrameType,
+    frame_flags: u8,
+    stream: StreamId,
+) -> usize {
+    let at = out.len();
+    out.extend_from_slice(&frame::header(
+        0,
+        kind,
+        frame_flags | flags::END_HEADERS,
+        stream,
+    ));
+    at
+}
+
+/// Ends the frame begun at `at`: fills the length in, and moves what does not fit one frame into CONTINUATION frames.
+#[inline]
+pub(crate) fn end_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) -> usize {
+    let len = out.len() - at - HEADER_LEN;
+    if len > max {
+        split_section(out, at, stream, max);
+    } else {
+        frame::patch_len(out, at, len);
+    }
+    len
+}
+
+#[cold]
+fn split_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) {
+    let rest = out.split_off(at + HEADER_LEN + max);
+    frame::patch_len(out, at, max);
+    out[at + 4] &= !flags::END_HEADERS;
+    let mut chunks = rest.chunks(max).peekable();
+    while let Some(chunk) = chunks.next() {
+        let end = if chunks.peek().is_none() {
+            flags::END_HEADERS
+        } else {
+            0
+        };
+        out.extend_from_slice(&frame::header(
+            chunk.len(),
+            FrameType::CONTINUATION,
+            end,
+            stream,
+        ));
+        out.extend_from_slice(chunk);
+    }
+}

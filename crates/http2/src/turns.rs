@@ -1,0 +1,179 @@
+//! Who sends when: what the client says of it, and the turns that come of it.
+
+use crate::core::{Core, MAX_DUE_UPDATES, cost};
+use crate::error::PeerError;
+use crate::frame::{self, FrameHeader, FrameType, StreamId};
+use crate::scheduler::{Priority, Urgency};
+use crate::stream::StreamKey;
+
+/// DATA frames below this size that a window cut off cost something.
+const DRIBBLE_LEN: usize = 64;
+
+impl Core {
+    /// PRIORITY (RFC 7540 §6.3).
+    pub(crate) fn on_priority(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        newest: StreamId,
+    ) -> Result<(), PeerError> {
+        let kind = FrameType::PRIORITY;
+        if header.stream == StreamId::CONNECTION {
+            return Err(PeerError::StreamIdOf(kind));
+        }
+        let Some((priority, [])) = frame::parse_priority(payload) else {
+            return Err(PeerError::FrameSize(kind));
+        };
+        if priority.dependency == header.stream.get() {
+            return Err(PeerError::SelfDependency);
+        }
+        self.charge(cost::CONTROL);
+        self.place(header.stream);
+        self.place(StreamId::new(priority.dependency));
+        self.scheduler
+            .reprioritize(header.stream.get(), priority, newest.get())
+            .map_err(priority_error)
+    }
+
+    /// Gives an open stream its place in the scheduler if it has none.
+    fn place(&mut self, id: StreamId) {
+        if let Some(key) = self.streams.find(id) {
+            self.ensure_placed(key);
+        }
+    }
+
+    fn ensure_placed(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if stream.node.is_some() {
+            return;
+        }
+        // Without a priority there is nothing that could be wrong.
+        stream.node = self
+            .scheduler
+            .open(stream.id.get(), key.to_user(), None)
+            .ok();
+        if let (Some(node), Some(urgency)) = (stream.node, stream.urgency) {
+            self.scheduler.set_urgency(node, urgency);
+        }
+    }
+
+    /// Places a stream that comes with a priority of its own.
+    pub(crate) fn place_at(&mut self, key: StreamKey, priority: Priority) -> Result<(), PeerError> {
+        self.place(StreamId::new(priority.dependency));
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Ok(());
+        };
+        let opened = self
+            .scheduler
+            .open(stream.id.get(), key.to_user(), Some(priority));
+        let node = opened.map_err(priority_error)?;
+        if let Some(urgency) = stream.urgency {
+            self.scheduler.set_urgency(node, urgency);
+        }
+        stream.node = Some(node);
+        Ok(())
+    }
+
+    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies say who sends.
+    pub(crate) fn on_priority_update(
+        &mut self,
+        id: StreamId,
+        urgency: Urgency,
+        newest: StreamId,
+    ) -> Result<(), PeerError> {
+        self.scheduler.use_urgencies();
+        self.place(id);
+        self.scheduler
+            .priority_update(id.get(), urgency, newest.get())
+            .map_err(priority_error)
+    }
+
+    /// The stream's place, made if there is none.
+    pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::Key> {
+        self.ensure_placed(key);
+        self.streams.get(key)?.node
+    }
+
+    /// The caller has content for the stream, or has none for now.
+    pub(crate) fn set_content(&mut self, key: StreamKey, has_content: bool) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        stream.has_content = has_content && stream.state.can_send();
+        self.update_ready(key);
+    }
+
+    pub(crate) fn update_ready(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(key) else {
+            return;
+        };
+        let is_ready = stream.is_sendable();
+        if let Some(node) = stream.node {
+            self.scheduler.set_ready(node, is_ready);
+        } else if is_ready {
+            self.ensure_placed(key);
+            if let Some(node) = self.streams.get(key).and_then(|stream| stream.node) {
+                self.scheduler.set_ready(node, true);
+            }
+        }
+    }
+
+    /// Octets of content that the stream may send in one frame now.
+    #[inline]
+    pub(crate) fn sendable(&self, key: StreamKey) -> usize {
+        let Some(stream) = self.streams.get(key) else {
+            return 0;
+        };
+        self.peer
+            .frame_size()
+            .min(stream.send_window.available())
+            .min(self.send_window.available())
+    }
+
+    /// True if some stream could send now.
+    #[inline]
+    pub(crate) fn has_sendable(&self) -> bool {
+        self.scheduler.has_ready() && self.send_window.available() > 0
+    }
+
+    /// Whose turn it is, and how much it may send.
+    pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
+        if self.send_window.available() == 0 {
+            return None;
+        }
+        let key = StreamKey::from_user(self.scheduler.next()?);
+        let max = self.sendable(key);
+        debug_assert!(max > 0, "a stream without a window is not ready");
+        Some((key, max))
+    }
+
+    /// `len` octets of content were put into a DATA frame.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        stream.send_window.spend(len);
+        stream.sent += len as u64;
+        self.send_window.spend(len);
+        self.due_updates = (self.due_updates + 2).min(MAX_DUE_UPDATES);
+        let is_cut = stream.send_window.available() == 0 || self.send_window.available() == 0;
+        if !is_end {
+            if is_cut && len < DRIBBLE_LEN {
+                self.charge(cost::DRIBBLE);
+            }
+            if is_cut {
+                self.update_ready(key);
+            }
+        }
+    }
+}
+
+pub(crate) const fn priority_error(error: crate::scheduler::PriorityError) -> PeerError {
+    match error {
+        crate::scheduler::PriorityError::SelfDependency => PeerError::SelfDependency,
+        crate::scheduler::PriorityError::TooManyPlaceholders => PeerError::TooManyIdle,
+    }
+}
