@@ -17,7 +17,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyPipe, ExchangeRef, Http2Stream, Response};
+use h2o_exchange::{BodyPipe, Counter, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
 use crate::collect::Collector;
@@ -303,7 +303,10 @@ impl Http2 {
             }
             match self.take_in(context, link, input, at, out) {
                 Ok(()) => {}
-                Err(Gone) => return Fate::Close,
+                Err(Gone) => {
+                    context.worker.counters.count(Counter::Http2ReadClosed);
+                    return Fate::Close;
+                }
             }
             self.start_queued(context, link, out);
             if self.pushing.is_some() && !self.is_closing {
@@ -452,10 +455,7 @@ impl Http2 {
             .blocked_since
             .is_some_and(|since| since + WRITE_TIMEOUT <= now)
         {
-            context
-                .worker
-                .counters
-                .count(h2o_exchange::Counter::Http2WriteClosed);
+            context.worker.counters.count(Counter::Http2WriteClosed);
             self.abandon();
             return Fate::Close;
         }
@@ -463,10 +463,7 @@ impl Http2 {
         let waits = self.is_waiting_for_us(link);
         let passed = self.engine.on_timeout(now, waits, &mut out);
         if passed == Some(TimedOut::Idle) {
-            context
-                .worker
-                .counters
-                .count(h2o_exchange::Counter::Http2IdleTimeout);
+            context.worker.counters.count(Counter::Http2IdleTimeout);
         }
         if link.io.send(context, &out).is_err() || passed.is_some() {
             self.abandon();
