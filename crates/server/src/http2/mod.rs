@@ -101,6 +101,8 @@ pub(crate) struct Work {
     waker: Option<Waker>,
     /// Counted in [`Http2::at_work`].
     is_at_work: bool,
+    /// Counted in [`Http2::streaming`].
+    is_streaming: bool,
     /// Counted in [`Http2::waiting`].
     waits: bool,
 }
@@ -138,6 +140,7 @@ impl Work {
             upload: None,
             waker: None,
             is_at_work: false,
+            is_streaming: false,
             waits: false,
         }
     }

@@ -485,7 +485,10 @@ impl Http2 {
             // Its window opens now that somebody wants it.
             self.engine.accept_content(stream, out);
             if exchange.borrow().request.body != BodyLength::Tunnel {
-                self.streaming += 1;
+                // Its handler takes the content out of the exchange.
+                if !std::mem::replace(&mut self.work(stream).is_streaming, true) {
+                    self.streaming += 1;
+                }
                 context
                     .worker
                     .counters
@@ -494,6 +497,10 @@ impl Http2 {
         }
         let progress = serve::start(context, &exchange);
         self.on_progress(context, link, stream, exchange, progress, out);
+        if streams {
+            // A client that has used up its window sends nothing that would make us look at the pipe.
+            self.credit_upload(context, link, stream, out);
+        }
     }
 
     pub(super) fn on_progress(
@@ -639,15 +646,8 @@ impl Http2 {
         if std::mem::take(&mut work.waits) {
             self.waiting -= 1;
         }
-        let streams = work.exchange.as_ref().is_some_and(|exchange| {
-            exchange.try_borrow().is_ok_and(|exchange| {
-                matches!(exchange.body, RequestBody::Stream(_))
-                    && exchange.request.body != BodyLength::Tunnel
-                    && exchange.timings.processed.is_some()
-            })
-        });
-        if streams {
-            self.streaming = self.streaming.saturating_sub(1);
+        if std::mem::take(&mut work.is_streaming) {
+            self.streaming -= 1;
         }
         if let Some(exchange) = work.exchange.take() {
             self.note_priorities(stream, &exchange);
