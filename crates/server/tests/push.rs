@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+mod http2_client;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
 use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, Response, Scope};
-use h2o_http::{Headers, Known, Name, StatusCode};
-use h2o_http2::frame::{self, FrameHeader, HEADER_LEN, flags};
-use h2o_http2::hpack::{Decoder, Encoder, HpackError, Pseudo};
-use h2o_http2::{ErrorCode, FrameType, StreamId};
+use h2o_http::{Headers, Known, StatusCode};
 use h2o_server::Server;
+use http2_client::Client;
 
 /// What is pushed, or a page with this `link` field.
 enum Resource {
@@ -169,129 +167,6 @@ impl Drop for Running {
     }
 }
 
-/// A connection that takes pushes.
-struct Client {
-    stream: TcpStream,
-    encoder: Encoder,
-    decoder: Decoder,
-    next: u32,
-    /// What the server has sent, in words, a frame each; frames of the connection are left out.
-    seen: Vec<String>,
-}
-
-impl Client {
-    fn connect(server: &Running) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        stream
-            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-            .unwrap();
-        Self {
-            stream,
-            encoder: Encoder::new(),
-            decoder: Decoder::new(4096),
-            next: 1,
-            seen: Vec::new(),
-        }
-    }
-
-    fn ask(&mut self, path: &str, fields: &[(&str, &str)]) {
-        let mut block = Vec::new();
-        self.encoder.begin(&mut block);
-        for (name, value) in [
-            (Pseudo::Method, "GET"),
-            (Pseudo::Scheme, "http"),
-            (Pseudo::Authority, "a.test"),
-            (Pseudo::Path, path),
-        ] {
-            self.encoder.pseudo(name, value.as_bytes(), &mut block);
-        }
-        for (name, value) in fields {
-            let name = Name::from_lower(name);
-            self.encoder.field(name, value.as_bytes(), &mut block);
-        }
-        let kind = FrameType::HEADERS;
-        let flags = flags::END_STREAM | flags::END_HEADERS;
-        let mut octets = frame::header(block.len(), kind, flags, StreamId::new(self.next)).to_vec();
-        octets.append(&mut block);
-        self.stream.write_all(&octets).unwrap();
-        self.next += 2;
-    }
-
-    fn reset(&mut self, stream: u32) {
-        let mut octets = Vec::new();
-        frame::rst_stream(&mut octets, StreamId::new(stream), ErrorCode::CANCEL);
-        self.stream.write_all(&octets).unwrap();
-    }
-
-    /// Reads until `last` was seen; all that has been seen since this was last called.
-    fn until(&mut self, last: &str) -> Vec<String> {
-        while !self.seen.iter().any(|seen| seen == last) {
-            self.read_frame()
-                .unwrap_or_else(|error| panic!("{error} before {last:?}: {:#?}", self.seen));
-        }
-        std::mem::take(&mut self.seen)
-    }
-
-    fn read_frame(&mut self) -> std::io::Result<()> {
-        let mut head = [0; HEADER_LEN];
-        self.stream.read_exact(&mut head)?;
-        let header = FrameHeader::parse(&head).unwrap();
-        let mut payload = vec![0; header.len];
-        self.stream.read_exact(&mut payload)?;
-        let id = header.stream.get();
-        let end = if header.has(flags::END_STREAM) {
-            "."
-        } else {
-            ""
-        };
-        let seen = match header.kind {
-            FrameType::HEADERS => format!("{id} {}{end}", self.fields(&payload)),
-            FrameType::PUSH_PROMISE => {
-                let promised = u32::from_be_bytes(*payload.first_chunk().unwrap());
-                format!("{id} promises {promised} {}", self.fields(&payload[4..]))
-            }
-            FrameType::DATA => format!("{id} {} octets{end}", payload.len()),
-            FrameType::RST_STREAM => {
-                let code = u32::from_be_bytes(*payload.first_chunk().unwrap());
-                format!("{id} reset {code}")
-            }
-            _ => return Ok(()),
-        };
-        self.seen.push(seen);
-        Ok(())
-    }
-
-    /// The fields of a section that tests look at.
-    fn fields(&mut self, block: &[u8]) -> String {
-        let mut shown = Vec::new();
-        self.decoder
-            .decode(block, |field| {
-                let name = String::from_utf8_lossy(field.name.as_bytes()).into_owned();
-                let value = String::from_utf8_lossy(field.value).into_owned();
-                match name.as_str() {
-                    ":status" | ":path" => shown.push(value),
-                    "link" | "x-http2-push" => shown.push(format!("{name}={value}")),
-                    "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
-                    _ => {}
-                }
-                Ok::<(), HpackError>(())
-            })
-            .unwrap();
-        shown.join(" ")
-    }
-
-    /// Nothing more comes for a while.
-    fn is_quiet(&mut self) -> bool {
-        let pause = Some(Duration::from_millis(150));
-        self.stream.set_read_timeout(pause).unwrap();
-        let result = self.stream.read(&mut [0]);
-        result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-    }
-}
-
 fn link(names: &[&str]) -> String {
     let elements = names
         .iter()
@@ -303,7 +178,7 @@ fn link(names: &[&str]) -> String {
 fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let all = link(&["now", "later", "later-missing", "ready-missing"]);
     let server = Running::start("", &[("page", &all)]);
-    let mut client = Client::connect(&server);
+    let mut client = Client::connect(server.port);
     client.ask("/page", &[]);
     let mut seen = client.until("1 4 octets.");
     assert_eq!(
@@ -352,7 +227,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
 fn pushes_push_nothing() {
     let (outer, inner) = (link(&["inner"]), link(&["now"]));
     let server = Running::start("", &[("outer", &outer), ("inner", &inner)]);
-    let mut client = Client::connect(&server);
+    let mut client = Client::connect(server.port);
     client.ask("/outer", &[]);
     assert_eq!(
         client.until("2 4 octets."),
@@ -371,7 +246,7 @@ fn pushes_push_nothing() {
 fn a_client_ends_a_push() {
     let page = link(&["stuck", "later"]);
     let server = Running::start("", &[("page", &page)]);
-    let mut client = Client::connect(&server);
+    let mut client = Client::connect(server.port);
     client.ask("/page", &[]);
     let seen = client.until("1 4 octets.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
@@ -392,7 +267,7 @@ fn a_client_ends_a_push() {
 fn the_last_push_sets_the_cookie_of_casper() {
     let page = link(&["now", "later"]);
     let server = Running::start("http2-casper: ON", &[("page", &page)]);
-    let mut client = Client::connect(&server);
+    let mut client = Client::connect(server.port);
     client.ask("/page", &[]);
     let seen = client.until("4 4 octets.");
     assert!(seen.contains(&"1 200".to_owned()), "{seen:?}");
@@ -405,7 +280,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
 
     // Neither the one that is answered at once nor the other is promised to a client that has both.
-    let mut client = Client::connect(&server);
+    let mut client = Client::connect(server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");
     assert_eq!(client.until("1 4 octets."), [&*head, "1 4 octets."]);

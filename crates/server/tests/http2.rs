@@ -1,0 +1,734 @@
+//! HTTP/2 with handlers that wait, stream in either direction, fail or panic, as a client sees it frame by frame.
+//!
+//! Handlers wait for what the test says on connections of its own: `/go/NAME` lets `NAME` go on, `/await/EVENT` is
+//! answered when something has happened.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests may fail the test, and look at the clock"
+)]
+
+mod http2_client;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use h2o_exchange::{
+    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+};
+use h2o_http::{Headers, StatusCode};
+use h2o_server::Server;
+use http2_client::{Client, FRAME, WINDOW};
+
+/// What the handlers of one server know; it has one worker.
+#[derive(Default)]
+struct Stage {
+    permits: HashMap<String, usize>,
+    events: Vec<String>,
+    /// Everybody who waits, for whatever it is.
+    waiting: Vec<Waker>,
+}
+
+thread_local! {
+    static STAGE: RefCell<Stage> = RefCell::default();
+}
+
+fn on_stage<T>(act: impl FnOnce(&mut Stage) -> T) -> T {
+    STAGE.with_borrow_mut(act)
+}
+
+fn note(event: String) {
+    let waiting = on_stage(|stage| {
+        stage.events.push(event);
+        std::mem::take(&mut stage.waiting)
+    });
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+fn poll_permit(name: &str, context: &mut Context<'_>) -> Poll<()> {
+    on_stage(|stage| match stage.permits.get_mut(name) {
+        Some(permits) if *permits > 0 => {
+            *permits -= 1;
+            Poll::Ready(())
+        }
+        _ => {
+            stage.waiting.push(context.waker().clone());
+            Poll::Pending
+        }
+    })
+}
+
+async fn permit(name: &str) {
+    poll_fn(|context| poll_permit(name, context)).await;
+}
+
+/// Notes that what holds it is gone.
+struct Guard(String);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        note(format!("dropped-{}", self.0));
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Trick {
+    Go,
+    Await,
+    Events,
+    Now,
+    Big,
+    /// Answers when told.
+    Wait,
+    /// Pulls the content.
+    Pull,
+    /// Pulls a piece of the content whenever told.
+    Paced,
+    /// Sends the content back.
+    Echo,
+    /// As above, and ends with a word when told.
+    Tunnel,
+    Panic,
+    LaterPanic,
+    /// Content that ends in some way.
+    Local,
+    Failed,
+    Short,
+    Long,
+}
+
+fn text(text: impl Into<Bytes>) -> Response {
+    Response::new(StatusCode::OK, Headers::new(), Body::Bytes(text.into()))
+}
+
+fn stream(length: Option<u64>, source: impl BodySource + 'static) -> Outcome {
+    let body = Body::Stream(Box::new(source));
+    let mut response = Response::new(StatusCode::OK, Headers::new(), body);
+    response.length = length;
+    Outcome::Done(response)
+}
+
+/// The sum of octets, each weighted with where it is.
+fn checksum(content: &[u8]) -> u64 {
+    (1..)
+        .zip(content)
+        .fold(0, |sum: u64, (at, octet)| sum + at * u64::from(*octet))
+}
+
+fn pipe_of(exchange: &mut Exchange) -> Rc<BodyPipe> {
+    match std::mem::take(&mut exchange.body) {
+        RequestBody::Stream(pipe) => pipe,
+        _ => panic!("content that is there already"),
+    }
+}
+
+impl Handler for Trick {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let path = String::from_utf8_lossy(exchange.request.path()).into_owned();
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        match self {
+            Self::Go => {
+                let waiting = on_stage(|stage| {
+                    *stage.permits.entry(name).or_default() += 1;
+                    std::mem::take(&mut stage.waiting)
+                });
+                waiting.into_iter().for_each(Waker::wake);
+                Outcome::Done(text("gone"))
+            }
+            Self::Await => Outcome::Later(Box::pin(async move {
+                poll_fn(|context| {
+                    on_stage(|stage| {
+                        if stage.events.contains(&name) {
+                            return Poll::Ready(());
+                        }
+                        stage.waiting.push(context.waker().clone());
+                        Poll::Pending
+                    })
+                })
+                .await;
+                Outcome::Done(text("happened"))
+            })),
+            Self::Events => Outcome::Done(text(on_stage(|stage| stage.events.join(" ")))),
+            Self::Now => Outcome::Done(text("now")),
+            Self::Big => Outcome::Done(text(vec![b'b'; 100_000])),
+            Self::Wait => {
+                note(format!("began-{name}"));
+                Outcome::Later(Box::pin(async move {
+                    let _guard = Guard(name.clone());
+                    permit(&name).await;
+                    Outcome::Done(text("waited"))
+                }))
+            }
+            Self::Pull | Self::Paced => {
+                note(format!("began-{name}"));
+                let pipe = pipe_of(exchange);
+                let is_paced = matches!(self, Self::Paced);
+                Outcome::Later(Box::pin(async move {
+                    let _guard = Guard(name.clone());
+                    let mut content = Vec::new();
+                    for number in 1.. {
+                        if is_paced {
+                            permit(&name).await;
+                        }
+                        match poll_fn(|context| pipe.poll_next(context)).await {
+                            Some(Ok(piece)) => content.extend_from_slice(&piece),
+                            Some(Err(_)) => return Outcome::Done(text("broken")),
+                            None => break,
+                        }
+                        note(format!("took-{name}-{number}"));
+                    }
+                    let sum = checksum(&content);
+                    Outcome::Done(text(format!("{} {sum}", content.len())))
+                }))
+            }
+            Self::Echo => {
+                note(format!("began-{name}"));
+                stream(None, Echo(pipe_of(exchange), Bytes::new()))
+            }
+            Self::Tunnel => stream(
+                None,
+                Tunnel {
+                    input: Some(pipe_of(exchange)),
+                    is_over: false,
+                },
+            ),
+            Self::Panic => panic!("on purpose"),
+            Self::LaterPanic => Outcome::Later(Box::pin(async {
+                tokio::task::yield_now().await;
+                panic!("on purpose, later")
+            })),
+            Self::Local => stream(None, Pieces(2, Some(Failure::Local))),
+            Self::Failed => stream(None, Pieces(2, Some(Failure::Failed))),
+            Self::Short => stream(Some(25), Pieces(2, None)),
+            Self::Long => stream(Some(15), Pieces(3, None)),
+        }
+    }
+
+    fn streams_request_body(&self) -> bool {
+        matches!(
+            self,
+            Self::Pull | Self::Paced | Self::Echo | Self::Tunnel | Self::Panic
+        )
+    }
+}
+
+/// Also holds what is left of a piece that was more than could be sent.
+struct Echo(Rc<BodyPipe>, Bytes);
+
+impl BodySource for Echo {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.1.is_empty() {
+            match self.0.poll_next(context) {
+                Poll::Ready(Some(Ok(piece))) => self.1 = piece,
+                other => return other,
+            }
+        }
+        let len = max.min(self.1.len());
+        Poll::Ready(Some(Ok(self.1.split_to(len))))
+    }
+}
+
+struct Tunnel {
+    input: Option<Rc<BodyPipe>>,
+    is_over: bool,
+}
+
+impl BodySource for Tunnel {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(input) = &self.input {
+            match input.poll_next(context) {
+                Poll::Ready(None) => {}
+                other => return other,
+            }
+            self.input = None;
+            note("input-ended".to_owned());
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        poll_permit("bye", context).map(|()| {
+            self.is_over = true;
+            Some(Ok("goodbye".into()))
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Failure {
+    Local,
+    Failed,
+}
+
+/// Pieces of ten octets, and how they end.
+struct Pieces(u32, Option<Failure>);
+
+impl BodySource for Pieces {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.0 > 0 {
+            self.0 -= 1;
+            return Poll::Ready(Some(Ok("0123456789".into())));
+        }
+        Poll::Ready(match self.1 {
+            None => None,
+            Some(Failure::Local) => Some(Err(BodyError::file_shrunk())),
+            Some(Failure::Failed) => Some(Err(BodyError::Failed("the well ran dry".into()))),
+        })
+    }
+}
+
+const TRICKS: &[(&str, Trick)] = &[
+    ("go", Trick::Go),
+    ("await", Trick::Await),
+    ("events", Trick::Events),
+    ("now", Trick::Now),
+    ("big", Trick::Big),
+    ("wait", Trick::Wait),
+    ("pull", Trick::Pull),
+    ("paced", Trick::Paced),
+    ("echo", Trick::Echo),
+    ("tunnel", Trick::Tunnel),
+    ("panic", Trick::Panic),
+    ("later-panic", Trick::LaterPanic),
+    ("local", Trick::Local),
+    ("failed", Trick::Failed),
+    ("short", Trick::Short),
+    ("long", Trick::Long),
+];
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.trick",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "NAME",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, command| {
+        let name = command.node.scalar()?;
+        let found = TRICKS.iter().find(|(known, _)| *known == name);
+        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
+        scope.handlers.push(Box::new(*trick));
+        Ok(())
+    },
+}];
+
+/// A running server; each trick is at the path of its name.
+struct Running {
+    server: Option<Server>,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// A server with a further global setting.
+    fn start(setting: &str) -> Self {
+        // Somebody may take the port in between; then another one is tried.
+        (0..20)
+            .find_map(|_| Self::attempt(setting))
+            .expect("one of twenty ports can be bound")
+    }
+
+    fn attempt(setting: &str) -> Option<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let paths: String = TRICKS
+            .iter()
+            .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
+            .collect();
+        let config = format!(
+            "num-threads: 1\n{setting}\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x'\nhosts:\n  default:\n    paths:\n{paths}",
+            log.display()
+        );
+        let source = Memory::new().file("test.conf", config);
+        let features = h2o_server::features_with(&[&DIRECTIVES]);
+        let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
+        let bound = h2o_server::bind(&loaded, 1).ok()?;
+        loaded.open_resources().unwrap();
+        Some(Self {
+            server: Some(Server::start(&loaded, bound).unwrap()),
+            port,
+            folder,
+        })
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    /// What a connection of its own, of HTTP/1, gets.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .unwrap_or_else(|error| panic!("{path}: {error}; {}", self.log_so_far()));
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    fn log_so_far(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn go(&self, name: &str) {
+        assert_eq!(self.get(&format!("/go/{name}")), "gone");
+    }
+
+    fn wait_for(&self, event: &str) {
+        assert_eq!(self.get(&format!("/await/{event}")), "happened");
+    }
+
+    fn events(&self) -> String {
+        self.get("/events")
+    }
+
+    /// The lines of the log about requests of HTTP/2 once the server has ended.
+    fn log(mut self) -> Vec<String> {
+        self.stop();
+        let text = self.log_so_far();
+        let lines = text.lines().filter(|line| !line.ends_with(" -"));
+        lines.map(str::to_owned).collect()
+    }
+
+    fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shut_down();
+            server.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn requests_beyond_the_limit_wait_in_the_order_of_arrival() {
+    let server = Running::start("http2-max-concurrent-requests-per-connection: 2");
+    let mut client = server.client();
+    for name in ["a", "b", "c", "d"] {
+        client.ask(&format!("/wait/{name}"), &[]);
+    }
+    assert!(client.settle().is_empty());
+    assert_eq!(server.events(), "began-a began-b");
+    // The one that is free first need not be the one that came first.
+    server.go("b");
+    assert_eq!(client.until("3 6 octets."), ["3 200", "3 6 octets."]);
+    client.settle();
+    assert_eq!(server.events(), "began-a began-b dropped-b began-c");
+    // Nor does it help to have been told.
+    server.go("d");
+    assert!(client.settle().is_empty());
+    server.go("c");
+    client.until("7 6 octets.");
+    server.go("a");
+    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+    assert_eq!(
+        server.events(),
+        "began-a began-b dropped-b began-c dropped-c began-d dropped-d dropped-a"
+    );
+}
+
+#[test]
+fn one_upload_streams_at_a_time() {
+    let server = Running::start("");
+    let mut client = server.client();
+    let first = client.post("/pull/a");
+    client.send(first, b"first", false);
+    let second = client.post("/pull/b");
+    client.send(second, &[b'2'; 65_535], false);
+    // Others go on, and nobody waits for the whole of the content of the third.
+    let third = client.post("/pull/c");
+    client.send(third, b"third", false);
+    let other = client.ask("/now", &[]);
+    client.until(&format!("{other} 3 octets."));
+    client.settle();
+    assert!(client.window(first) > WINDOW, "{}", client.window(first));
+    assert_eq!(client.window(second), 0);
+    assert_eq!(client.window(third), WINDOW - 5);
+    assert!(!server.events().contains("began-b"));
+
+    client.send(first, b"!", true);
+    client.until(&format!("{first} 6 octets."));
+    assert_eq!(
+        client.content(first),
+        format!("6 {}", checksum(b"first!")).as_bytes()
+    );
+    server.wait_for("began-b");
+    client.settle();
+    assert!(client.window(second) > WINDOW, "{}", client.window(second));
+    assert_eq!(client.window(third), WINDOW - 5);
+    // A client that gives it up makes room as well.
+    client.reset(second);
+    server.wait_for("dropped-b");
+    server.wait_for("began-c");
+    client.send(third, b"", true);
+    client.until(&format!("{third} 6 octets."));
+    let fourth = client.post("/pull/d");
+    client.send(fourth, b"fourth", true);
+    client.until(&format!("{fourth} 6 octets."));
+}
+
+#[test]
+fn as_many_uploads_stream_at_a_time_as_is_said() {
+    let server = Running::start("http2-max-concurrent-streaming-requests-per-connection: 2");
+    let mut client = server.client();
+    for (stream, name) in [(1, "a"), (3, "b"), (5, "c")] {
+        assert_eq!(client.post(&format!("/pull/{name}")), stream);
+        client.send(stream, b"content", false);
+    }
+    client.settle();
+    assert!(client.window(1) > WINDOW && client.window(3) > WINDOW);
+    assert_eq!(client.window(5), WINDOW - 7);
+    assert!(!server.events().contains("began-c"));
+    client.send(3, b"", true);
+    client.until("3 6 octets.");
+    server.wait_for("began-c");
+}
+
+#[test]
+fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
+    let server = Running::start("http2-input-window-size: 65535");
+    let mut client = server.client();
+    let first = client.post("/pull/a");
+    client.send(first, b"first", false);
+    let second = client.post("/echo/b");
+    client.send(second, &[b'2'; 65_535], false);
+    client.settle();
+    assert_eq!(client.window(second), 0);
+    client.send(first, b"", true);
+    client.until(&format!("{first} 6 octets."));
+    // The answer to the first has used some of the window of the connection.
+    client.allow(second, 1 << 20);
+    client.until_content(second, 65_535);
+    server.wait_for("began-b");
+    client.settle();
+    assert_eq!(client.window(second), WINDOW);
+    client.send(second, b"end", true);
+    client.until(&format!("{second} 0 octets."));
+    assert_eq!(client.content(second).len(), 65_538);
+}
+
+#[test]
+fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
+    let server = Running::start("http2-input-window-size: 65535");
+    let mut client = server.client();
+    let content: Vec<u8> = (0u32..1_000_000)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let id = client.post("/paced/p");
+    let mut left = content.as_slice();
+    let mut taken = 0;
+    let mut pieces = 0;
+    let mut sent = 0;
+    loop {
+        let window = usize::try_from(client.window(id)).unwrap();
+        assert!(
+            sent + window <= taken + 65_535,
+            "{sent} were sent, {taken} taken, {window} more may come"
+        );
+        // Whole frames, so that a piece is one, but for the last of the first window and of all.
+        let len = left.len().min(window);
+        if len > 0 {
+            let (now, later) = left.split_at(len);
+            left = later;
+            client.send(id, now, left.is_empty());
+            sent += len;
+            client.settle();
+            assert_eq!(client.window(id), i64::try_from(window - len).unwrap());
+        }
+        if left.is_empty() {
+            break;
+        }
+        pieces += 1;
+        server.go("p");
+        server.wait_for(&format!("took-p-{pieces}"));
+        taken += FRAME;
+        client.settle();
+    }
+    assert!(pieces > 50, "{pieces}");
+    // The rest is there.
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        server.go("p");
+        seen = client.settle();
+    }
+    let sum = format!("1000000 {}", checksum(&content));
+    if seen.len() < 2 {
+        client.until(&format!("{id} {} octets.", sum.len()));
+    }
+    assert_eq!(client.content(id), sum.as_bytes());
+}
+
+#[test]
+fn a_stream_that_is_reset_ends_its_handler_and_leaves_its_place() {
+    let server = Running::start("http2-max-streams: 1");
+    let mut client = server.client();
+    client.ask("/wait/a", &[]);
+    server.wait_for("began-a");
+    client.ask("/now", &[]);
+    assert_eq!(client.until("3 reset 7"), ["3 reset 7"]);
+    assert_eq!(server.events(), "began-a");
+    client.reset(1);
+    server.wait_for("dropped-a");
+    client.ask("/wait/b", &[]);
+    server.go("b");
+    assert_eq!(client.until("5 6 octets."), ["5 200", "5 6 octets."]);
+    client.ask("/now", &[]);
+    assert_eq!(client.until("7 3 octets."), ["7 200", "7 3 octets."]);
+    let log = server.log();
+    let about = |path: &str| log.iter().filter(|line| line.starts_with(path)).count();
+    assert_eq!(about("/wait/a "), 1, "{log:?}");
+    assert!(log.iter().any(|line| line == "/wait/b 200 5"), "{log:?}");
+    assert!(log.iter().any(|line| line == "/now 200 7"), "{log:?}");
+}
+
+#[test]
+fn content_that_fails_is_no_clean_end() {
+    let server = Running::start("");
+    let mut client = server.client();
+    for (path, end) in [("/local", 2), ("/failed", 1), ("/short", 1)] {
+        let id = client.ask(path, &[]);
+        let last = format!("{id} reset {end}");
+        assert_eq!(
+            client.until(&last),
+            [
+                format!("{id} 200"),
+                format!("{id} 10 octets"),
+                format!("{id} 10 octets"),
+                last.clone(),
+            ]
+        );
+    }
+    client.ask("/long", &[]);
+    assert_eq!(
+        client.until("7 5 octets."),
+        ["7 200", "7 10 octets", "7 5 octets."]
+    );
+    assert_eq!(client.content(7), b"012345678901234");
+    assert!(client.settle().is_empty());
+    client.ask("/now", &[]);
+    client.until("9 3 octets.");
+    assert_eq!(
+        server.log(),
+        [
+            "/local 200 1",
+            "/failed 200 3",
+            "/short 200 5",
+            "/long 200 7",
+            "/now 200 9",
+        ]
+    );
+}
+
+#[test]
+fn a_panic_ends_one_stream_and_no_other() {
+    let server = Running::start("");
+    let mut client = server.client();
+    client.ask("/wait/a", &[]);
+    for path in ["/panic", "/later-panic"] {
+        let id = client.ask(path, &[]);
+        let seen = client.until(&format!("{id} 21 octets."));
+        assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 octets.")]);
+    }
+    // What was on its way to it is not wanted any more, and the place of its upload is free.
+    for id in [7, 9] {
+        assert_eq!(client.post("/panic"), id);
+        client.send(id, b"content", false);
+        let seen = client.until(&format!("{id} reset 0"));
+        assert_eq!(seen[0], format!("{id} 500"));
+    }
+    server.go("a");
+    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+}
+
+#[test]
+fn a_tunnel_goes_both_ways_and_each_ends_on_its_own() {
+    let server = Running::start("");
+    let mut client = server.client();
+    let refused = client.connect_to("/now", "websocket");
+    let head = format!("{refused} 405");
+    assert_eq!(client.until(&head), [&*head]);
+
+    // It is none of the uploads of which there is one at a time.
+    let upload = client.post("/pull/a");
+    client.send(upload, b"content", false);
+    let id = client.connect_to("/tunnel", "websocket");
+    let head = format!("{id} 200");
+    let seen = client.until(&head);
+    assert_eq!(seen.last(), Some(&head));
+    for word in ["hello", "again"] {
+        client.send(id, word.as_bytes(), false);
+        let echo = format!("{id} 5 octets");
+        assert_eq!(client.until(&echo), [&*echo]);
+        assert!(client.content(id).ends_with(word.as_bytes()));
+    }
+    client.send(id, b"", true);
+    server.wait_for("input-ended");
+    assert!(client.settle().is_empty());
+    server.go("bye");
+    let last = format!("{id} 0 octets.");
+    assert_eq!(
+        client.until(&last),
+        [format!("{id} 7 octets"), last.clone()]
+    );
+    assert_eq!(client.content(id), b"helloagaingoodbye");
+}
+
+#[test]
+fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
+    let server = Running::start("http2-idle-timeout: 1");
+    let mut waiting = server.client();
+    waiting.ask("/wait/a", &[]);
+    server.wait_for("began-a");
+    let mut shut = server.client();
+    shut.ask("/big", &[]);
+    shut.until_content(1, 65_535);
+    let since = Instant::now();
+    let seen = shut.until_closed();
+    let passed = since.elapsed();
+    assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
+    assert!(
+        (Duration::from_millis(900)..Duration::from_secs(5)).contains(&passed),
+        "{passed:?}"
+    );
+    // So is a client with nothing to do, which comes later than the other one.
+    let mut idle = server.client();
+    idle.ask("/now", &[]);
+    idle.until("1 3 octets.");
+    assert_eq!(idle.until_closed(), ["goaway 0"]);
+    server.go("a");
+    assert_eq!(waiting.until("1 6 octets."), ["1 200", "1 6 octets."]);
+}
