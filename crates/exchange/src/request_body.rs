@@ -103,6 +103,13 @@ impl BodyPipe {
         self.inner.borrow().queued
     }
 
+    /// True if the handler can only wait for more from the client.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        let inner = self.inner.borrow();
+        inner.queue.is_empty() && inner.end.is_none() && !inner.abandoned
+    }
+
     /// The caller is woken when the handler takes something, or abandons the pipe. Called by the connection.
     pub fn watch(&self, context: &mut Context<'_>) {
         self.inner.borrow_mut().writer = Some(context.waker().clone());

@@ -91,6 +91,8 @@ pub struct ServerConnection {
     request_memo: RequestMemo,
     /// The head that the caller hands over still is that of the latest request.
     is_head_kept: bool,
+    /// Code of the RST_STREAM by which a stream was refused that the caller has not heard of.
+    rejected: Option<ErrorCode>,
     /// A field section has begun that opens the latest stream.
     is_opening_stream: bool,
     /// Latest stream promised by us.
@@ -117,6 +119,7 @@ impl ServerConnection {
             memo: HeadMemo::default(),
             request_memo: RequestMemo::default(),
             is_head_kept: false,
+            rejected: None,
             is_opening_stream: false,
             promised: StreamId::CONNECTION,
             open_pushes: 0,
@@ -290,6 +293,12 @@ impl ServerConnection {
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
         self.core.take_costs()
+    }
+
+    /// The code by which a stream was refused in the last step that the caller has not heard of otherwise.
+    #[inline]
+    pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
+        self.rejected.take()
     }
 
     /// Streams that are open, or closed with work for them going on.

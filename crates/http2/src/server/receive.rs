@@ -20,7 +20,7 @@ use crate::stream::{State, Stream, StreamKey};
 pub enum Received {
     /// Nothing can be reported before more octets arrive.
     NeedMore,
-    /// Nothing to report, but [`ServerConnection::take_costs`] has something to say.
+    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] has something to say.
     Charged,
     /// The head of a request is filled in.
     Request {
@@ -278,7 +278,10 @@ impl ServerConnection {
         if error != StreamError::Closed {
             self.core.abandon(id);
         }
-        let stream = self.core.streams.find(id)?;
+        let Some(stream) = self.core.streams.find(id) else {
+            self.rejected = Some(code);
+            return Some(Received::Charged);
+        };
         self.core.close(stream);
         Some(Received::Reset {
             stream,

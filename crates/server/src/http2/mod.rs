@@ -378,7 +378,7 @@ impl Http2 {
             let before = *at;
             self.receive(context, link, input, at, out);
             if *at == before && came < FRAGMENT && link.pay_units(context, 1).is_err() {
-                self.fail(PeerError::Overdrawn, out);
+                self.fail(context, PeerError::Overdrawn, out);
             }
         }
         Ok(())
@@ -404,7 +404,10 @@ impl Http2 {
     }
 
     /// Ends the connection for what the client did.
-    fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
+    fn fail(&mut self, context: &Context, error: PeerError, out: &mut Vec<u8>) {
+        if let Some((code, _)) = error.answer() {
+            context.worker.counters.count_http2_error(code.0);
+        }
         self.engine.fail(error, out);
         self.is_closing = true;
     }
@@ -440,10 +443,21 @@ impl Http2 {
     /// compatibility).
     fn is_waiting_for_us(&self, link: &Link) -> bool {
         !link.io.is_early()
-            && (self.waiting > 0
+            && (self.is_waiting_for_handlers()
                 || !self.queue.is_empty()
                 || link.io.has_output()
                 || self.engine.has_sendable())
+    }
+
+    /// True if some handler, or what makes some content, is at work on its own: not if all of them can only wait for
+    /// content that the client does not send. Tunnels may be silent for as long as they like.
+    fn is_waiting_for_handlers(&self) -> bool {
+        self.waiting > 0
+            && self.works.iter().any(|work| {
+                let is_starved = work.is_streaming
+                    && (work.upload.as_ref()).is_some_and(|upload| upload.pipe.is_starved());
+                work.waits && !is_starved
+            })
     }
 
     pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {

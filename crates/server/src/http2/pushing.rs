@@ -185,11 +185,14 @@ impl Http2 {
     #[cold]
     pub(super) fn cancel_push(
         &mut self,
+        context: &Context,
         stream: StreamKey,
         exchange: ExchangeRef,
         out: &mut Vec<u8>,
     ) {
-        self.engine.reset(stream, ErrorCode::INTERNAL_ERROR, out);
+        let code = ErrorCode::INTERNAL_ERROR;
+        context.worker.counters.count_http2_error(code.0);
+        self.engine.reset(stream, code, out);
         self.work(stream).exchange = Some(exchange);
         self.end_work(stream);
         self.engine.release(stream, out);

@@ -36,7 +36,10 @@ impl Http2 {
                     .receive(&input[*at..], &mut spare.borrow_mut().request, now, out);
             let costs = self.engine.take_costs();
             if costs > 0 && link.pay_units(context, costs).is_err() {
-                self.fail(PeerError::Overdrawn, out);
+                self.fail(context, PeerError::Overdrawn, out);
+            }
+            if let Some(code) = self.engine.take_rejected() {
+                context.worker.counters.count_http2_error(code.0);
             }
             let step = match step {
                 Ok(step) => step,

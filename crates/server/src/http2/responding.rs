@@ -38,7 +38,7 @@ impl Http2 {
             && this.http2.is_none_or(|http2| http2.debug_state.is_none());
         if !is_plain && !self.dress(context, link, stream, this, &mut response, out) {
             drop(guard);
-            self.cancel_push(stream, exchange, out);
+            self.cancel_push(context, stream, exchange, out);
             return;
         }
         this.timings.response_start = Some(context.worker.clock.now());
@@ -111,6 +111,7 @@ impl Http2 {
         work.step = Step::Sending(Sending {
             content,
             left: length,
+            rest: Bytes::new(),
         });
         if let Some(hint) = hint {
             self.engine.schedule(stream, hint);

@@ -1,9 +1,10 @@
 //! Content on its way to the socket: pulled stream by stream, in the order the scheduler says.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodySource, FileReader};
+use h2o_exchange::{BodyError, BodySource, Counter, FileReader};
 use h2o_http2::{ErrorCode, StreamKey};
 
 use super::receiving::waker_of;
@@ -26,6 +27,8 @@ pub(crate) struct Sending {
     pub(crate) content: Content,
     /// Octets that are missing of the announced length.
     pub(crate) left: Option<u64>,
+    /// What a stream gave beyond what it was asked for.
+    pub(crate) rest: Bytes,
 }
 
 /// Where content comes from.
@@ -65,7 +68,7 @@ impl Http2 {
         }
         let costs = self.engine.take_costs();
         if costs > 0 && link.pay_units(context, costs).is_err() {
-            self.fail(h2o_http2::PeerError::Overdrawn, out);
+            self.fail(context, h2o_http2::PeerError::Overdrawn, out);
         }
         if self.low_water == 0 && self.engine.has_sendable() {
             self.set_low_water(link, UNSENT);
@@ -131,7 +134,22 @@ impl Http2 {
             return;
         };
         let mut task = TaskContext::from_waker(&waker);
-        match sending.pull(&mut self.engine, stream, max, &mut task, out) {
+        let engine = &mut self.engine;
+        let pulled = if matches!(sending.content, Content::Stream(_)) {
+            // A fault of what makes the content is that of one response.
+            catch_unwind(AssertUnwindSafe(|| {
+                sending.pull(engine, stream, max, &mut task, out)
+            }))
+            .unwrap_or_else(|_| {
+                context.worker.counters.count(Counter::Panics);
+                Err(BodyError::Failed(
+                    "the source of the content panicked".into(),
+                ))
+            })
+        } else {
+            sending.pull(engine, stream, max, &mut task, out)
+        };
+        match pulled {
             Ok(Pulled::Frame { len, is_end }) => {
                 self.unearned += len;
                 if let Some(exchange) = &work.exchange {
@@ -207,27 +225,32 @@ impl Sending {
                     Pulled::frame(left, len, is_end)
                 }))
             }
-            Content::Stream(source) => match source.poll_next(task, max.max(1)) {
-                Poll::Pending => Ok(Pulled::Waiting),
-                Poll::Ready(Some(piece)) => {
-                    let piece = piece?;
-                    let piece = &piece[..piece.len().min(max)];
-                    let is_end = *left == Some(piece.len() as u64);
-                    if piece.is_empty() && !is_end {
-                        // It is asked again when its turn comes.
-                        return Ok(Pulled::frame(left, 0, false));
-                    }
-                    engine.send_data(stream, piece, is_end, out);
-                    Ok(Pulled::frame(left, piece.len(), is_end))
+            Content::Stream(source) => {
+                let mut piece = std::mem::take(&mut self.rest);
+                if piece.is_empty() {
+                    piece = match source.poll_next(task, max.max(1)) {
+                        Poll::Pending => return Ok(Pulled::Waiting),
+                        Poll::Ready(Some(piece)) => piece?,
+                        Poll::Ready(None) if left.is_some_and(|left| left > 0) => {
+                            let text = "the content is shorter than announced";
+                            return Err(BodyError::Failed(text.into()));
+                        }
+                        Poll::Ready(None) => {
+                            engine.finish(stream, None, out);
+                            return Ok(Pulled::frame(left, 0, true));
+                        }
+                    };
                 }
-                Poll::Ready(None) if left.is_some_and(|left| left > 0) => Err(BodyError::Failed(
-                    "the content is shorter than announced".into(),
-                )),
-                Poll::Ready(None) => {
-                    engine.finish(stream, None, out);
-                    Ok(Pulled::frame(left, 0, true))
+                if piece.len() > max {
+                    self.rest = piece.split_off(max);
                 }
-            },
+                let is_end = *left == Some(piece.len() as u64);
+                // Of an empty piece the source is asked for more when its turn comes.
+                if !piece.is_empty() || is_end {
+                    engine.send_data(stream, &piece, is_end, out);
+                }
+                Ok(Pulled::frame(left, piece.len(), is_end))
+            }
         }
     }
 }
