@@ -104,6 +104,9 @@ enum Trick {
     Failed,
     Short,
     Long,
+    Panics,
+    /// More at once than is asked for.
+    Lump,
 }
 
 fn text(text: impl Into<Bytes>) -> Response {
@@ -210,6 +213,8 @@ impl Handler for Trick {
             Self::Failed => stream(None, Pieces(2, Some(Failure::Failed))),
             Self::Short => stream(Some(25), Pieces(2, None)),
             Self::Long => stream(Some(15), Pieces(3, None)),
+            Self::Panics => stream(None, Pieces(2, Some(Failure::Panic))),
+            Self::Lump => stream(None, Lump(Some(lump()))),
         }
     }
 
@@ -274,6 +279,27 @@ impl BodySource for Tunnel {
 enum Failure {
     Local,
     Failed,
+    Panic,
+}
+
+/// Gives all it has at once, whatever it is asked for.
+struct Lump(Option<Bytes>);
+
+impl BodySource for Lump {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+}
+
+fn lump() -> Bytes {
+    (0..100_000u32)
+        .flat_map(|at| at.to_be_bytes())
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 /// Pieces of ten octets, and how they end.
@@ -293,6 +319,7 @@ impl BodySource for Pieces {
             None => None,
             Some(Failure::Local) => Some(Err(BodyError::file_shrunk())),
             Some(Failure::Failed) => Some(Err(BodyError::Failed("the well ran dry".into()))),
+            Some(Failure::Panic) => panic!("on purpose, in the content"),
         })
     }
 }
@@ -314,6 +341,8 @@ const TRICKS: &[(&str, Trick)] = &[
     ("failed", Trick::Failed),
     ("short", Trick::Short),
     ("long", Trick::Long),
+    ("panics", Trick::Panics),
+    ("lump", Trick::Lump),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -651,6 +680,39 @@ fn content_that_fails_is_no_clean_end() {
             "/now 200 9",
         ]
     );
+}
+
+#[test]
+fn a_source_that_panics_ends_one_stream_and_no_other() {
+    let server = Running::start("");
+    let mut client = server.client();
+    client.ask("/wait/a", &[]);
+    let id = client.ask("/panics", &[]);
+    let last = format!("{id} reset 1");
+    assert_eq!(client.until(&last).len(), 4);
+    server.go("a");
+    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+}
+
+#[test]
+fn a_source_that_gives_more_than_it_is_asked_for_loses_nothing() {
+    let server = Running::start("");
+    let mut client = server.client();
+    let id = client.ask("/lump", &[]);
+    client.until_content(id, 65_535);
+    client.allow(id, 1_000_000);
+    client.until_content(id, lump().len());
+    assert_eq!(client.content(id), lump());
+}
+
+#[test]
+fn an_upload_that_stands_still_does_not_keep_the_connection() {
+    let server = Running::start("http2-idle-timeout: 1");
+    let mut client = server.client();
+    let id = client.post("/pull/a");
+    client.send(id, b"some of it", false);
+    let seen = client.until_closed();
+    assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
 
 mod again;
+mod content;
 mod debug;
 mod early;
 mod pushing;
