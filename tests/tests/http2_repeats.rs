@@ -1,6 +1,6 @@
 //! Requests that come again and again on one connection: each has its own answer and its own log line.
 
-use h2o_tests::http2::{Frame, Http2, encode};
+use h2o_tests::http2::{Frame, Http2, encode, flag};
 use h2o_tests::{Server, Setup, eventually};
 
 fn start() -> Server {
@@ -118,5 +118,39 @@ fn each_repeat_has_its_own_answer_and_log_line() {
         .collect();
     for size in [usize::MAX, 1000, 100, 1] {
         check(&requests, size);
+    }
+}
+
+#[test]
+fn an_answer_in_between_does_not_get_into_the_repeats() {
+    let moved = Request {
+        method: "GET",
+        path: "/moved",
+    };
+    let upload = Request {
+        method: "POST",
+        path: "/a.txt",
+    };
+    let server = start();
+    let mut connection = Http2::open(server.port(), &[]);
+    let mut octets = Frame::request_with_content(1, upload.section()).octets();
+    for stream in [3, 5, 7, 9] {
+        octets.extend(Frame::request(stream, moved.section()).octets());
+    }
+    // Now the content is complete, and the head of another answer is written.
+    octets.extend(Frame::data(1, flag::END_STREAM, *b"x").octets());
+    for stream in [11, 13, 15] {
+        octets.extend(Frame::request(stream, moved.section()).octets());
+    }
+    connection.send(&octets);
+    assert_eq!(connection.read_answer(1).status(), 405);
+    for stream in [3, 5, 7, 9, 11, 13, 15] {
+        let answer = connection.read_answer(stream);
+        assert_eq!(answer.status(), 301, "on {stream}");
+        assert_eq!(
+            answer.field("location"),
+            moved.location().as_deref(),
+            "on {stream}"
+        );
     }
 }

@@ -19,6 +19,7 @@ impl Http2 {
             serve::log(exchange);
         }
         self.again = Some(body);
+        self.again_head = self.engine.head_serial();
         self.spare = Some(exchange);
         self.engine.keep_head();
     }
@@ -45,37 +46,54 @@ impl Http2 {
             this.rewind();
             return false;
         }
-        self.requests += 1;
-        let now = context.worker.clock.now();
-        this.timings = Timings {
-            begun: now,
-            head: Some(now),
-            processed: Some(now),
-            processed_at: context.worker.clock.unix(),
-            response_start: Some(now),
-            response_end: Some(now),
-        };
-        this.http2 = Some(Http2Stream {
-            id: self.engine.stream_id(stream).get(),
-            ..Http2Stream::default()
-        });
         let Some(status) = this.sent.status else {
             this.rewind();
             return false;
         };
-        let head = ResponseHead {
-            status,
-            headers: &this.sent.headers,
-            length: Some(body.len() as u64),
-            server: context.server_field.as_deref().map(str::as_bytes),
+        self.requests += 1;
+        let is_logged = !this.site.path(this.route).loggers.is_empty();
+        if is_logged {
+            let now = context.worker.clock.now();
+            this.timings = Timings {
+                begun: now,
+                head: Some(now),
+                processed: Some(now),
+                processed_at: context.worker.clock.unix(),
+                response_start: Some(now),
+                response_end: Some(now),
+            };
+            this.http2 = Some(Http2Stream {
+                id: self.engine.stream_id(stream).get(),
+                ..Http2Stream::default()
+            });
+        }
+        let is_empty = body.is_empty();
+        let header_bytes = match self
+            .engine
+            .respond_again(stream, self.again_head, is_empty, out)
+        {
+            Some(len) => len,
+            None => {
+                let head = ResponseHead {
+                    status,
+                    headers: &this.sent.headers,
+                    length: Some(body.len() as u64),
+                    server: context.server_field.as_deref().map(str::as_bytes),
+                };
+                let len = self.engine.respond(stream, &head, is_empty, out);
+                self.again_head = self.engine.head_serial();
+                len
+            }
         };
-        this.sent.header_bytes = self.engine.respond(stream, &head, body.is_empty(), out) as u64;
+        this.sent.header_bytes = header_bytes as u64;
         if !body.is_empty() {
             self.engine.send_data(stream, &body, true, out);
             self.unearned += body.len();
         }
-        self.note_priorities_of(stream, this);
-        serve::log(this);
+        if is_logged {
+            self.note_priorities_of(stream, this);
+            serve::log(this);
+        }
         self.served(context, link, stream, out);
         self.again = Some(body);
         self.engine.keep_head();

@@ -58,6 +58,8 @@ pub(crate) struct Http2 {
     spare: Option<ExchangeRef>,
     /// The content of the latest response, while `spare` is as it was left by its request, which may come again.
     again: Option<Bytes>,
+    /// The engine's name for the head of that response.
+    again_head: u32,
     /// Streams something that they wait for is ready for, by index.
     woken: Vec<u32>,
     /// Requests that handlers have not answered at once, and that are not over.
@@ -232,6 +234,7 @@ impl Http2 {
             queue: VecDeque::new(),
             spare: None,
             again: None,
+            again_head: 0,
             woken: Vec::new(),
             at_work: 0,
             waiting: 0,
