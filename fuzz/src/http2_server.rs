@@ -139,7 +139,6 @@ impl Driven {
                 stream,
                 end_stream,
                 refusal,
-                is_repeat: _,
             } => {
                 let id = self.connection.stream_id(stream).get();
                 assert!(id % 2 == 1 && id > self.newest, "identifiers grow");

@@ -39,9 +39,6 @@ pub struct Response {
     pub body: Body,
     /// What its `link` fields are good for.
     pub links: Links,
-    /// The same request on the same connection gets the same response: it depends on nothing but the request's head and
-    /// the site. Not on the time, on files, or on chance.
-    pub is_repeatable: bool,
 }
 
 /// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
@@ -67,7 +64,6 @@ impl Response {
             length: body.len(),
             body,
             links: Links::Plain,
-            is_repeatable: false,
         }
     }
 
@@ -136,7 +132,6 @@ impl Response {
         headers.push(Known::ContentType, b"text/html; charset=utf-8");
         let mut response = Self::new(status, headers, Body::Bytes(page.into()));
         response.reason = Some(Cow::Borrowed(reason));
-        response.is_repeatable = true;
         response
     }
 }

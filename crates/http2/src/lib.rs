@@ -19,7 +19,7 @@
 //!     \0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84";
 //! let step = connection.receive(input, &mut head, now, &mut out)?;
 //! assert_eq!(step.taken, input.len());
-//! let Received::Request { stream, end_stream: true, refusal: None, .. } = step.received else {
+//! let Received::Request { stream, end_stream: true, refusal: None } = step.received else {
 //!     panic!("a request was sent");
 //! };
 //! assert_eq!(head.target(), b"/");

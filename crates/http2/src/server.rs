@@ -89,8 +89,6 @@ pub struct ServerConnection {
     memo: HeadMemo,
     /// The latest request section and what it said.
     request_memo: RequestMemo,
-    /// The head that the caller hands over still is that of the latest request.
-    is_head_kept: bool,
     /// Code of the RST_STREAM by which a stream was refused that the caller has not heard of.
     rejected: Option<ErrorCode>,
     /// A field section has begun that opens the latest stream.
@@ -118,7 +116,6 @@ impl ServerConnection {
             newest: StreamId::CONNECTION,
             memo: HeadMemo::default(),
             request_memo: RequestMemo::default(),
-            is_head_kept: false,
             rejected: None,
             is_opening_stream: false,
             promised: StreamId::CONNECTION,
@@ -196,19 +193,6 @@ impl ServerConnection {
             Shutdown::Draining { last, .. } => last,
             Shutdown::Running | Shutdown::Announced { .. } => self.newest,
         }
-    }
-
-    /// The caller has left the head of the latest request as it was, and hands it over again: the same request need not
-    /// be filled in ([`Received::Request::is_repeat`]). Holds until the next request.
-    #[inline]
-    pub const fn keep_head(&mut self) {
-        self.is_head_kept = true;
-    }
-
-    /// The caller hands over an empty head again.
-    #[inline]
-    pub const fn forget_head(&mut self) {
-        self.is_head_kept = false;
     }
 
     /// The connection is to end once what has begun is done: the first GOAWAY is written, the final one follows on

@@ -175,8 +175,6 @@ pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
     }
     let status = StatusCode::MOVED_PERMANENTLY;
     let mut response = Response::redirect(Headers::new(), status, "Moved Permanently", &url);
-    // The directory may go, and the date does.
-    response.is_repeatable = false;
     response
         .headers
         .push(Known::Date, &exchange.worker.clock.date());

@@ -78,8 +78,6 @@ pub(super) struct HeadMemo {
     length: Option<u64>,
     generation: (u32, u32),
     section: Vec<u8>,
-    /// Tells each remembered head from those before it.
-    serial: u32,
 }
 
 impl HeadMemo {
@@ -95,29 +93,6 @@ impl HeadMemo {
             && server == head.server.unwrap_or_default()
             && !encoder.has_size_update();
         is_same.then_some(&self.section)
-    }
-
-    /// A name for the head that is remembered now.
-    #[inline]
-    pub(super) const fn serial(&self) -> u32 {
-        self.serial
-    }
-
-    /// The section of the head with that name, if it is remembered and can be written again as it is.
-    #[inline]
-    pub(super) fn named(&self, serial: u32, encoder: &Encoder) -> Option<&[u8]> {
-        let holds = self.status.is_some()
-            && self.serial == serial
-            && self.generation == encoder.generation()
-            && !encoder.has_size_update();
-        holds.then_some(&self.section)
-    }
-
-    /// Forgets the latest section: another one was written since.
-    #[inline]
-    pub(super) const fn forget(&mut self) {
-        self.status = None;
-        self.serial = self.serial.wrapping_add(1);
     }
 
     /// Remembers `section`, written for `head`, if nothing entered the table since `generation`.

@@ -30,8 +30,6 @@ pub enum Received {
         end_stream: bool,
         /// It is to be answered with this error.
         refusal: Option<Refusal>,
-        /// The caller has kept the head of the latest request, and this one has the same: nothing was filled in.
-        is_repeat: bool,
     },
     /// Content of a request.
     Data {
@@ -365,17 +363,13 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let is_kept = std::mem::take(&mut self.is_head_kept);
         let again = self
             .request_memo
             .find(&section.octets, &self.core.decoder)
             .filter(|(_, request)| request.end_stream == end_stream);
-        let is_repeat = again.is_some() && is_kept;
         let decoded = match again {
             Some((kept, request)) => {
-                if !is_kept {
-                    head.copy_from(kept);
-                }
+                head.copy_from(kept);
                 Ok(request)
             }
             None => self.decode_request(section, end_stream, head),
@@ -427,7 +421,6 @@ impl ServerConnection {
             stream,
             end_stream,
             refusal: request.refusal,
-            is_repeat,
         }))
     }
 
@@ -454,7 +447,6 @@ impl ServerConnection {
     /// Trailers that nobody waits for: the table of field sections is kept all the same (RFC 9113 §4.3).
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
         self.core.charge(cost::EMPTY);
-        self.is_head_kept = false;
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
         self.core
@@ -494,7 +486,6 @@ impl ServerConnection {
         if section.flags & flags::END_STREAM == 0 {
             return Err(PeerError::TrailersWithoutEnd.into());
         }
-        self.is_head_kept = false;
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
         self.core

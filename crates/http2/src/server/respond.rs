@@ -55,7 +55,6 @@ impl ServerConnection {
             let has_size_update = encoder.has_size_update();
             let generation = encoder.generation();
             encode_head(encoder, head, out);
-            self.memo.forget();
             if !has_size_update {
                 let section = &out[at + HEADER_LEN..];
                 self.memo.note(head, encoder, generation, section);
@@ -66,45 +65,6 @@ impl ServerConnection {
             self.end_sending(key, out);
         }
         len
-    }
-
-    /// A name for the response head that was written last, for [`ServerConnection::respond_again`].
-    #[inline]
-    #[must_use]
-    pub const fn head_serial(&self) -> u32 {
-        self.memo.serial()
-    }
-
-    /// Writes the response head of that name once more, on another stream. `None` if that cannot be, as others were
-    /// written since for example: it is to be written by [`ServerConnection::respond`].
-    #[inline]
-    pub fn respond_again(
-        &mut self,
-        key: StreamKey,
-        serial: u32,
-        end_stream: bool,
-        out: &mut Vec<u8>,
-    ) -> Option<usize> {
-        let section = self.memo.named(serial, &self.core.encoder)?;
-        let stream = self.core.streams.get_mut(key)?;
-        if !stream.state.can_send() || section.len() > self.core.peer.frame_size() {
-            return None;
-        }
-        stream.has_response = true;
-        let end = if end_stream { flags::END_STREAM } else { 0 };
-        let header = crate::frame::header(
-            section.len(),
-            FrameType::HEADERS,
-            end | flags::END_HEADERS,
-            stream.id,
-        );
-        let len = section.len();
-        out.extend_from_slice(&header);
-        out.extend_from_slice(section);
-        if end_stream {
-            self.end_sending(key, out);
-        }
-        Some(len)
     }
 
     /// Writes an informational response (RFC 9110 §15.2). Gives the octets of its field section.

@@ -119,7 +119,6 @@ impl Conversation {
                 stream,
                 end_stream,
                 refusal,
-                is_repeat: _,
             } => {
                 let id = id(stream);
                 self.keys.insert(id, stream);

@@ -95,7 +95,6 @@ impl<'p> Server<'p> {
                 stream,
                 end_stream,
                 refusal,
-                is_repeat: _,
             } => {
                 assert_eq!(refusal, None);
                 let target = std::str::from_utf8(self.head.target()).expect("a number");

@@ -3,7 +3,6 @@
 //! Everything that arrived in one read is answered in one write: frames are taken in first, what can be answered at
 //! once goes straight behind the other output, the rest is pulled in the order the engine's scheduler says.
 
-mod again;
 mod content;
 mod debug;
 mod early;
@@ -17,8 +16,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use h2o_exchange::{BodyPipe, Counter, ExchangeRef, Http2Stream, Response};
+use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
 use crate::collect::Collector;
@@ -56,10 +54,6 @@ pub(crate) struct Http2 {
     queue: VecDeque<StreamKey>,
     /// The exchange of a request that was answered at once, for the next one.
     spare: Option<ExchangeRef>,
-    /// The content of the latest response, while `spare` is as it was left by its request, which may come again.
-    again: Option<Bytes>,
-    /// The engine's name for the head of that response.
-    again_head: u32,
     /// Streams something that they wait for is ready for, by index.
     woken: Vec<u32>,
     /// Requests that handlers have not answered at once, and that are not over.
@@ -170,16 +164,10 @@ impl Drop for Work {
     }
 }
 
-/// Logs an exchange, which is then ready for another request of the connection.
-fn log(reference: &ExchangeRef) -> bool {
-    let Ok(mut exchange) = reference.try_borrow_mut() else {
-        return false;
-    };
+/// The response has left, or will not: the log line is written.
+fn log(exchange: &mut Exchange) {
     exchange.timings.response_end = Some(exchange.worker.clock.now());
-    serve::log(&exchange);
-    exchange.rewind();
-    exchange.request.clear();
-    true
+    serve::log(exchange);
 }
 
 /// Logs an exchange and gives it back.
@@ -188,8 +176,7 @@ fn retire(reference: &ExchangeRef) {
         let Ok(mut exchange) = reference.try_borrow_mut() else {
             return;
         };
-        exchange.timings.response_end = Some(exchange.worker.clock.now());
-        serve::log(&exchange);
+        log(&mut exchange);
         Rc::clone(&exchange.worker)
     };
     worker.release(Rc::clone(reference));
@@ -233,8 +220,6 @@ impl Http2 {
             works: Vec::new(),
             queue: VecDeque::new(),
             spare: None,
-            again: None,
-            again_head: 0,
             woken: Vec::new(),
             at_work: 0,
             waiting: 0,
@@ -418,8 +403,6 @@ impl Http2 {
 
     /// An exchange kept for the next request of a batch goes back when the batch is done.
     fn give_back_spare(&mut self) {
-        self.again = None;
-        self.engine.forget_head();
         if let Some(spare) = self.spare.take() {
             let worker = Rc::clone(&spare.borrow().worker);
             worker.release(spare);

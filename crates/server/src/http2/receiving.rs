@@ -5,11 +5,9 @@ use std::task::Context as TaskContext;
 
 use bytes::Bytes;
 use h2o_exchange::{
-    Counter, Exchange, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings,
-    Worker,
+    Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings, Worker,
 };
 use h2o_http::{BodyLength, StatusCode};
-use h2o_http2::scheduler::{Actual, Priority};
 use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
 
 use super::{Http2, Step, Work};
@@ -33,13 +31,6 @@ impl Http2 {
             let step =
                 self.engine
                     .receive(&input[*at..], &mut spare.borrow_mut().request, now, out);
-            let costs = self.engine.take_costs();
-            if costs > 0 && link.pay_units(context, costs).is_err() {
-                self.fail(context, PeerError::Overdrawn, out);
-            }
-            if let Some(code) = self.engine.take_rejected() {
-                context.worker.counters.count_http2_error(code.0);
-            }
             let step = match step {
                 Ok(step) => step,
                 Err(error) => {
@@ -50,6 +41,13 @@ impl Http2 {
                     break;
                 }
             };
+            let costs = self.engine.take_costs();
+            if costs > 0 && link.pay_units(context, costs).is_err() {
+                self.fail(context, PeerError::Overdrawn, out);
+            }
+            if let Some(code) = self.engine.take_rejected() {
+                context.worker.counters.count_http2_error(code.0);
+            }
             let start = *at;
             *at += step.taken;
             match step.received {
@@ -59,14 +57,7 @@ impl Http2 {
                     stream,
                     end_stream,
                     refusal,
-                    is_repeat,
                 } => {
-                    if is_repeat && self.answer_again(context, link, stream, &spare, out) {
-                        continue;
-                    }
-                    if self.again.take().is_some() {
-                        spare.borrow_mut().rewind();
-                    }
                     let exchange = spare;
                     self.on_request(context, link, stream, exchange, end_stream, refusal, out);
                     spare = self.take_spare(context);
@@ -99,7 +90,6 @@ impl Http2 {
                 } => self.on_reset(context, stream, code, by_us, out),
             }
         }
-        self.forget_answer(&mut spare.borrow_mut());
         spare.borrow_mut().request.clear();
         let is_begun = link
             .info
@@ -483,32 +473,19 @@ impl Http2 {
     pub(super) fn note_priorities(&self, stream: StreamKey, exchange: &ExchangeRef) {
         if let Some((received, actual)) = self.engine.priorities(stream)
             && let Ok(mut exchange) = exchange.try_borrow_mut()
+            && let Some(http2) = &mut exchange.http2
         {
-            note(&mut exchange, received, actual);
+            http2.received = StreamPriority {
+                exclusive: received.exclusive,
+                parent: received.dependency,
+                weight: received.weight,
+            };
+            http2.actual = StreamPriority {
+                exclusive: false,
+                parent: actual.parent,
+                weight: actual.weight,
+            };
         }
-    }
-
-    /// As [`Http2::note_priorities`], for an exchange that is being worked on.
-    pub(super) fn note_priorities_of(&self, stream: StreamKey, exchange: &mut Exchange) {
-        if let Some((received, actual)) = self.engine.priorities(stream) {
-            note(exchange, received, actual);
-        }
-    }
-}
-
-/// Writes down where a stream was among the others.
-fn note(exchange: &mut Exchange, received: Priority, actual: Actual) {
-    if let Some(http2) = &mut exchange.http2 {
-        http2.received = StreamPriority {
-            exclusive: received.exclusive,
-            parent: received.dependency,
-            weight: received.weight,
-        };
-        http2.actual = StreamPriority {
-            exclusive: false,
-            parent: actual.parent,
-            weight: actual.weight,
-        };
     }
 }
 

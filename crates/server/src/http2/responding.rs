@@ -8,7 +8,7 @@ use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ResponseHead, SchedulingHint, StreamKey};
 
 use super::sending::{Content, Sending};
-use super::{Http2, Step, again, log, retire};
+use super::{Http2, Step, log, retire};
 use crate::context::Context;
 use crate::link::Link;
 
@@ -53,11 +53,6 @@ impl Http2 {
         };
         let is_empty =
             !has_body || matches!(&response.body, Body::Bytes(bytes) if bytes.is_empty());
-        let is_repeatable = response.is_repeatable
-            && is_plain
-            && !response.status.is_bodyless()
-            && this.request.method != Method::Head
-            && again::is_repeatable(this, true);
         let body = if is_empty { Body::Empty } else { response.body };
         let is_urgent = this.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
@@ -85,16 +80,6 @@ impl Http2 {
         };
         if at_once {
             drop(guard);
-            if is_repeatable && self.spare.is_none() && !self.has_work(stream) {
-                let body = match body {
-                    Body::Bytes(bytes) => bytes,
-                    Body::Empty | Body::File(_) | Body::Stream(_) => Bytes::new(),
-                };
-                self.note_priorities(stream, &exchange);
-                self.keep_answer(exchange, body);
-                self.served(context, link, stream, out);
-                return;
-            }
             self.finish(context, link, stream, Some(exchange), out);
             return;
         }
@@ -135,13 +120,28 @@ impl Http2 {
             self.end_work(stream);
         } else if let Some(exchange) = exchange {
             self.note_priorities(stream, &exchange);
-            if self.spare.is_none() && log(&exchange) {
-                self.spare = Some(exchange);
-            } else {
-                retire(&exchange);
-            }
+            self.keep_or_retire(exchange);
         }
-        self.served(context, link, stream, out);
+        self.engine.release(stream, out);
+        if self.resets.left < context.http2.reset_budget {
+            self.resets.left += 1;
+        }
+        link.earn_units(context, EARNED_BY_REQUEST);
+    }
+
+    /// Logs an exchange that is over, and keeps it for the next request of the batch, or gives it back.
+    fn keep_or_retire(&mut self, exchange: ExchangeRef) {
+        if self.spare.is_some() {
+            retire(&exchange);
+            return;
+        }
+        {
+            let exchange = &mut *exchange.borrow_mut();
+            log(exchange);
+            exchange.rewind();
+            exchange.request.clear();
+        }
+        self.spare = Some(exchange);
     }
 
     fn has_work(&self, stream: StreamKey) -> bool {
@@ -152,27 +152,11 @@ impl Http2 {
 
     /// True if content of that length may go straight behind its head, to output of `out_len` octets.
     #[inline]
-    pub(super) fn may_send_at_once(&self, stream: StreamKey, len: usize, out_len: usize) -> bool {
+    fn may_send_at_once(&self, stream: StreamKey, len: usize, out_len: usize) -> bool {
         len <= AT_ONCE
             && out_len <= AT_ONCE_BEHIND
             && !self.engine.has_sendable()
             && len <= self.engine.sendable(stream)
-    }
-
-    /// A stream has ended as it should.
-    #[inline]
-    pub(super) fn served(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
-        self.engine.release(stream, out);
-        if self.resets.left < context.http2.reset_budget {
-            self.resets.left += 1;
-        }
-        link.earn_units(context, EARNED_BY_REQUEST);
     }
 }
 
