@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+mod embedded;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::pin::Pin;
@@ -10,12 +12,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
     Body, BodyError, BodySource, Exchange, Handler, Links, Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, Known, StatusCode};
-use h2o_server::Server;
 
 /// What the handler made for these tests does.
 #[derive(Clone, Copy)]
@@ -211,10 +213,7 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
 }];
 
 /// A running server; each trick is at the path of its name.
-struct Running {
-    server: Option<Server>,
-    port: u16,
-}
+struct Running(Embedded);
 
 impl Running {
     fn start() -> Self {
@@ -223,42 +222,20 @@ impl Running {
 
     /// A server with further global settings.
     fn start_with(settings: &str) -> Self {
-        // Somebody may take the port in between; then another one is tried.
-        (0..20)
-            .find_map(|_| Self::attempt(settings))
-            .expect("one of twenty ports can be bound")
-    }
-
-    fn attempt(settings: &str) -> Option<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
         let paths: String = TRICKS
             .iter()
             .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
             .collect();
-        let config = format!(
-            "num-threads: 1\n{settings}\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n      /status: {{ status: ON }}\n"
-        );
-        let source = Memory::new().file("test.conf", config);
-        let loaded = h2o_server::load_with(
-            h2o_server::features_with(&[&DIRECTIVES]),
-            "test.conf",
-            &source,
-        )
-        .unwrap();
-        let bound = h2o_server::bind(&loaded, 1).ok()?;
-        Some(Self {
-            server: Some(Server::start(&loaded, bound).unwrap()),
-            port,
-        })
+        Self(Embedded::start(&DIRECTIVES, |port| {
+            format!(
+                "num-threads: 1\n{settings}\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n{paths}      /chain: [ test.trick: decline, test.trick: later-decline, test.trick: later-decline, test.trick: later ]\n      /status: {{ status: ON }}\n"
+            )
+        }))
     }
 
     /// Sends `request` and reads until the server closes.
     fn ask(&self, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.0.port)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -274,15 +251,6 @@ impl Running {
 
     fn get(&self, path: &str) -> String {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shut_down();
-            server.join();
-        }
     }
 }
 
@@ -350,7 +318,7 @@ fn streamed_bodies_are_chunked_and_a_failure_is_not_a_clean_end() {
 #[test]
 fn a_panic_ends_one_exchange_and_nothing_else() {
     let server = Running::start();
-    let mut other = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut other = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     for path in ["/panic", "/later-panic"] {
         let answer = server.get(path);
         assert!(
@@ -391,7 +359,7 @@ fn bodies_are_collected_for_handlers_that_cannot_stream() {
 #[test]
 fn a_handler_that_streams_gets_the_body_as_it_arrives() {
     let server = Running::start();
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
@@ -447,7 +415,7 @@ fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_
     assert_eq!(body(&refused), "broken chunked-encoding");
     assert_eq!(SLOW_ASKED.load(Ordering::SeqCst), 0);
     // The response has begun: it is completed, and the connection closed behind it.
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
@@ -470,7 +438,7 @@ fn a_body_that_turns_out_broken_is_refused_before_the_response_and_does_not_cut_
 fn connections_that_hold_most_go_first_when_memory_runs_out() {
     let server = Running::start_with("max-memory: 1048576\ntemp-buffer-threshold: OFF");
     let connect = |sent: usize| {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -499,7 +467,7 @@ fn connections_that_hold_most_go_first_when_memory_runs_out() {
 #[test]
 fn a_client_that_drips_overdraws_its_budget() {
     let server = Running::start_with("connection-budget: 50\nconnection-budget.per-second: 0");
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.0.port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();

@@ -9,6 +9,7 @@
     reason = "helpers of tests may fail the test, and look at the clock"
 )]
 
+mod embedded;
 mod http2_client;
 
 use std::cell::RefCell;
@@ -21,12 +22,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
     Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
-use h2o_server::Server;
 use http2_client::{Client, FRAME, WINDOW};
 
 /// What the handlers of one server know; it has one worker.
@@ -364,55 +365,35 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
 
 /// A running server; each trick is at the path of its name.
 struct Running {
-    server: Option<Server>,
-    port: u16,
+    server: Embedded,
     folder: tempfile::TempDir,
 }
 
 impl Running {
     /// A server with a further global setting.
     fn start(setting: &str) -> Self {
-        // Somebody may take the port in between; then another one is tried.
-        (0..20)
-            .find_map(|_| Self::attempt(setting))
-            .expect("one of twenty ports can be bound")
-    }
-
-    fn attempt(setting: &str) -> Option<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let paths: String = TRICKS
             .iter()
             .map(|(name, _)| format!("      /{name}: {{ test.trick: {name} }}\n"))
             .collect();
-        let config = format!(
-            "num-threads: 1\n{setting}\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x'\nhosts:\n  default:\n    paths:\n{paths}",
-            log.display()
-        );
-        let source = Memory::new().file("test.conf", config);
-        let features = h2o_server::features_with(&[&DIRECTIVES]);
-        let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
-        let bound = h2o_server::bind(&loaded, 1).ok()?;
-        loaded.open_resources().unwrap();
-        Some(Self {
-            server: Some(Server::start(&loaded, bound).unwrap()),
-            port,
-            folder,
-        })
+        let server = Embedded::start(&DIRECTIVES, |port| {
+            format!(
+                "num-threads: 1\n{setting}\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x'\nhosts:\n  default:\n    paths:\n{paths}",
+                log.display()
+            )
+        });
+        Self { server, folder }
     }
 
     fn client(&self) -> Client {
-        Client::connect(self.port)
+        Client::connect(self.server.port)
     }
 
     /// What a connection of its own, of HTTP/1, gets.
     fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.server.port)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -443,23 +424,10 @@ impl Running {
 
     /// The lines of the log about requests of HTTP/2 once the server has ended.
     fn log(mut self) -> Vec<String> {
-        self.stop();
+        self.server.stop();
         let text = self.log_so_far();
         let lines = text.lines().filter(|line| !line.ends_with(" -"));
         lines.map(str::to_owned).collect()
-    }
-
-    fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shut_down();
-            server.join();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

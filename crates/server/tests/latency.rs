@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+mod embedded;
 mod tls_client;
 
 use tls_client::{Client, Running, client_config, content, get, patient, preface, record_lens};
@@ -18,7 +19,7 @@ fn records(settings: &str) -> Vec<usize> {
     let domain = socket2::Domain::IPV4;
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
     socket.set_tcp_mss(CLIENT_MSS).unwrap();
-    let to: std::net::SocketAddr = ([127, 0, 0, 1], server.port).into();
+    let to: std::net::SocketAddr = ([127, 0, 0, 1], server.port()).into();
     socket.connect(&to.into()).unwrap();
     let socket = socket.into();
     patient(&socket);

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+mod embedded;
 mod http2_client;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use h2o_config::{Directive, Kinds, Levels, Memory, Pass};
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
-use h2o_server::Server;
 use http2_client::Client;
 
 /// What is pushed, or a page with this `link` field.
@@ -98,26 +99,13 @@ static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
 }];
 
 struct Running {
-    server: Option<Server>,
-    port: u16,
+    server: Embedded,
     folder: tempfile::TempDir,
 }
 
 impl Running {
     /// A server with further lines of its host, and pages with these `link` fields.
     fn start(host: &str, pages: &[(&str, &str)]) -> Self {
-        // Somebody may take the port in between; then another one is tried.
-        (0..20)
-            .find_map(|_| Self::attempt(host, pages))
-            .expect("one of twenty ports can be bound")
-    }
-
-    fn attempt(host: &str, pages: &[(&str, &str)]) -> Option<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let names = ["now", "later", "later-missing", "ready-missing", "stuck"];
@@ -127,20 +115,13 @@ impl Running {
             .chain(&resources)
             .map(|(name, resource)| format!("      /{name}: {{ test.resource: '{resource}' }}\n"))
             .collect();
-        let config = format!(
-            "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x %{{x-http2-push}}o'\nhosts:\n  default:\n    {host}\n    paths:\n{paths}",
-            log.display()
-        );
-        let source = Memory::new().file("test.conf", config);
-        let features = h2o_server::features_with(&[&DIRECTIVES]);
-        let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
-        let bound = h2o_server::bind(&loaded, 1).ok()?;
-        loaded.open_resources().unwrap();
-        Some(Self {
-            server: Some(Server::start(&loaded, bound).unwrap()),
-            port,
-            folder,
-        })
+        let server = Embedded::start(&DIRECTIVES, |port| {
+            format!(
+                "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {port} }}\naccess-log:\n  path: {}\n  format: '%U %s %{{http2.stream-id}}x %{{x-http2-push}}o'\nhosts:\n  default:\n    {host}\n    paths:\n{paths}",
+                log.display()
+            )
+        });
+        Self { server, folder }
     }
 
     /// The lines of the log, which come when the exchanges are over, sorted.
@@ -158,15 +139,6 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shut_down();
-            server.join();
-        }
-    }
-}
-
 fn link(names: &[&str]) -> String {
     let elements = names
         .iter()
@@ -178,7 +150,7 @@ fn link(names: &[&str]) -> String {
 fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let all = link(&["now", "later", "later-missing", "ready-missing"]);
     let server = Running::start("", &[("page", &all)]);
-    let mut client = Client::connect(server.port);
+    let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let mut seen = client.until("1 4 octets.");
     assert_eq!(
@@ -227,7 +199,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
 fn pushes_push_nothing() {
     let (outer, inner) = (link(&["inner"]), link(&["now"]));
     let server = Running::start("", &[("outer", &outer), ("inner", &inner)]);
-    let mut client = Client::connect(server.port);
+    let mut client = Client::connect(server.server.port);
     client.ask("/outer", &[]);
     assert_eq!(
         client.until("2 4 octets."),
@@ -246,7 +218,7 @@ fn pushes_push_nothing() {
 fn a_client_ends_a_push() {
     let page = link(&["stuck", "later"]);
     let server = Running::start("", &[("page", &page)]);
-    let mut client = Client::connect(server.port);
+    let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let seen = client.until("1 4 octets.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
@@ -267,7 +239,7 @@ fn a_client_ends_a_push() {
 fn the_last_push_sets_the_cookie_of_casper() {
     let page = link(&["now", "later"]);
     let server = Running::start("http2-casper: ON", &[("page", &page)]);
-    let mut client = Client::connect(server.port);
+    let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
     let seen = client.until("4 4 octets.");
     assert!(seen.contains(&"1 200".to_owned()), "{seen:?}");
@@ -280,7 +252,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
 
     // Neither the one that is answered at once nor the other is promised to a client that has both.
-    let mut client = Client::connect(server.port);
+    let mut client = Client::connect(server.server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");
     assert_eq!(client.until("1 4 octets."), [&*head, "1 4 octets."]);

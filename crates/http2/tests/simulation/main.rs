@@ -6,6 +6,8 @@
 
 mod client;
 mod plan;
+// One generator serves the simulations of both engines.
+#[path = "../../../http1/tests/simulation/random.rs"]
 mod random;
 mod server;
 

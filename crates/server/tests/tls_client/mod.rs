@@ -13,9 +13,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Directive, Memory};
+use super::embedded::Embedded;
+use h2o_config::Directive;
 use h2o_exchange::Scope;
-use h2o_server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -23,8 +23,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 
 /// A running server.
 pub struct Running {
-    server: Option<Server>,
-    pub port: u16,
+    server: Embedded,
     /// The certificate, and whatever a test wants to keep there.
     pub folder: tempfile::TempDir,
 }
@@ -39,19 +38,22 @@ impl Running {
         std::fs::write(folder.path().join("a.crt"), certificate.pem()).unwrap();
         std::fs::write(folder.path().join("a.key"), key.serialize_pem()).unwrap();
         let at = folder.path().to_str().unwrap().to_owned();
-        // Somebody may take the port in between; then another one is tried.
-        let (server, port) = (0..20)
-            .find_map(|_| attempt(directives, settings, paths, &at))
-            .expect("one of twenty ports can be bound");
-        Self {
-            server: Some(server),
-            port,
-            folder,
-        }
+        let settings = settings.replace("FOLDER", &at);
+        let paths = paths.replace("FOLDER", &at);
+        let server = Embedded::start(directives, |port| {
+            format!(
+                "num-threads: 1\n{settings}listen:\n  host: 127.0.0.1\n  port: {port}\n  ssl: {{ certificate-file: {at}/a.crt, key-file: {at}/a.key }}\nhosts:\n  default:\n    paths:\n{paths}"
+            )
+        });
+        Self { server, folder }
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.server.port
     }
 
     pub fn connect(&self) -> TcpStream {
-        let socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let socket = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         patient(&socket);
         socket
     }
@@ -62,37 +64,6 @@ pub fn patient(socket: &TcpStream) {
     let limit = Some(Duration::from_secs(20));
     socket.set_read_timeout(limit).unwrap();
     socket.set_nodelay(true).unwrap();
-}
-
-fn attempt(
-    directives: &'static [Directive<Scope>],
-    settings: &str,
-    paths: &str,
-    at: &str,
-) -> Option<(Server, u16)> {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
-    let settings = settings.replace("FOLDER", at);
-    let paths = paths.replace("FOLDER", at);
-    let config = format!(
-        "num-threads: 1\n{settings}listen:\n  host: 127.0.0.1\n  port: {port}\n  ssl: {{ certificate-file: {at}/a.crt, key-file: {at}/a.key }}\nhosts:\n  default:\n    paths:\n{paths}"
-    );
-    let source = Memory::new().file("test.conf", config);
-    let features = h2o_server::features_with(&[directives]);
-    let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
-    let bound = h2o_server::bind(&loaded, 1).ok()?;
-    loaded.open_resources().unwrap();
-    Some((Server::start(&loaded, bound).unwrap(), port))
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shut_down();
-            server.join();
-        }
-    }
 }
 
 /// A client that remembers sessions and sends early data where it may.

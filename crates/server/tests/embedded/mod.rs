@@ -1,0 +1,56 @@
+//! The server inside a test's own process, with directives of the test's own.
+
+use h2o_config::{Directive, Memory};
+use h2o_exchange::Scope;
+use h2o_server::Server;
+
+/// A running server; it ends with the value.
+pub(crate) struct Embedded {
+    server: Option<Server>,
+    pub(crate) port: u16,
+}
+
+impl Embedded {
+    /// Starts a server with the configuration that `config` makes for a port.
+    pub(crate) fn start(
+        directives: &'static [Directive<Scope>],
+        config: impl Fn(u16) -> String,
+    ) -> Self {
+        // Somebody may take the port in between; then another one is tried.
+        (0..20)
+            .find_map(|_| Self::attempt(directives, &config))
+            .expect("one of twenty ports can be bound")
+    }
+
+    fn attempt(
+        directives: &'static [Directive<Scope>],
+        config: impl Fn(u16) -> String,
+    ) -> Option<Self> {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let source = Memory::new().file("test.conf", config(port));
+        let features = h2o_server::features_with(&[directives]);
+        let loaded = h2o_server::load_with(features, "test.conf", &source).unwrap();
+        let bound = h2o_server::bind(&loaded, 1).ok()?;
+        loaded.open_resources().unwrap();
+        Some(Self {
+            server: Some(Server::start(&loaded, bound).unwrap()),
+            port,
+        })
+    }
+
+    /// Ends the server when its connections have ended, after which its logs are complete.
+    pub(crate) fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shut_down();
+            server.join();
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
