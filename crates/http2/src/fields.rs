@@ -378,6 +378,18 @@ impl<'h> RequestFields<'h> {
     }
 }
 
+/// Gives a head another path; false, and the head is as it was, if it is none that [`RequestFields`] would take as it is.
+#[inline]
+pub(crate) fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
+    let scanned = path::scan_target(text);
+    if text.is_empty() || scanned.len != text.len() {
+        return false;
+    }
+    let target = head.headers.store(text);
+    head.set_scanned_target(target, &scanned);
+    true
+}
+
 /// The number in `content-length`.
 pub(crate) fn parse_length(value: &[u8]) -> Option<u64> {
     // Nineteen digits fit.

@@ -36,6 +36,7 @@ use h2o_http::huffman::HuffmanError;
 use h2o_http::prefixed::PrefixedError;
 
 pub use decoder::Decoder;
+pub(crate) use decoder::path_string;
 pub use encoder::{Encoder, field_hash};
 pub use field::{DecodedField, FieldName, Flaws, Pseudo};
 

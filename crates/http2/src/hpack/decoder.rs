@@ -6,7 +6,7 @@ use h2o_http::{huffman, prefixed};
 
 use super::HpackError;
 use super::dynamic_table::DynamicTable;
-use super::field::{DecodedField, Flaws, NameKind};
+use super::field::{DecodedField, Flaws, NameKind, Pseudo};
 use super::static_table;
 
 /// What is worked out when an entry is received, so that using it again costs nothing.
@@ -101,6 +101,21 @@ impl Decoder {
             }
         }
         Ok(())
+    }
+
+    /// Decodes the string at the start of `input`, which may be the value of a literal field. Returns its text, with the
+    /// input that follows it. Changes nothing in the table.
+    ///
+    /// # Errors
+    /// [`HpackError`] if the string is wrong or incomplete.
+    #[inline]
+    pub(crate) fn text<'t>(
+        &'t mut self,
+        input: &'t [u8],
+    ) -> Result<(&'t [u8], &'t [u8]), HpackError> {
+        self.scratch.clear();
+        let (text, rest) = self.string(input)?;
+        Ok((text.octets(&self.scratch), rest))
     }
 
     /// Changes whenever an index may mean another field than before.
@@ -261,4 +276,39 @@ fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackEr
     static_table::FIELDS
         .get((index as usize).wrapping_sub(1))
         .ok_or(HpackError::IndexInvalid)
+}
+
+/// Where in `block`, which was decoded without an error, the string of `:path` stands, if it is a literal that enters no
+/// table and has its name from the static table.
+pub(crate) fn path_string(block: &[u8]) -> Option<Range<usize>> {
+    let mut rest = block;
+    loop {
+        let &first = rest.first()?;
+        let index_bits = match first {
+            0x80.. => 7,
+            0x40.. => 6,
+            0x20.. => 5,
+            _ => 4,
+        };
+        let (index, after) = prefixed::decode(rest, index_bits).ok()?;
+        rest = after;
+        if matches!(first, 0x20..0x40 | 0x80..) {
+            continue;
+        }
+        if index == 0 {
+            rest = after_string(rest)?;
+        }
+        let start = block.len() - rest.len();
+        rest = after_string(rest)?;
+        if first < 0x20
+            && static_entry(index).is_ok_and(|entry| entry.0 == NameKind::Pseudo(Pseudo::Path))
+        {
+            return Some(start..block.len() - rest.len());
+        }
+    }
+}
+
+fn after_string(input: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = prefixed::decode(input, 7).ok()?;
+    rest.get(len as usize..)
 }

@@ -1,11 +1,13 @@
 //! The latest heads of both directions, as they were and as they are on the wire: requests of one kind follow each other
 //! (calls of one method, polls, checks), and an index into a header table means the same until something enters it.
 
-use h2o_http::{RequestHead, StatusCode};
+use std::ops::Range;
+
+use h2o_http::{RequestHead, StatusCode, prefixed};
 
 use super::ResponseHead;
-use crate::fields::RequestSection;
-use crate::hpack::{Decoder, Encoder};
+use crate::fields::{self, RequestSection};
+use crate::hpack::{Decoder, Encoder, path_string};
 
 /// Octets of a request's section above which it is not remembered.
 const MAX_SECTION_LEN: usize = 128;
@@ -13,25 +15,52 @@ const MAX_SECTION_LEN: usize = 128;
 /// Octets of fields above which a head is not remembered.
 const MAX_FIELDS_LEN: usize = 512;
 
-/// A request's section that was decoded. What it says is only kept once it has come twice in a row.
+/// A request's section that was decoded. What it says is only kept once it has come twice in a row, at most with another
+/// path: the requests for the parts of a page differ in nothing else.
 #[derive(Debug, Default)]
 pub(super) struct RequestMemo {
     section: Vec<u8>,
+    /// The string of the path in it; empty if the path is none that may be exchanged.
+    path: Range<usize>,
     generation: (u32, u32),
     said: Option<Box<(RequestHead, RequestSection)>>,
 }
 
 impl RequestMemo {
-    /// What the section says, if it is the same as last time and the time before.
+    /// Reads a section that is the same as last time and the time before, or has only another path; otherwise the
+    /// head is left as it was, or cleared.
     #[inline]
-    pub(super) fn find(
+    pub(super) fn recall(
         &self,
         section: &[u8],
-        decoder: &Decoder,
-    ) -> Option<(&RequestHead, RequestSection)> {
-        let (head, request) = &**self.said.as_ref()?;
-        let is_same = self.section == section && self.generation == decoder.generation();
-        is_same.then_some((head, *request))
+        end_stream: bool,
+        decoder: &mut Decoder,
+        head: &mut RequestHead,
+    ) -> Option<RequestSection> {
+        let (kept, request) = &**self.said.as_ref()?;
+        if self.generation != decoder.generation() || request.end_stream != end_stream {
+            return None;
+        }
+        if self.section == section {
+            head.copy_from(kept);
+            return Some(*request);
+        }
+        let (text, _) = decoder.text(self.path_in(section)?).ok()?;
+        head.copy_from(kept);
+        fields::set_path(head, text).then_some(*request)
+    }
+
+    /// The string of the path in `section`, if nothing else differs from the one remembered.
+    #[inline]
+    fn path_in<'s>(&self, section: &'s [u8]) -> Option<&'s [u8]> {
+        if self.path.is_empty() {
+            return None;
+        }
+        let before = self.section.get(..self.path.start)?;
+        let after = self.section.get(self.path.end..)?;
+        let string = section.strip_prefix(before)?.strip_suffix(after)?;
+        let (len, text) = prefixed::decode(string, 7).ok()?;
+        (len as usize == text.len()).then_some(string)
     }
 
     /// Notes what a section said. `generation` is that of the decoder before it.
@@ -49,11 +78,11 @@ impl RequestMemo {
         if changes || generation != decoder.generation() || section.len() > MAX_SECTION_LEN {
             return;
         }
-        if self.section == section && self.generation == generation {
-            self.said = Some(Box::new((head.clone(), request)));
-            return;
-        }
-        self.said = None;
+        let is_usual = request.refusal.is_none() && !request.is_tunnel;
+        let comes_again = self.generation == generation
+            && (self.section == section || self.path_in(section).is_some());
+        self.said = (is_usual && comes_again).then(|| Box::new((head.clone(), request)));
+        self.path = path_string(section).unwrap_or_default();
         self.section.clear();
         self.section.extend_from_slice(section);
         self.generation = generation;

@@ -363,15 +363,12 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let again = self
+        let decoder = &mut self.core.decoder;
+        let recalled = self
             .request_memo
-            .find(&section.octets, &self.core.decoder)
-            .filter(|(_, request)| request.end_stream == end_stream);
-        let decoded = match again {
-            Some((kept, request)) => {
-                head.copy_from(kept);
-                Ok(request)
-            }
+            .recall(&section.octets, end_stream, decoder, head);
+        let decoded = match recalled {
+            Some(request) => Ok(request),
             None => self.decode_request(section, end_stream, head),
         };
         if let Shutdown::Draining { .. } = self.shutdown {

@@ -31,6 +31,9 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     block(&[(name, value)])
 }
 
+/// A section around a path's representation.
+type Kind<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+
 /// A conversation in which each request has the stream after the last one.
 struct Talk {
     talk: Conversation,
@@ -128,6 +131,60 @@ fn requests_that_come_again_are_the_same_again() {
     for stream in [1, 3, 5, 7] {
         let want = format!("RST_STREAM {stream} PROTOCOL_ERROR");
         assert_eq!(talk.asks(END_STREAM, &START[1..]), want);
+    }
+}
+
+#[test]
+fn requests_that_differ_in_their_path_alone_are_what_they_would_be_alone() {
+    // `:method: GET`, `:scheme: https`, a path, fields.
+    let before = |path: &[u8]| [b"\x82\x87", path, &literal("x", "/b")].concat();
+    let between = |path: &[u8]| [b"\x01\x01a\x82", path, b"\x87\x00\x01x\x01/"].concat();
+    let never_indexed = |path: &[u8]| [b"\x82\x87\x14", path.get(1..).unwrap_or_default()].concat();
+    let by_index_5 = |path: &[u8]| [b"\x82\x87\x05", path.get(1..).unwrap_or_default()].concat();
+    let paths: &[&[u8]] = &[
+        b"\x04\x02/a",
+        b"\x04\x02/b",
+        b"\x04\x01/",
+        b"\x04\x09/c/./%64?e",
+        b"\x04\x01*",
+        b"\x04\x03x/y",
+        b"\x04\x82\x60\xff",     // Huffman: "/0"
+        b"\x04\x83\x60\xff\xff", // with too much padding
+        b"\x04\x03/\x00a",
+        b"\x04\x03/ a",
+        b"\x04\x03/\xffa",
+        b"\x04\x00",
+        b"\x04\x03/a",
+        b"\x04\x01/a",
+        b"\x04\x7f\x00",
+        b"\x04\x02/b\x04\x02/c",
+        b"\x44\x02/d",
+        b"\x84",
+        b"\x04",
+        b"",
+    ];
+    let kinds: &[Kind<'_>] = &[&before, &between, &never_indexed, &by_index_5];
+    for (n, kind) in kinds.iter().enumerate() {
+        for path in paths {
+            let alone = Talk::new().asks(END_STREAM, &kind(path));
+            let mut talk = Talk::new();
+            for path in &paths[..3] {
+                talk.asks(END_STREAM, &kind(path));
+            }
+            let stream = talk.next;
+            let after_others = talk.asks(END_STREAM, &kind(path));
+            let alone = alone.replace("RST_STREAM 1 ", &format!("RST_STREAM {stream} "));
+            assert_eq!(after_others, alone, "kind {n}, {}", path.escape_ascii());
+        }
+    }
+    // And another one does not stay in the head.
+    let mut talk = Talk::new();
+    for path in paths.iter().take(9).cycle().take(40) {
+        let alone = Talk::new().asks(END_STREAM, &before(path));
+        let wants = alone.replace("RST_STREAM 1 ", &format!("RST_STREAM {} ", talk.next));
+        if !alone.starts_with("error") {
+            assert_eq!(talk.asks(END_STREAM, &before(path)), wants);
+        }
     }
 }
 
