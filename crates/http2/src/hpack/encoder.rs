@@ -13,6 +13,8 @@ const MAX_ENTRIES: u32 = 32;
 /// Shorter cookies are kept out of the table, for an attacker could find them out by trial
 /// (RFC 7541 §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
+/// Values of one resource each that we remember to have written, each field by its hash.
+const TRIALS: usize = 4;
 /// Chains of entries; a power of two.
 const CHAINS: usize = 64;
 
@@ -33,6 +35,9 @@ pub struct Encoder {
     newest: Option<Box<[u8; CHAINS]>>,
     /// The table has become smaller, which the peer is to be told (RFC 7541 §4.2).
     tell_size: bool,
+    /// Fields that enter the table if they come again, and how many there have been.
+    trials: [u32; TRIALS],
+    tried: u32,
 }
 
 /// How a field is written that is in neither table.
@@ -60,6 +65,8 @@ impl Encoder {
             table: DynamicTable::new(MAX_TABLE_SIZE),
             newest: None,
             tell_size: false,
+            trials: [0; TRIALS],
+            tried: 0,
         }
     }
 
@@ -77,7 +84,8 @@ impl Encoder {
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
         // A smaller table loses entries without any that enters.
-        (self.table.inserted(), self.table.len())
+        let changes = self.table.inserted().wrapping_add(self.tried);
+        (changes, self.table.len())
     }
 
     /// True if the next block has to begin with a size update.
@@ -202,7 +210,7 @@ impl Encoder {
             out.push(0x80 | index);
             return;
         }
-        let indexing = self.indexing(name, text.len(), value.len());
+        let indexing = self.indexing(name, text.len(), value.len(), hash);
         self.literal(indexing, name, text, value, out);
         if indexing == Indexing::Incremental {
             self.insert(name, text, value, hash);
@@ -210,7 +218,13 @@ impl Encoder {
     }
 
     /// How a field is written the first time.
-    fn indexing(&self, name: NameKind, name_len: usize, value_len: usize) -> Indexing {
+    fn indexing(
+        &mut self,
+        name: NameKind,
+        name_len: usize,
+        value_len: usize,
+        hash: u32,
+    ) -> Indexing {
         let size = name_len + value_len + ENTRY_OVERHEAD as usize;
         match name {
             // Lengths and paths seldom come again, and would drive what does out of the table.
@@ -222,8 +236,23 @@ impl Encoder {
             }
             // So would a field that takes more than half of the table.
             _ if size > self.table.max_size() as usize / 2 => Indexing::Without,
+            // Each file has its own: they are worth a place only if the same file is asked for again.
+            NameKind::Known(Known::Etag | Known::LastModified) if self.is_new(hash) => {
+                Indexing::Without
+            }
             _ => Indexing::Incremental,
         }
+    }
+
+    /// True if the field has not been written lately; it has from then on.
+    fn is_new(&mut self, hash: u32) -> bool {
+        if self.trials.contains(&hash) {
+            return false;
+        }
+        let at = self.tried as usize % TRIALS;
+        self.trials[at] = hash;
+        self.tried = self.tried.wrapping_add(1);
+        true
     }
 
     /// The age of the entry that is this field, if there is one.

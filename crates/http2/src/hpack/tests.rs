@@ -499,7 +499,7 @@ fn an_encoder_remembers_32_entries() {
     assert_eq!(encoder.retained(), 0);
     let value = |n: u32| n.to_string().into_bytes();
     for n in 0..1000 {
-        encoder.field(Known::Etag.into(), &value(n), &mut out);
+        encoder.field(Known::Via.into(), &value(n), &mut out);
         let newest: Vec<_> = encoder.entries().map(|(_, value)| value.to_vec()).collect();
         let want: Vec<_> = (0..=n).rev().take(32).map(value).collect();
         assert_eq!(newest, want);
@@ -507,13 +507,36 @@ fn an_encoder_remembers_32_entries() {
     // All of these are found, and the one before them is not.
     for (age, n) in (968..1000).rev().enumerate() {
         out.clear();
-        encoder.field(Known::Etag.into(), &value(n), &mut out);
+        encoder.field(Known::Via.into(), &value(n), &mut out);
         assert_eq!(out, [0x80 + 62 + u8::try_from(age).unwrap()]);
     }
     out.clear();
-    encoder.field(Known::Etag.into(), &value(967), &mut out);
-    assert_eq!(out[0], 0x40 + 34);
+    encoder.field(Known::Via.into(), &value(967), &mut out);
+    assert_eq!(out[0], 0x40 + 60);
     assert!(encoder.retained() < 2048, "{}", encoder.retained());
+}
+
+#[test]
+fn validators_enter_the_table_when_they_come_again_soon() {
+    let (mut encoder, mut out) = (Encoder::new(), Vec::new());
+    let mut write = |value: &str| {
+        out.clear();
+        encoder.field(Known::Etag.into(), value.as_bytes(), &mut out);
+        (out.clone(), encoder.len(), encoder.generation())
+    };
+    // As literals that enter no table (RFC 7541 §6.2.2), name 34; the next block may differ all the same.
+    let (octets, entries, generation) = write("1");
+    assert_eq!((&octets[..], entries), (&b"\x0f\x13\x011"[..], 0));
+    for value in ["2", "3", "4"] {
+        assert_eq!(write(value).1, 0);
+    }
+    assert_ne!(write("1").2, generation);
+    assert_eq!((write("1").0, write("1").1), (vec![0x80 + 62], 1));
+    // What came four others ago is forgotten.
+    for value in ["5", "6", "7", "8", "4"] {
+        assert_eq!(write(value).1, 1, "{value}");
+    }
+    assert_eq!(write("8").1, 2);
 }
 
 /// A simple generator; what it makes depends on the seed alone.
