@@ -18,7 +18,7 @@ use super::identity::Witness;
 use super::watch::{Watch, Watches};
 
 /// Most entries a worker keeps.
-const MAX_ENTRIES: usize = 4096;
+const MAX_ENTRIES: usize = 16 * 1024;
 /// Most memory a worker's entries may hold.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Most descriptors a worker's entries may hold.

@@ -17,6 +17,8 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub(super) struct Identity {
     device: u64,
     inode: u64,
+    /// There are other names of the file.
+    has_more_links: bool,
     /// Length in octets.
     pub(super) size: u64,
     modified: (i64, u64),
@@ -34,6 +36,7 @@ impl Identity {
         Self {
             device: u64::from(stat.st_dev),
             inode: u64::from(stat.st_ino),
+            has_more_links: u64::from(stat.st_nlink) > 1,
             size: u64::try_from(stat.st_size).unwrap_or_default(),
             modified: (i64::from(stat.st_mtime), nanoseconds(stat.st_mtime_nsec)),
             changed: (i64::from(stat.st_ctime), nanoseconds(stat.st_ctime_nsec)),
@@ -99,6 +102,11 @@ impl Witness {
     /// False if nothing was there.
     pub(super) fn is_present(&self) -> bool {
         self.found.is_some()
+    }
+
+    /// True if the file was found, and has other names by which it may be changed.
+    pub(super) fn has_more_links(&self) -> bool {
+        self.found.is_some_and(|found| found.has_more_links)
     }
 
     /// The path that is looked at.

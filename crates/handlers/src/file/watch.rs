@@ -1,35 +1,35 @@
 //! Word from the kernel that nothing has changed, which saves looking at each file again (`inotify`).
 //!
 //! One descriptor per worker is read once per turn of the event loop. Any event makes every entry be checked
-//! by itself again; which file it was about does not matter. An entry is watched once it is asked for often, if
+//! by itself again; which file it was about does not matter. Directories are watched, which tells of the files in them;
+//! a file with further links by itself, too. A directory gets its watch once a file in it is asked for often, if
 //! no symbolic link leads to it and everything on its path can be watched. Where that is not so, or the limits of
 //! the system are reached, entries are checked by `stat` as if this did not exist.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use h2o_exchange::Clock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 use super::identity::Witness;
 
-/// An entry is watched once it was checked in so many turns.
+/// An entry is worth watches of its own once it was checked in so many turns.
 const HITS: u8 = 8;
 /// Most watches of a worker: the system's limit is for all processes of a user together.
 const MAX_WATCHES: usize = 1024;
-/// Watching an entry costs some twenty system calls, so it is done to one entry in so long.
+/// The watches of an entry cost some twenty system calls, so only one entry gets its own in so long.
 const PACE: Duration = Duration::from_millis(1);
 /// How long to wait after a limit was reached, and how long watches are kept before they are given up for others.
 const PAUSE: Duration = Duration::from_secs(60);
-/// A watched entry is looked at by itself that often, too: writes through `mmap` and file systems mounted over a
-/// directory are not told of. Tests are to see nothing but what is told.
-const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 0 })
-    .saturating_add(Duration::from_millis(100));
+/// A watched entry is looked at by itself that often, too: writes through `mmap`, or through a name that came later or
+/// is gone, and file systems mounted over a directory are not told of. Tests are to see nothing but what is told.
+const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 1 });
 
 /// For everything. Symbolic links are not followed.
 const ANY: WatchFlags = WatchFlags::ATTRIB
@@ -37,12 +37,13 @@ const ANY: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::DONT_FOLLOW)
     .union(WatchFlags::MASK_ADD);
-/// For a file.
+/// For a file that has further links, through which it may be written.
 const FILE: WatchFlags = ANY.union(WatchFlags::MODIFY);
 /// For the directories above. A symbolic link is an error.
 const ABOVE: WatchFlags = ANY.union(WatchFlags::ONLYDIR);
-/// For the directory that has, or does not have, the name.
+/// For the directory that has, or does not have, the name; it tells of what happens to its files, too.
 const PARENT: WatchFlags = ABOVE
+    .union(WatchFlags::MODIFY)
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE);
@@ -84,6 +85,8 @@ pub(super) struct Watches {
     inotify: Option<OwnedFd>,
     /// The kernel's numbers of what is watched, and whether that is a directory.
     held: FxHashMap<i32, bool>,
+    /// The directories that are watched with all above them, in this layout.
+    directories: FxHashSet<PathBuf>,
     /// The turn in which events were last read.
     turn: u64,
     /// Grows with every event.
@@ -121,9 +124,10 @@ impl Watches {
         match watch {
             Watch::Kept { layout, .. } if layout == self.layout => self.kept(),
             Watch::Kept { .. } => Watch::Earning(0),
+            // The first time its directory may be watched already.
+            Watch::Earning(0) => self.watch(witnesses, now, false),
             Watch::Earning(hits) if hits < HITS => Watch::Earning(hits + 1),
-            Watch::Earning(_) if self.next.is_some_and(|next| now < next) => watch,
-            Watch::Earning(_) => self.watch(witnesses, now),
+            Watch::Earning(_) => self.watch(witnesses, now, true),
             Watch::Refused => watch,
         }
     }
@@ -152,6 +156,7 @@ impl Watches {
             let is_directory = self.held.get(&number).copied().unwrap_or(false);
             if what.intersects(LOST) || is_directory && what.intersects(GONE) {
                 self.layout += 1;
+                self.directories.clear();
             }
             if what.contains(ReadFlags::IGNORED) {
                 self.held.remove(&number);
@@ -162,22 +167,54 @@ impl Watches {
         }
     }
 
+    /// `is_worth_it`: watches may be added for the entry.
     #[cold]
-    fn watch(&mut self, witnesses: &[Witness], now: Instant) -> Watch {
-        self.next = Some(now + PACE);
-        match self.add_all(witnesses, now) {
-            Ok(true) => self.kept(),
-            Ok(false) => Watch::Refused,
-            Err(Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
-                self.next = Some(now + PAUSE);
-                Watch::Earning(HITS)
+    fn watch(&mut self, witnesses: &[Witness], now: Instant, is_worth_it: bool) -> Watch {
+        let Ok(paths) = absolute_paths(witnesses) else {
+            return Watch::Refused;
+        };
+        let known = |(witness, path): (&Witness, &PathBuf)| {
+            let parent = path.parent();
+            !witness.has_more_links() && parent.is_some_and(|it| self.directories.contains(it))
+        };
+        if !witnesses.iter().zip(&paths).all(known) {
+            if !is_worth_it {
+                return Watch::Earning(1);
             }
-            Err(_) => Watch::Refused,
+            if self.next.is_some_and(|next| now < next) {
+                return Watch::Earning(HITS);
+            }
+            self.next = Some(now + PACE);
+            match self.add_all(witnesses, &paths, now) {
+                Ok(()) => {}
+                Err(Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
+                    self.next = Some(now + PAUSE);
+                    return Watch::Earning(HITS);
+                }
+                Err(_) => return Watch::Refused,
+            }
+        }
+        // Only now, so that nothing can have changed in between. The paths are looked at as they were watched and as
+        // they are used.
+        let holds = |(witness, path): (&Witness, &PathBuf)| {
+            witness.holds()
+                && witness.holds_without_link(path)
+                && (!witness.is_present() || is_local(path) == Ok(true))
+        };
+        if witnesses.iter().zip(&paths).all(holds) {
+            self.kept()
+        } else {
+            Watch::Refused
         }
     }
 
-    /// Watches everything that the witnesses rely on. False if it is not what is at their paths.
-    fn add_all(&mut self, witnesses: &[Witness], now: Instant) -> Result<bool, Errno> {
+    /// Watches everything that the witnesses, which are at `paths`, rely on.
+    fn add_all(
+        &mut self,
+        witnesses: &[Witness],
+        paths: &[PathBuf],
+        now: Instant,
+    ) -> Result<(), Errno> {
         if self.held.len() >= MAX_WATCHES {
             if self.begun.is_some_and(|begun| now < begun + PAUSE) {
                 return Err(Errno::NOSPC);
@@ -186,27 +223,19 @@ impl Watches {
             self.inotify = None;
             self.held.clear();
             self.layout += 1;
+            self.directories.clear();
         }
-        let mut paths = Vec::with_capacity(witnesses.len());
-        for witness in witnesses {
-            let path = Path::new(std::ffi::OsStr::from_bytes(witness.path().to_bytes()));
-            paths.push(std::path::absolute(path).map_err(|_| Errno::NOENT)?);
-        }
-        let mut last = None;
-        for (witness, path) in witnesses.iter().zip(&paths) {
+        for (witness, path) in witnesses.iter().zip(paths) {
             let parent = path.parent().ok_or(Errno::ISDIR)?;
-            if last != Some(parent) {
+            if !self.directories.contains(parent) {
                 self.add_directory(parent, now)?;
-                last = Some(parent);
+                self.directories.insert(parent.to_owned());
             }
-            if witness.is_present() {
+            if witness.has_more_links() {
                 self.add(path, FILE, now)?;
             }
         }
-        // Only now, so that nothing can have changed in between. The paths are looked at as they were watched and as
-        // they are used.
-        let mut both = witnesses.iter().zip(&paths);
-        Ok(both.all(|(witness, path)| witness.holds() && witness.holds_without_link(path)))
+        Ok(())
     }
 
     /// From the root downwards: what is watched is then sure to be on the path, or an event tells of its going.
@@ -237,6 +266,14 @@ impl Watches {
         self.held.insert(number, is_directory);
         Ok(())
     }
+}
+
+fn absolute_paths(witnesses: &[Witness]) -> std::io::Result<Vec<PathBuf>> {
+    let absolute = |witness: &Witness| {
+        let path = std::ffi::OsStr::from_bytes(witness.path().to_bytes());
+        std::path::absolute(path)
+    };
+    witnesses.iter().map(absolute).collect()
 }
 
 #[allow(

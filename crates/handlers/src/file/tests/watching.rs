@@ -188,6 +188,36 @@ fn more_events_than_are_kept_are_seen() {
 }
 
 #[test]
+fn files_of_a_watched_directory_need_no_watches_of_their_own() {
+    let names: Vec<_> = (0..2000).map(|n| format!("d/{n}")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), "old")).collect();
+    let root = tree(&files);
+    let root = real(&root);
+    let kit = serve(&root);
+    assert!(comes_to_be_watched(&kit, "/d/0"));
+    let targets: Vec<_> = names.iter().map(|name| format!("/{name}")).collect();
+    for _ in 0..2 {
+        for target in &targets {
+            get(&kit, target);
+        }
+    }
+    assert!(targets.iter().all(|target| is_watched(&kit, target)));
+    write(&root, "d/1000", "new");
+    assert_eq!(get(&kit, "/d/1000"), "200 new");
+    assert_eq!(get(&kit, "/d/1001"), "200 old");
+}
+
+#[test]
+fn changes_through_another_name_of_a_watched_file_are_seen() {
+    let root = tree(&[("d/a", "one"), ("e/", "")]);
+    let root = real(&root);
+    fs::hard_link(root.join("d/a"), root.join("e/a")).unwrap();
+    let kit = serve(&root);
+    let there = || fs::write(root.join("e/a"), "two").unwrap();
+    assert_eq!(after(&kit, "/d/a", there), "200 two");
+}
+
+#[test]
 fn watches_are_limited_and_given_up_for_others() {
     let root = tree(&[]);
     let root = real(&root);
@@ -197,6 +227,8 @@ fn watches_are_limited_and_given_up_for_others() {
     let mut watch = |n: usize, now| {
         write(&root, &n.to_string(), "");
         let path = root.join(n.to_string());
+        // With another name it needs a watch of its own.
+        fs::hard_link(&path, root.join(format!("{n}.too"))).unwrap();
         let (_, identity) = inspect(fs::File::open(&path).unwrap()).unwrap();
         let path = CString::new(path.to_str().unwrap()).unwrap();
         let witnesses = [Witness::present(path, identity)];
