@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_http::{Scheme, authority};
+use h2o_http::Scheme;
 
 use crate::{Bag, EnvCommands, Filter, Handler, Logger};
 
@@ -171,30 +171,6 @@ impl Site {
             .unwrap_or_else(|| &self.nowhere.paths[0])
     }
 
-    /// Chooses among `attached` (indices into `hosts`, in order of mention) for an authority, or `None` if
-    /// every host is strict and none matches (H2O compatibility: file order, first match wins; a single
-    /// host is taken without comparing names unless it is strict).
-    #[must_use]
-    pub fn select_host(&self, attached: &[u32], authority: &[u8], scheme: Scheme) -> Option<u32> {
-        if let [only] = attached
-            && !self.hosts[*only as usize].strict
-        {
-            return Some(*only);
-        }
-        if let Some((host, port)) = authority::split(authority) {
-            let found = attached
-                .iter()
-                .find(|&&index| self.hosts[index as usize].name.matches(host, port, scheme));
-            if found.is_some() {
-                return found.copied();
-            }
-        }
-        attached
-            .iter()
-            .find(|&&index| !self.hosts[index as usize].strict)
-            .copied()
-    }
-
     /// The route for a normalised path under a host: the longest key that matches, else the host's
     /// entry for "no path matched".
     #[must_use]
@@ -215,61 +191,6 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn site(names: &[(&str, Option<u16>, bool)]) -> Site {
-        let hosts = names.iter().map(|(name, port, strict)| Host {
-            name: HostName {
-                name: (*name).into(),
-                port: *port,
-            },
-            strict: *strict,
-            ..Host::default()
-        });
-        Site {
-            hosts: hosts.collect(),
-            ..Site::default()
-        }
-    }
-
-    #[test]
-    fn hosts_are_chosen_in_file_order_with_ports_of_the_scheme() {
-        let site = site(&[
-            ("default", None, false),
-            ("*.example.com", None, false),
-            ("a.example.com", None, false),
-            ("b.test", Some(8080), false),
-        ]);
-        let all = [0, 1, 2, 3];
-        let cases: &[(&str, Scheme, u32)] = &[
-            ("a.example.com", Scheme::Http, 1),
-            ("A.EXAMPLE.com:80", Scheme::Http, 1),
-            ("a.example.com:443", Scheme::Https, 1),
-            ("a.example.com:8080", Scheme::Http, 0),
-            ("x.y.example.com", Scheme::Http, 1),
-            (".example.com", Scheme::Http, 0),
-            ("b.test", Scheme::Http, 0),
-            ("b.test:8080", Scheme::Http, 3),
-            ("", Scheme::Http, 0),
-            ("bad host", Scheme::Http, 0),
-        ];
-        for (authority, scheme, want) in cases {
-            assert_eq!(
-                site.select_host(&all, authority.as_bytes(), *scheme),
-                Some(*want),
-                "{authority}"
-            );
-        }
-        assert_eq!(site.select_host(&[3], b"anything", Scheme::Http), Some(3));
-    }
-
-    #[test]
-    fn strict_hosts_are_no_fallback() {
-        let site = site(&[("a.test", None, true), ("b.test", None, true)]);
-        assert_eq!(site.select_host(&[0, 1], b"b.test", Scheme::Http), Some(1));
-        assert_eq!(site.select_host(&[0, 1], b"c.test", Scheme::Http), None);
-        assert_eq!(site.select_host(&[0], b"a.test", Scheme::Http), Some(0));
-        assert_eq!(site.select_host(&[0], b"c.test", Scheme::Http), None);
-    }
 
     #[test]
     fn paths_match_at_slashes_and_the_longest_wins() {

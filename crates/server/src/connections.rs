@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::{Address, Counter, LocalSite, Mail, Shared, Worker};
+use h2o_exchange::{Address, Counter, HostTable, LocalSite, Mail, Shared, Worker};
 use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
@@ -58,17 +58,19 @@ impl Connections {
         let worker_count = worker_plan(&seed.settings).len();
         let worker = Worker::new(seed.index, seed.counters, seed.shared);
         let settings = &seed.settings;
+        let site = seed.site;
         let listeners = seed.listeners.into_iter().map(|listener| LocalListener {
             fd: Some(listener.fd),
-            hosts: listener.hosts,
+            hosts: HostTable::new(&site.hosts, &listener.hosts),
             tls: listener.tls,
             origins: listener.origins,
             proxy_protocol: listener.proxy_protocol,
             is_unix: listener.is_unix,
             unix_buffers: listener.unix_buffers,
         });
+        let listeners = listeners.collect();
         let context = Context {
-            site: Rc::new(LocalSite(seed.site)),
+            site: Rc::new(LocalSite(site)),
             http1: Arc::new(settings.http1.clone()),
             http2: http2_limits(settings),
             sends_informational: settings.send_informational != SendInformational::None,
@@ -82,7 +84,7 @@ impl Connections {
                 used: 0.into(),
                 limit: memory_share(settings, worker_count),
             },
-            listeners: listeners.collect(),
+            listeners,
             wakes: Arc::new(Wakes::default()),
             again: Vec::new().into(),
             scratch: Scratch::default(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use h2o_exchange::{LocalSite, Worker};
+use h2o_exchange::{HostTable, LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
 use crate::http1::Active;
@@ -76,7 +76,7 @@ pub(crate) struct LocalListener {
     /// `None` once the worker accepts no more.
     pub(crate) fd: Option<OwnedFd>,
     /// Host entries it serves, in order of mention.
-    pub(crate) hosts: Vec<u32>,
+    pub(crate) hosts: HostTable,
     pub(crate) tls: Option<Arc<TlsAcceptor>>,
     /// Told to HTTP/2 clients (RFC 8336).
     pub(crate) origins: Option<Arc<[Box<str>]>>,

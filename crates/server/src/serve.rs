@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Original, Outcome, Reroute,
+    Exchange, ExchangeRef, Filtered, HostTable, Links, LocalBoxFuture, Original, Outcome, Reroute,
     RerouteKind, Response, Route,
 };
 use h2o_handlers::push;
@@ -34,10 +34,10 @@ pub(crate) struct Waiting {
 }
 
 /// Chooses host and path for a new request, and applies what entering the path entails.
-pub(crate) fn route(exchange: &mut Exchange, attached: &[u32]) {
+pub(crate) fn route(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
-    let Some(host) = site.select_host(
-        attached,
+    let Some(host) = served.select(
+        &site.hosts,
         exchange.request.authority(),
         exchange.request.scheme,
     ) else {
@@ -55,9 +55,9 @@ pub(crate) fn route(exchange: &mut Exchange, attached: &[u32]) {
 }
 
 /// The route that logs a request nobody could parse: that of the default host for "no path matched".
-pub(crate) fn route_unparsed(exchange: &mut Exchange, attached: &[u32]) {
+pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
-    if let Some(host) = site.select_host(attached, b"", Scheme::Http) {
+    if let Some(host) = served.select(&site.hosts, b"", Scheme::Http) {
         exchange.route = site.select_path(host, b"");
     }
 }
