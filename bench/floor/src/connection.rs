@@ -1,0 +1,313 @@
+//! A connection: what was received becomes answers.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustls::ServerConfig;
+
+use crate::Fault;
+use crate::http1;
+use crate::http2::Http2;
+use crate::sink::Sink;
+use crate::site::Site;
+use crate::tls::{self, ALERT, APPLICATION_DATA, CLOSE_NOTIFY, Handshake, Protection};
+
+/// What is received at once.
+const INPUT_LEN: usize = 64 * 1024;
+/// Most octets of an incomplete request that are kept: a head, or a frame.
+const MAX_KEPT_LEN: usize = 17 * 1024;
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) site: Site,
+    pub(crate) tls: Arc<ServerConfig>,
+    input: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Shared {
+    pub(crate) fn new(site: Site, tls: Arc<ServerConfig>) -> Self {
+        Self {
+            site,
+            tls,
+            input: vec![0; INPUT_LEN],
+            out: Vec::new(),
+        }
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The client.
+    Read,
+    /// Room to send.
+    Write,
+    /// Nothing: it is at its end.
+    Close,
+}
+
+pub(crate) enum Protocol {
+    Http1,
+    Http2(Http2),
+}
+
+enum Tls {
+    Handshake(Box<Handshake>),
+    Established {
+        opener: Protection,
+        sealer: Protection,
+    },
+}
+
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    tls: Option<Tls>,
+    protocol: Protocol,
+    /// Received and incomplete: the beginning of a record, or of a request without TLS.
+    received: Vec<u8>,
+    /// The beginning of a request within TLS.
+    plain: Vec<u8>,
+    /// Not yet sent, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// There may be more to read.
+    is_unread: bool,
+    /// The client sends nothing more, so that reading goes on to the end.
+    has_ended: bool,
+    /// All answers were given.
+    is_last: bool,
+}
+
+impl Connection {
+    pub(crate) fn clear(socket: OwnedFd, protocol: Protocol) -> Self {
+        Self {
+            socket,
+            tls: None,
+            protocol,
+            received: Vec::new(),
+            plain: Vec::new(),
+            unsent: Vec::new(),
+            sent: 0,
+            is_unread: false,
+            has_ended: false,
+            is_last: false,
+        }
+    }
+
+    pub(crate) fn encrypted(socket: OwnedFd, config: &Arc<ServerConfig>) -> Result<Self, Fault> {
+        let tls = Some(Tls::Handshake(Box::new(Handshake::new(config)?)));
+        Ok(Self {
+            tls,
+            ..Self::clear(socket, Protocol::Http1)
+        })
+    }
+
+    /// The socket has something to read, or its end.
+    pub(crate) fn readable(&mut self, has_ended: bool, shared: &mut Shared) -> Result<Next, Fault> {
+        self.has_ended |= has_ended;
+        if !self.unsent.is_empty() {
+            // Who does not read is not read from.
+            self.is_unread = true;
+            return Ok(Next::Write);
+        }
+        loop {
+            let kept = self.received.len();
+            let room = INPUT_LEN - kept;
+            let len = match recv(&self.socket, &mut shared.input[kept..], RecvFlags::empty()) {
+                Ok((0, _)) => return Ok(Next::Close),
+                Ok((len, _)) => len,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(Next::Read),
+                Err(_) => return Ok(Next::Close),
+            };
+            shared.input[..kept].copy_from_slice(&self.received);
+            self.received.clear();
+            shared.out.clear();
+            let input = &mut shared.input[..kept + len];
+            self.receive(input, &mut shared.site, &mut shared.out)?;
+            if self.received.len().max(self.plain.len()) > MAX_KEPT_LEN {
+                return Err(Fault("a request is too long"));
+            }
+            let next = self.send(&shared.out)?;
+            // A short read means that there was no more, and what comes later is another event.
+            if next != Next::Read || len < room && !self.has_ended {
+                self.is_unread = len == room || self.has_ended;
+                return Ok(next);
+            }
+        }
+    }
+
+    /// The socket has room.
+    pub(crate) fn writable(&mut self, shared: &mut Shared) -> Result<Next, Fault> {
+        if self.unsent.is_empty() {
+            return Ok(Next::Read);
+        }
+        match send(&self.socket, &self.unsent[self.sent..], SendFlags::NOSIGNAL) {
+            Ok(len) => self.sent += len,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Next::Write),
+            Err(_) => return Ok(Next::Close),
+        }
+        if self.sent < self.unsent.len() {
+            return Ok(Next::Write);
+        }
+        (self.unsent, self.sent) = (Vec::new(), 0);
+        if self.is_last {
+            return Ok(Next::Close);
+        }
+        if self.is_unread {
+            return self.readable(false, shared);
+        }
+        Ok(Next::Read)
+    }
+
+    /// Sends what a turn has brought about; what the socket does not take is kept.
+    #[inline]
+    fn send(&mut self, out: &[u8]) -> Result<Next, Fault> {
+        if !out.is_empty() {
+            let len = match send(&self.socket, out, SendFlags::NOSIGNAL) {
+                Ok(len) => len,
+                Err(Errno::AGAIN | Errno::INTR) => 0,
+                Err(_) => return Ok(Next::Close),
+            };
+            if len < out.len() {
+                self.unsent.extend_from_slice(&out[len..]);
+                return Ok(Next::Write);
+            }
+        }
+        Ok(if self.is_last {
+            Next::Close
+        } else {
+            Next::Read
+        })
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        input: &mut [u8],
+        site: &mut Site,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let Some(tls) = self.tls.as_mut() else {
+            let mut sink = Sink::new(out, None);
+            let (taken, is_last) = self.protocol.serve(input, site, &mut sink)?;
+            self.received.extend_from_slice(&input[taken..]);
+            self.is_last |= is_last;
+            return Ok(());
+        };
+        match tls {
+            Tls::Established { opener, sealer } => {
+                let mut requests = Requests {
+                    protocol: &mut self.protocol,
+                    plain: &mut self.plain,
+                    is_last: &mut self.is_last,
+                };
+                let taken = requests.serve(input, opener, sealer, site, out)?;
+                self.received.extend_from_slice(&input[taken..]);
+                Ok(())
+            }
+            Tls::Handshake(handshake) => {
+                if !handshake.receive(input, out)? {
+                    return Ok(());
+                }
+                self.established(site, out)
+            }
+        }
+    }
+
+    /// The handshake is complete; the first request may have come along with its end.
+    fn established(&mut self, site: &mut Site, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let Some(Tls::Handshake(handshake)) = self.tls.take() else {
+            return Ok(());
+        };
+        let tls::Established {
+            opener,
+            sealer,
+            is_http2,
+            mut rest,
+        } = handshake.finish()?;
+        if is_http2 {
+            self.protocol = Protocol::Http2(Http2::new());
+        }
+        self.tls = Some(Tls::Established { opener, sealer });
+        self.receive(&mut rest, site, out)
+    }
+}
+
+impl Protocol {
+    /// What was taken of `input`, and whether that was all that is wanted.
+    #[inline]
+    fn serve(
+        &mut self,
+        input: &[u8],
+        site: &mut Site,
+        sink: &mut Sink<'_>,
+    ) -> Result<(usize, bool), Fault> {
+        match self {
+            Self::Http1 => {
+                let step = http1::serve(input, site, sink)?;
+                Ok((step.taken, step.is_last))
+            }
+            Self::Http2(http2) => Ok((http2.serve(input, site, sink)?, false)),
+        }
+    }
+}
+
+/// The requests within TLS.
+struct Requests<'a> {
+    protocol: &'a mut Protocol,
+    plain: &'a mut Vec<u8>,
+    is_last: &'a mut bool,
+}
+
+impl Requests<'_> {
+    /// Opens the complete records of `input` and answers what they hold; how much that was.
+    #[inline]
+    fn serve(
+        &mut self,
+        input: &mut [u8],
+        opener: &mut Protection,
+        sealer: &mut Protection,
+        site: &mut Site,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        let mut taken = 0;
+        let mut sink = Sink::new(out, Some(sealer));
+        while !*self.is_last
+            && let Some(len) = tls::record_len(&input[taken..])?
+        {
+            let (content_type, plain) = opener.open(&mut input[taken..taken + len])?;
+            taken += len;
+            match content_type {
+                APPLICATION_DATA => self.answer(plain, site, &mut sink)?,
+                ALERT => *self.is_last = true,
+                _ => return Err(Fault("a message of TLS that is not supported here")),
+            }
+        }
+        sink.finish()?;
+        if *self.is_last {
+            let start = sealer.begin(out);
+            out.extend_from_slice(&CLOSE_NOTIFY);
+            sealer.seal(ALERT, start, out)?;
+        }
+        Ok(taken)
+    }
+
+    #[inline]
+    fn answer(&mut self, plain: &[u8], site: &mut Site, sink: &mut Sink<'_>) -> Result<(), Fault> {
+        if self.plain.is_empty() {
+            let (taken, is_last) = self.protocol.serve(plain, site, sink)?;
+            self.plain.extend_from_slice(&plain[taken..]);
+            *self.is_last = is_last;
+        } else {
+            self.plain.extend_from_slice(plain);
+            let (taken, is_last) = self.protocol.serve(self.plain, site, sink)?;
+            self.plain.drain(..taken);
+            *self.is_last = is_last;
+        }
+        Ok(())
+    }
+}

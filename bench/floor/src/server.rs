@@ -1,0 +1,201 @@
+//! The loop: one thread, one epoll set.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use slab::Slab;
+use socket2::{Domain, Socket, Type};
+
+use crate::Fault;
+use crate::connection::{Connection, Next, Protocol, Shared};
+use crate::http2::Http2;
+use crate::options::Options;
+use crate::site::Site;
+use crate::tls;
+
+/// Events taken from the kernel at once.
+const BATCH: usize = 512;
+const BACKLOG: i32 = 4096;
+
+const HTTP: u64 = 0;
+const HTTPS: u64 = 1;
+const LISTENERS: u64 = 3;
+
+pub(crate) struct Server {
+    epoll: OwnedFd,
+    /// For HTTP/1, for TLS, for HTTP/2 in cleartext. The place is the token in the set; connections come behind.
+    listeners: [TcpListener; 3],
+    connections: Slab<Connection>,
+    shared: Shared,
+}
+
+impl Server {
+    /// Reads the files and listens.
+    pub(crate) fn bind(options: &Options) -> Result<Self, String> {
+        let tls = Arc::new(tls::config(&options.cert, &options.key)?);
+        let shared = Shared::new(Site::load(&options.root)?, tls);
+        let limit = getrlimit(Resource::Nofile);
+        // A smaller limit shows when a connection cannot be accepted.
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                ..limit
+            },
+        );
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| format!("epoll: {error}"))?;
+        let listen =
+            |port| listen(port).map_err(|error| format!("cannot listen on port {port}: {error}"));
+        let listeners = [
+            listen(options.http)?,
+            listen(options.https)?,
+            listen(options.h2c)?,
+        ];
+        for (token, listener) in (0..).zip(&listeners) {
+            epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)
+                .map_err(|error| format!("epoll: {error}"))?;
+        }
+        Ok(Self {
+            epoll,
+            listeners,
+            connections: Slab::new(),
+            shared,
+        })
+    }
+
+    /// Where it listens.
+    #[cfg(test)]
+    pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
+        self.listeners
+            .each_ref()
+            .map(|listener| listener.local_addr().expect("it listens"))
+    }
+
+    /// Serves until something is wrong with the machine.
+    pub(crate) fn run(mut self) -> Result<Infallible, String> {
+        let mut events = Vec::with_capacity(BATCH);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(format!("epoll: {error}")),
+            }
+            for event in &events {
+                let (flags, data) = (event.flags, event.data);
+                match data.u64().checked_sub(LISTENERS) {
+                    None => self.accept(data.u64())?,
+                    Some(key) => self.turn(usize::try_from(key).unwrap_or(usize::MAX), flags),
+                }
+            }
+        }
+    }
+
+    /// Accepts one connection; if there are more, the next turn says so.
+    fn accept(&mut self, token: u64) -> Result<(), String> {
+        let listener = &self.listeners[usize::try_from(token).unwrap_or(0)];
+        let socket = match accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                return Err("no more connections can be accepted".to_owned());
+            }
+            // The client has gone again.
+            Err(_) => return Ok(()),
+        };
+        let connection = match token {
+            HTTP => Ok(Connection::clear(socket, Protocol::Http1)),
+            HTTPS => Connection::encrypted(socket, &self.shared.tls),
+            _ => Ok(Connection::clear(socket, Protocol::Http2(Http2::new()))),
+        };
+        match connection {
+            Ok(connection) => {
+                let entry = self.connections.vacant_entry();
+                let data = connection_data(entry.key());
+                epoll::add(&self.epoll, &connection.socket, data, READ)
+                    .map_err(|error| format!("epoll: {error}"))?;
+                entry.insert(connection);
+            }
+            Err(Fault(problem)) => eprintln!("h2o-floor: {problem}"),
+        }
+        Ok(())
+    }
+
+    /// Lets a connection do what it can. An event of a batch may be meant for one that is closed and whose place another
+    /// has taken: that finds nothing to do.
+    #[inline]
+    fn turn(&mut self, key: usize, flags: EventFlags) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let next = if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            Ok(Next::Close)
+        } else if flags.contains(EventFlags::OUT) {
+            both(connection, flags, &mut self.shared)
+        } else {
+            connection.readable(flags.contains(EventFlags::RDHUP), &mut self.shared)
+        };
+        match next {
+            Ok(Next::Read) => {}
+            Ok(Next::Write) => {
+                // With OUT only once it is needed: most connections never are told that there is room.
+                if !flags.contains(EventFlags::OUT) {
+                    let data = connection_data(key);
+                    let armed = epoll::modify(
+                        &self.epoll,
+                        &connection.socket,
+                        data,
+                        READ | EventFlags::OUT,
+                    );
+                    if armed.is_err() {
+                        self.connections.remove(key);
+                    }
+                }
+            }
+            Ok(Next::Close) => drop(self.connections.remove(key)),
+            Err(Fault(problem)) => {
+                eprintln!("h2o-floor: a connection is closed: {problem}");
+                self.connections.remove(key);
+            }
+        }
+    }
+}
+
+/// Sends first: reading waits for that.
+fn both(
+    connection: &mut Connection,
+    flags: EventFlags,
+    shared: &mut Shared,
+) -> Result<Next, Fault> {
+    let next = connection.writable(shared)?;
+    if next != Next::Close && flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
+        return connection.readable(flags.contains(EventFlags::RDHUP), shared);
+    }
+    Ok(next)
+}
+
+const READ: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
+fn connection_data(key: usize) -> EventData {
+    EventData::new_u64(LISTENERS + u64::try_from(key).unwrap_or(u64::MAX - LISTENERS))
+}
+
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    // Connections inherit it.
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

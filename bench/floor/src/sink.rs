@@ -1,0 +1,60 @@
+//! Where answers go: into the buffer of the turn, in TLS records if need be.
+
+use crate::Fault;
+use crate::tls::{APPLICATION_DATA, MAX_PLAINTEXT_LEN, Protection};
+
+/// Most octets that one turn may want to send: several times what the largest case of the comparison needs.
+const MAX_OUTPUT: usize = 4 << 20;
+
+/// The output of one turn of a connection.
+pub(crate) struct Sink<'a> {
+    pub(crate) out: &'a mut Vec<u8>,
+    protection: Option<&'a mut Protection>,
+    /// Where the plaintext of the unfinished record begins.
+    record: Option<usize>,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>, protection: Option<&'a mut Protection>) -> Self {
+        Self {
+            out,
+            protection,
+            record: None,
+        }
+    }
+
+    /// Appends `octets`. A record is protected where it stands as soon as it is full.
+    #[inline]
+    pub(crate) fn put(&mut self, mut octets: &[u8]) -> Result<(), Fault> {
+        if self.out.len() > MAX_OUTPUT {
+            return Err(Fault("more requests at once than there is room to answer"));
+        }
+        let Some(protection) = &mut self.protection else {
+            self.out.extend_from_slice(octets);
+            return Ok(());
+        };
+        while !octets.is_empty() {
+            let start = *self
+                .record
+                .get_or_insert_with(|| protection.begin(self.out));
+            let room = MAX_PLAINTEXT_LEN - (self.out.len() - start);
+            let (now, later) = octets.split_at(room.min(octets.len()));
+            self.out.extend_from_slice(now);
+            if now.len() == room {
+                protection.seal(APPLICATION_DATA, start, self.out)?;
+                self.record = None;
+            }
+            octets = later;
+        }
+        Ok(())
+    }
+
+    /// Ends the last record.
+    #[inline]
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        match (self.protection, self.record) {
+            (Some(protection), Some(start)) => protection.seal(APPLICATION_DATA, start, self.out),
+            _ => Ok(()),
+        }
+    }
+}

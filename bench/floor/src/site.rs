@@ -1,0 +1,311 @@
+//! The ready answers.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use h2o_http::{date, huffman, prefixed};
+use rustc_hash::FxHashMap;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::http1::Patterns;
+
+/// The largest file, which fits a frame and a record.
+const MAX_FILE_LEN: u64 = 16 * 1024;
+/// Most files.
+const MAX_FILES: usize = 20_000;
+/// How deep directories may be.
+const MAX_DEPTH: usize = 16;
+
+const SERVER: &[u8] = b"h2o-floor";
+const MOVED: &[u8] = b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved \
+    <A HREF=\"http://example.invalid/\">here</A>";
+const MISSING: &[u8] = b"not found\n";
+
+/// The two frame heads of an answer by HTTP/2, each with the stream last in it.
+pub(crate) const FRAME_HEAD_LEN: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// The answer to one path.
+pub(crate) struct Answer {
+    /// Head and body.
+    pub(crate) http1: Vec<u8>,
+    /// HEADERS and DATA for a connection whose table holds this answer's fields as its newest.
+    pub(crate) http2: Vec<u8>,
+    /// Where the stream has to be written in `http2`.
+    streams: [usize; 2],
+    /// The field block that puts this answer's fields into the table.
+    pub(crate) first: Vec<u8>,
+    /// Index of `date` in the table after that; `server` has one less.
+    pub(crate) date_index: u8,
+    /// The field block for a table with another answer's fields, but for `date` and `server`, which stand behind
+    /// `other_status`.
+    pub(crate) other_status: Vec<u8>,
+    pub(crate) other_fields: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A field whose name is in HPACK's static table.
+struct Field {
+    name: &'static str,
+    index: usize,
+    value: Vec<u8>,
+}
+
+impl Field {
+    fn new(name: &'static str, index: usize, value: impl Into<Vec<u8>>) -> Self {
+        let value = value.into();
+        Self { name, index, value }
+    }
+
+    /// Appends it so that it enters the table (RFC 7541 §6.2.1), or that it does not (§6.2.2).
+    fn encode(&self, enters: bool, out: &mut Vec<u8>) {
+        let (first, bits) = if enters { (0x40, 6) } else { (0, 4) };
+        prefixed::encode(first, bits, self.index, out);
+        string(&self.value, out);
+    }
+}
+
+/// Appends a string in the shorter of its two forms (RFC 7541 §5.2).
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    let len = huffman::encoded_len(text);
+    if len < text.len() {
+        prefixed::encode(0x80, 7, len, out);
+        huffman::encode(text, out);
+    } else {
+        plain_string(text, out);
+    }
+}
+
+fn plain_string(text: &[u8], out: &mut Vec<u8>) {
+    prefixed::encode(0, 7, text.len(), out);
+    out.extend_from_slice(text);
+}
+
+impl Answer {
+    /// `own` are the fields besides `date`, `server` and `content-length`.
+    fn new(status: (u16, &str), date: &[u8], own: Vec<Field>, body: Vec<u8>) -> Self {
+        let (code, reason) = status;
+        let mut common = vec![
+            Field::new("date", 33, date),
+            Field::new("server", 54, SERVER),
+        ];
+        let mut own = own;
+        own.push(Field::new("content-length", 28, body.len().to_string()));
+
+        let mut http1 =
+            format!("HTTP/1.1 {code} {reason}\r\nconnection: keep-alive\r\n").into_bytes();
+        for field in common.iter().chain(&own) {
+            http1.extend_from_slice(field.name.as_bytes());
+            http1.extend_from_slice(b": ");
+            http1.extend_from_slice(&field.value);
+            http1.extend_from_slice(b"\r\n");
+        }
+        http1.extend_from_slice(b"\r\n");
+        http1.extend_from_slice(&body);
+
+        let (mut first, mut repeat, mut other_status) = (Vec::new(), Vec::new(), Vec::new());
+        // Two of the few that the static table has whole.
+        let static_status = match code {
+            200 => Some(0x88),
+            404 => Some(0x8d),
+            _ => None,
+        };
+        if let Some(octet) = static_status {
+            first.push(octet);
+            repeat.push(octet);
+            other_status.push(octet);
+        } else {
+            let field = Field::new(":status", 8, code.to_string());
+            field.encode(false, &mut other_status);
+            common.insert(0, field);
+        }
+        let newest = common.len() + own.len() - 1;
+        let mut date_index = 0;
+        for (number, field) in common.iter().chain(&own).enumerate() {
+            field.encode(true, &mut first);
+            // 62 is what entered last (RFC 7541 §2.3.3); there are never more than nine.
+            let index = 0xbe + octet(newest - number);
+            repeat.push(index);
+            if field.name == "date" {
+                date_index = index;
+            }
+        }
+        let mut other_fields = Vec::new();
+        for field in &own {
+            field.encode(false, &mut other_fields);
+        }
+
+        let mut http2 = Vec::new();
+        http2.extend_from_slice(&headers_frame(repeat.len()));
+        http2.extend_from_slice(&repeat);
+        let data_at = http2.len();
+        http2.extend_from_slice(&data_frame(body.len()));
+        http2.extend_from_slice(&body);
+        Self {
+            http1,
+            http2,
+            streams: [FRAME_HEAD_LEN - 4, data_at + FRAME_HEAD_LEN - 4],
+            first,
+            date_index,
+            other_status,
+            other_fields,
+            body,
+        }
+    }
+
+    /// The answer for a connection that had this one before.
+    #[inline]
+    pub(crate) fn on_stream(&mut self, stream: [u8; 4]) -> &[u8] {
+        for at in self.streams {
+            self.http2[at..at + 4].copy_from_slice(&stream);
+        }
+        &self.http2
+    }
+}
+
+fn octet(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+/// The head of a HEADERS frame, without its stream.
+pub(crate) fn headers_frame(len: usize) -> [u8; FRAME_HEAD_LEN] {
+    frame_head(len, HEADERS, END_HEADERS)
+}
+
+/// The head of a DATA frame, without its stream.
+pub(crate) fn data_frame(len: usize) -> [u8; FRAME_HEAD_LEN] {
+    frame_head(len, DATA, END_STREAM)
+}
+
+fn frame_head(len: usize, kind: u8, flags: u8) -> [u8; FRAME_HEAD_LEN] {
+    let [_, .., high, middle, low] = len.to_be_bytes();
+    [high, middle, low, kind, flags, 0, 0, 0, 0]
+}
+
+/// All answers, by path.
+pub(crate) struct Site {
+    pub(crate) patterns: Patterns,
+    answers: Vec<Answer>,
+    by_path: FxHashMap<Vec<u8>, usize>,
+    /// By the string of a path in HPACK, with its length; both forms of it.
+    by_string: FxHashMap<Vec<u8>, usize>,
+}
+
+/// The answer to what there is none for.
+const MISSING_NUMBER: usize = 0;
+
+impl Site {
+    /// Reads all files below `root`.
+    pub(crate) fn load(root: &Path) -> Result<Self, String> {
+        let date = date::format(clock_gettime(ClockId::Realtime).tv_sec);
+        let html = || Field::new("content-type", 31, "text/html; charset=utf-8");
+        let mut site = Self {
+            patterns: Patterns::default(),
+            answers: vec![Answer::new(
+                (404, "Not Found"),
+                &date,
+                vec![html()],
+                MISSING.to_vec(),
+            )],
+            by_path: FxHashMap::default(),
+            by_string: FxHashMap::default(),
+        };
+        let location = Field::new("location", 46, "http://example.invalid/");
+        let moved = Answer::new(
+            (301, "Moved Permanently"),
+            &date,
+            vec![location, html()],
+            MOVED.to_vec(),
+        );
+        site.add(b"/moved", moved);
+        site.add_directory(root, "", &date, MAX_DEPTH)
+            .map_err(|error| format!("{}: {error}", root.display()))?;
+        Ok(site)
+    }
+
+    fn add_directory(
+        &mut self,
+        directory: &Path,
+        prefix: &str,
+        date: &[u8],
+        depth: usize,
+    ) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let file_name = entry.file_name();
+            let Some(name) = file_name.to_str() else {
+                continue;
+            };
+            let path = format!("{prefix}/{name}");
+            let kind = entry.file_type()?;
+            if kind.is_dir() && depth > 0 {
+                self.add_directory(&entry.path(), &path, date, depth - 1)?;
+            } else if kind.is_file() && entry.metadata()?.len() <= MAX_FILE_LEN {
+                if self.answers.len() > MAX_FILES {
+                    return Err(io::Error::other(format!("more than {MAX_FILES} files")));
+                }
+                self.add(path.as_bytes(), file(&entry, date)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: &[u8], answer: Answer) {
+        let number = self.answers.len();
+        self.answers.push(answer);
+        self.by_path.insert(path.to_vec(), number);
+        let mut plain = Vec::new();
+        plain_string(path, &mut plain);
+        self.by_string.insert(plain, number);
+        let mut shorter = Vec::new();
+        string(path, &mut shorter);
+        self.by_string.insert(shorter, number);
+    }
+
+    #[inline]
+    pub(crate) fn by_path(&self, path: &[u8]) -> &Answer {
+        &self.answers[self.by_path.get(path).copied().unwrap_or(MISSING_NUMBER)]
+    }
+
+    /// The answer's number, which stands for it.
+    #[inline]
+    pub(crate) fn by_string(&self, string: &[u8]) -> usize {
+        self.by_string
+            .get(string)
+            .copied()
+            .unwrap_or(MISSING_NUMBER)
+    }
+
+    #[inline]
+    pub(crate) fn answer(&mut self, number: usize) -> &mut Answer {
+        &mut self.answers[number]
+    }
+}
+
+fn file(entry: &fs::DirEntry, date: &[u8]) -> io::Result<Answer> {
+    let body = fs::read(entry.path())?;
+    let modified = entry.metadata()?.modified()?;
+    let seconds = modified
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+    let content_type = match entry
+        .path()
+        .extension()
+        .and_then(|extension| extension.to_str())
+    {
+        Some("txt") => "text/plain",
+        Some("html") => "text/html",
+        _ => "application/octet-stream",
+    };
+    let own = vec![
+        Field::new("content-type", 31, content_type),
+        Field::new("last-modified", 44, date::format(seconds)),
+        Field::new("etag", 34, format!("\"{seconds:x}-{:x}\"", body.len())),
+        Field::new("accept-ranges", 18, "bytes"),
+    ];
+    Ok(Answer::new((200, "OK"), date, own, body))
+}
