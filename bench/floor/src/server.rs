@@ -128,8 +128,8 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection do what it can. An event of a batch may be meant for one that is closed and whose place another
-    /// has taken: that finds nothing to do.
+    /// Lets a connection do what it can. It is closed in its own turn only, and has one event of a batch at most, so that no
+    /// event comes too late.
     #[inline]
     fn turn(&mut self, key: usize, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(key) else {

@@ -3,10 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use h2o_http::{date, huffman, prefixed};
 use rustc_hash::FxHashMap;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::http1::Patterns;
 
@@ -201,7 +201,8 @@ const MISSING_NUMBER: usize = 0;
 impl Site {
     /// Reads all files below `root`.
     pub(crate) fn load(root: &Path) -> Result<Self, String> {
-        let date = date::format(clock_gettime(ClockId::Realtime).tv_sec);
+        #[expect(clippy::disallowed_methods, reason = "the only time the clock is read")]
+        let date = date::format(seconds(SystemTime::now()));
         let html = || Field::new("content-type", 31, "text/html; charset=utf-8");
         let mut site = Self {
             patterns: Patterns::default(),
@@ -289,9 +290,7 @@ impl Site {
 fn file(entry: &fs::DirEntry, date: &[u8]) -> io::Result<Answer> {
     let body = fs::read(entry.path())?;
     let modified = entry.metadata()?.modified()?;
-    let seconds = modified
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+    let seconds = seconds(modified);
     let content_type = match entry
         .path()
         .extension()
@@ -308,4 +307,9 @@ fn file(entry: &fs::DirEntry, date: &[u8]) -> io::Result<Answer> {
         Field::new("accept-ranges", 18, "bytes"),
     ];
     Ok(Answer::new((200, "OK"), date, own, body))
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
