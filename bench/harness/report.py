@@ -1,66 +1,21 @@
-"""Turns the numbers into `report.json`, `report.md` and a chart for each group of cases."""
+"""Turns the numbers into `report.json`, `report.md`, `report.html` and `headline.svg`."""
 
 import json
-import re
 
-from . import chart, stats
-from .cases import FIGURES
+from . import chart, page
+from .results import (
+    FLOOR,
+    METHOD,
+    Results,
+    change,
+    header,
+    headline_table,
+    summary,
+    table,
+    with_spread,
+)
 
-
-def digits(value):
-    """Three figures that mean something, without an exponent."""
-    if value >= 100 or value == 0:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def with_spread(spread, scale=1.0, unit=""):
-    """`median (least–most)`."""
-    if spread is None:
-        return "–"
-    low, middle, high = (digits(value * scale) for value in (spread.low, spread.median, spread.high))
-    return f"{middle}{unit} ({low}–{high})"
-
-
-def slug(text):
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-class Results:
-    """One run, as kept in `report.json`."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def servers(self):
-        return self.data["servers"]
-
-    def peers(self):
-        return [name for name, server in self.servers().items() if not server["own"]]
-
-    def cases(self):
-        return [case for case in self.data["cases"] if case["rounds"]]
-
-    def groups(self):
-        found = {}
-        for case in self.cases():
-            found.setdefault(case["group"], []).append(case)
-        return found
-
-    def spread(self, case, server, metric=None):
-        return stats.of_rounds(case["rounds"].get(server, []), metric or case["figure"])
-
-    def best_peer(self, case, metric=None):
-        """The peer with the lowest median, or None."""
-        there = [name for name in self.peers() if self.spread(case, name, metric)]
-        return min(there, key=lambda name: self.spread(case, name, metric).median, default=None)
-
-    def to_best_peer(self, case, server, metric=None):
-        """How this server compares with the best peer, or None for the best peer itself."""
-        best = self.best_peer(case, metric)
-        if best is None or best == server or not case["rounds"].get(server):
-            return None
-        return stats.ratio(case["rounds"][server], case["rounds"][best], metric or case["figure"])
+__all__ = ["Results", "with_spread", "write"]
 
 
 def write(results, out):
@@ -69,114 +24,124 @@ def write(results, out):
     (out / "report.json").write_text(json.dumps(results.data, indent=1, ensure_ascii=False) + "\n")
     for old in out.glob("*.svg"):
         old.unlink()
-    for group, cases in results.groups().items():
-        (out / f"{slug(group)}.svg").write_text(draw_group(results, group, cases))
+    if results.headline():
+        (out / "headline.svg").write_text(chart.headline_file(results))
     (out / "report.md").write_text(markdown(results))
+    (out / "report.html").write_text(page.html(results))
 
 
-def draw_group(results, group, cases):
-    figure = FIGURES[cases[0]["figure"]]
-    clusters = []
-    for case in cases:
-        bars = []
-        for name, server in results.servers().items():
-            spread = results.spread(case, name)
-            text = with_spread(spread) if spread else "no result"
-            bars.append(chart.Bar(server["title"], tuple(server["colour"]), spread, text))
-        clusters.append(chart.Cluster(case["title"], bars))
-    return chart.draw(group, f"Server's {figure.title}, {figure.unit}", clusters)
+def cell(text):
+    """Text that does not end a cell of a table."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def rows_of(columns, rows, numbers_from=1):
+    """A table; the columns from `numbers_from` on are numbers, to the right."""
+    lines = [f"| {' | '.join(cell(title) for title in columns)} |"]
+    lines.append("|" + "|".join("---" if index < numbers_from else "---:" for index in range(len(columns))) + "|")
+    return [*lines, *(f"| {' | '.join(cell(text) for text in row)} |" for row in rows), ""]
 
 
 def markdown(results):
-    lines = ["# Side by side", ""]
-    lines += head(results)
+    lines = ["# Side by side", "", summary(results), ""]
+    if results.headline():
+        lines += ["![What each server needs, relative to the best other server](headline.svg)", ""]
+    lines += ["| | |", "|---|---|", *(f"| {cell(name)} | {cell(value)} |" for name, value in header(results)), ""]
+    lines += [METHOD, ""]
+    if results.floor():
+        lines += [FLOOR, ""]
+    lines += budget_table(results)
+    lines += headline(results)
     for group, cases in results.groups().items():
-        lines += [f"## {group}", "", f"![{group}]({slug(group)}.svg)", ""]
+        lines += [f"## {group}", ""]
         for case in cases:
-            lines += case_table(results, case)
+            lines += case_section(results, case)
+    lines += micro_table(results)
     notes = results.data["notes"]
     if notes:
         lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(lines)
 
 
-def head(results):
-    data = results.data
-    settings = data["settings"]
-    lines = ["| | |", "|---|---|", f"| Date | {data['began']} |"]
-    lines += [f"| {name} | {value} |" for name, value in data["machine"].items()]
-    lines += [f"| {server['title']} | {server['version']} |" for server in results.servers().values()]
-    lines += [
-        f"| Placement | servers on core {settings['server_core']}, load on core {settings['client_core']}, loopback |",
-        f"| TLS | 1.3, {settings['ciphersuite']}, {settings['tls_group']}, certificate ECDSA P-256 |",
-        f"| Rounds | {settings['rounds']} of about {settings['seconds']:g} s, servers in turn |",
-        f"| Load average | {data['load_before']:.2f} before, {data.get('load_after', 0):.2f} after |",
-    ]
-    others = [
-        numbers["core_others"]
-        for case in results.cases()
-        for rounds in case["rounds"].values()
-        for numbers in rounds
-        if "core_others" in numbers
-    ]
-    if others:
-        spread = stats.Spread.of(others)
-        lines.append(
-            f"| Others on the server's core | {spread.median:.0%} of its time "
-            f"({spread.low:.0%}–{spread.high:.0%}): a quiet machine shows near 0 |"
-        )
-    lines += [
+def budget_table(results):
+    budgets = results.budgets()
+    if not budgets:
+        return []
+    rows = []
+    for budget in budgets:
+        verdict = budget.verdict if budget.verdict == "met" else f"**{budget.verdict}**"
+        rows.append([budget.case["title"], budget.figure, budget.wanted, with_spread(budget.measured), verdict])
+    return [
+        "## Budgets",
         "",
-        "Each figure is a median, and in parentheses the least and the most of the rounds. The ratio is the median of "
-        "the quotients round by round; below 1 means less than the best peer needs.",
+        "What this server has set itself. “Within its spread”: the median misses the limit, some rounds meet it.",
         "",
+        *rows_of(["case", "figure", "wanted", "measured", "verdict"], rows, numbers_from=5),
     ]
-    return lines
 
 
-def case_table(results, case):
-    figure = FIGURES[case["figure"]]
+def headline(results):
+    names, table_rows = headline_table(results)
+    if not table_rows:
+        return []
+    rows = []
+    for case, unit, cells in table_rows:
+        rows.append([case["title"], unit, *(f"**{text}**" if least else text for text, least in cells)])
+    return [
+        "## Headline",
+        "",
+        "The first case of each group, and those where this server does worst. Less is better; the least is bold.",
+        "",
+        *rows_of(["case", "unit", *map(results.title, names)], rows, numbers_from=2),
+    ]
+
+
+def case_section(results, case):
     lines = [f"### {case['title']}", ""]
-    columns = [f"{figure.title}, {figure.unit}", "middle half"]
-    timed = figure.per_core_second is not None
-    bulk = case["figure"] == "cpu_ms_per_gb"
-    if timed:
-        rate = "GB/s" if bulk else f"{figure.per}s/s"
-        columns += [rate, "core busy", f"{figure.per}s per core second", "PSS at the end, MB"]
-    else:
-        columns += ["PSS before, MB", "PSS with all, MB"]
-    columns.append("ratio to best peer")
-    also = case.get("also", [])
-    for other in also:
-        columns += [f"{FIGURES[other].title}, {FIGURES[other].unit}", "ratio to best peer"]
-    lines += [f"| server | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
-    best = results.best_peer(case)
-    for name, server in results.servers().items():
-        spread = results.spread(case, name)
-        if spread is None:
-            lines.append(f"| {server['title']} |{' – |' * len(columns)}")
-            continue
-        cells = [with_spread(spread), f"{digits(spread.quarter)}–{digits(spread.three_quarters)}"]
-
-        def metric(key, scale=1.0, name=name):
-            return with_spread(results.spread(case, name, key), scale)
-
-        if timed:
-            each = [{"n": figure.per_core_second / numbers[case["figure"]]} for numbers in case["rounds"][name]]
-            cells += [metric("gb_per_second" if bulk else "per_second"), metric("core_busy", 100) + " %"]
-            cells += [with_spread(stats.of_rounds(each, "n")), metric("pss", 1e-6)]
-        else:
-            cells += [metric("pss_before", 1e-6), metric("pss", 1e-6)]
-        cells.append("best peer" if name == best else with_spread(results.to_best_peer(case, name)))
-        for other in also:
-            is_best = name == results.best_peer(case, other)
-            cells += [metric(other), "best peer" if is_best else with_spread(results.to_best_peer(case, name, other))]
-        title = f"**{server['title']}**" if server["own"] else server["title"]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    answers = case["answers"]
-    if answers:
-        told = ", ".join(
-            f"{results.servers()[name]['title']} {answer['head']} + {answer['body']}" for name, answer in answers.items()
-        )
-        lines += ["", f"Octets of an answer, head + body: {told}."]
+    if case.get("shows"):
+        lines += [case["shows"], ""]
+    if case.get("command"):
+        lines += [f"`{case['command']}`", ""]
+    numbers = table(results, case)
+    rows = []
+    for name, cells in numbers.rows:
+        title = results.title(name)
+        rows.append([f"**{title}**" if results.role(name) == "own" else title, *cells])
+    lines += rows_of(["server", *numbers.columns], rows)
+    lines += [f"- {text}" for text in remarks(results, case)]
     return [*lines, ""]
+
+
+def remarks(results, case):
+    """What stands below a case's table."""
+    told = [f"Left out: {results.title(name)}: {reason}" for name, reason in left_out(results, case)]
+    comparison = results.comparison(case)
+    if comparison:
+        measured = with_spread(comparison.measured)
+        told.append(f"Within this server, {comparison.figure}: {measured}; {comparison.wanted}: {comparison.verdict}.")
+    answers = case.get("answers")
+    if answers:
+        each = [f"{results.title(name)} {answer['head']} + {answer['body']}" for name, answer in answers.items()]
+        told.append(f"Octets of an answer, head + body: {', '.join(each)}.")
+    return told
+
+
+def left_out(results, case):
+    return [(name, reason) for name, reason in case.get("left_out", {}).items() if name in results.servers()]
+
+
+def micro_table(results):
+    entries = results.data.get("micro")
+    if not entries:
+        return []
+    rows = []
+    for entry in entries:
+        recorded = f"{entry['recorded']:,}" if entry.get("recorded") else "–"
+        rows.append([entry["title"], f"{entry['instructions']:,}", recorded, change(entry)])
+    return [
+        "## Micro-benchmarks",
+        "",
+        "Instructions are counted, not timed, and hardly vary: a change is one of the program.",
+        "",
+        *rows_of(["part", "instructions", "recorded", "change"], rows),
+    ]
