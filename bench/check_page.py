@@ -74,6 +74,14 @@ class Browser:
         os.close(its_input)
         os.close(its_output)
         self.rest, self.last_id, self.events, self.session = b"", 0, [], None
+        try:
+            self.attach()
+        except BaseException:
+            self.stop()
+            raise
+
+    def attach(self):
+        """Finds the one page there is, and wants to hear what happens on it."""
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -84,6 +92,9 @@ class Browser:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         os.close(self.input)
         os.close(self.output)
         self.process.terminate()

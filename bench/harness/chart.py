@@ -217,12 +217,13 @@ class Canvas:
 
     def svg(self, title, sheet=None):
         height = round(self.y + (PAD if sheet else 8))
+        role = "img" if sheet else "group"
         lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" viewBox="0 0 {self.width} {height}" '
-            f'width="{self.width}" height="{height}">',
-            f"<title>{escape(title)}</title>",
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="{role}" aria-label="{escape(title)}" '
+            f'viewBox="0 0 {self.width} {height}" width="{self.width}" height="{height}">',
         ]
         if sheet:
+            lines.append(f"<title>{escape(title)}</title>")
             lines.append(f"<style>\n{sheet}\n</style>")
             lines.append(
                 f'<rect class="card" x=".5" y=".5" width="{self.width - 1}" height="{height - 1}" rx="12"/>'
@@ -320,11 +321,12 @@ def row(canvas, results, case, axis, shapes, narrow, link):
 
 def small_print(results):
     """What a chart that stands alone has to say about itself."""
-    data, settings = results.data, results.data["settings"]
+    data = results.data
+    counts = {len(rounds) for case in results.headline() for rounds in case["rounds"].values()}
     versions = [f"{server['title']}: {server['version']}" for server in results.servers().values()]
     return [
         "Rows: the first case of each group, and those where this server does worst. Marks are medians of "
-        f"{settings['rounds']} rounds (memory: fewer), lines their least and most; ratios are taken round by round.",
+        f"{' or '.join(map(str, sorted(counts)))} rounds, lines their least and most; ratios are taken round by round.",
         f"{data['began']}. {data['machine'].get('Processor', '')}; a core for the server, one for the load; loopback.",
         "; ".join(versions) + ".",
     ]

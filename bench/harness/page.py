@@ -30,7 +30,7 @@ body {
   margin: 0; background: var(--back); color: var(--text);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif;
 }
-main { max-width: 960px; margin: 0 auto; padding: 40px 20px 80px }
+main { max-width: 1040px; margin: 0 auto; padding: 40px 20px 80px }
 h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; letter-spacing: -.01em }
 h2 { font-size: 21px; line-height: 1.3; margin: 56px 0 6px }
 h3 { font-size: 16px; line-height: 1.4; margin: 0 }
@@ -43,7 +43,7 @@ svg a:hover text { text-decoration: underline }
 .card, .tile { background: var(--card); border: 1px solid var(--edge); border-radius: 12px }
 .card { padding: 18px 20px; margin: 16px 0 }
 .figure { padding: 14px 0 8px }
-.figure > svg { display: block; width: 100%; height: auto }
+.figure > svg { display: block; width: 100%; max-width: 920px; height: auto; margin: 0 auto }
 .figure > .narrow { display: none }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 20px 0 }
 .tile { padding: 12px 16px }
@@ -56,8 +56,8 @@ code { font: 12.5px/1.5 ui-monospace, "Liberation Mono", monospace; overflow-wra
 .case-head { display: flex; flex-wrap: wrap; gap: 2px 16px; justify-content: space-between; align-items: baseline }
 .shows { margin: 2px 0 10px; font-size: 14.5px; color: var(--soft) }
 .bars { margin: 12px 0 6px; font-size: 14px; line-height: 1.35 }
-.bar { display: grid; grid-template-columns: 150px 1fr 190px; gap: 0 12px; align-items: center; padding: 3px 0 }
-.bar .value { font-variant-numeric: tabular-nums }
+.bar { display: grid; grid-template-columns: 150px 1fr 220px; gap: 0 12px; align-items: center; padding: 3px 0 }
+.bar .value { font-variant-numeric: tabular-nums; white-space: nowrap }
 .bar.own .name, .bar.own .value { font-weight: 600 }
 .value small, td small { font-size: .88em; font-weight: 400; color: var(--soft) }
 .track { position: relative; height: 16px }
@@ -74,10 +74,10 @@ summary { cursor: pointer; font-size: 14px; color: var(--link) }
 .scroll { overflow-x: auto; margin: 8px 0 }
 table { border-collapse: collapse; font-size: 13.5px; line-height: 1.4; font-variant-numeric: tabular-nums }
 .scroll table { min-width: 100% }
-th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--edge); vertical-align: baseline }
-th { font-weight: 600; color: var(--soft); vertical-align: bottom; min-width: 84px }
+th, td { text-align: right; padding: 6px 7px; border-bottom: 1px solid var(--edge); vertical-align: baseline }
+th { font-weight: 600; color: var(--soft); vertical-align: bottom; min-width: 80px }
 th:first-child, td:first-child { text-align: left; padding-left: 0 }
-td:first-child { min-width: 130px }
+td:first-child { min-width: 120px }
 td small { display: block; white-space: nowrap }
 tr.own td, td.least { font-weight: 600 }
 .facts { width: 100% } .facts td { text-align: left; font-variant-numeric: normal; overflow-wrap: anywhere }
@@ -152,6 +152,11 @@ def sheet(results):
 def small_spread(text):
     """`median (least–most)` with the parentheses in small print."""
     return re.sub(r" (\([^()]+\))$", r" <small>\1</small>", escape(text))
+
+
+def prose(text):
+    """Text of a case or a note; what stands in backquotes is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def anchor(text):
@@ -243,15 +248,14 @@ def overview(results):
         "more. Left of the line it needs less.</p>",
         *both_widths(lambda width: chart.every_case(results, width)),
     ]
-    return body + losses(results, outcomes[MORE])
+    return body + losses(results)
 
 
-def losses(results, cases):
+def losses(results):
     """The cases where our server needs more, the worst first and many of them folded."""
-    if not cases:
+    lines = [f"<li>{link(case)}: {against_best(results, case)}</li>" for case in results.losses()]
+    if not lines:
         return []
-    worst = sorted(cases, key=lambda case: results.to_best_peer(case, results.own()).median, reverse=True)
-    lines = [f"<li>{link(case)}: {against_best(results, case)}</li>" for case in worst]
     body = ['<p class="soft">Where this server needs more than the best other one:</p>']
     body += ['<ul class="small">', *lines[:LOSSES], "</ul>"]
     if lines[LOSSES:]:
@@ -368,17 +372,20 @@ def case_card(results, case, top):
         f'<div class="case-head"><h3>{escape(case["title"])}</h3><div>{against_best(results, case)}</div></div>',
     ]
     if case.get("shows"):
-        body.append(f'<p class="shows">{escape(case["shows"])}</p>')
+        body.append(f'<p class="shows">{prose(case["shows"])}</p>')
     title = figure.title[:1].upper() + figure.title[1:]
     body.append(f'<div class="small soft">{escape(title)}, {escape(figure.unit)}</div>')
     body += bars(results, case, top)
-    comparison = results.comparison(case)
-    if comparison:
-        sign, kind = SIGNS[comparison.verdict]
-        body.append(
-            f'<p class="small">Within this server, {escape(comparison.figure)}: {with_spread(comparison.measured)}, '
-            f'wanted {comparison.wanted}: <span class="verdict {kind}">{sign} {comparison.verdict}</span></p>'
-        )
+    for word, budget in [
+        *(("Budget", budget) for budget in results.limits(case)),
+        ("Within this server", results.comparison(case)),
+    ]:
+        if budget:
+            sign, kind = SIGNS[budget.verdict]
+            body.append(
+                f'<div class="small soft">{word}, {escape(budget.figure)}: {with_spread(budget.measured)}, wanted '
+                f'{budget.wanted}: <span class="verdict {kind}">{sign} {budget.verdict}</span></div>'
+            )
     body += ["<details><summary>All numbers</summary>", *numbers(results, case), "</details>", "</section>"]
     return body
 
@@ -396,7 +403,7 @@ def bars(results, case, top):
         if spread is None:
             reason = case.get("left_out", {}).get(name)
             if reason:
-                body.append(f'<div class="bar">{title}<span class="out">left out: {escape(reason)}</span></div>')
+                body.append(f'<div class="bar">{title}<span class="out">left out: {prose(reason)}</span></div>')
             elif role != "floor":
                 body.append(f'<div class="bar">{title}<span class="out">no result</span></div>')
             continue
@@ -462,5 +469,5 @@ def about(results):
     body.append("</table></div>")
     notes = results.data["notes"]
     if notes:
-        body += ["<h2>Notes</h2>", '<ul class="small">', *(f"<li>{escape(note)}</li>" for note in notes), "</ul>"]
+        body += ["<h2>Notes</h2>", '<ul class="small">', *(f"<li>{prose(note)}</li>" for note in notes), "</ul>"]
     return body

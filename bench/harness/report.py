@@ -50,6 +50,7 @@ def markdown(results):
     lines += [METHOD, ""]
     if results.floor():
         lines += [FLOOR, ""]
+    lines += losses(results)
     lines += budget_table(results)
     lines += headline(results)
     for group, cases in results.groups().items():
@@ -61,6 +62,18 @@ def markdown(results):
     if notes:
         lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(lines)
+
+
+def losses(results):
+    """The cases in which our server needs more than the best peer, the worst first."""
+    cases = results.losses()
+    if not cases:
+        return []
+    lines = ["Where this server needs more than the best other one:", ""]
+    for case in cases:
+        ratio, best = results.to_best_peer(case, results.own()), results.title(results.best_peer(case))
+        lines.append(f"- {case['title']}: {with_spread(ratio)} of {best}")
+    return [*lines, ""]
 
 
 def budget_table(results):
@@ -115,10 +128,12 @@ def case_section(results, case):
 def remarks(results, case):
     """What stands below a case's table."""
     told = [f"Left out: {results.title(name)}: {reason}" for name, reason in left_out(results, case)]
+    for budget in results.limits(case):
+        told.append(f"Budget, {budget.figure}: {with_spread(budget.measured)}, {budget.wanted}: {budget.verdict}.")
     comparison = results.comparison(case)
     if comparison:
         measured = with_spread(comparison.measured)
-        told.append(f"Within this server, {comparison.figure}: {measured}; {comparison.wanted}: {comparison.verdict}.")
+        told.append(f"Within this server, {comparison.figure}: {measured}, {comparison.wanted}: {comparison.verdict}.")
     answers = case.get("answers")
     if answers:
         each = [f"{results.title(name)} {answer['head']} + {answer['body']}" for name, answer in answers.items()]

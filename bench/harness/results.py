@@ -154,6 +154,11 @@ class Results:
                 found[outcome].append(case)
         return found
 
+    def losses(self):
+        """The cases in which our server needs more, the worst first."""
+        worst = self.outcomes()[MORE]
+        return sorted(worst, key=lambda case: self.to_best_peer(case, self.own()).median, reverse=True)
+
     def headline(self):
         """The first case of each group, and those where our server does worst against the best peer."""
         compared = [case for case in self.cases() if self.outcome(case)]
@@ -177,21 +182,22 @@ class Results:
             return Budget.at_least(case, figure, compare["at_least"], measured)
         return Budget.at_most(case, figure, compare["at_most"], measured)
 
+    def limits(self, case):
+        """The budgets of a case against other servers."""
+        limits = case.get("limits") or {}
+        found = []
+        if "peer" in limits:
+            best = self.best_peer(case)
+            figure = f"ratio to best peer ({self.title(best)})" if best else "ratio to best peer"
+            found.append(Budget.at_most(case, figure, limits["peer"], self.to_best_peer(case, self.own())))
+        if "floor" in limits:
+            found.append(Budget.at_most(case, "ratio to floor", limits["floor"], self.to_floor(case, self.own())))
+        return found
+
     def budgets(self):
         """Every limit of every case."""
-        found = []
-        for case in self.cases():
-            limits = case.get("limits") or {}
-            if "peer" in limits:
-                best = self.best_peer(case)
-                figure = f"ratio to best peer ({self.title(best)})" if best else "ratio to best peer"
-                found.append(Budget.at_most(case, figure, limits["peer"], self.to_best_peer(case, self.own())))
-            if "floor" in limits:
-                found.append(Budget.at_most(case, "ratio to floor", limits["floor"], self.to_floor(case, self.own())))
-            comparison = self.comparison(case)
-            if comparison:
-                found.append(comparison)
-        return found
+        every = [[*self.limits(case), self.comparison(case)] for case in self.cases()]
+        return [budget for budgets in every for budget in budgets if budget]
 
     def others_on_core(self):
         """What share of the server's core went to others, over all rounds."""
@@ -236,10 +242,12 @@ def summary(results):
     total = sum(counts.values())
     if not total:
         return "No case has results of both this server and a peer."
-    return (
+    told = (
         f"In {counts[LESS]} of {total} cases this server needs less than the best other server, in {counts[SAME]} the "
         f"difference is within the spread, in {counts[MORE]} it needs more."
     )
+    rest = len(results.data["cases"]) - total
+    return f"{told} Not compared for want of a result: {rest}." if rest else told
 
 
 @dataclass(frozen=True)
@@ -264,8 +272,8 @@ def table(results, case):
     memory = [("pss", "memory, MB")]
     if "bytes" in case["figure"]:
         memory = [("pss_before", "memory before, MB"), ("pss", "memory with all, MB")]
+    also = [metric for metric in case.get("also", ()) if metric != case["figure"]]
     plan = [
-        (case["figure"], f"{figure.title}, {figure.unit}", 1.0),
         (*rate, 1.0),
         ("latency_p50_us", f"latency p50, {unit}", scale),
         ("latency_p99_us", f"latency p99, {unit}", scale),
@@ -273,27 +281,28 @@ def table(results, case):
         *((*each, 1e-6) for each in memory),
         ("octets_per_response", "octets on the wire per response", 1.0),
     ]
-    also = [metric for metric in case.get("also", ()) if metric != case["figure"]]
-    plan += [(metric, f"{figure_of(metric).title}, {figure_of(metric).unit}", 1.0) for metric in also]
-    seen = set()
-    plan = [entry for entry in plan if not (entry[0] in seen or seen.add(entry[0]))]
 
     names = [name for name in results.servers() if case["rounds"].get(name)]
-    columns = [
-        (title, [with_spread(results.spread(case, name, metric), scale) for name in names])
-        for metric, title, scale in plan
-    ]
-    for metric in [case["figure"], *also]:
-        best = results.best_peer(case, metric)
-        title = "ratio to best peer" if metric == case["figure"] else f"{figure_of(metric).title}: ratio to best peer"
-        cells = [with_spread(results.to_best_peer(case, name, metric)) for name in names]
-        if any(cell != "–" for cell in cells):
-            cells = ["best peer" if name == best else cell for name, cell in zip(names, cells)]
-        columns.append((title, cells))
+    columns = against_peer(results, case, case["figure"], names)
     columns.append(("ratio to floor", [with_spread(results.to_floor(case, name)) for name in names]))
+    for metric, title, factor in plan:
+        if metric not in also:
+            columns.append((title, [with_spread(results.spread(case, name, metric), factor) for name in names]))
+    for metric in also:
+        columns += against_peer(results, case, metric, names)
     columns = [column for column in columns if any(cell != "–" for cell in column[1])]
     rows = [(name, [cells[index] for _, cells in columns]) for index, name in enumerate(names)]
     return Table([title for title, _ in columns], rows)
+
+
+def against_peer(results, case, metric, names):
+    """Two columns: a metric, and its ratio to the best peer."""
+    figure, best = figure_of(metric), results.best_peer(case, metric)
+    cells = [with_spread(results.spread(case, name, metric)) for name in names]
+    ratios = [with_spread(results.to_best_peer(case, name, metric)) for name in names]
+    if any(ratio != "–" for ratio in ratios):
+        ratios = ["best peer" if name == best else ratio for name, ratio in zip(names, ratios)]
+    return [(f"{figure.title}, {figure.unit}", cells), ("ratio to best peer", ratios)]
 
 
 def headline_table(results):
@@ -314,4 +323,4 @@ def change(entry):
     """How a micro-benchmark changed from what is recorded, as text."""
     if not entry.get("recorded"):
         return "new"
-    return f"{(entry['instructions'] / entry['recorded'] - 1) * 100:+.1f} %"
+    return f"{(entry['instructions'] / entry['recorded'] - 1) * 100:+.1f} %".replace("-", "−")

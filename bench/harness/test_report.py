@@ -161,7 +161,7 @@ class Report(unittest.TestCase):
         self.assertGreater(len(self.results.cases()), 50)
 
     def test_digits_are_three(self):
-        for value, text in ((0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (12.345, "12.3"), (-3.0, "-3.00"), (1234, "1,234")):
+        for value, text in ((0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (12.345, "12.3"), (-3.0, "-3.00"), (1e3, "1,000")):
             self.assertEqual(digits(value), text)
 
     def test_budgets_are_judged_by_the_median_and_the_spread(self):
@@ -198,8 +198,8 @@ class Report(unittest.TestCase):
     def test_columns_without_a_number_are_dropped(self):
         results = Results(small({"h2o": [1.0, 2.0], "nginx": [3.0, 3.0]}))
         numbers = table(results, results.cases()[0])
-        self.assertEqual(numbers.columns, ["processor time per request, µs", "requests/s", "ratio to best peer"])
-        self.assertEqual([cells[-1] for _, cells in numbers.rows], ["0.50 (0.33–0.67)", "best peer"])
+        self.assertEqual(numbers.columns, ["processor time per request, µs", "ratio to best peer", "requests/s"])
+        self.assertEqual([cells[1] for _, cells in numbers.rows], ["0.50 (0.33–0.67)", "best peer"])
 
     def test_markdown_says_why_a_server_is_left_out_and_has_even_tables(self):
         text = report.markdown(self.results)
@@ -247,6 +247,13 @@ class Report(unittest.TestCase):
             command = [sys.executable, script, directory]
             run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            # And what must not be is found.
+            bad = '<main><p style="width:900px">wide</p><img src="x.png"></main><script>throw 1</script>'
+            (Path(directory) / "report.html").write_text(bad)
+            run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+            for complaint in ("in a window of 400", "beyond the window: wide", "x.png", "exception"):
+                self.assertIn(complaint, run.stdout)
 
 
 def small(values):
