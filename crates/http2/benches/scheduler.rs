@@ -1,142 +1,135 @@
-//! Cost of the turns of streams. Run with `cargo bench -p h2o-http2 --bench scheduler`; the numbers are medians
-//! of many rounds, in nanoseconds. With the name of one case as argument that case alone runs, a hundred
-//! thousand times and untimed, for a tool that counts instructions.
+//! Cost of the turns of streams.
 
-#![expect(clippy::print_stdout, reason = "the numbers are the output")]
+#[path = "../../../bench/micro/kit.rs"]
+mod kit;
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use h2o_http2::scheduler::{Key, Priority, Scheduler, Urgency};
 
-struct Case {
-    name: &'static str,
+/// What is ready all along.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    All,
+    Last2,
+    None,
+}
+
+/// What the client says of its streams.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    Flat,
+    /// As Chromium opens streams of one kind: each below the one before.
+    Chain,
+    Urgencies,
+}
+
+struct Streams {
     scheduler: Scheduler,
     /// The streams that are open all along.
     keys: Vec<Key>,
     next_stream: u32,
-    run: fn(&mut Self),
 }
 
 fn main() {
-    let wanted = std::env::args()
-        .skip(1)
-        .find(|argument| argument != "--bench");
-    for mut case in cases() {
-        match &wanted {
-            None => {
-                let nanoseconds = median(&mut case);
-                println!("{}: {nanoseconds:.1} ns", case.name);
-            }
-            Some(name) if name == case.name => (0..100_000).for_each(|_| (case.run)(&mut case)),
-            Some(_) => {}
-        }
-    }
+    let bench = kit::Bench::from_arguments();
+    bench.case("small", "Scheduler: small response", || {
+        respond(0, Tree::Flat)
+    });
+    bench.case(
+        "small-beside-100",
+        "Scheduler: small response beside 100 blocked",
+        || respond(100, Tree::Flat),
+    );
+    bench.case(
+        "small-urgency",
+        "Scheduler: small response, urgencies",
+        || respond(0, Tree::Urgencies),
+    );
+    bench.case("turn-flat", "Scheduler: turn of 100 in a flat tree", || {
+        turn(Tree::Flat, Ready::All)
+    });
+    bench.case(
+        "turn-chain",
+        "Scheduler: turn below 98 blocked in a chain",
+        || turn(Tree::Chain, Ready::Last2),
+    );
+    bench.case(
+        "turn-urgency",
+        "Scheduler: turn of 100 incremental, urgencies",
+        || turn(Tree::Urgencies, Ready::All),
+    );
+    bench.case(
+        "toggle-chain",
+        "Scheduler: last of a chain of 100 ready and not",
+        toggle,
+    );
 }
 
-fn cases() -> Vec<Case> {
-    let mut cases = vec![
-        case("small response", 0, |_| None, respond),
-        case("small response beside 100 blocked", 100, |_| None, respond),
-        case("turn of 100 in a flat tree", 100, |_| None, turn),
-        case("turn below 98 blocked in a chain", 100, chain, turn),
-        case(
-            "last of a chain of 100, alone ready and not, all others blocked",
-            100,
-            chain,
-            toggle,
-        ),
-        case("small response, urgencies", 0, |_| None, respond),
-        case("turn of 100 incremental, urgencies", 100, |_| None, turn),
-    ];
-    for case in &mut cases {
-        if case.name.ends_with("urgencies") {
-            case.scheduler.use_urgencies();
+impl Streams {
+    fn new(count: u32, tree: Tree, ready: Ready) -> Self {
+        let mut scheduler = Scheduler::new();
+        if tree == Tree::Urgencies {
+            scheduler.use_urgencies();
         }
-        for (n, &key) in case.keys.iter().enumerate() {
-            case.scheduler.set_urgency(
+        let mut keys = Vec::new();
+        for n in 0..count {
+            let below = Priority {
+                exclusive: true,
+                dependency: (2 * n).saturating_sub(1),
+                weight: 147,
+            };
+            let priority = (tree == Tree::Chain).then_some(below);
+            let key = scheduler.open(2 * n + 1, n, priority);
+            keys.push(key.expect("no stream depends on itself"));
+        }
+        for (&key, n) in keys.iter().zip(0..) {
+            scheduler.set_urgency(
                 key,
                 Urgency {
                     urgency: 3,
                     incremental: true,
                 },
             );
-            let is_ready =
-                !case.name.contains("blocked") || case.name.starts_with("turn below") && n >= 98;
-            case.scheduler.set_ready(key, is_ready);
+            let is_ready = ready == Ready::All || (ready == Ready::Last2 && n + 2 >= count);
+            scheduler.set_ready(key, is_ready);
+        }
+        Self {
+            scheduler,
+            keys,
+            next_stream: 2 * count + 1,
         }
     }
-    cases
 }
 
-fn case(
-    name: &'static str,
-    streams: u32,
-    priority: fn(u32) -> Option<Priority>,
-    run: fn(&mut Case),
-) -> Case {
-    let mut scheduler = Scheduler::new();
-    let keys = (0..streams)
-        .map(|n| {
-            scheduler
-                .open(2 * n + 1, n, priority(n))
-                .expect("no stream depends on itself")
-        })
-        .collect();
-    Case {
-        name,
-        scheduler,
-        keys,
-        next_stream: 2 * streams + 1,
-        run,
+/// All that is done for a response of one frame, beside `count` that are blocked.
+fn respond(count: u32, tree: Tree) -> impl FnMut() {
+    let mut streams = Streams::new(count, tree, Ready::None);
+    move || {
+        let stream = streams.next_stream;
+        streams.next_stream = if stream > 1 << 30 { 1001 } else { stream + 2 };
+        let scheduler = black_box(&mut streams.scheduler);
+        let key = scheduler.open(stream, 7, None).expect("no dependency");
+        scheduler.set_ready(key, true);
+        assert_eq!(scheduler.next(), Some(7));
+        scheduler.set_ready(key, false);
+        scheduler.close(key);
     }
 }
 
-/// As Chromium opens streams of one kind: each below the one before.
-fn chain(n: u32) -> Option<Priority> {
-    Some(Priority {
-        exclusive: true,
-        dependency: (2 * n).saturating_sub(1),
-        weight: 147,
-    })
+fn turn(tree: Tree, ready: Ready) -> impl FnMut() {
+    let mut streams = Streams::new(100, tree, ready);
+    move || {
+        black_box(black_box(&mut streams.scheduler).next());
+    }
 }
 
-/// All that is done for a response of one frame.
-fn respond(case: &mut Case) {
-    let stream = case.next_stream;
-    case.next_stream = if stream > 1 << 30 { 1001 } else { stream + 2 };
-    let scheduler = black_box(&mut case.scheduler);
-    let key = scheduler.open(stream, 7, None).expect("no dependency");
-    scheduler.set_ready(key, true);
-    assert_eq!(scheduler.next(), Some(7));
-    scheduler.set_ready(key, false);
-    scheduler.close(key);
-}
-
-fn turn(case: &mut Case) {
-    black_box(black_box(&mut case.scheduler).next());
-}
-
-fn toggle(case: &mut Case) {
-    let last = case.keys[99];
-    black_box(&mut case.scheduler).set_ready(last, true);
-    black_box(case.scheduler.next());
-    case.scheduler.set_ready(last, false);
-}
-
-fn median(case: &mut Case) -> f64 {
-    const PER_ROUND: u32 = 20_000;
-    #[expect(clippy::disallowed_methods, reason = "a benchmark needs a clock")]
-    let clock = Instant::now;
-    let mut rounds: Vec<f64> = (0..101)
-        .map(|_| {
-            let start = clock();
-            for _ in 0..PER_ROUND {
-                (case.run)(case);
-            }
-            start.elapsed().as_nanos() as f64 / f64::from(PER_ROUND)
-        })
-        .collect();
-    rounds.sort_by(f64::total_cmp);
-    rounds[rounds.len() / 2]
+fn toggle() -> impl FnMut() {
+    let mut streams = Streams::new(100, Tree::Chain, Ready::None);
+    let last = streams.keys[99];
+    move || {
+        black_box(&mut streams.scheduler).set_ready(last, true);
+        black_box(streams.scheduler.next());
+        streams.scheduler.set_ready(last, false);
+    }
 }

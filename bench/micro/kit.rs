@@ -1,0 +1,80 @@
+//! What all micro-benchmarks share: which cases to run, and how. See "Micro-benchmarks" in `bench/README.md`.
+//!
+//! Without arguments every case is timed: the median of many rounds, in nanoseconds per operation. `--list` gives the
+//! names and titles. The name of a case and a number run that case alone, so many times and untimed, for a tool that
+//! counts instructions.
+
+#![expect(clippy::print_stdout, reason = "the numbers are the output")]
+
+use std::time::{Duration, Instant};
+
+/// What the arguments of a benchmark program ask for.
+pub(crate) enum Bench {
+    Time,
+    List,
+    Run { name: String, times: u32 },
+}
+
+impl Bench {
+    pub(crate) fn from_arguments() -> Self {
+        // Cargo adds `--bench`.
+        let mut arguments = std::env::args().skip(1).filter(|text| text != "--bench");
+        match (arguments.next(), arguments.next()) {
+            (None, _) => Self::Time,
+            (Some(list), None) if list == "--list" => Self::List,
+            (Some(name), Some(times)) => Self::Run {
+                name,
+                times: times.parse().expect("a number of repetitions"),
+            },
+            (Some(_), None) => panic!("--list, or the name of a case and a number of repetitions"),
+        }
+    }
+
+    /// One case: `prepare` gives the operation, and is called only if it will be run.
+    pub(crate) fn case<Work: FnMut()>(
+        &self,
+        name: &str,
+        title: &str,
+        prepare: impl FnOnce() -> Work,
+    ) {
+        match self {
+            Self::List => println!("{name}\t{title}"),
+            Self::Time => println!("{name:28} {:8.1} ns", median(&mut prepare())),
+            Self::Run {
+                name: wanted,
+                times,
+            } if wanted == name => repeat(*times, &mut prepare()),
+            Self::Run { .. } => {}
+        }
+    }
+}
+
+/// A call for each operation, whatever is inlined into it: its cost does not depend on the loop around it.
+#[inline(never)]
+fn repeat(times: u32, work: &mut dyn FnMut()) {
+    for _ in 0..times {
+        work();
+    }
+}
+
+/// Nanoseconds per operation.
+fn median(work: &mut dyn FnMut()) -> f64 {
+    const ROUNDS: usize = 101;
+    const ROUND: Duration = Duration::from_millis(1);
+    #[expect(clippy::disallowed_methods, reason = "a benchmark needs a clock")]
+    let clock = Instant::now;
+    let mut time = |times| {
+        let start = clock();
+        repeat(times, work);
+        start.elapsed()
+    };
+    let mut times = 1;
+    while time(times) < ROUND {
+        times *= 2;
+    }
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| time(times).as_nanos() as f64 / f64::from(times))
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
