@@ -66,7 +66,15 @@ impl Multipart {
 
 /// The value of `content-range`.
 pub(super) fn content_range(range: ByteRange, size: u64) -> String {
-    format!("bytes {}-{}/{size}", range.first, range.last)
+    let mut text = String::with_capacity("bytes -/".len() + 3 * "18446744073709551615".len());
+    let mut digits = itoa::Buffer::new();
+    text.push_str("bytes ");
+    text.push_str(digits.format(range.first));
+    text.push('-');
+    text.push_str(digits.format(range.last));
+    text.push('/');
+    text.push_str(digits.format(size));
+    text
 }
 
 /// Random letters and digits: nobody who writes a file can know what to put into it to end a part.
