@@ -5,7 +5,7 @@ mod kit;
 
 use std::hint::black_box;
 
-use h2o_exchange::{Host, HostName, PathRoute, Site};
+use h2o_exchange::{Host, HostName, HostTable, PathRoute, Site};
 use h2o_http::Scheme;
 
 fn main() {
@@ -89,9 +89,11 @@ fn site(names: impl IntoIterator<Item = String>, paths: usize) -> Site {
 
 fn route(site: Site, authority: &'static str, path: &'static str) -> impl FnMut() {
     let attached: Vec<u32> = (0..).take(site.hosts.len()).collect();
+    let hosts = HostTable::new(&site.hosts, &attached);
     move || {
-        let site = black_box(&site);
-        let host = site.select_host(&attached, black_box(authority.as_bytes()), Scheme::Http);
+        let (site, hosts) = black_box((&site, &hosts));
+        let authority = black_box(authority.as_bytes());
+        let host = hosts.select(&site.hosts, authority, Scheme::Http);
         let host = host.expect("one of the hosts");
         black_box(site.select_path(host, black_box(path.as_bytes())));
     }
