@@ -1,7 +1,8 @@
 //! The MIME map: which type a file name has, and which attributes a type has (H2O compatibility).
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
+
+use rustc_hash::FxHashMap;
 
 mod builtin;
 
@@ -78,8 +79,8 @@ pub struct MimeMap {
 
 #[derive(Clone, Debug)]
 struct Inner {
-    by_extension: HashMap<Box<[u8]>, MimeEntry>,
-    by_type: HashMap<Box<str>, Known>,
+    by_extension: FxHashMap<Box<[u8]>, MimeEntry>,
+    by_type: FxHashMap<Box<str>, Known>,
     default: MimeEntry,
     dynamic: usize,
 }
@@ -114,8 +115,8 @@ impl MimeMap {
     pub fn empty() -> Self {
         Self {
             inner: Arc::new(Inner {
-                by_extension: HashMap::new(),
-                by_type: HashMap::new(),
+                by_extension: FxHashMap::default(),
+                by_type: FxHashMap::default(),
                 default: MimeEntry::Type(Arc::new(MimeType::new("application/octet-stream"))),
                 dynamic: 0,
             }),
