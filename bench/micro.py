@@ -124,11 +124,15 @@ def is_too_high(entry):
     return recorded is not None and entry["instructions"] - recorded > max(recorded * TOLERANCE, SLACK)
 
 
+def is_wanted(name, patterns):
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def all_cases(patterns=("*",)):
     if not shutil.which("valgrind"):
         raise MicroFailed("valgrind is not installed, which counts instructions (Debian: apt-get install valgrind)")
     found = [case for name, program in sorted(build().items()) for case in cases_of(name, program)]
-    return [case for case in found if any(fnmatchcase(case.name, pattern) for pattern in patterns)]
+    return [case for case in found if is_wanted(case.name, patterns)]
 
 
 def entries_of(cases, record):
@@ -199,6 +203,7 @@ def main():
         parser.error("all cases are recorded together")
 
     record = load_record()
+    record["instructions"] = {name: n for name, n in record["instructions"].items() if is_wanted(name, args.cases)}
     try:
         cases = all_cases(args.cases)
         if not cases:
@@ -215,9 +220,8 @@ def main():
     if args.record:
         write_record(entries, now)
         return 0
-    if args.cases == ["*"]:
-        for remark in remarks(entries, record, now):
-            print(remark, file=sys.stderr)
+    for remark in remarks(entries, record, now):
+        print(remark, file=sys.stderr)
     # Counts of another compiler prove nothing about our code.
     is_comparable = not differing(record["recorded_with"], now)
     return 1 if is_comparable and any(map(is_too_high, entries)) else 0
