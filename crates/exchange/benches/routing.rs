@@ -93,7 +93,7 @@ fn route(site: Site, authority: &'static str, path: &'static str) -> impl FnMut(
     move || {
         let (site, hosts) = black_box((&site, &hosts));
         let authority = black_box(authority.as_bytes());
-        let host = hosts.select(&site.hosts, authority, Scheme::Http);
+        let host = hosts.select(authority, Scheme::Http);
         let host = host.expect("one of the hosts");
         black_box(site.select_path(host, black_box(path.as_bytes())));
     }

@@ -1,109 +1,112 @@
 //! Choosing among the hosts of a listener, by name, however many there are.
 
+use std::borrow::Cow;
+
 use h2o_http::{Scheme, authority};
 use rustc_hash::FxHashMap;
 
 use crate::Host;
 
-/// Up to so many hosts their names are compared one after the other.
-const FEW: usize = 8;
-/// Octets of the longest name that is looked up; a longer one is compared with each host. DNS has none (RFC 1035 §2.3.4).
-const LONGEST: usize = 255;
-
 /// The hosts that a listener serves.
 #[derive(Debug, Default)]
 pub struct HostTable {
-    /// Indices into the hosts of the site, in order of mention.
-    hosts: Box<[u32]>,
+    /// The entries of each name without wildcard, in order of mention: they differ in port.
+    by_name: FxHashMap<Box<[u8]>, Vec<Entry>>,
+    /// Those of `*.suffix`, by the suffix with its dot.
+    by_suffix: FxHashMap<Box<[u8]>, Vec<Entry>>,
+    longest_suffix: usize,
+    /// Other wildcards, in order, with what follows the `*`.
+    wildcards: Vec<(Box<[u8]>, Entry)>,
+    /// Taken without comparing names.
+    only: Option<u32>,
     /// The first that is not strict.
     fallback: Option<u32>,
-    names: Option<Names>,
 }
 
-/// Places in [`HostTable::hosts`], each list in order.
-#[derive(Debug, Default)]
-struct Names {
-    exact: FxHashMap<Box<[u8]>, Vec<u32>>,
-    /// `*.suffix`, by the suffix with its dot.
-    suffixes: FxHashMap<Box<[u8]>, Vec<u32>>,
-    longest_suffix: usize,
-    /// Other wildcards.
-    others: Vec<u32>,
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Place in the order of mention.
+    place: usize,
+    /// Index into [`crate::Site::hosts`].
+    host: u32,
+    port: Option<u16>,
 }
 
 impl HostTable {
     /// The table for `served`, indices into the site's `hosts`.
     #[must_use]
     pub fn new(hosts: &[Host], served: &[u32]) -> Self {
-        let is_fallback = |&index: &u32| !hosts[index as usize].strict;
-        Self {
-            hosts: served.into(),
-            fallback: served.iter().copied().find(is_fallback),
-            names: (served.len() > FEW).then(|| Names::new(hosts, served)),
+        let mut table = Self::default();
+        for (place, &host) in served.iter().enumerate() {
+            let Host { name, strict, .. } = &hosts[host as usize];
+            let port = name.port;
+            let entry = Entry { place, host, port };
+            match name.name.as_bytes() {
+                [b'*', suffix @ ..] if suffix.starts_with(b".") => {
+                    table.longest_suffix = table.longest_suffix.max(suffix.len());
+                    let list = table.by_suffix.entry(suffix.into());
+                    list.or_default().push(entry);
+                }
+                [b'*', suffix @ ..] => table.wildcards.push((suffix.into(), entry)),
+                name => table.by_name.entry(name.into()).or_default().push(entry),
+            }
+            if !strict {
+                table.fallback.get_or_insert(host);
+            }
         }
+        table.only = table.fallback.filter(|_| served.len() == 1);
+        table
     }
 
-    /// Chooses a host of `hosts`, those the table was made for, for an authority, or `None` if every host is strict and
-    /// none matches (H2O compatibility: file order, first match wins; a single host is taken without comparing names
-    /// unless it is strict).
+    /// Chooses the host for an authority, or `None` if every host is strict and none matches (H2O compatibility: file
+    /// order, first match wins; a single host is taken without comparing names unless it is strict).
     #[inline]
     #[must_use]
-    pub fn select(&self, hosts: &[Host], authority: &[u8], scheme: Scheme) -> Option<u32> {
-        if self.hosts.len() > 1 || self.fallback.is_none() {
-            let found = authority::split(authority)
-                .and_then(|(host, port)| self.find(hosts, host, port, scheme));
-            if found.is_some() {
-                return found;
-            }
+    pub fn select(&self, authority: &[u8], scheme: Scheme) -> Option<u32> {
+        if self.only.is_some() {
+            return self.only;
         }
-        self.fallback
+        let found = self.find(authority, scheme).map(|entry| entry.host);
+        found.or(self.fallback)
     }
 
-    fn find(&self, hosts: &[Host], host: &[u8], port: Option<u16>, scheme: Scheme) -> Option<u32> {
-        let matches = |index: u32| hosts[index as usize].name.matches(host, port, scheme);
-        let mut lower = [0; LONGEST];
-        let (Some(names), Some(lower)) = (&self.names, lower.get_mut(..host.len())) else {
-            return self.hosts.iter().copied().find(|&index| matches(index));
+    fn find(&self, authority: &[u8], scheme: Scheme) -> Option<Entry> {
+        let (host, port) = authority::split(authority)?;
+        let port = port.unwrap_or(scheme.default_port());
+        // Clients mostly send lower case. Without early exit, so that it compiles to vector code.
+        let has_upper = host
+            .iter()
+            .fold(false, |found, octet| found | octet.is_ascii_uppercase());
+        let lower: Cow<'_, [u8]> = if has_upper {
+            host.to_ascii_lowercase().into()
+        } else {
+            host.into()
         };
-        lower.copy_from_slice(host);
-        lower.make_ascii_lowercase();
-        let place = names.first(lower, |place| matches(self.hosts[place as usize]))?;
-        Some(self.hosts[place as usize])
-    }
-}
-
-impl Names {
-    fn new(hosts: &[Host], served: &[u32]) -> Self {
-        let mut names = Self::default();
-        for (place, &index) in (0..).zip(served) {
-            let name = hosts[index as usize].name.name.as_bytes();
-            let list = match name {
-                [b'*', suffix @ ..] if suffix.starts_with(b".") => {
-                    names.longest_suffix = names.longest_suffix.max(suffix.len());
-                    names.suffixes.entry(suffix.into()).or_default()
-                }
-                [b'*', ..] => &mut names.others,
-                _ => names.exact.entry(name.into()).or_default(),
+        let has_port = |entry: &&Entry| entry.port.unwrap_or(scheme.default_port()) == port;
+        let first_of = |list: &Vec<Entry>| list.iter().find(has_port).copied();
+        let mut first = self.by_name.get(&*lower).and_then(first_of);
+        let mut consider = |other: Option<Entry>| {
+            first = match (first, other) {
+                (Some(first), Some(other)) if other.place > first.place => Some(first),
+                (first, other) => other.or(first),
             };
-            list.push(place);
-        }
-        names
-    }
-
-    /// The first place of all whose names are that of `host`, which is in lower case, and that `matches`.
-    fn first(&self, host: &[u8], matches: impl Fn(u32) -> bool) -> Option<u32> {
-        let of_list = |list: &Vec<u32>| list.iter().copied().find(|&place| matches(place));
-        let mut first = of_list(&self.others);
-        let mut consider = |list: Option<&Vec<u32>>| {
-            if let Some(place) = list.and_then(of_list) {
-                first = Some(first.map_or(place, |first| first.min(place)));
-            }
         };
-        consider(self.exact.get(host));
-        let shortest_start = host.len().saturating_sub(self.longest_suffix).max(1);
-        for at in shortest_start..host.len() {
-            if host[at] == b'.' {
-                consider(self.suffixes.get(&host[at..]));
+        if self.longest_suffix > 0 {
+            // A name in front of the dot is needed.
+            let start = lower.len().saturating_sub(self.longest_suffix).max(1);
+            for at in start..lower.len() {
+                if lower[at] == b'.' {
+                    consider(self.by_suffix.get(&lower[at..]).and_then(first_of));
+                }
+            }
+        }
+        for (suffix, entry) in &self.wildcards {
+            // `*` has all names, any other one needs something in front of the suffix.
+            let is_named =
+                suffix.is_empty() || lower.len() > suffix.len() && lower.ends_with(suffix);
+            if is_named && has_port(&entry) {
+                consider(Some(*entry));
+                break;
             }
         }
         first
@@ -155,24 +158,24 @@ mod tests {
         ];
         for (authority, scheme, want) in cases {
             assert_eq!(
-                table.select(&hosts, authority.as_bytes(), *scheme),
+                table.select(authority.as_bytes(), *scheme),
                 Some(*want),
                 "{authority}"
             );
         }
         let one = HostTable::new(&hosts, &[3]);
-        assert_eq!(one.select(&hosts, b"anything", Scheme::Http), Some(3));
+        assert_eq!(one.select(b"anything", Scheme::Http), Some(3));
     }
 
     #[test]
     fn strict_hosts_are_no_fallback() {
         let hosts = hosts(&[("a.test", None, true), ("b.test", None, true)]);
         let both = table(&hosts);
-        assert_eq!(both.select(&hosts, b"b.test", Scheme::Http), Some(1));
-        assert_eq!(both.select(&hosts, b"c.test", Scheme::Http), None);
+        assert_eq!(both.select(b"b.test", Scheme::Http), Some(1));
+        assert_eq!(both.select(b"c.test", Scheme::Http), None);
         let one = HostTable::new(&hosts, &[0]);
-        assert_eq!(one.select(&hosts, b"a.test", Scheme::Http), Some(0));
-        assert_eq!(one.select(&hosts, b"c.test", Scheme::Http), None);
+        assert_eq!(one.select(b"a.test", Scheme::Http), Some(0));
+        assert_eq!(one.select(b"c.test", Scheme::Http), None);
     }
 
     #[test]
@@ -230,7 +233,7 @@ mod tests {
                         };
                         let found = hosts.iter().position(matches);
                         let want = found.or_else(|| hosts.iter().position(|it| !it.strict));
-                        let got = table.select(&hosts, authority.as_bytes(), Scheme::Http);
+                        let got = table.select(authority.as_bytes(), Scheme::Http);
                         assert_eq!(got.map(|at| at as usize), want, "{authority} {some:?}");
                     }
                 }

@@ -36,11 +36,7 @@ pub(crate) struct Waiting {
 /// Chooses host and path for a new request, and applies what entering the path entails.
 pub(crate) fn route(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
-    let Some(host) = served.select(
-        &site.hosts,
-        exchange.request.authority(),
-        exchange.request.scheme,
-    ) else {
+    let Some(host) = served.select(exchange.request.authority(), exchange.request.scheme) else {
         exchange.route = Route::default();
         return;
     };
@@ -57,7 +53,7 @@ pub(crate) fn route(exchange: &mut Exchange, served: &HostTable) {
 /// The route that logs a request nobody could parse: that of the default host for "no path matched".
 pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     let site = Rc::clone(&exchange.site);
-    if let Some(host) = served.select(&site.hosts, b"", Scheme::Http) {
+    if let Some(host) = served.select(b"", Scheme::Http) {
         exchange.route = site.select_path(host, b"");
     }
 }
