@@ -16,12 +16,13 @@ from harness import cases as case_files
 from harness import machine, report
 from harness import servers as server_files
 from harness.drivers import CIPHERSUITE, DRIVERS, GROUP, Cores, LoadFailed
-from harness.servers import Running, ServerFailed
+from harness.servers import Running, ServerFailed, Setup
 from harness.site import Site
 
 HERE = Path(__file__).resolve().parent
 # Memory hardly varies, and each of these rounds starts a server and 10,000 connections.
 FRESH_ROUNDS = 3
+QUICK_FRESH_ROUNDS = 2
 
 
 class TimeIsUp(Exception):
@@ -39,8 +40,10 @@ def arguments():
     parser.add_argument("--servers", metavar="A,B", help="only these of servers/*.toml")
     parser.add_argument("--cases", metavar="A,B", help="only these of cases/*.toml: names, patterns or groups")
     parser.add_argument("--rounds", type=int, help="how often each server is measured (default 5, quick 3)")
-    parser.add_argument("--seconds", type=float, help="time of one measurement (default 3, quick 0.7)")
-    parser.add_argument("--quick", action="store_true", help="shorter: to see that all works")
+    parser.add_argument("--seconds", type=float, help="time of one measurement (default 0.5, quick 0.4)")
+    parser.add_argument("--quick", action="store_true", help="only the cases and servers of the daily subset")
+    parser.add_argument("--floor", action="store_true", help="only this server and the floor program")
+    parser.add_argument("--no-micro", action="store_true", help="without the costs of single functions")
     parser.add_argument("--server-core", type=int, metavar="N", help="default: the first core allowed")
     parser.add_argument("--client-core", type=int, metavar="N", help="default: the second core allowed")
     parser.add_argument("--max-minutes", type=float, default=45, metavar="N", help="stop then, and report (default 45)")
@@ -54,7 +57,9 @@ def arguments():
         args.h2o = os.path.abspath(args.h2o)
     os.chdir(HERE.parent)
     args.rounds = args.rounds or (3 if args.quick else 5)
-    args.seconds = args.seconds or (0.7 if args.quick else 3.0)
+    args.seconds = args.seconds or (0.4 if args.quick else 0.5)
+    # Whoever asks for a part wants that part alone.
+    args.micro = not (args.no_micro or args.floor or args.cases or args.servers)
     return args
 
 
@@ -67,11 +72,16 @@ def pick_servers(args, notes):
         if unknown:
             sys.exit(f"no such server: {', '.join(sorted(unknown))} (see --list)")
         servers = [server for server in servers if server.name in names]
+    elif args.floor:
+        servers = [server for server in servers if server.role != "peer"]
+    elif args.quick:
+        servers = [server for server in servers if server.role != "peer" or server.quick]
     for server in servers:
         if server.binary is None and server.own:
             sys.exit(f"{server.wanted} not found: run `cargo build --release` first, or name the binary by --h2o PATH")
         if server.binary is None:
-            notes.append(f"{server.title} is not installed ({server.wanted}) and was left out.")
+            lack = "built" if server.role == "floor" else "installed"
+            notes.append(f"{server.title} is not {lack} ({server.wanted}) and was left out.")
     servers = [server for server in servers if server.binary]
     if not servers:
         sys.exit("no server to measure: none is installed")
@@ -83,6 +93,10 @@ def pick_cases(args, notes):
     cases = case_files.load_all(HERE / "cases", wanted)
     if not cases:
         sys.exit(f"no case fits {args.cases} (see --list)")
+    if args.quick and not wanted:
+        cases = [case for case in cases if case.quick]
+    if args.floor:
+        cases = [case for case in cases if case.floor]
     runnable = []
     for case in cases:
         needs = DRIVERS[case.driver].needs
@@ -104,6 +118,13 @@ def pick_cores(args):
     return Cores(server, client)
 
 
+class Entrant:
+    """A server in a case: its results, and what there is to measure it."""
+
+    def __init__(self, server, case, running, prepared):
+        self.server, self.case, self.running, self.prepared = server, case, running, prepared
+
+
 class Run:
     """Measures every case with every server, in turn."""
 
@@ -118,53 +139,103 @@ class Run:
         self.data["notes"].append(text)
         self.own_failed |= server.own
 
-    def case(self, case, site):
-        driver = DRIVERS[case.driver](self.cores, self.args.seconds)
-        fresh = getattr(driver, "fresh_server", False)
-        rounds = {server.name: [] for server in self.servers}
-        answers = {}
-        entrants = []  # server, its running process if it stays, what `prepare` said
+    def driver(self, case):
+        return DRIVERS[case.driver](self.cores, self.args.seconds, latencies=not self.args.quick)
 
+    def rounds(self, case):
+        """How many rounds a case has. Some need a fresh server for each, and have fewer."""
+        if not getattr(DRIVERS[case.driver], "fresh_server", False):
+            return self.args.rounds
+        return min(self.args.rounds, QUICK_FRESH_ROUNDS if self.args.quick else FRESH_ROUNDS)
+
+    def batch(self, cases, site):
+        """Measures cases that belong together: in each round every case with every server."""
+        for case in cases:
+            site.paths(case)
+        records = {case.name: self.new_record(case) for case in cases}
         with contextlib.ExitStack() as stack:
-            for server in self.servers:
-                try:
-                    running = stack.enter_context(Running(server, site, self.cores.server))
-                    answers[server.name] = self.check(running, case, site)
-                    prepared = driver.prepare(running, case, site)
-                    if fresh:
-                        running.stop()
-                    entrants.append((server, running, prepared))
-                except (ServerFailed, LoadFailed) as problem:
-                    self.note(server, case, problem)
-            for _ in range(min(self.args.rounds, FRESH_ROUNDS) if fresh else self.args.rounds):
-                for entrant in list(entrants):
+            entrants = self.enter(cases, records, site, stack)
+            for turn in range(self.args.rounds):
+                # A B C, then C B A: who comes first gains nothing by it.
+                for entrant in entrants[:: -1 if turn % 2 else 1]:
+                    if turn >= self.rounds(entrant.case):
+                        continue
                     if time.monotonic() > self.deadline:
                         raise TimeIsUp
-                    server, running, prepared = entrant
+                    server, case = entrant.server, entrant.case
+                    rounds = records[case.name]["rounds"]
                     try:
-                        with Running(server, site, self.cores.server) if fresh else contextlib.nullcontext(running) as it:
-                            rounds[server.name].append(driver.measure(it, case, site, prepared))
+                        rounds.setdefault(server.name, []).append(self.measure(entrant, site))
                     except (ServerFailed, LoadFailed) as problem:
                         # Half a series has no spread worth telling.
                         self.note(server, case, problem)
                         entrants.remove(entrant)
-                        del rounds[server.name]
-        self.data["cases"].append(
-            {
-                "name": case.name,
-                "title": case.title,
-                "group": case.group,
-                "figure": case.figure,
-                "also": list(case.also),
-                "answers": answers,
-                "rounds": {name: numbers for name, numbers in rounds.items() if numbers},
-            }
-        )
+                        rounds.pop(server.name, None)
+        for record in records.values():
+            order = [server.name for server in self.servers if server.name in record["rounds"]]
+            record["rounds"] = {name: record["rounds"][name] for name in order}
+        self.data["cases"] += records.values()
+
+    def enter(self, cases, records, site, stack):
+        """Starts all servers, once for each setup; they stay until the batch is done."""
+        entrants, started = [], {}
+        for case in cases:
+            driver = self.driver(case)
+            for server in self.servers:
+                if server.role == "floor" and not case.floor:
+                    continue
+                reason = server.left_out(case)
+                if reason:
+                    records[case.name]["left_out"][server.name] = reason
+                    continue
+                if time.monotonic() > self.deadline:
+                    raise TimeIsUp
+                key = (server.name, Setup.of(case))
+                try:
+                    if key not in started:
+                        started[key] = stack.enter_context(self.start(server, case, site))
+                    running = started[key]
+                    records[case.name]["answers"][server.name] = self.check(running, case, site)
+                    prepared = driver.prepare(running, case, site)
+                    if getattr(driver, "fresh_server", False):
+                        started.pop(key).stop()
+                        running = None
+                    entrants.append(Entrant(server, case, running, prepared))
+                except (ServerFailed, LoadFailed) as problem:
+                    self.note(server, case, problem)
+        return entrants
+
+    def start(self, server, case, site):
+        return Running(server, site, self.cores.server, Setup.of(case))
+
+    def measure(self, entrant, site):
+        driver, case = self.driver(entrant.case), entrant.case
+        if entrant.running:
+            return driver.measure(entrant.running, case, site, entrant.prepared)
+        with self.start(entrant.server, case, site) as running:
+            return driver.measure(running, case, site, entrant.prepared)
+
+    def new_record(self, case):
+        """A case as the report has it, without results yet."""
+        return {
+            "name": case.name,
+            "title": case.title,
+            "group": case.group,
+            "shows": case.shows,
+            "figure": case.figure,
+            "also": list(case.also),
+            "command": self.driver(case).command(case),
+            "limits": case.limits,
+            "compare": case.compare or None,
+            "answers": {},
+            "left_out": {},
+            "rounds": {},
+        }
 
     @staticmethod
     def check(running, case, site):
         """The server must give the answer that is to be measured."""
-        status, head, body = running.ask(case.scheme, case.path, case.protocol)
+        status, head, body = running.ask(case)
         if status != case.status:
             raise ServerFailed(f"{case.path} gives {status}, not {case.status}")
         if status == 200 and body != site.size_of(case.path):
@@ -173,22 +244,39 @@ class Run:
 
     def all(self, cases):
         with Site() as site:
-            for case in cases:
+            for batch in case_files.batches(cases):
                 began = time.monotonic()
-                print(f"{case.title} …", end="", flush=True, file=sys.stderr)
-                self.case(case, site)
+                print(" + ".join(case.title for case in batch), "…", end="", flush=True, file=sys.stderr)
+                self.batch(batch, site)
                 print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
-                self.say()
+                for record in self.data["cases"][-len(batch) :]:
+                    self.say(record)
 
-    def say(self):
-        """The last case's figures, while the run goes on."""
+    def micro(self):
+        """The costs of single functions of our own server."""
+        try:
+            import micro
+
+            self.data["micro"] = micro.measure()
+        except Exception as problem:  # whatever it is, the comparison is worth its report
+            self.data["notes"].append(f"The costs of single functions were not measured: {problem}")
+
+    def say(self, case):
+        """A case's figures, while the run goes on."""
         results = report.Results(self.data)
-        case = self.data["cases"][-1]
         unit = case_files.FIGURES[case["figure"]].unit
         for name in case["rounds"]:
             against = results.to_best_peer(case, name)
             ratio = f"   {report.with_spread(against)} of the best peer" if against else ""
             print(f"    {name:12} {report.with_spread(results.spread(case, name))} {unit}{ratio}", file=sys.stderr)
+
+
+def drop_comparisons(cases):
+    """Those with a case that this run does not have."""
+    there = {case["name"] for case in cases}
+    for case in cases:
+        if case["compare"] and case["compare"]["with"] not in there:
+            case["compare"] = None
 
 
 def main():
@@ -198,9 +286,9 @@ def main():
         return 0
     if args.list:
         for case in case_files.load_all(HERE / "cases"):
-            print(f"case    {case.name:24} {case.group}: {case.title}")
+            print(f"case    {case.name:28} {case.group}: {case.title}")
         for server in server_files.load_all(HERE / "servers", args.h2o):
-            print(f"server  {server.name:24} {server.title}: {server.binary or f'{server.wanted} (missing)'}")
+            print(f"server  {server.name:28} {server.title}: {server.binary or f'{server.wanted} (missing)'}")
         return 0
 
     notes = []
@@ -222,6 +310,7 @@ def main():
         "servers": {
             server.name: {
                 "title": server.title,
+                "role": server.role,
                 "own": server.own,
                 "version": server.version(),
                 "colour": server.colour,
@@ -229,6 +318,7 @@ def main():
             for server in servers
         },
         "cases": [],
+        "micro": [],
         "notes": notes,
     }
     # Servers and directories are cleaned up when a script stops this one, too.
@@ -237,13 +327,17 @@ def main():
     interrupted = False
     try:
         run.all(cases)
+        data["load_after"] = machine.load_average()
+        if args.micro:
+            run.micro()
     except TimeIsUp:
         notes.append(f"The run was stopped after {args.max_minutes:g} minutes; cases are missing.")
         interrupted = True
     except KeyboardInterrupt:
         notes.append("The run was interrupted; cases are missing.")
         interrupted = True
-    data["load_after"] = machine.load_average()
+    data.setdefault("load_after", machine.load_average())
+    drop_comparisons(data["cases"])
     report.write(report.Results(data), args.out)
     print(f"\n{args.out / 'report.md'}", file=sys.stderr)
     return 1 if interrupted or run.own_failed else 0

@@ -2,7 +2,7 @@
  * small request, orderly close. Either every handshake is full, or every one
  * resumes the session of the connection before it.
  *
- *   handshakes ADDRESS PORT full|resumed COUNT THREADS CIPHERSUITE GROUP PATH
+ *   handshakes ADDRESS PORT full|resumed COUNT THREADS TLSv1.2|TLSv1.3 SUITE GROUP PATH
  *
  * Prepares (one connection per thread, which also fetches the first ticket),
  * writes "ready", waits for a line on standard input so that the caller can
@@ -27,7 +27,8 @@
 
 static struct sockaddr_in server;
 static int resume;
-static const char *ciphersuite, *group;
+static int version;
+static const char *suite, *group;
 static char request[512];
 static size_t request_len;
 
@@ -50,8 +51,8 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* In TLS 1.3 tickets arrive after the handshake, so sessions are taken from
- * this callback. Returning 1 keeps the reference. */
+/* In TLS 1.3 tickets arrive after the handshake, so sessions of either version
+ * are taken from this callback. Returning 1 keeps the reference. */
 static int on_new_session(SSL *ssl, SSL_SESSION *session)
 {
     struct worker *w = SSL_get_app_data(ssl);
@@ -65,8 +66,9 @@ static int on_new_session(SSL *ssl, SSL_SESSION *session)
 static SSL_CTX *new_context(void)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
-    if (ctx == NULL || !SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(ctx, ciphersuite) || !SSL_CTX_set1_groups_list(ctx, group)) {
+    if (ctx == NULL || !SSL_CTX_set_min_proto_version(ctx, version) || !SSL_CTX_set_max_proto_version(ctx, version) ||
+        !(version == TLS1_3_VERSION ? SSL_CTX_set_ciphersuites(ctx, suite) : SSL_CTX_set_cipher_list(ctx, suite)) ||
+        !SSL_CTX_set1_groups_list(ctx, group)) {
         ERR_print_errors_fp(stderr);
         exit(2);
     }
@@ -142,8 +144,8 @@ static void *work(void *arg)
 
 int main(int argc, char **argv)
 {
-    if (argc != 9) {
-        fprintf(stderr, "usage: handshakes ADDRESS PORT full|resumed COUNT THREADS CIPHERSUITE GROUP PATH\n");
+    if (argc != 10) {
+        fprintf(stderr, "usage: handshakes ADDRESS PORT full|resumed COUNT THREADS TLSv1.2|TLSv1.3 SUITE GROUP PATH\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -156,10 +158,11 @@ int main(int argc, char **argv)
     resume = strcmp(argv[3], "resumed") == 0;
     atomic_store(&left, atol(argv[4]));
     int threads = atoi(argv[5]);
-    ciphersuite = argv[6];
-    group = argv[7];
+    version = strcmp(argv[6], "TLSv1.2") == 0 ? TLS1_2_VERSION : TLS1_3_VERSION;
+    suite = argv[7];
+    group = argv[8];
     request_len = (size_t)snprintf(request, sizeof(request),
-        "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", argv[8]);
+        "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", argv[9]);
     if (threads < 1 || threads > 64 || request_len >= sizeof(request)) {
         fprintf(stderr, "bad arguments\n");
         return 2;

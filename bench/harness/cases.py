@@ -1,9 +1,12 @@
 """The cases: a TOML file each, in `cases/`. The number before the name gives the order."""
 
 import fnmatch
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from .site import BULK, size_of_name
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,21 @@ FIGURES = {
     "cpu_us_per_request": Figure("processor time per request", "µs", "request", 1e6),
     "cpu_ms_per_gb": Figure("processor time per gigabyte", "ms", "gigabyte", 1e3),
     "cpu_us_per_handshake": Figure("processor time per connection with handshake", "µs", "connection", 1e6),
+    "cpu_us_per_connection": Figure("processor time per connection", "µs", "connection", 1e6),
     "header_octets_per_response": Figure("header octets per response", "B", "response"),
     "bytes_per_connection": Figure("memory per idle connection", "B", "connection"),
 }
+# What cases of a batch may be compared by.
+METRICS = (*FIGURES, "octets_per_response", "per_second", "gb_per_second")
+# The drivers, and the modes that each one has.
+MODES = {
+    "h2load": ("",),
+    "handshakes": ("full", "resumed"),
+    "connections": ("new", "kept"),
+    "idle": ("request", "silent"),
+}
+VERSIONS = {"1.2": "TLSv1.2", "1.3": "TLSv1.3"}
+LIMITS = ("peer", "floor")
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,8 @@ class Case:
     name: str
     title: str
     group: str
+    # One sentence: what the case shows.
+    shows: str
     driver: str
     scheme: str
     path: str
@@ -47,27 +64,110 @@ class Case:
     mode: str = ""
     # Requests sent before anything is measured, to warm caches and to learn the rate.
     warm_up: int = 2000
+    # The only version and suite of TLS, if the scheme is https.
+    tls: str = "1.3"
+    suite: str = "TLS_AES_128_GCM_SHA256"
+    # How many different files are asked for in turn; `path` is the first of them.
+    files: int = 1
+    # How many hosts are configured beside the default one; the last of them is asked.
+    hosts: int = 0
+    # Belongs to the daily subset.
+    quick: bool = False
+    # Cases with the same word are measured in turn, so that they can be compared.
+    together: str = ""
+    # Whether the floor program takes part.
+    floor: bool = False
+    # At most this ratio of our own server's figure to another's.
+    limits: dict = field(default_factory=dict)
+    # What our own server's result is divided by, and the limit of that.
+    compare: dict = field(default_factory=dict)
 
     @classmethod
     def load(cls, path):
         with path.open("rb") as file:
             spec = tomllib.load(file)
-        if spec.get("figure") not in FIGURES:
-            raise ValueError(f"{path.name}: figure must be one of {', '.join(FIGURES)}")
+
+        def must(fact, text):
+            if not fact:
+                raise ValueError(f"{path.name}: {text}")
+
+        for known in fields(cls):
+            kind = list if known.type is tuple else known.type
+            must(
+                known.name not in spec or isinstance(spec[known.name], kind),
+                f"{known.name} must be of the kind {kind.__name__}",
+            )
+        must(spec.get("figure") in FIGURES, f"figure must be one of {', '.join(FIGURES)}")
         unknown = set(spec.get("also", ())) - set(FIGURES)
-        if unknown:
-            raise ValueError(f"{path.name}: unknown figures in `also`: {', '.join(sorted(unknown))}")
-        if spec.get("protocol", "h1") not in ("h1", "h2"):
-            raise ValueError(f"{path.name}: protocol must be h1 or h2")
+        must(not unknown, f"unknown figures in `also`: {', '.join(sorted(unknown))}")
         try:
-            return cls(name=path.stem.partition("-")[2], **spec)
+            case = cls(name=path.stem.partition("-")[2], **spec)
         except TypeError as error:
             raise ValueError(f"{path.name}: {error}") from None
+        must(case.protocol in ("h1", "h2"), "protocol must be h1 or h2")
+        must(case.scheme in ("http", "https"), "scheme must be http or https")
+        must(case.driver in MODES, f"driver must be one of {', '.join(MODES)}")
+        modes = MODES[case.driver]
+        must(case.mode in modes, f"mode must be one of {', '.join(map(repr, modes))} with the driver {case.driver}")
+        must(case.tls in VERSIONS, f"tls must be one of {', '.join(VERSIONS)}")
+        must(case.suite.startswith("TLS_") == (case.tls == "1.3"), f"TLS {case.tls} has no suite {case.suite}")
+        must(case.status != 200 or size_of_name(case.path), f"{case.path} is not a file of harness/site.py")
+        must(
+            case.files == 1 or re.fullmatch(r"/many/\w+/00000\.txt", case.path),
+            "path must be /many/SIZE/00000.txt with several files",
+        )
+        must(case.connections > 0 and case.streams > 0 and case.files > 0, "nothing is asked for")
+        must(
+            case.driver != "connections" or (case.protocol, case.scheme) == ("h1", "http"),
+            "the driver connections asks by HTTP/1 in cleartext",
+        )
+        must(case.streams == 1 or case.protocol == "h2", "only HTTP/2 has several streams")
+        must(set(case.limits) <= set(LIMITS), f"limits are {' and '.join(LIMITS)}")
+        must("floor" not in case.limits or case.floor, "a limit to the floor program needs floor = true")
+        if case.compare:
+            must(
+                set(case.compare) in ({"with", "metric", "at_least"}, {"with", "metric", "at_most"}),
+                "compare needs `with`, `metric`, and either `at_least` or `at_most`",
+            )
+            must(case.compare["metric"] in METRICS, f"metric must be one of {', '.join(METRICS)}")
+            must(case.together, "only cases of one batch can be compared: `together` is missing")
+        return case
+
+    def needs(self):
+        """What a server must be able to do; see `[lacks]` in servers/*.toml."""
+        needs = {"h1" if self.protocol == "h1" else "h2" if self.scheme == "https" else "h2c"}
+        if self.scheme == "https":
+            needs.add("tls12" if self.tls == "1.2" else "tls13")
+        if self.status == 301:
+            needs.add("redirect")
+        elif size_of_name(self.path) > BULK:
+            needs.add("bulk")
+        if self.path.startswith("/many/"):
+            needs.add("many-files")
+        if self.hosts:
+            needs.add("hosts")
+        if self.driver != "h2load":
+            needs.add("churn" if self.mode == "new" else self.driver)
+        return needs
+
+
+def check_comparisons(cases):
+    """A case can be compared only with one that is measured along with it."""
+    named = {case.name: case for case in cases}
+    if len(named) < len(cases):
+        names = [case.name for case in cases]
+        raise ValueError(f"several cases are named {max(names, key=names.count)}")
+    for case in cases:
+        if case.compare:
+            other = named.get(case.compare["with"])
+            if other is None or other is case or other.together != case.together:
+                raise ValueError(f"{case.name}: {case.compare['with']} is no other case of the batch {case.together}")
 
 
 def load_all(directory, wanted=()):
     """Every case, or those whose name or group fits one of the patterns."""
     cases = [Case.load(path) for path in sorted(Path(directory).glob("*.toml"))]
+    check_comparisons(cases)
     if not wanted:
         return cases
 
@@ -77,3 +177,11 @@ def load_all(directory, wanted=()):
         )
 
     return [case for case in cases if fits(case)]
+
+
+def batches(cases):
+    """The cases in order, those that are measured together as one list."""
+    found = {}
+    for case in cases:
+        found.setdefault(case.together or f"only {case.name}", []).append(case)
+    return list(found.values())

@@ -5,6 +5,7 @@ handed to every `measure`. The server's clocks are read while it has nothing to 
 """
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -13,30 +14,52 @@ import time
 from pathlib import Path
 
 from . import process
+from .cases import VERSIONS
 from .machine import CoreClock
+from .servers import asked_host
 
-# What every TLS client here offers, so that all servers do the same work.
+# What every TLS client here offers, beside the version and suite of the case, so that all servers do the same work.
 CIPHERSUITE = "TLS_AES_128_GCM_SHA256"
 GROUP = "X25519"
-OPENSSL_CONFIG = f"""\
+# With TLS 1.2 the curve of the certificate is one of these, too, but not the one that keys are exchanged by.
+GROUPS = {"1.2": f"{GROUP}:P-256", "1.3": GROUP}
+OPENSSL_CONFIG = """\
 openssl_conf = main
 [main]
 ssl_conf = tls
 [tls]
 system_default = every
 [every]
-Ciphersuites = {CIPHERSUITE}
-Groups = {GROUP}
+Ciphersuites = @suite@
+Groups = @group@
 """
 
 CLIENT_DIR = Path(__file__).parents[1] / "client"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 # For the kernel to close what the last connections left, and the servers to notice.
-SETTLE = 0.2
+SETTLE = 0.1
+# Latencies are asked for apart from the costs, as writing them down takes the client's time. Not those of bulk.
+LATENCY_SECONDS = 0.15
+LATENCY_REQUESTS = 20_000
+LATENCY_LARGEST = 1_000_000
+PERCENTILES = {"latency_p50_us": 0.5, "latency_p90_us": 0.9, "latency_p99_us": 0.99, "latency_max_us": 1.0}
 
 
 class LoadFailed(Exception):
     """The load generator did not get the answers it should."""
+
+
+def patience(seconds):
+    """How long a client may take that was told to take `seconds`."""
+    return 15 + 5 * seconds
+
+
+def percentiles(durations):
+    """Of each of PERCENTILES, the least duration that so many do not exceed."""
+    durations = sorted(durations)
+    return {
+        name: durations[max(0, math.ceil(share * len(durations)) - 1)] for name, share in PERCENTILES.items()
+    }
 
 
 class Cores:
@@ -69,12 +92,14 @@ class Meter:
         # Ticks of /proc/stat are coarse, hence never below zero.
         self.others = max(0.0, others / (wall + SETTLE))
 
-    def common(self):
+    def common(self, client_seconds):
+        """`client_seconds`: processor time of the load generator."""
         return {
             "cpu_seconds": self.cpu_seconds,
             "seconds": self.seconds,
             "core_busy": self.cpu_seconds / self.seconds,
             "core_others": self.others,
+            "client_busy": client_seconds / self.seconds,
         }
 
 
@@ -83,21 +108,30 @@ class H2load:
 
     needs = "h2load"
 
-    def __init__(self, cores, seconds):
-        self.cores, self.wanted_seconds = cores, seconds
+    def __init__(self, cores, seconds, latencies=True):
+        self.cores, self.wanted_seconds, self.latencies = cores, seconds, latencies
 
     def prepare(self, running, case, site):
-        warm_up = max(case.warm_up, case.connections * case.streams)
-        seconds = self.run(running, case, site, warm_up)["seconds"]
+        """How many requests a measurement has, and how many one of latencies, if any."""
+        least = case.connections * case.streams
+        warm_up = max(case.warm_up, least)
+        rate = warm_up / self.run(running, case, site, warm_up)["seconds"]
         # The same time for every server, so that the clocks are equally exact.
-        return max(case.connections, int(warm_up / seconds * self.wanted_seconds))
+        requests = max(least, int(rate * self.wanted_seconds))
+        turn = case.files * case.connections
+        if case.files > 1 and turn <= 2 * requests:
+            # Every connection asks for each file equally often.
+            requests = round(requests / turn) * turn
+        wanted = self.latencies and (case.status != 200 or site.size_of(case.path) <= LATENCY_LARGEST)
+        return requests, min(LATENCY_REQUESTS, max(least, int(rate * LATENCY_SECONDS))) if wanted else 0
 
-    def measure(self, running, case, site, requests):
+    def measure(self, running, case, site, prepared):
+        requests, timed = prepared
         meter = Meter(running, self.cores)
         meter.begin()
         told = self.run(running, case, site, requests)
         meter.end(told.pop("seconds"))
-        result = meter.common() | told | {
+        result = meter.common(told.pop("client_seconds")) | told | {
             "requests": requests,
             "per_second": requests / meter.seconds,
             "pss": process.pss_bytes(running.process.pid),
@@ -107,29 +141,69 @@ class H2load:
             gigabytes = site.size_of(case.path) * requests / 1e9
             result["cpu_ms_per_gb"] = meter.cpu_seconds / gigabytes * 1e3
             result["gb_per_second"] = gigabytes / meter.seconds
+        if timed:
+            result |= self.latency(running, case, site, timed)
         return result
 
-    def run(self, running, case, site, requests):
-        """Runs h2load; checks that all went as it should; returns what it tells."""
-        url = f"{case.scheme}://127.0.0.1:{running.port(case.scheme, case.protocol)}{case.path}"
+    def latency(self, running, case, site, requests):
+        log = site.dir / "latencies"
+        log.unlink(missing_ok=True)
+        self.run(running, case, site, requests, [f"--log-file={log}"])
+        # Start in µs, status, duration in µs.
+        durations = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
+        if len(durations) != requests:
+            raise LoadFailed(f"h2load wrote down {len(durations)} of {requests} durations")
+        return percentiles(durations)
+
+    @staticmethod
+    def arguments(case, requests, origin, uris=None):
+        """The command line, for a server at `origin`."""
         command = ["h2load", "-t1", f"-c{case.connections}", f"-n{requests}"]
         command += [f"-m{case.streams}"] if case.protocol == "h2" else ["--h1"]
-        command += [f"--tls13-ciphers={CIPHERSUITE}", f"--groups={GROUP}", url]
-        client = process.spawn(command, self.cores.client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if case.scheme == "https":
+            command += [f"--{'tls13-' if case.tls == '1.3' else ''}ciphers={case.suite}", f"--groups={GROUPS[case.tls]}"]
+        if case.hosts:
+            command.append(f"--connect-to={origin.rpartition('/')[2]}")
+            origin = f"{case.scheme}://{asked_host(case)}"
+        return command + ([f"--input-file={uris}", f"--base-uri={origin}"] if uris else [origin + case.path])
+
+    def command(self, case):
+        """The command line as the report shows it."""
+        origin = "127.0.0.1:PORT" if case.hosts else "{url}"
+        text = " ".join(self.arguments(case, "N", origin, "FILES" if case.files > 1 else None))
+        return text.replace("{url}" + case.path, "{url}")
+
+    def run(self, running, case, site, requests, more=()):
+        """Runs h2load; checks that all went as it should; returns what it tells."""
+        origin = f"{case.scheme}://127.0.0.1:{running.port(case.scheme, case.protocol)}"
+        uris = None
+        if case.files > 1:
+            uris = site.dir / f"{case.name}.uris"
+            if not uris.exists():
+                uris.write_text("".join(f"{path}\n" for path in site.paths(case)))
+        used_before = process.ended_children_seconds()
+        client = process.spawn(
+            [*self.arguments(case, requests, origin, uris), *more],
+            self.cores.client,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         try:
-            output, _ = client.communicate(timeout=30 + 5 * self.wanted_seconds)
+            output, _ = client.communicate(timeout=patience(self.wanted_seconds))
         except subprocess.TimeoutExpired:
             raise LoadFailed("h2load took too long") from None
         finally:
             process.stop(client)
-        told = {"seconds": self.judge(output, case, requests)}
-        if case.protocol == "h2":
-            told |= self.traffic(output, requests, site.size_of(case.path) if case.status == 200 else None)
-        return told
+        return {
+            "seconds": self.judge(output, case, requests),
+            "client_seconds": process.ended_children_seconds() - used_before,
+            **self.traffic(output, requests, site.size_of(case.path) if case.status == 200 else None),
+        }
 
     @staticmethod
     def traffic(output, requests, size):
-        """What an answer takes by HTTP/2, before encryption; the sum of the bodies must be right."""
+        """What an answer takes on the wire before encryption; the sum of the bodies must be right."""
         octets = re.search(r"^traffic: .*\((\d+)\) total, .*\((\d+)\) headers .*\((\d+)\) data", output, re.MULTILINE)
         if not octets:
             raise LoadFailed("h2load does not tell the octets received")
@@ -148,45 +222,101 @@ class H2load:
         if int(done[1]) != requests or int(codes[2 if case.status // 100 == 3 else 1]) != requests:
             raise LoadFailed(f"{done[0]}; {codes[0]}; wanted {requests} with {case.status}")
         if case.scheme == "https":
-            for fact in ("TLSv1.3", CIPHERSUITE, GROUP):
-                if fact not in output:
-                    raise LoadFailed(f"the connection does not use {fact}")
+            for fact in (f"TLS Protocol: {VERSIONS[case.tls]}", f"Cipher: {case.suite}", f"Server Temp Key: {GROUP}"):
+                if not re.search(rf"^{re.escape(fact)}\b", output, re.MULTILINE):
+                    raise LoadFailed(f"the connection does not use {fact.partition(': ')[2]}")
         # A connection that fell back to HTTP/1 would be measured as something else.
         if case.protocol == "h2" and not re.search(r"^Application protocol: h2c?$", output, re.MULTILINE):
             raise LoadFailed("the connection does not use HTTP/2")
         return float(finished[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[finished[2]]
 
 
-class Handshakes:
-    """New TLS connections, a few at a time. Built from `client/handshakes.c` when first needed."""
+class Program:
+    """A client of our own in C, built when first needed, that waits for a line before its work begins."""
 
     needs = "cc"
-    program = None
+    source = None
+    libraries = ()
+    warm_up = 200
+    built = {}
 
-    def __init__(self, cores, seconds):
+    def __init__(self, cores, seconds, latencies=True):
         self.cores, self.wanted_seconds = cores, seconds
 
-    @classmethod
-    def build(cls, directory):
-        cls.program = directory / "handshakes"
-        command = ["cc", "-O2", "-o", cls.program, CLIENT_DIR / "handshakes.c", "-lssl", "-lcrypto", "-lpthread"]
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
-        if built.returncode:
-            cls.program = None
+    def program(self, site):
+        target = site.dir / Path(self.source).stem
+        if target not in self.built:
+            command = ["cc", "-O2", "-o", target, CLIENT_DIR / self.source, *self.libraries, "-lpthread"]
+            built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
             reason = next((line for line in built.stderr.splitlines() if "error" in line), "cc failed")
-            raise LoadFailed(f"client/handshakes.c cannot be built (are the OpenSSL headers installed?): {reason}")
+            self.built[target] = reason if built.returncode else None
+        if self.built[target]:
+            raise LoadFailed(f"client/{self.source} cannot be built (are the headers installed?): {self.built[target]}")
+        return target
 
     def prepare(self, running, case, site):
-        if self.program is None:
-            self.build(site.dir)
-        warm_up = 200
-        seconds = self.run(running, case, warm_up)["seconds"]
-        return max(warm_up, int(warm_up / seconds * self.wanted_seconds))
+        least = max(self.warm_up, case.connections)
+        seconds = self.run(running, case, site, least)["seconds"]
+        return max(least, int(least / seconds * self.wanted_seconds))
+
+    def command(self, case):
+        arguments = [str(argument) for argument in self.arguments(case, "N")]
+        return " ".join([Path(self.source).stem, "127.0.0.1", "PORT", *arguments])
+
+    def run(self, running, case, site, count, meter=None):
+        """Runs the program; checks that all went as it should; returns what it tells."""
+        port = running.port(case.scheme)
+        used_before = process.ended_children_seconds()
+        client = process.spawn(
+            [self.program(site), "127.0.0.1", str(port), *(str(each) for each in self.arguments(case, count))],
+            self.cores.client,
+            **PIPES,
+            text=True,
+        )
+        try:
+            expect_ready(client, self.wanted_seconds)
+            time.sleep(SETTLE)
+            if meter:
+                meter.begin()
+            output, _ = client.communicate("\n", timeout=patience(self.wanted_seconds))
+            told = json.loads(output)
+            if meter:
+                meter.end(told["seconds"])
+        except subprocess.TimeoutExpired:
+            raise LoadFailed(f"client/{self.source} took too long") from None
+        except ValueError:
+            raise LoadFailed(f"client/{self.source} ended early") from None
+        finally:
+            process.stop(client)
+        told["client_seconds"] = process.ended_children_seconds() - used_before
+        if told["failed"] or told["done"] != count:
+            raise LoadFailed(f"{told['failed']} of {count} connections or requests failed, {told['done']} went well")
+        self.judge(told, case, count)
+        return told
+
+
+def expect_ready(client, seconds):
+    """Waits until a client of ours says that it is."""
+    line = process.first_line(client, patience(seconds))
+    if line != "ready":
+        process.stop(client)
+        problem = client.stderr.read().strip().splitlines()
+        raise LoadFailed(f"the client: {problem[-1] if problem else 'not ready in time'}")
+
+
+class Handshakes(Program):
+    """New TLS connections, a few at a time."""
+
+    source = "handshakes.c"
+    libraries = ("-lssl", "-lcrypto")
+
+    def arguments(self, case, count):
+        return [case.mode, count, case.connections, VERSIONS[case.tls], case.suite, GROUPS[case.tls], case.path]
 
     def measure(self, running, case, site, count):
         meter = Meter(running, self.cores)
-        told = self.run(running, case, count, meter)
-        return meter.common() | {
+        told = self.run(running, case, site, count, meter)
+        return meter.common(told["client_seconds"]) | {
             "connections": count,
             "per_second": count / meter.seconds,
             "resumed": told["reused"] / count,
@@ -195,32 +325,46 @@ class Handshakes:
             "pss": process.pss_bytes(running.process.pid),
         }
 
-    def run(self, running, case, count, meter=None):
-        command = [self.program, "127.0.0.1", str(running.port("https")), case.mode, str(count)]
-        command += [str(case.connections), CIPHERSUITE, GROUP, case.path]
-        client = process.spawn(command, self.cores.client, **PIPES, text=True)
-        try:
-            if client.stdout.readline() != "ready\n":
-                raise LoadFailed(f"the handshake client: {client.stderr.read().strip()}")
-            time.sleep(SETTLE)
-            if meter:
-                meter.begin()
-            output, _ = client.communicate("\n", timeout=30 + 5 * self.wanted_seconds)
-            told = json.loads(output)
-            if meter:
-                meter.end(told["seconds"])
-        except subprocess.TimeoutExpired:
-            raise LoadFailed("the handshake client took too long") from None
-        finally:
-            process.stop(client)
-        if told["failed"] or told["done"] != count:
-            raise LoadFailed(f"{told['failed']} of {count} connections failed")
-        if CIPHERSUITE not in told["negotiated"]:
+    @staticmethod
+    def judge(told, case, count):
+        if told["negotiated"] != f"{VERSIONS[case.tls]} {case.suite}":
             raise LoadFailed(f"the connection uses {told['negotiated']}")
         wanted = count if case.mode == "resumed" else 0
         if abs(told["reused"] - wanted) > count // 100:
             raise LoadFailed(f"{told['reused']} of {count} handshakes were resumed")
-        return told
+
+
+class Connections(Program):
+    """HTTP/1 in cleartext, with a new connection for each request, or with files asked for in turn over kept ones."""
+
+    source = "connections.c"
+    warm_up = 1000
+
+    def arguments(self, case, count):
+        return [case.mode, count, case.connections, case.path, case.files]
+
+    def prepare(self, running, case, site):
+        # Each file is asked for at least once before anything is measured.
+        self.warm_up = max(case.warm_up, case.files)
+        return super().prepare(running, case, site)
+
+    def measure(self, running, case, site, count):
+        meter = Meter(running, self.cores)
+        told = self.run(running, case, site, count, meter)
+        result = meter.common(told["client_seconds"]) | {
+            "requests": count,
+            "per_second": count / meter.seconds,
+            "pss": process.pss_bytes(running.process.pid),
+            "cpu_us_per_request": meter.cpu_seconds / count * 1e6,
+            "octets_per_response": told["octets"] / count,
+        }
+        if case.mode == "new":
+            result["cpu_us_per_connection"] = result["cpu_us_per_request"]
+        return result
+
+    @staticmethod
+    def judge(told, case, count):
+        pass  # the program compares status and length with those of the first answer, which `Running.ask` has checked
 
 
 class Idle:
@@ -231,34 +375,43 @@ class Idle:
     # With TCP_DEFER_ACCEPT a server hears of a silent connection only after some seconds.
     patience = 15.0
 
-    def __init__(self, cores, _seconds):
+    def __init__(self, cores, seconds, latencies=True):
         self.cores = cores
 
     def prepare(self, running, case, site):
         return None
 
+    @staticmethod
+    def arguments(case):
+        arguments = [case.connections, case.mode, case.path]
+        if case.protocol == "h2":
+            arguments.append(case.suite if case.scheme == "https" else "http")
+        return [str(argument) for argument in arguments]
+
+    def command(self, case):
+        return " ".join([f"python3 {self.program(case)} 127.0.0.1 PORT", *self.arguments(case)])
+
+    @staticmethod
+    def program(case):
+        return "idle_h2.py" if case.protocol == "h2" else "idle.py"
+
     def measure(self, running, case, site, _):
         pid = running.process.pid
         # What every server sets up for its first requests is not counted per connection.
         for _ in range(20):
-            running.ask(case.scheme, case.path, case.protocol)
+            running.ask(case)
         time.sleep(SETTLE)
         before, sockets_before = process.pss_bytes(pid), process.open_sockets(pid)
 
-        command = [sys.executable, CLIENT_DIR / "idle.py", "127.0.0.1", str(running.port(case.scheme, case.protocol))]
-        command += [str(case.connections), case.mode, case.path]
-        environment = os.environ
-        if case.protocol == "h2":
-            command[1] = CLIENT_DIR / "idle_h2.py"
-            command += [CIPHERSUITE if case.scheme == "https" else "http"]
-            # Python cannot choose TLS 1.3's ciphersuite, OpenSSL's own configuration can.
-            config = site.dir / "openssl.cnf"
-            config.write_text(OPENSSL_CONFIG)
-            environment = environment | {"OPENSSL_CONF": str(config)}
+        command = [sys.executable, CLIENT_DIR / self.program(case), "127.0.0.1"]
+        command += [str(running.port(case.scheme, case.protocol)), *self.arguments(case)]
+        # Python cannot choose TLS 1.3's ciphersuite, OpenSSL's own configuration can.
+        config = site.dir / "openssl.cnf"
+        config.write_text(OPENSSL_CONFIG.replace("@suite@", case.suite).replace("@group@", GROUP))
+        environment = os.environ | {"OPENSSL_CONF": str(config)}
         client = process.spawn(command, self.cores.client, **PIPES, text=True, env=environment)
         try:
-            if client.stdout.readline() != "ready\n":
-                raise LoadFailed(f"the idle client: {client.stderr.read().strip()}")
+            expect_ready(client, 10)
             accepted = self.wait_for_accepts(pid, sockets_before, case.connections)
             time.sleep(1.0)
             after = process.pss_bytes(pid)
@@ -281,4 +434,4 @@ class Idle:
             time.sleep(0.25)
 
 
-DRIVERS = {"h2load": H2load, "handshakes": Handshakes, "idle": Idle}
+DRIVERS = {"h2load": H2load, "handshakes": Handshakes, "connections": Connections, "idle": Idle}

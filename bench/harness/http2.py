@@ -1,6 +1,7 @@
 """One request by HTTP/2, with no more of the protocol than that takes."""
 
 import struct
+import time
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM = ACK = 0x1
@@ -68,17 +69,20 @@ def digits(octets):
     return text
 
 
-def ask(sock, scheme, authority, path):
+def ask(sock, scheme, authority, path, deadline=float("inf")):
     """Sends the only request of a new connection, and reads to the end of its answer.
 
     Returns the status and the octets of head (as compressed) and body. The
-    connection stays open, and owes the server nothing.
+    connection stays open, and owes the server nothing. `deadline` is of the
+    monotonic clock.
     """
     sock.sendall(request(scheme, authority, path))
     received = bytearray()
     block, body, ended, blocked = b"", 0, False, False
     while not ended or blocked:
         while len(received) < 9 or len(received) < 9 + int.from_bytes(received[:3], "big"):
+            if time.monotonic() > deadline:
+                raise Refused("the answer does not end")
             octets = sock.recv(65536)
             if not octets:
                 raise Refused("the connection was closed by the server")

@@ -2,6 +2,8 @@
 
 import os
 import re
+import resource
+import select
 import signal
 import subprocess
 import time
@@ -9,8 +11,35 @@ from pathlib import Path
 
 
 def spawn(command, core, **options):
-    """Starts `command` pinned to `core`; its children and threads inherit that."""
-    return subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}), **options)
+    """Starts `command` pinned to `core`, with all descriptors it may have; its children and threads inherit that."""
+
+    def prepare():
+        os.sched_setaffinity(0, {core})
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+    return subprocess.Popen(command, preexec_fn=prepare, **options)
+
+
+def first_line(process, seconds):
+    """The first line that a new process writes, or what it has after so many seconds."""
+    deadline = time.monotonic() + seconds
+    line = b""
+    while not line.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            break
+        octet = os.read(process.stdout.fileno(), 1)  # past the buffer, so that `select` knows all
+        if not octet:
+            break
+        line += octet
+    return line.decode(errors="replace").strip()
+
+
+def ended_children_seconds():
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def tree(root):
@@ -78,14 +107,15 @@ def open_sockets(root):
 
 def stop(process, patience=5.0):
     """Ends a process started by `spawn`, and what it left behind, by their ids."""
+    if process.poll() is not None:
+        return
     pids = tree(process.pid)
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     # A worker whose parent was killed would live on with the connections.
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline and any(os.path.exists(f"/proc/{pid}") for pid in pids[1:]):

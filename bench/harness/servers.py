@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import http2, machine, process
+from .cases import VERSIONS
 
 READY_LIMIT = 10.0
+ANSWER_LIMIT = 10.0
+ROLES = ("own", "peer", "floor")
 
 
 class ServerFailed(Exception):
@@ -25,48 +28,96 @@ def fill_in(template, values):
     return re.sub(r"@(\w+)@", lambda match: str(values[match[1]]), template)
 
 
+def host_name(index):
+    """The names of the hosts that are configured beside the default one."""
+    return f"host-{index:04}.example"
+
+
 @dataclass
 class Server:
     """One kind of server, and how to start it."""
 
     name: str
     title: str
-    own: bool
+    role: str
     binary: str | None
     wanted: str
     version_args: list
     command: list
     template: str
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
+    # What it cannot do, and why: the names that `Case.needs` gives.
+    lacks: dict = field(default_factory=dict)
+    # `@tls@` in the template, by the only version of TLS it then speaks.
+    tls: dict = field(default_factory=dict)
+    # One host of `@hosts@` in the template, with `@host@` for its name.
+    host: str = ""
+    # Variables of its environment beside those of the runner.
+    environment: dict = field(default_factory=dict)
+    # Files in its directory beside the configuration.
+    files: dict = field(default_factory=dict)
+    # Takes part in the daily subset.
+    quick: bool = False
+
+    @property
+    def own(self):
+        return self.role == "own"
 
     @classmethod
     def load(cls, path, override=None):
         with path.open("rb") as file:
             spec = tomllib.load(file)
-        wanted = override or spec["binary"]
-        return cls(
-            name=path.stem,
-            title=spec["title"],
-            own=spec["role"] == "own",
-            binary=shutil.which(wanted),
-            wanted=wanted,
-            version_args=spec["version"],
-            command=spec["command"],
-            template=(path.parent / spec["config"]).read_text(),
-            colour=spec["colour"],
-        )
+        if spec.get("role") not in ROLES:
+            raise ValueError(f"{path.name}: role must be one of {', '.join(ROLES)}")
+        try:
+            wanted = override or spec.pop("binary")
+            return cls(
+                name=path.stem,
+                binary=shutil.which(wanted),
+                wanted=wanted,
+                version_args=spec.pop("version"),
+                template=(path.parent / spec.pop("config")).read_text() if "config" in spec else "",
+                **{key: value for key, value in spec.items() if key != "binary"},
+            )
+        except KeyError as error:
+            raise ValueError(f"{path.name}: {error} is missing") from None
+        except TypeError as error:
+            raise ValueError(f"{path.name}: {error}") from None
 
     def version(self):
         return machine.first_line([self.binary, *self.version_args]) or "unknown version"
+
+    def left_out(self, case):
+        """Why the server cannot take part in the case, or None."""
+        return next((self.lacks[need] for need in sorted(case.needs()) if need in self.lacks), None)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What differs between the configurations that cases need."""
+
+    tls: str = "1.3"
+    hosts: int = 0
+
+    @classmethod
+    def of(cls, case):
+        return cls(case.tls, case.hosts)
+
+    def values(self, server):
+        hosts = range(self.hosts)
+        return {
+            "tls": server.tls.get(self.tls, ""),
+            "hosts": "".join(server.host.replace("@host@", host_name(index)) for index in hosts),
+        }
 
 
 class Running:
     """A server process with its own directory and ports. A context manager."""
 
-    def __init__(self, server, site, core):
+    def __init__(self, server, site, core, setup=Setup()):
         self.server = server
         self.http_port, self.https_port, self.h2c_port = free_ports(3)
-        if "@h2c_port@" not in server.template:
+        if not any("@h2c_port@" in text for text in (server.template, *server.command)):
             # It tells HTTP/1 and HTTP/2 apart by the first octets.
             self.h2c_port = self.http_port
         self.dir = site.new_dir(server.name)
@@ -74,17 +125,26 @@ class Running:
             "dir": self.dir,
             "config": self.dir / "server.conf",
             "root": site.root,
+            "host_root": site.host_root,
             "cert": site.cert,
             "key": site.key,
+            "pem": site.pem,
             "http_port": self.http_port,
             "https_port": self.https_port,
             "h2c_port": self.h2c_port,
         }
+        # These hold names of the others themselves.
+        values |= {name: fill_in(text, values) for name, text in setup.values(server).items()}
         values["config"].write_text(fill_in(server.template, values))
+        for name, text in server.files.items():
+            (self.dir / name).write_text(fill_in(text, values))
+        environment = os.environ | {name: fill_in(text, values) for name, text in server.environment.items()}
         command = [os.path.abspath(server.binary), *(fill_in(arg, values) for arg in server.command)]
         self.log = self.dir / "stderr"
         with self.log.open("wb") as log:
-            self.process = process.spawn(command, core, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = process.spawn(
+                command, core, cwd=self.dir, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         try:
             self.wait_until_ready()
         except ServerFailed:
@@ -123,42 +183,44 @@ class Running:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no message"
 
-    def ask(self, scheme, path, protocol="h1"):
-        """One request on a new connection: status, length of head, length of body."""
-        return self.ask_h2(scheme, path) if protocol == "h2" else self.ask_h1(scheme, path)
-
-    def ask_h2(self, scheme, path):
+    def ask(self, case):
+        """The case's first request on a new connection: status, length of head, length of body."""
+        host = asked_host(case)
+        deadline = time.monotonic() + ANSWER_LIMIT
         try:
-            with socket.create_connection(("127.0.0.1", self.port(scheme, "h2")), timeout=10) as sock:
-                if scheme == "https":
+            with socket.create_connection(("127.0.0.1", self.port(case.scheme, case.protocol)), timeout=5) as sock:
+                if case.scheme == "https":
                     context = ssl._create_unverified_context()  # the certificate is our own
-                    context.set_alpn_protocols(["h2"])
+                    context.set_alpn_protocols(["h2" if case.protocol == "h2" else "http/1.1"])
                     sock = context.wrap_socket(sock)
-                    if sock.selected_alpn_protocol() != "h2":
+                    if sock.version() != VERSIONS[case.tls]:
+                        raise ServerFailed(f"{self.server.name} speaks {sock.version()}, not TLS {case.tls}")
+                    if case.protocol == "h2" and sock.selected_alpn_protocol() != "h2":
                         raise ServerFailed(f"{self.server.name} does not choose HTTP/2")
-                answer = http2.ask(sock, scheme, "127.0.0.1", path)
-                sock.close()
+                with sock:
+                    if case.protocol == "h2":
+                        return http2.ask(sock, case.scheme, host, case.path, deadline)
+                    return self.ask_h1(sock, host, case.path, deadline)
         except (OSError, http2.Refused) as error:
-            raise ServerFailed(f"{self.server.name} does not answer {path} by HTTP/2: {error}") from None
-        return answer
+            raise ServerFailed(f"{self.server.name} does not answer {case.path}: {error}") from None
 
-    def ask_h1(self, scheme, path):
-        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
-        try:
-            with socket.create_connection(("127.0.0.1", self.port(scheme)), timeout=10) as sock:
-                if scheme == "https":
-                    context = ssl._create_unverified_context()  # the certificate is our own
-                    sock = context.wrap_socket(sock)
-                sock.sendall(request)
-                received = b"".join(iter(lambda: sock.recv(65536), b""))
-                sock.close()
-        except OSError as error:
-            raise ServerFailed(f"{self.server.name} does not answer {path}: {error}") from None
-        head, _, body = received.partition(b"\r\n\r\n")
+    def ask_h1(self, sock, host, path, deadline):
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        received = bytearray()
+        while octets := sock.recv(65536):
+            received += octets
+            if time.monotonic() > deadline:
+                raise TimeoutError("the answer does not end")
+        head, _, body = bytes(received).partition(b"\r\n\r\n")
         status = re.match(rb"HTTP/1\.1 (\d{3}) ", head)
         if not status:
             raise ServerFailed(f"{self.server.name} answers {path} with {head[:60]!r}")
         return int(status[1]), len(head) + 4, len(body)
+
+
+def asked_host(case):
+    """The host that a case asks: the last of those configured."""
+    return host_name(case.hosts - 1) if case.hosts else "127.0.0.1"
 
 
 def free_ports(count):
@@ -174,11 +236,15 @@ def free_ports(count):
 
 
 def load_all(directory, own_binary=None):
-    """Every server, our own first, the others by name."""
+    """Every server, our own first, then the peers by name, the floor last."""
     servers = []
     for path in sorted(Path(directory).glob("*.toml")):
         server = Server.load(path)
-        if server.own and own_binary:
+        if own_binary and server.own:
             server = Server.load(path, own_binary)
+        if own_binary and server.role == "floor":
+            # Built along with our own, if at all.
+            beside = Path(own_binary).parent / Path(server.wanted).name
+            server = Server.load(path, str(beside)) if beside.exists() else server
         servers.append(server)
-    return sorted(servers, key=lambda server: (not server.own, server.name))
+    return sorted(servers, key=lambda server: (ROLES.index(server.role), server.name))

@@ -1,11 +1,44 @@
 """The files that are served, and the certificate: alike for every server."""
 
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 MAKE_CERT = Path(__file__).parents[2] / "examples" / "make-cert.sh"
+UNITS = {"b": 1, "k": 1024, "m": 1_000_000}
+# Files above this size are bulk, which not every server can do.
+BULK = 16 * 1024
+LINE = b"0123456789abcde\n"
+
+# What can be asked for. Directly below the root:
+FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt")
+# And only with the name of a host that is not the default one:
+HOST_FILE = "host-1k.txt"
+
+
+def size_of_name(path):
+    """The size of a file as its path tells, or None if there is no such file.
+
+    `/many/SIZE/00000.txt` is the first of many files of that size.
+    """
+    many = re.fullmatch(r"/many/(\d+)([bkm])/\d{5}\.txt", path)
+    if not many and path.lstrip("/") not in (*FILES, HOST_FILE):
+        return None
+    amount, unit = many.groups() if many else re.search(r"(\d+)([bkm])\.", path).groups()
+    return int(amount) * UNITS[unit]
+
+
+def content(name, size):
+    """Text or, for `.bin`, octets of all values."""
+    if name.endswith(".bin"):
+        pattern = bytes(range(256)) * 4
+    elif size == 6:
+        pattern = b"hello\n"
+    else:
+        pattern = LINE
+    return (pattern * (size // len(pattern) + 1))[:size]
 
 
 class Site:
@@ -13,20 +46,27 @@ class Site:
 
     def __init__(self):
         self.dir = Path(tempfile.mkdtemp(prefix="h2o-bench-"))
+        try:
+            self.fill()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def fill(self):
         # Servers started as root read it as another user.
         self.dir.chmod(0o755)
-        self.root = self.dir / "root"
+        self.root, self.host_root = self.dir / "root", self.dir / "host-root"
         self.root.mkdir()
-        (self.root / "1b.txt").write_bytes(b"x")
-        (self.root / "6b.txt").write_bytes(b"hello\n")
-        (self.root / "612b.txt").write_bytes(b"0123456789abcde\n" * 38 + b"0123")
-        (self.root / "1k.txt").write_bytes(b"0123456789abcde\n" * 64)
-        (self.root / "1280b.txt").write_bytes(b"0123456789abcde\n" * 80)
-        (self.root / "513k.bin").write_bytes(bytes(range(256)) * 4 * 513)
-        (self.root / "10m.bin").write_bytes(bytes(range(250)) * 40_000)
+        self.host_root.mkdir()
+        for name in FILES:
+            (self.root / name).write_bytes(content(name, size_of_name(name)))
+        (self.host_root / HOST_FILE).write_bytes(content(HOST_FILE, size_of_name(HOST_FILE)))
         tls = self.dir / "tls"
-        subprocess.run(["sh", MAKE_CERT, tls], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["sh", MAKE_CERT, tls], check=True, stdout=subprocess.DEVNULL, timeout=60)
         self.cert, self.key = tls / "cert.pem", tls / "key.pem"
+        # HAProxy wants both in a file.
+        self.pem = tls / "both.pem"
+        self.pem.write_bytes(self.cert.read_bytes() + self.key.read_bytes())
         tls.chmod(0o755)
         self.started = 0
 
@@ -37,7 +77,21 @@ class Site:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def size_of(self, path):
-        return (self.root / path.lstrip("/")).stat().st_size
+        return size_of_name(path)
+
+    def paths(self, case):
+        """All that the case asks for, made if it is not there yet."""
+        if not case.path.startswith("/many/"):
+            return [case.path]
+        directory = Path(case.path).parent
+        paths = [str(directory / f"{index:05}.txt") for index in range(case.files)]
+        there = self.root / directory.relative_to("/")
+        there.mkdir(parents=True, exist_ok=True)
+        body = content(case.path, self.size_of(case.path))
+        for path in paths[len(list(there.iterdir())) :]:
+            # No two files are alike.
+            (self.root / path.lstrip("/")).write_bytes((path.encode() + body)[: len(body)])
+        return paths
 
     def new_dir(self, name):
         """A directory for one start of a server."""
