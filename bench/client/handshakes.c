@@ -51,12 +51,12 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* In TLS 1.3 tickets arrive after the handshake, so sessions of either version
- * are taken from this callback. Returning 1 keeps the reference. */
+/* In TLS 1.3 tickets arrive after the handshake, so sessions are taken from
+ * this callback. Returning 1 keeps the reference. */
 static int on_new_session(SSL *ssl, SSL_SESSION *session)
 {
     struct worker *w = SSL_get_app_data(ssl);
-    if (!resume)
+    if (!resume || version != TLS1_3_VERSION)
         return 0;
     SSL_SESSION_free(w->session);
     w->session = session;
@@ -111,6 +111,11 @@ static int converse(struct worker *w, int *was_reused)
             got += n;
         }
         *was_reused = SSL_session_reused(ssl);
+        /* In TLS 1.2 OpenSSL calls nobody when a ticket is replaced, and never again offers the old one. */
+        if (ok && resume && version == TLS1_2_VERSION) {
+            SSL_SESSION_free(w->session);
+            w->session = SSL_get1_session(ssl);
+        }
         if (w->negotiated[0] == '\0')
             snprintf(w->negotiated, sizeof(w->negotiated), "%s %s", SSL_get_version(ssl), SSL_get_cipher(ssl));
         SSL_shutdown(ssl);

@@ -10,7 +10,7 @@ PADDED = 0x8
 PRIORITY = 0x20
 
 LARGEST_WINDOW = 2**31 - 1
-# In HPACK's static table: fields 8 to 14 are whole status fields, and a literal names its status by the first of them.
+# In HPACK's static table: fields 8 to 14 are whole status fields.
 STATUS_FIELD = 8
 STATUSES = dict(enumerate((200, 204, 206, 304, 400, 404, 500), STATUS_FIELD))
 
@@ -47,7 +47,9 @@ def status(block):
         block = block[1:]
     if block and block[0] & 0x80 and block[0] & 0x7F in STATUSES:
         return STATUSES[block[0] & 0x7F]
-    if len(block) > 2 and block[0] in (0x40 | STATUS_FIELD, STATUS_FIELD, 0x10 | STATUS_FIELD):
+    # As a literal, servers name the field by any of those.
+    index = block[0] & (0x3F if block[0] & 0x40 else 0x0F) if block else 0
+    if len(block) > 2 and not block[0] & 0x80 and STATUS_FIELD <= index < STATUS_FIELD + len(STATUSES):
         value = block[2 : 2 + (block[1] & 0x7F)]
         text = digits(value) if block[1] & 0x80 else value.decode("latin-1")
         if len(text) == 3 and text.isdecimal():

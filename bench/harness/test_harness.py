@@ -22,7 +22,7 @@ TRAFFIC = "traffic: 2.03MB (2126200) total, 87.89KB (90000) headers (space savin
 
 class Harness(unittest.TestCase):
     def test_h2load_output_is_believed_only_if_all_went_well(self):
-        case = SimpleNamespace(scheme="https", status=200, protocol="h1")
+        case = SimpleNamespace(scheme="https", status=200, protocol="h1", tls="1.3", suite="TLS_AES_128_GCM_SHA256")
         self.assertAlmostEqual(H2load.judge(GOOD, case, 2000), 0.6125)
         for wrong in (
             GOOD.replace("2000 succeeded, 0 failed", "1999 succeeded, 1 failed"),
@@ -35,7 +35,7 @@ class Harness(unittest.TestCase):
                 H2load.judge(wrong, case, 2000)
 
     def test_h2load_must_have_spoken_http2_and_received_whole_bodies(self):
-        case = SimpleNamespace(scheme="https", status=200, protocol="h2")
+        case = SimpleNamespace(scheme="https", status=200, protocol="h2", tls="1.3", suite="TLS_AES_128_GCM_SHA256")
         with self.assertRaisesRegex(LoadFailed, "HTTP/2"):
             H2load.judge(GOOD + "Application protocol: http/1.1\n", case, 2000)
         self.assertAlmostEqual(H2load.judge(GOOD + "Application protocol: h2\n", case, 2000), 0.6125)
@@ -51,6 +51,7 @@ class Harness(unittest.TestCase):
             ("4803333031", 301),  # a literal that is not compressed
             ("48826401", 301),  # and one that is
             ("088264017f", 301),
+            ("4e82640100", 301),  # named by another field of the same name
         ):
             self.assertEqual(http2.status(bytes.fromhex(block)), status, block)
         for wrong in ("", "48", "8f", "48821fff", "4803303178"):
