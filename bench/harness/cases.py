@@ -146,8 +146,12 @@ class Case:
             needs.add("many-files")
         if self.hosts:
             needs.add("hosts")
-        if self.driver != "h2load":
-            needs.add("churn" if self.mode == "new" else self.driver)
+        if self.driver == "idle":
+            needs |= {"idle", "silent"} if self.mode == "silent" else {"idle"}
+        elif self.driver == "handshakes":
+            needs.add("handshakes")
+        elif self.mode == "new":
+            needs.add("churn")
         return needs
 
 

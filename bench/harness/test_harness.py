@@ -1,13 +1,27 @@
 """Tests of what needs no server: `python3 -m unittest discover bench`."""
 
+import os
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
 
-from . import http2, servers, stats
+from . import cases, drivers, http2, process, servers, site, stats
 from .cases import Case
 from .drivers import H2load, LoadFailed
+
+BENCH = Path(__file__).parents[1]
+CASE = """\
+title = "x"
+group = "x"
+shows = "x"
+driver = "h2load"
+scheme = "http"
+path = "/1k.txt"
+connections = 10
+figure = "cpu_us_per_request"
+"""
 
 GOOD = """\
 TLS Protocol: TLSv1.3
@@ -80,6 +94,103 @@ class Harness(unittest.TestCase):
             path.write_text('title = "x"\nfigure = "cpu_ms_per_gb"\nconections = 3\n')
             with self.assertRaisesRegex(ValueError, "conections"):
                 Case.load(path)
+
+    def load(self, text, name="01-x.toml"):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / name
+            path.write_text(text)
+            return Case.load(path)
+
+    def test_case_is_refused_with_the_reason(self):
+        self.assertEqual(self.load(CASE, "10-name-of-it.toml").name, "name-of-it")
+        for more, reason in (
+            ('tls = "1.1"', "tls must be one of 1.2, 1.3"),
+            ('tls = "1.2"', "TLS 1.2 has no suite TLS_AES"),
+            ('suite = "ECDHE-ECDSA-AES128-GCM-SHA256"', "TLS 1.3 has no suite ECDHE"),
+            ('files = "many"', "files must be of the kind int"),
+            ("files = 3", "path must be /many"),
+            ("streams = 3", "only HTTP/2"),
+            ('mode = "full"', "mode must be one of ''"),
+            ("limits = { peers = 1.0 }", "limits are peer and floor"),
+            ("limits = { floor = 1.0 }", "needs floor = true"),
+            ('compare = { with = "y", metric = "gb_per_second" }', "compare needs"),
+            ('compare = { with = "y", metric = "speed", at_most = 1.0 }', "metric must be one of"),
+            ('compare = { with = "y", metric = "gb_per_second", at_most = 1.0 }', "`together` is missing"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"01-x.toml: .*{reason}"):
+                self.load(CASE + more)
+        with self.assertRaisesRegex(ValueError, "/2k.txt is not a file"):
+            self.load(CASE.replace("/1k.txt", "/2k.txt"))
+
+    def test_only_cases_of_a_batch_are_compared(self):
+        compare = 'together = "t"\ncompare = { with = "a", metric = "gb_per_second", at_most = 1.0 }\n'
+        alone, with_it = self.load(CASE, "1-a.toml"), self.load(CASE + 'together = "t"\n', "1-a.toml")
+        other = self.load(CASE + compare, "2-b.toml")
+        cases.check_comparisons([with_it, other])
+        for wrong in ([alone, other], [other], [with_it, with_it]):
+            with self.assertRaises(ValueError):
+                cases.check_comparisons(wrong)
+        first = self.load(CASE, "0-first.toml")
+        named = [[case.name for case in batch] for batch in cases.batches([with_it, first, other])]
+        self.assertEqual(named, [["a", "b"], ["first"]])
+
+    def test_every_case_and_server_here_is_sound(self):
+        every = cases.load_all(BENCH / "cases")
+        needs = set().union(*(case.needs() for case in every))
+        for case in every:
+            self.assertIn(case.driver, drivers.DRIVERS)
+            self.assertIn("{url}" if case.driver == "h2load" and not case.hosts else "PORT", self.command(case))
+            figures = {other.figure for other in every if other.group == case.group}
+            self.assertEqual(len(figures), 1, f"{case.group} has one chart")
+        for server in servers.load_all(BENCH / "servers"):
+            self.assertLessEqual(set(server.lacks), needs | {"silent"}, server.name)
+            setups = {servers.Setup.of(case) for case in every if not server.left_out(case)}
+            for setup in setups:
+                self.assertTrue(server.tls.get(setup.tls) or setup.tls == "1.3" or server.role != "peer", server.name)
+                self.assertTrue(server.host or not setup.hosts, server.name)
+
+    @staticmethod
+    def command(case):
+        return drivers.DRIVERS[case.driver](None, 1).command(case)
+
+    def test_needs_of_a_case_leave_servers_out(self):
+        case = self.load(CASE.replace("/1k.txt", "/10m.bin").replace('"http"', '"https"') + 'protocol = "h2"\n')
+        self.assertEqual(case.needs(), {"h2", "tls13", "bulk"})
+        spec = {"name": "x", "title": "x", "role": "peer", "binary": None, "wanted": "x", "version_args": []}
+        server = servers.Server(**spec, command=[], template="", lacks={"h2c": "not at all", "bulk": "too large"})
+        self.assertEqual(server.left_out(case), "too large")
+        self.assertIsNone(server.left_out(self.load(CASE)))
+
+    def test_command_line_offers_one_version_and_suite(self):
+        suite = "ECDHE-ECDSA-CHACHA20-POLY1305"
+        case = self.load(CASE.replace('"http"', '"https"') + f'tls = "1.2"\nsuite = "{suite}"\n')
+        self.assertEqual(
+            self.command(case), f"h2load -t1 -c10 -nN --h1 --ciphers={suite} --groups=X25519:P-256 {{url}}"
+        )
+        case = self.load(CASE.replace("/1k.txt", "/host-1k.txt") + "hosts = 10\n")
+        self.assertEqual(
+            self.command(case),
+            "h2load -t1 -c10 -nN --h1 --connect-to=127.0.0.1:PORT http://host-0009.example/host-1k.txt",
+        )
+
+    def test_size_of_a_file_is_in_its_name(self):
+        sizes = {"/6b.txt": 6, "/513k.bin": 513 * 1024, "/10m.bin": 10_000_000, "/many/256b/00000.txt": 256}
+        for path, size in sizes.items():
+            self.assertEqual(site.size_of_name(path), size)
+            self.assertEqual(len(site.content(path, size)), size)
+        self.assertIsNone(site.size_of_name("/moved"))
+
+    def test_percentiles_are_durations_that_occurred(self):
+        found = drivers.percentiles(list(range(100, 0, -1)))
+        self.assertEqual(list(found.values()), [50, 90, 99, 100])
+        self.assertEqual(set(drivers.percentiles([7]).values()), {7})
+
+    def test_client_that_says_nothing_is_given_up(self):
+        for command, line in ((["sleep", "5"], ""), (["echo", "ready"], "ready"), (["true"], "")):
+            client = process.spawn(command, min(os.sched_getaffinity(0)), stdout=subprocess.PIPE)
+            self.assertEqual(process.first_line(client, 0.5), line)
+            process.stop(client)
+            client.stdout.close()
 
 
 if __name__ == "__main__":
