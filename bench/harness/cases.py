@@ -147,7 +147,7 @@ class Case:
         if self.hosts:
             needs.add("hosts")
         if self.driver == "idle":
-            needs |= {"idle", "silent"} if self.mode == "silent" else {"idle"}
+            needs |= {"idle", "silent" if self.mode == "silent" else f"idle-{self.protocol}"}
         elif self.driver == "handshakes":
             needs.add("handshakes")
         elif self.mode == "new":

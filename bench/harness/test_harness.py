@@ -143,7 +143,7 @@ class Harness(unittest.TestCase):
             figures = {other.figure for other in every if other.group == case.group}
             self.assertEqual(len(figures), 1, f"{case.group} has one chart")
         for server in servers.load_all(BENCH / "servers"):
-            self.assertLessEqual(set(server.lacks), needs | {"silent"}, server.name)
+            self.assertLessEqual(set(server.lacks), needs, server.name)
             setups = {servers.Setup.of(case) for case in every if not server.left_out(case)}
             for setup in setups:
                 self.assertTrue(server.tls.get(setup.tls) or setup.tls == "1.3" or server.role != "peer", server.name)
