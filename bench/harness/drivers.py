@@ -99,7 +99,8 @@ class Meter:
             "seconds": self.seconds,
             "core_busy": self.cpu_seconds / self.seconds,
             "core_others": self.others,
-            "client_busy": client_seconds / self.seconds,
+            # Its start is in that, hence never more than all.
+            "client_busy": min(1.0, client_seconds / self.seconds),
         }
 
 
