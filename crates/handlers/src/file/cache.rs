@@ -24,8 +24,10 @@ const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Most descriptors a worker's entries may hold.
 const MAX_FILES: usize = 256;
 /// An entry not used for so long is forgotten: the kernel may have forgotten the file, too, and looking at it
-/// would wait for the disk; and a descriptor would keep a deleted file's blocks.
-const IDLE: Duration = Duration::from_secs(10);
+/// would wait for the disk.
+const IDLE: Duration = Duration::from_secs(60);
+/// As [`IDLE`], for an entry with a descriptor, which would keep a deleted file's blocks.
+const IDLE_FILE: Duration = Duration::from_secs(10);
 
 /// What an answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl Entry {
             self.checked.set((clock.turn(), at));
             return true;
         }
-        if !self.settled || is_idle(at, now) || !self.witnesses.iter().all(Witness::holds) {
+        if !self.settled || self.is_idle(now) || !self.witnesses.iter().all(Witness::holds) {
             return false;
         }
         let watch = watches.after_check(self.watch.get(), &self.witnesses, now);
@@ -83,10 +85,15 @@ impl Entry {
         self.checked.set((clock.turn(), now));
         true
     }
-}
 
-fn is_idle(checked: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(checked) > IDLE
+    fn is_idle(&self, now: Instant) -> bool {
+        let limit = if self.document.holds_file() {
+            IDLE_FILE
+        } else {
+            IDLE
+        };
+        now.saturating_duration_since(self.checked.get().1) > limit
+    }
 }
 
 /// The content cache of a worker.
@@ -239,15 +246,18 @@ impl Inner {
         self.files -= usize::from(entry.document.holds_file());
     }
 
-    /// Forgets idle entries, at most once in [`IDLE`].
+    /// Forgets idle entries, at most once in [`IDLE_FILE`].
     fn sweep(&mut self, now: Instant) {
-        if self.swept.is_some_and(|swept| !is_idle(swept, now)) {
+        if self
+            .swept
+            .is_some_and(|swept| now.saturating_duration_since(swept) <= IDLE_FILE)
+        {
             return;
         }
         self.swept = Some(now);
         for at in 0..self.places.len() {
-            let idle = |entry: &Rc<Entry>| is_idle(entry.checked.get().1, now);
-            if self.places[at].as_ref().is_some_and(idle) {
+            let is_idle = |entry: &Rc<Entry>| entry.is_idle(now);
+            if self.places[at].as_ref().is_some_and(is_idle) {
                 self.remove(at);
             }
         }
@@ -335,8 +345,13 @@ mod tests {
         assert!((0..MAX_FILES / 2).all(|n| holds(format!("/{n}"))));
         assert!((0..MAX_FILES / 2).all(|n| holds(format!("/new{n}"))));
         let now = kit.worker.clock.now();
-        cache.inner.borrow_mut().sweep(now + IDLE / 2);
+        std::fs::write(root.path().join("small"), "small").unwrap();
+        kit.head("/small");
+        cache.inner.borrow_mut().sweep(now + IDLE_FILE / 2);
         assert_eq!(check(&kit)[2], MAX_FILES);
+        cache.inner.borrow_mut().sweep(now + 3 * IDLE_FILE);
+        let [entries, _, files] = check(&kit);
+        assert_eq!((entries, files), (1, 0));
         cache.inner.borrow_mut().sweep(now + 3 * IDLE);
         assert_eq!(check(&kit), [0, 0, 0]);
     }
