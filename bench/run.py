@@ -140,7 +140,7 @@ class Run:
         self.own_failed |= server.own
 
     def driver(self, case):
-        return DRIVERS[case.driver](self.cores, self.args.seconds, latencies=not self.args.quick)
+        return DRIVERS[case.driver](self.cores, self.args.seconds * case.longer, latencies=not self.args.quick)
 
     def rounds(self, case):
         """How many rounds a case has. Some need a fresh server for each, and have fewer."""

@@ -4,9 +4,10 @@
  *   connections ADDRESS PORT new|kept COUNT THREADS PATH FILES
  *
  * With several files PATH is the first, as in /many/1k/00000.txt, and all
- * connections together ask for them in turn. Asks once, writes "ready", waits for
- * a line on standard input so that the caller can read its clocks, has COUNT
- * requests answered and writes one line of JSON.
+ * connections together ask for them in turn. Asks once, with "kept" also once on
+ * each connection, writes "ready", waits for a line on standard input so that the
+ * caller can read its clocks, has COUNT requests answered and writes one line of
+ * JSON. Connections that are kept are closed when standard input ends.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -30,6 +31,7 @@ static long files;
 static long body_len = -1; /* of the first answer, asked for before any thread; all others must have it too */
 
 static atomic_long left, next_file;
+static pthread_barrier_t opened, begin;
 static atomic_long done, failed, octets;
 
 static double now(void)
@@ -100,6 +102,13 @@ static void *work(void *arg)
 {
     int fd = -1;
     (void)arg;
+    if (keep) {
+        fd = open_connection();
+        if (fd < 0 || ask(fd) == 0)
+            atomic_fetch_add(&failed, 1);
+    }
+    pthread_barrier_wait(&opened);
+    pthread_barrier_wait(&begin);
     /* A server that fails this often is not being measured. */
     while (atomic_fetch_sub(&left, 1) > 0 && atomic_load(&failed) < 10) {
         long got = 0;
@@ -114,8 +123,6 @@ static void *work(void *arg)
             fd = -1;
         }
     }
-    if (fd >= 0)
-        close(fd);
     return NULL;
 }
 
@@ -137,7 +144,7 @@ int main(int argc, char **argv)
     int threads = atoi(argv[5]);
     path = argv[6];
     files = atol(argv[7]);
-    if (threads < 1 || threads > 256 || strlen(path) < 10 * (size_t)(files > 1) || strlen(path) > 256 || files < 1) {
+    if (threads < 1 || threads > 1000 || strlen(path) < 10 * (size_t)(files > 1) || strlen(path) > 256 || files < 1) {
         fprintf(stderr, "bad arguments\n");
         return 2;
     }
@@ -147,21 +154,40 @@ int main(int argc, char **argv)
         return 2;
     }
     close(fd);
+
+    pthread_t *workers = calloc((size_t)threads, sizeof(*workers));
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 128 * 1024);
+    pthread_barrier_init(&opened, NULL, (unsigned)threads + 1);
+    pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
+    for (int i = 0; i < threads; i++) {
+        if (pthread_create(&workers[i], &small, work, NULL) != 0) {
+            fprintf(stderr, "no more threads than %d\n", i);
+            return 2;
+        }
+    }
+    pthread_barrier_wait(&opened);
+    if (atomic_load(&failed) > 0) {
+        fprintf(stderr, "%ld connections failed\n", atomic_load(&failed));
+        return 2;
+    }
     printf("ready\n");
     fflush(stdout);
     char line[16];
     if (fgets(line, sizeof(line), stdin) == NULL)
         return 2;
 
-    pthread_t *workers = calloc((size_t)threads, sizeof(*workers));
     double began = now();
-    for (int i = 0; i < threads; i++)
-        pthread_create(&workers[i], NULL, work, NULL);
+    pthread_barrier_wait(&begin);
     for (int i = 0; i < threads; i++)
         pthread_join(workers[i], NULL);
     double seconds = now() - began;
 
     printf("{\"done\": %ld, \"failed\": %ld, \"octets\": %ld, \"seconds\": %.6f}\n", atomic_load(&done),
         atomic_load(&failed), atomic_load(&octets), seconds);
+    fflush(stdout);
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+    }
     return 0;
 }

@@ -64,6 +64,8 @@ class Case:
     mode: str = ""
     # Requests sent before anything is measured, to warm caches and to learn the rate.
     warm_up: int = 2000
+    # How many times as long as others it is measured, so that opening its connections does not count.
+    longer: int = 1
     # The only version and suite of TLS, if the scheme is https.
     tls: str = "1.3"
     suite: str = "TLS_AES_128_GCM_SHA256"

@@ -279,10 +279,13 @@ class Program:
             time.sleep(SETTLE)
             if meter:
                 meter.begin()
-            output, _ = client.communicate("\n", timeout=patience(self.wanted_seconds))
-            told = json.loads(output)
+            client.stdin.write("\n")
+            client.stdin.flush()
+            # It keeps its connections until its input ends: closing them is no part of the work.
+            told = json.loads(process.first_line(client, patience(self.wanted_seconds)))
             if meter:
                 meter.end(told["seconds"])
+            client.communicate(timeout=patience(self.wanted_seconds))
         except subprocess.TimeoutExpired:
             raise LoadFailed(f"client/{self.source} took too long") from None
         except ValueError:

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 MAKE_CERT = Path(__file__).parents[2] / "examples" / "make-cert.sh"
@@ -16,6 +17,10 @@ LINE = b"0123456789abcde\n"
 FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt")
 # And only with the name of a host that is not the default one:
 HOST_FILE = "host-1k.txt"
+
+
+# Seconds; times of files have steps of up to two.
+SETTLE = 3.0
 
 
 def size_of_name(path):
@@ -69,6 +74,12 @@ class Site:
         self.pem.write_bytes(self.cert.read_bytes() + self.key.read_bytes())
         tls.chmod(0o755)
         self.started = 0
+        self.settle()
+
+    @staticmethod
+    def settle():
+        """Servers may keep back from caching files that have only just been written."""
+        time.sleep(SETTLE)
 
     def __enter__(self):
         return self
@@ -88,9 +99,12 @@ class Site:
         there = self.root / directory.relative_to("/")
         there.mkdir(parents=True, exist_ok=True)
         body = content(case.path, self.size_of(case.path))
-        for path in paths[len(list(there.iterdir())) :]:
+        missing = paths[len(list(there.iterdir())) :]
+        for path in missing:
             # No two files are alike.
             (self.root / path.lstrip("/")).write_bytes((path.encode() + body)[: len(body)])
+        if missing:
+            self.settle()
         return paths
 
     def new_dir(self, name):
