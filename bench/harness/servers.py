@@ -85,6 +85,8 @@ class Server:
             raise ValueError(f"{path.name}: {error}") from None
 
     def version(self):
+        if not self.version_args:
+            return "of this tree"
         return machine.first_line([self.binary, *self.version_args]) or "unknown version"
 
     def left_out(self, case):
