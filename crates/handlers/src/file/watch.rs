@@ -29,7 +29,7 @@ const PACE: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_secs(60);
 /// A watched entry is looked at by itself that often, too: writes through `mmap`, or through a name that came later or
 /// is gone, and file systems mounted over a directory are not told of. Tests are to see nothing but what is told.
-const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
+const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 
 /// For everything. Symbolic links are not followed.
 const ANY: WatchFlags = WatchFlags::ATTRIB
