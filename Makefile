@@ -32,6 +32,7 @@ unit:
 e2e:
 	$(CARGO) build -p h2o
 	$(CARGO) test -p h2o-tests --tests
+	python3 -m unittest discover bench
 
 # Writes docs/directives.md anew from the table of directives.
 docs:
