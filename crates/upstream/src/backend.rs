@@ -1,0 +1,205 @@
+//! The URL of a backend.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+
+use h2o_http::Scheme;
+
+/// The platform's limit of a socket path, without the NUL at its end.
+const MAX_UNIX_PATH: usize = 107;
+
+/// Where a backend is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendHost {
+    /// A name, in lower case, resolved for every new connection.
+    Name(Box<str>),
+    /// An address.
+    Ip(IpAddr),
+    /// A Unix-domain socket.
+    Unix(Box<Path>),
+}
+
+/// The URL of a backend (H2O compatibility: `http://` or `https://` in lower case, host, port, path).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendUrl {
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// The host.
+    pub host: BackendHost,
+    /// The port; of no meaning for Unix-domain sockets.
+    pub port: u16,
+    /// `host:port` as written, in lower case; `[unix:/path]` with the path as written.
+    pub authority: Box<str>,
+    /// Path and query, which begin the path of every request; at least `/`.
+    pub path: Box<[u8]>,
+}
+
+impl BackendUrl {
+    /// Reads a URL; `None` if it is none that a backend can have.
+    #[must_use]
+    pub fn parse(url: &str) -> Option<Self> {
+        let (scheme, rest) = if let Some(rest) = url.strip_prefix("http://") {
+            (Scheme::Http, rest)
+        } else {
+            (Scheme::Https, url.strip_prefix("https://")?)
+        };
+        // The path of a socket has slashes of its own.
+        let host_end = match rest.strip_prefix('[') {
+            Some(inner) => inner.find(']')? + 2,
+            None => rest.find([':', '/', '?']).unwrap_or(rest.len()),
+        };
+        let (host_text, rest) = rest.split_at(host_end);
+        let path_at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (port_text, path) = rest.split_at(path_at);
+        let host = parse_host(host_text)?;
+        let port = match port_text.strip_prefix(':') {
+            Some(digits) => parse_port(digits)?,
+            None if port_text.is_empty() => scheme.default_port(),
+            None => return None,
+        };
+        if !h2o_http::is_visible(path.as_bytes()) {
+            return None;
+        }
+        let path = if path.starts_with('/') {
+            path.into()
+        } else {
+            format!("/{path}")
+        };
+        let authority = match &host {
+            BackendHost::Unix(_) => format!("{host_text}{port_text}"),
+            BackendHost::Name(_) | BackendHost::Ip(_) => {
+                format!("{host_text}{port_text}").to_ascii_lowercase()
+            }
+        };
+        Some(Self {
+            scheme,
+            host,
+            port,
+            authority: authority.into(),
+            path: path.into_bytes().into(),
+        })
+    }
+
+    /// The name that the backend's certificate is to have: the host as written, IPv6 addresses without brackets.
+    #[must_use]
+    pub fn tls_name(&self) -> &str {
+        match self.authority.strip_prefix('[') {
+            Some(inner) => inner.rsplit_once(']').map_or(inner, |(inner, _)| inner),
+            None => self
+                .authority
+                .split_once(':')
+                .map_or(&self.authority, |(host, _)| host),
+        }
+    }
+}
+
+fn parse_host(text: &str) -> Option<BackendHost> {
+    if let Some(inner) = text.strip_prefix('[') {
+        let inner = inner.strip_suffix(']')?;
+        return match inner.strip_prefix("unix:") {
+            Some(path) => {
+                let fits = (1..=MAX_UNIX_PATH).contains(&path.len()) && !path.contains('\0');
+                fits.then(|| BackendHost::Unix(Path::new(path).into()))
+            }
+            None => Some(BackendHost::Ip(inner.parse::<Ipv6Addr>().ok()?.into())),
+        };
+    }
+    if let Ok(address) = text.parse::<std::net::Ipv4Addr>() {
+        return Some(BackendHost::Ip(address.into()));
+    }
+    h2o_http::authority::is_valid(text.as_bytes())
+        .then(|| BackendHost::Name(text.to_ascii_lowercase().into()))
+}
+
+/// A port below 65535 (H2O compatibility).
+fn parse_port(digits: &str) -> Option<u16> {
+    if !digits.bytes().all(|octet| octet.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok().filter(|&port| port < u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_host_port_and_path() {
+        let name = |text: &str| BackendHost::Name(text.into());
+        let ip = |text: &str| BackendHost::Ip(text.parse().unwrap());
+        let unix = |text: &str| BackendHost::Unix(Path::new(text).into());
+        let cases = [
+            // url, host, port, authority, path, name of the certificate
+            (
+                "http://App1.Internal:9000/v2",
+                name("app1.internal"),
+                9000,
+                "app1.internal:9000",
+                "/v2",
+                "app1.internal",
+            ),
+            ("http://a", name("a"), 80, "a", "/", "a"),
+            ("https://a", name("a"), 443, "a", "/", "a"),
+            ("http://a?q", name("a"), 80, "a", "/?q", "a"),
+            ("http://a:65534?q:/", name("a"), 65534, "a:65534", "/?q:/", "a"),
+            (
+                "http://127.0.0.1:81/x?y",
+                ip("127.0.0.1"),
+                81,
+                "127.0.0.1:81",
+                "/x?y",
+                "127.0.0.1",
+            ),
+            ("http://[::1]:81/", ip("::1"), 81, "[::1]:81", "/", "::1"),
+            ("http://[FE80::1]", ip("fe80::1"), 80, "[fe80::1]", "/", "fe80::1"),
+            (
+                "http://[unix:/Run/app2.sock]/v2",
+                unix("/Run/app2.sock"),
+                80,
+                "[unix:/Run/app2.sock]",
+                "/v2",
+                "unix:/Run/app2.sock",
+            ),
+        ];
+        for (url, host, port, authority, path, tls_name) in cases {
+            let read = BackendUrl::parse(url).unwrap_or_else(|| panic!("{url}"));
+            assert_eq!((&read.host, read.port), (&host, port), "{url}");
+            assert_eq!(&*read.authority, authority, "{url}");
+            assert_eq!(&*read.path, path.as_bytes(), "{url}");
+            assert_eq!(read.tls_name(), tls_name, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_backend_is_refused() {
+        let long = "x".repeat(MAX_UNIX_PATH + 1);
+        let fits = format!("http://[unix:{}]/", &long[1..]);
+        assert!(BackendUrl::parse(&fits).is_some());
+        let long = format!("http://[unix:{long}]/");
+        for url in [
+            "",
+            "http:/a",
+            "HTTP://a/",
+            "ftp://a/",
+            "a:80",
+            "http://",
+            "http:///x",
+            "http://:80/",
+            "http://a:65535/",
+            "http://a:70000/",
+            "http://a:/",
+            "http://a:8o/",
+            "http://a:+8/",
+            "http://a b/",
+            "http://a/b c",
+            "http://u@a/",
+            "http://[::1/",
+            "http://[::1]8/",
+            "http://[1.2.3.4]/",
+            "http://[unix:]/",
+            &long,
+        ] {
+            assert_eq!(BackendUrl::parse(url), None, "{url}");
+        }
+    }
+}

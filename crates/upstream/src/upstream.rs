@@ -1,0 +1,84 @@
+//! A group of backends behind one directive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::balancer::Balancer;
+use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings};
+
+/// How the backend of a new connection is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balancing {
+    /// In turn, each as many times in a row as its weight says.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest connections in use for its weight; the first of equals.
+    LeastConn,
+}
+
+/// One backend of an upstream.
+pub struct Backend {
+    /// Where it is, and the path its requests begin with.
+    pub url: BackendUrl,
+    /// Its share, 1 to 256.
+    pub weight: u32,
+}
+
+/// A group of backends with one balancer and one set of settings. Shared by all workers.
+pub struct Upstream {
+    /// Number of the upstream in this process; workers find by it what they keep for it.
+    pub(crate) id: usize,
+    pub(crate) backends: Vec<Backend>,
+    pub(crate) balancer: Balancer,
+    pub(crate) settings: UpstreamSettings,
+}
+
+static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+
+impl Upstream {
+    /// An upstream of these backends, each with its weight.
+    ///
+    /// # Panics
+    /// If there is no backend.
+    #[must_use]
+    pub fn new(
+        backends: Vec<(BackendUrl, u32)>,
+        balancing: Balancing,
+        settings: UpstreamSettings,
+    ) -> Arc<Self> {
+        assert!(!backends.is_empty(), "an upstream has a backend");
+        let backends: Vec<_> = backends
+            .into_iter()
+            .map(|(url, weight)| Backend { url, weight })
+            .collect();
+        let weights = backends.iter().map(|backend| backend.weight);
+        Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            balancer: Balancer::new(balancing, weights),
+            backends,
+            settings,
+        })
+    }
+
+    /// The backends, in the order of the configuration.
+    #[must_use]
+    pub fn backends(&self) -> &[Backend] {
+        &self.backends
+    }
+
+    /// What was configured.
+    #[must_use]
+    pub const fn settings(&self) -> &UpstreamSettings {
+        &self.settings
+    }
+
+    /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime of tokio.
+    ///
+    /// Dropping the future, or later the body of the reply, closes the connection.
+    ///
+    /// # Errors
+    /// [`Failure`] if there is no response to pass on.
+    pub async fn send(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, Failure> {
+        crate::http1::send(self, call).await
+    }
+}
