@@ -123,6 +123,25 @@ impl ChunkedReader {
         }
     }
 
+    /// True if the next octet begins a chunk, or belongs to what follows the last one.
+    pub(crate) const fn is_between_chunks(&self) -> bool {
+        match self.state {
+            State::Size { digits, .. } => digits == 0,
+            State::TrailerStart
+            | State::TrailerName
+            | State::TrailerValue
+            | State::TrailerLineFeed
+            | State::EndLineFeed
+            | State::End => true,
+            State::SizeBlank { .. }
+            | State::Extension { .. }
+            | State::SizeLineFeed { .. }
+            | State::Data { .. }
+            | State::DataCarriageReturn
+            | State::DataLineFeed => false,
+        }
+    }
+
     fn count_framing(&mut self, len: usize, content: u64) -> Result<(), ChunkError> {
         self.framing = self.framing.saturating_add(len as u64);
         let received = self.framing.saturating_add(content);

@@ -215,6 +215,22 @@ impl ClientConnection {
             && leftover.is_empty()
     }
 
+    /// True while the content comes in chunks, at least one has come as a whole, and the next has not begun. A server that
+    /// closes the connection here has left out the last chunk: the content is incomplete (RFC 9112 §8), yet nothing was cut
+    /// in two.
+    #[must_use]
+    pub const fn is_between_chunks(&self) -> bool {
+        match self.receiving {
+            Receiving::Chunked(reader) => self.received > 0 && reader.is_between_chunks(),
+            Receiving::Idle
+            | Receiving::Head(_)
+            | Receiving::Sized { .. }
+            | Receiving::UntilClose
+            | Receiving::Tunnel
+            | Receiving::Failed => false,
+        }
+    }
+
     /// Number of the current request, from 1; 0 before the first. A connection closed before the response
     /// to a later one was probably idle for too long (RFC 9112 §9.3.1).
     #[must_use]

@@ -1,0 +1,193 @@
+//! The backend of a new connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::{Balancing, Upstream};
+
+/// Chooses backends. Shared by all workers.
+pub(crate) enum Balancer {
+    RoundRobin {
+        weights: Box<[u32]>,
+        /// The backend chosen last, in the upper half, and how many times in a row, in the lower.
+        turn: AtomicU64,
+    },
+    LeastConn(Box<[Load]>),
+}
+
+/// What a backend carries.
+pub(crate) struct Load {
+    weight: u32,
+    /// Connections in use or being opened.
+    connections: AtomicUsize,
+}
+
+impl Balancer {
+    pub(crate) fn new(balancing: Balancing, weights: impl Iterator<Item = u32>) -> Self {
+        match balancing {
+            Balancing::RoundRobin => Self::RoundRobin {
+                weights: weights.collect(),
+                turn: AtomicU64::new(0),
+            },
+            Balancing::LeastConn => Self::LeastConn(
+                weights
+                    .map(|weight| Load {
+                        weight,
+                        connections: AtomicUsize::new(0),
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// A backend that has not been tried for this request; `None` if all have. `tried` has an entry per backend.
+    pub(crate) fn choose(&self, tried: &[bool]) -> Option<usize> {
+        match self {
+            Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, tried),
+            Self::LeastConn(loads) => choose_least(loads, tried),
+        }
+    }
+}
+
+fn choose_in_turn(weights: &[u32], turn: &AtomicU64, tried: &[bool]) -> Option<usize> {
+    let next = |turn: u64| {
+        let (last, used) = unpack(turn);
+        if !tried[last] && used < weights[last] {
+            return Some((last, used + 1));
+        }
+        let count = weights.len();
+        let following = (1..=count).map(|step| (last + step) % count);
+        following
+            .into_iter()
+            .find(|&index| !tried[index])
+            .map(|index| (index, 1))
+    };
+    let mut old = turn.load(Relaxed);
+    loop {
+        let (index, used) = next(old)?;
+        match turn.compare_exchange_weak(old, pack(index, used), Relaxed, Relaxed) {
+            Ok(_) => return Some(index),
+            Err(other) => old = other,
+        }
+    }
+}
+
+const fn pack(index: usize, used: u32) -> u64 {
+    (index as u64) << 32 | used as u64
+}
+
+fn unpack(turn: u64) -> (usize, u32) {
+    let index = usize::try_from(turn >> 32).unwrap_or(0);
+    (index, u32::try_from(turn & 0xffff_ffff).unwrap_or(0))
+}
+
+fn choose_least(loads: &[Load], tried: &[bool]) -> Option<usize> {
+    let mut best: Option<(usize, u64, u64)> = None;
+    for (index, load) in loads.iter().enumerate() {
+        let connections = load.connections.load(Relaxed) as u64;
+        let weight = u64::from(load.weight);
+        // Compared as fractions: ties go to the first.
+        let is_better = best.is_none_or(|(_, best_connections, best_weight)| {
+            connections * best_weight < best_connections * weight
+        });
+        if !tried[index] && is_better {
+            best = Some((index, connections, weight));
+        }
+    }
+    best.map(|(index, ..)| index)
+}
+
+/// A connection in use, or being opened, as the balancer counts it.
+pub(crate) struct InUse {
+    upstream: Arc<Upstream>,
+    backend: usize,
+}
+
+impl InUse {
+    /// Counts a connection to `backend`, if the balancer wants to know.
+    pub(crate) fn begin(upstream: &Arc<Upstream>, backend: usize) -> Option<Self> {
+        let Balancer::LeastConn(loads) = &upstream.balancer else {
+            return None;
+        };
+        loads[backend].connections.fetch_add(1, Relaxed);
+        Some(Self {
+            upstream: Arc::clone(upstream),
+            backend,
+        })
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if let Balancer::LeastConn(loads) = &self.upstream.balancer {
+            loads[self.backend].connections.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn balancer(balancing: Balancing, weights: &[u32]) -> Balancer {
+        Balancer::new(balancing, weights.iter().copied())
+    }
+
+    #[test]
+    fn in_turn_each_as_often_as_it_weighs() {
+        let balancer = balancer(Balancing::RoundRobin, &[1, 3, 2]);
+        let chosen: Vec<_> = (0..12)
+            .map(|_| balancer.choose(&[false; 3]).unwrap())
+            .collect();
+        assert_eq!(chosen, [0, 1, 1, 1, 2, 2, 0, 1, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn every_backend_is_tried_once() {
+        for balancing in [Balancing::RoundRobin, Balancing::LeastConn] {
+            let balancer = balancer(balancing, &[1, 256, 1]);
+            let mut tried = [false; 3];
+            let mut order = Vec::new();
+            while let Some(index) = balancer.choose(&tried) {
+                tried[index] = true;
+                order.push(index);
+            }
+            assert_eq!(order, [0, 1, 2], "{balancing:?}");
+        }
+    }
+
+    #[test]
+    fn the_turn_goes_on_behind_one_that_was_down() {
+        let balancer = balancer(Balancing::RoundRobin, &[1, 1, 1]);
+        assert_eq!(balancer.choose(&[false; 3]), Some(0));
+        assert_eq!(balancer.choose(&[true, false, false]), Some(1));
+        assert_eq!(balancer.choose(&[false; 3]), Some(2));
+        assert_eq!(balancer.choose(&[false; 3]), Some(0));
+    }
+
+    #[test]
+    fn the_least_loaded_for_its_weight_is_chosen() {
+        let balancer = balancer(Balancing::LeastConn, &[1, 2]);
+        let Balancer::LeastConn(loads) = &balancer else {
+            panic!("as made above")
+        };
+        let cases = [
+            // in use, chosen
+            ((0, 0), 0),
+            ((1, 0), 1),
+            ((1, 1), 1),
+            ((1, 2), 0),
+            ((2, 3), 1),
+            ((2, 4), 0),
+        ];
+        for ((first, second), want) in cases {
+            loads[0].connections.store(first, Relaxed);
+            loads[1].connections.store(second, Relaxed);
+            assert_eq!(
+                balancer.choose(&[false; 2]),
+                Some(want),
+                "{first} and {second}"
+            );
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! New connections to backends.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use h2o_exchange::Worker;
+use h2o_http::Scheme;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::balancer::InUse;
+use crate::stream::{PlainStream, UpstreamStream};
+use crate::{BackendHost, BackendUrl, Failure, Resolver, Upstream};
+
+/// A connection that was just established.
+pub(crate) struct Connected {
+    pub(crate) stream: UpstreamStream,
+    /// Index of the backend.
+    pub(crate) backend: usize,
+    pub(crate) in_use: Option<InUse>,
+}
+
+/// Connects to a backend: the one the balancer chooses, and if that cannot be connected to, the others in turn. A TLS handshake
+/// that fails is final (H2O compatibility). `alpn`: protocols offered to `https` backends.
+pub(crate) async fn connect(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    alpn: &[&[u8]],
+) -> Result<Connected, Failure> {
+    let limit = upstream.settings.connect_timeout;
+    tokio::time::timeout(limit, connect_any(worker, upstream, alpn))
+        .await
+        .unwrap_or(Err(Failure::unsent(Failure::CONNECT_TIMEOUT)))
+}
+
+async fn connect_any(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    alpn: &[&[u8]],
+) -> Result<Connected, Failure> {
+    let mut tried = vec![false; upstream.backends.len()];
+    let mut last = Failure::unsent("connection failure");
+    while let Some(backend) = upstream.balancer.choose(&tried) {
+        tried[backend] = true;
+        let in_use = InUse::begin(upstream, backend);
+        let url = &upstream.backends[backend].url;
+        match connect_to(worker, url).await {
+            Err(text) => last = Failure::unsent(text),
+            Ok(socket) => {
+                return Ok(Connected {
+                    stream: secure(upstream, url, alpn, socket).await?,
+                    backend,
+                    in_use,
+                });
+            }
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(worker: &Rc<Worker>, url: &BackendUrl) -> Result<PlainStream, &'static str> {
+    let address = match &url.host {
+        BackendHost::Unix(path) => {
+            let socket = UnixStream::connect(path).await;
+            return socket.map(PlainStream::Unix).map_err(|_| FAILURE);
+        }
+        BackendHost::Ip(address) => *address,
+        BackendHost::Name(name) => {
+            let resolver = worker.local::<Resolver>();
+            let addresses = resolver.resolve(name).await.map_err(|error| error.text())?;
+            any_of(&addresses).ok_or("hostname does not exist")?
+        }
+    };
+    let socket = TcpStream::connect(SocketAddr::new(address, url.port)).await;
+    let socket = socket.map_err(|error| text_of(&error))?;
+    // Requests and chunks are written whole.
+    socket.set_nodelay(true).map_err(|error| text_of(&error))?;
+    Ok(PlainStream::Tcp(socket))
+}
+
+/// One address at random: the others are not tried (H2O compatibility).
+fn any_of(addresses: &[IpAddr]) -> Option<IpAddr> {
+    match addresses {
+        [] => None,
+        [only] => Some(*only),
+        several => {
+            let random = RandomState::new().hash_one(0);
+            let index = random % several.len() as u64;
+            several.get(usize::try_from(index).ok()?).copied()
+        }
+    }
+}
+
+async fn secure(
+    upstream: &Upstream,
+    url: &BackendUrl,
+    alpn: &[&[u8]],
+    socket: PlainStream,
+) -> Result<UpstreamStream, Failure> {
+    if url.scheme != Scheme::Https {
+        return Ok(UpstreamStream::Plain(socket));
+    }
+    let name = url.tls_name();
+    // Sessions are not kept for Unix-domain sockets (H2O compatibility).
+    let key = match &url.host {
+        BackendHost::Unix(_) => String::new(),
+        BackendHost::Name(_) | BackendHost::Ip(_) => format!("{name}:{}", url.port),
+    };
+    let stream = upstream.settings.tls.handshake(name, &key, alpn, socket);
+    Ok(UpstreamStream::Tls(Box::new(stream.await?)))
+}
+
+const FAILURE: &str = "connection failure";
+
+/// H2O's texts.
+pub(crate) fn text_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::TimedOut => "connection timed out",
+        io::ErrorKind::NetworkUnreachable => "network unreachable",
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => FAILURE,
+    }
+}

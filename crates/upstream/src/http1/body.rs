@@ -1,0 +1,178 @@
+//! The content of a response, pulled from its connection.
+
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2o_exchange::{BodyError, BodySource};
+use h2o_http1::{Awaited, ClientReceived, ClientResponse};
+use tokio::io::AsyncReadExt;
+
+use super::exchange::{Awaits, Exchange, Rest};
+use super::upload::Went;
+use crate::Failure;
+use crate::failure::{broken_off, text_of};
+
+/// Most octets read at once, and held.
+const PIECE: usize = 64 * 1024;
+
+/// The content of a response, or what comes through a tunnel. Owns the connection; reads when it is polled.
+pub(super) struct ContentSource {
+    exchange: Option<Exchange>,
+    /// Content that came with the head.
+    ready: Bytes,
+    /// Octets received and not looked at.
+    raw: BytesMut,
+    rest: Rest,
+}
+
+type Next = Poll<Option<Result<Bytes, BodyError>>>;
+
+impl ContentSource {
+    pub(super) fn new(exchange: Exchange, ready: Bytes, rest: Rest) -> Self {
+        Self {
+            exchange: Some(exchange),
+            ready,
+            raw: BytesMut::new(),
+            rest,
+        }
+    }
+
+    fn fail(&mut self, text: &str) -> Next {
+        self.exchange = None;
+        Poll::Ready(Some(Err(broken_off(text))))
+    }
+
+    fn end(&mut self) -> Next {
+        self.exchange = None;
+        Poll::Ready(None)
+    }
+
+    /// The response is complete, the request is not: it goes on, and the response ends with it (H2O compatibility: an answer
+    /// does not end the request).
+    fn poll_request_end(&mut self, context: &mut Context<'_>, is_clean: bool, went: Went) -> Next {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Ready(None);
+        };
+        let is_late = match went {
+            Went::Done | Went::Held => true,
+            Went::Blocked => exchange.poll_late(context, Awaits::Progress).is_ready(),
+            Went::Starved => exchange.poll_late(context, Awaits::Client).is_ready(),
+        };
+        if !is_late {
+            return Poll::Pending;
+        }
+        if let Some(exchange) = self.exchange.take() {
+            exchange.finish(is_clean);
+        }
+        Poll::Ready(None)
+    }
+
+    /// Content from what was received, then from the socket.
+    fn poll_content(&mut self, context: &mut Context<'_>, max: usize) -> Next {
+        loop {
+            let Some(exchange) = &mut self.exchange else {
+                return Poll::Ready(None);
+            };
+            let engine = &mut exchange.connection.engine;
+            match engine.receive(&self.raw, &mut ClientResponse::new()) {
+                Ok(ClientReceived::Data { taken, data }) => {
+                    let piece = self.raw.split_to(taken).freeze();
+                    self.ready = piece.slice(data);
+                    let piece = self.ready.split_to(max.min(self.ready.len()));
+                    return Poll::Ready(Some(Ok(piece)));
+                }
+                Ok(ClientReceived::BodyEnd { taken }) => {
+                    self.raw.advance(taken);
+                    let is_clean = self.raw.is_empty();
+                    self.rest = Rest::Nothing { is_clean };
+                    let went = exchange.poll_upload(context);
+                    return self.poll_request_end(context, is_clean, went);
+                }
+                Ok(ClientReceived::NeedMore { taken }) => self.raw.advance(taken),
+                Ok(ClientReceived::Interim { .. } | ClientReceived::Response { .. }) => {
+                    debug_assert!(false, "there is one head");
+                    return self.fail(Failure::IO);
+                }
+                Err(error) => return self.fail(text_of(error)),
+            }
+            match self.poll_read(context, max) {
+                Poll::Ready(Some(Ok(()))) => {}
+                Poll::Ready(Some(Err(text))) => return self.fail(text),
+                Poll::Ready(None) => return self.end(),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Reads into `raw`, which is empty; `None` at the end of the content.
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<(), &'static str>>> {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Ready(None);
+        };
+        let limit = exchange.local.upstream.settings.max_buffer_size;
+        let limit = limit.map_or(PIECE, |limit| usize::try_from(limit).unwrap_or(PIECE));
+        let room = max.min(PIECE).min(limit).max(1);
+        let stream = &mut exchange.connection.stream;
+        // Who waits holds no memory.
+        let read = if stream.poll_readable(context).is_pending() {
+            Poll::Pending
+        } else {
+            self.raw.reserve(room);
+            let mut room = (&mut self.raw).limit(room);
+            pin!(stream.read_buf(&mut room)).poll(context)
+        };
+        match read {
+            Poll::Pending => {
+                self.raw = BytesMut::new();
+                exchange
+                    .poll_late(context, Awaits::Progress)
+                    .map(|text| Some(Err(text)))
+            }
+            Poll::Ready(Ok(1..)) => {
+                exchange.rest();
+                Poll::Ready(Some(Ok(())))
+            }
+            Poll::Ready(Ok(0)) if exchange.connection.engine.is_between_chunks() => {
+                // The last chunk is missing (RFC 9112 §8 calls that incomplete). H2O takes a clean end here for the end of the
+                // content, and so do we.
+                Poll::Ready(None)
+            }
+            Poll::Ready(Ok(0) | Err(_)) => {
+                let ended = exchange.connection.engine.on_closed();
+                Poll::Ready(ended.err().map(|error| Err(text_of(error))))
+            }
+        }
+    }
+}
+
+impl BodySource for ContentSource {
+    fn poll_next(&mut self, context: &mut Context<'_>, max: usize) -> Next {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Ready(None);
+        };
+        let went = exchange.poll_upload(context);
+        if let Some(text) = exchange.upload.broken {
+            return self.fail(text);
+        }
+        let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
+        if !self.ready.is_empty() {
+            exchange.rest();
+            let piece = self.ready.split_to(max.min(self.ready.len()));
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        // The end of the client's side ends the whole tunnel (H2O compatibility).
+        if is_tunnel && went == Went::Done && exchange.upload.has_client_left {
+            return self.end();
+        }
+        match self.rest {
+            Rest::Broken(text) => self.fail(text),
+            Rest::Nothing { is_clean } => self.poll_request_end(context, is_clean, went),
+            Rest::More => self.poll_content(context, max),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! One request and its response on a connection.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::Worker;
+use h2o_http::{Headers, StatusCode};
+use h2o_http1::{Awaited, ClientConnection, ClientReceived, ClientResponse, UpstreamError};
+
+use super::Connection;
+use super::upload::{Hold, Upload, Went};
+use crate::Failure;
+use crate::failure::text_of;
+use crate::pool::Local;
+
+/// One request and its response.
+pub(super) struct Exchange {
+    pub(super) connection: Box<Connection>,
+    pub(super) upload: Upload,
+    pub(super) local: Rc<Local>,
+    pub(super) worker: Rc<Worker>,
+    /// A head that is not complete.
+    input: Vec<u8>,
+    /// Octets of the response have come.
+    has_begun: bool,
+    /// What the time limit was set for.
+    awaits: Option<Awaits>,
+}
+
+/// What the exchange waits for, as far as it is limited in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// The backend is to take something, or to go on.
+    Progress,
+    /// The first octet of the response.
+    FirstByte,
+    /// The client, whose time is limited elsewhere.
+    Client,
+}
+
+/// An exchange that came to nothing.
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    /// The backend closed the connection and had said nothing.
+    pub(super) is_silent: bool,
+}
+
+impl Failed {
+    const fn new(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_silent: false,
+        }
+    }
+}
+
+/// Content that came with the head.
+pub(super) struct Arrived {
+    pub(super) content: Bytes,
+    pub(super) rest: Rest,
+}
+
+/// What follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Nothing: the response is complete. `is_clean` if no octet came after it.
+    Nothing { is_clean: bool },
+    /// More content, or a tunnel.
+    More,
+    /// Octets that are no content; the text says what is wrong with them.
+    Broken(&'static str),
+}
+
+/// Told of interim responses.
+pub(super) type OnInformational<'a> = Option<&'a mut dyn FnMut(StatusCode, &Headers)>;
+
+impl Exchange {
+    pub(super) const fn new(
+        connection: Box<Connection>,
+        upload: Upload,
+        local: Rc<Local>,
+        worker: Rc<Worker>,
+    ) -> Self {
+        Self {
+            connection,
+            upload,
+            local,
+            worker,
+            input: Vec::new(),
+            has_begun: false,
+            awaits: None,
+        }
+    }
+
+    /// Ready when the head of the final response is in `response`.
+    pub(super) fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        response: &mut ClientResponse,
+        on_informational: &mut OnInformational<'_>,
+    ) -> Poll<Result<Arrived, Failed>> {
+        loop {
+            let went = self.poll_upload(context);
+            if let Some(text) = self.upload.broken {
+                return Poll::Ready(Err(Failed::new(Failure::sent(text))));
+            }
+            let scratch = Rc::clone(&self.local.scratch);
+            let mut input = scratch.take_input();
+            let read = self.connection.stream.poll_receive(context, &mut input);
+            let arrived = match read {
+                Poll::Pending => None,
+                Poll::Ready(Ok(0) | Err(_)) => Some(Err(self.on_closed())),
+                Poll::Ready(Ok(read)) => {
+                    self.on_octets(&input[..read], response, on_informational)
+                }
+            };
+            scratch.put_input(input);
+            if let Some(arrived) = arrived {
+                return Poll::Ready(arrived);
+            }
+            if read.is_pending() {
+                let awaits = self.awaited(went);
+                return self.poll_late(context, awaits).map(|text| {
+                    Err(Failed::new(Failure::sent(text)))
+                });
+            }
+        }
+    }
+
+    /// Takes the request further.
+    pub(super) fn poll_upload(&mut self, context: &mut Context<'_>) -> Went {
+        if self.upload.is_done() {
+            return Went::Done;
+        }
+        let connection = &mut *self.connection;
+        let (stream, engine) = (&mut connection.stream, &mut connection.engine);
+        let went = (self.upload).poll(context, stream, engine, &self.local.scratch);
+        if std::mem::take(&mut self.upload.has_moved) {
+            // The limit begins anew.
+            self.awaits = None;
+        }
+        went
+    }
+
+    const fn awaited(&self, went: Went) -> Awaits {
+        match went {
+            _ if !self.input.is_empty() => Awaits::Progress,
+            Went::Blocked => Awaits::Progress,
+            Went::Starved => Awaits::Client,
+            Went::Done | Went::Held if self.has_begun => Awaits::Progress,
+            Went::Done | Went::Held => Awaits::FirstByte,
+        }
+    }
+
+    /// Sets the time limit if something has moved or something else is awaited now. Ready when it has passed, with the text that
+    /// says so.
+    pub(super) fn poll_late(
+        &mut self,
+        context: &Context<'_>,
+        awaits: Awaits,
+    ) -> Poll<&'static str> {
+        let settings = &self.local.upstream.settings;
+        let (limit, text) = match awaits {
+            Awaits::Progress => (settings.io_timeout, Failure::IO_TIMEOUT),
+            Awaits::FirstByte => (settings.first_byte_timeout, Failure::FIRST_BYTE_TIMEOUT),
+            Awaits::Client => {
+                self.rest();
+                return Poll::Pending;
+            }
+        };
+        let deadline = &self.connection.deadline;
+        if self.awaits.replace(awaits) != Some(awaits) {
+            deadline.set(self.worker.clock.now() + limit);
+        }
+        deadline.poll_passed(context).map(|()| text)
+    }
+
+    /// Something has moved: the time limit begins anew when something is awaited again.
+    pub(super) fn rest(&mut self) {
+        if self.awaits.take().is_some() {
+            self.connection.deadline.clear();
+        }
+    }
+
+    fn on_closed(&mut self) -> Failed {
+        let closed = self.connection.engine.on_closed();
+        Failed {
+            failure: Failure::sent(Failure::IO),
+            is_silent: closed == Err(UpstreamError::ClosedBeforeResponse),
+        }
+    }
+
+    fn on_octets(
+        &mut self,
+        octets: &[u8],
+        response: &mut ClientResponse,
+        on_informational: &mut OnInformational<'_>,
+    ) -> Option<Result<Arrived, Failed>> {
+        self.has_begun = true;
+        self.awaits = None;
+        let mut own = std::mem::take(&mut self.input);
+        let mut input = octets;
+        if !own.is_empty() {
+            own.extend_from_slice(octets);
+            input = &own;
+        }
+        loop {
+            match self.connection.engine.receive(input, response) {
+                Err(error) => {
+                    return Some(Err(Failed::new(Failure::from_http1(error))));
+                }
+                Ok(ClientReceived::NeedMore { taken }) => {
+                    let left = input.len() - taken;
+                    if own.is_empty() {
+                        self.input = input[taken..].to_vec();
+                    } else {
+                        own.drain(..own.len() - left);
+                        self.input = own;
+                    }
+                    return None;
+                }
+                Ok(ClientReceived::Interim { taken }) => {
+                    input = &input[taken..];
+                    self.on_interim(response, on_informational);
+                }
+                Ok(ClientReceived::Response { taken }) => {
+                    if self.upload.hold() == Hold::Continue
+                        || self.connection.engine.awaited() == Awaited::Tunnel
+                    {
+                        self.upload.release();
+                    }
+                    return Some(Ok(collect(&mut self.connection.engine, &input[taken..])));
+                }
+                Ok(ClientReceived::Data { .. } | ClientReceived::BodyEnd { .. }) => {
+                    debug_assert!(false, "the head comes first");
+                    return Some(Err(Failed::new(Failure::sent(Failure::IO))));
+                }
+            }
+        }
+    }
+
+    fn on_interim(
+        &mut self,
+        response: &ClientResponse,
+        on_informational: &mut OnInformational<'_>,
+    ) {
+        if response.status == StatusCode::CONTINUE && self.upload.hold() == Hold::Continue {
+            self.upload.release();
+        } else if let Some(tell) = on_informational {
+            tell(response.status, &response.headers);
+        }
+    }
+
+    /// The response is complete and so is its use: the connection is kept for the next request if it can be.
+    pub(super) fn finish(self, is_clean: bool) {
+        let Self {
+            mut connection,
+            upload,
+            local,
+            worker,
+            ..
+        } = self;
+        let leftover: &[u8] = if is_clean { b"" } else { b"?" };
+        let keeps = !local.upstream.settings.keepalive.is_zero();
+        if keeps && upload.is_done() && connection.engine.is_reusable(leftover) {
+            connection.in_use = None;
+            connection.deadline.clear();
+            local.put(connection, worker.clock.now());
+        }
+    }
+}
+
+/// What content there is in `input`, which came with the head.
+fn collect(engine: &mut ClientConnection, mut input: &[u8]) -> Arrived {
+    let mut content = Vec::new();
+    let rest = loop {
+        if engine.awaited() == Awaited::Nothing {
+            break Rest::Nothing {
+                is_clean: input.is_empty(),
+            };
+        }
+        match engine.receive(input, &mut ClientResponse::new()) {
+            Ok(ClientReceived::Data { taken, data }) => {
+                content.reserve(input.len());
+                content.extend_from_slice(&input[data]);
+                input = &input[taken..];
+            }
+            Ok(ClientReceived::BodyEnd { taken }) => input = &input[taken..],
+            Ok(ClientReceived::NeedMore { .. }) => break Rest::More,
+            Ok(ClientReceived::Interim { .. } | ClientReceived::Response { .. }) => {
+                debug_assert!(false, "there is one head");
+                break Rest::Broken(Failure::IO);
+            }
+            Err(error) => break Rest::Broken(text_of(error)),
+        }
+    };
+    Arrived {
+        content: content.into(),
+        rest,
+    }
+}

@@ -1,0 +1,282 @@
+//! The request on its way to the backend: the head, and the content as the socket takes it.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodyPipe, FileReader, RequestBody};
+use h2o_http1::ClientConnection;
+
+use crate::pool::Scratch;
+use crate::stream::UpstreamStream;
+
+/// Octets of content written at once.
+const PIECE: usize = 48 * 1024;
+
+/// What is left of the content.
+pub(super) enum Content {
+    Nothing,
+    Bytes(Bytes),
+    File(FileReader),
+    /// `first` has been taken out of the pipe already.
+    Stream {
+        first: Bytes,
+        pipe: Rc<BodyPipe>,
+    },
+}
+
+impl Content {
+    pub(super) fn new(body: RequestBody) -> Self {
+        match body {
+            RequestBody::None => Self::Nothing,
+            RequestBody::Bytes(bytes) => Self::Bytes(bytes),
+            RequestBody::File(range) => Self::File(FileReader::new(range)),
+            RequestBody::Stream(pipe) => Self::Stream {
+                first: Bytes::new(),
+                pipe,
+            },
+        }
+    }
+
+    /// The same content once more; `None` if not all of it is kept.
+    pub(super) fn again(&self) -> Option<Self> {
+        match self {
+            Self::Nothing => Some(Self::Nothing),
+            Self::Bytes(bytes) => Some(Self::Bytes(bytes.clone())),
+            Self::File(reader) => {
+                let range = reader.unread()?.clone();
+                Some(Self::File(FileReader::new(range)))
+            }
+            Self::Stream { .. } => None,
+        }
+    }
+}
+
+impl Drop for Content {
+    /// The client need not send what nobody takes.
+    fn drop(&mut self) {
+        if let Self::Stream { pipe, .. } = self {
+            pipe.abandon();
+        }
+    }
+}
+
+/// What content waits for besides the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    Nothing,
+    /// An interim response, or any final one.
+    Continue,
+    /// A response that opens the tunnel.
+    Tunnel,
+}
+
+/// How far the request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    /// All of it is written, or it was given up.
+    Done,
+    /// The socket takes no more for now.
+    Blocked,
+    /// The client has to send more.
+    Starved,
+    /// Held back.
+    Held,
+}
+
+/// A request on its way.
+pub(super) struct Upload {
+    content: Content,
+    hold: Hold,
+    /// Octets to be written, from `at`.
+    out: Vec<u8>,
+    at: usize,
+    /// TLS may hold back what was written.
+    is_flushed: bool,
+    /// Something was written since the last look.
+    pub(super) has_moved: bool,
+    /// The client's side of a tunnel has ended.
+    pub(super) has_client_left: bool,
+    /// Why the content cannot be completed.
+    pub(super) broken: Option<&'static str>,
+}
+
+impl Upload {
+    /// A request whose head is in `out`. As much of the content as is at hand leaves with it.
+    pub(super) fn new(
+        content: Content,
+        hold: Hold,
+        engine: &mut ClientConnection,
+        out: Vec<u8>,
+    ) -> Self {
+        let mut upload = Self {
+            content,
+            hold,
+            out,
+            at: 0,
+            is_flushed: false,
+            has_moved: false,
+            has_client_left: false,
+            broken: None,
+        };
+        match &mut upload.content {
+            _ if hold != Hold::Nothing => {}
+            Content::Nothing => engine.finish(None, &mut upload.out),
+            Content::Bytes(_) => upload.send_bytes(engine),
+            Content::Stream { first, .. } => {
+                engine.send_data(&std::mem::take(first), &mut upload.out);
+            }
+            Content::File(_) => {}
+        }
+        upload
+    }
+
+    /// What was held back may leave.
+    pub(super) const fn release(&mut self) {
+        self.hold = Hold::Nothing;
+    }
+
+    pub(super) const fn hold(&self) -> Hold {
+        self.hold
+    }
+
+    /// Takes everything one step further. A backend that takes no more is not an error: it may have answered.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut UpstreamStream,
+        engine: &mut ClientConnection,
+        scratch: &Scratch,
+    ) -> Went {
+        loop {
+            match self.poll_written(context, stream) {
+                Poll::Pending => return Went::Blocked,
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => {
+                    self.give_up();
+                    return Went::Done;
+                }
+            }
+            if self.out.capacity() > 0 {
+                scratch.put_output(std::mem::take(&mut self.out));
+            }
+            if self.hold != Hold::Nothing {
+                return Went::Held;
+            }
+            if matches!(self.content, Content::Nothing) {
+                return Went::Done;
+            }
+            self.out = scratch.take_output();
+            if self.poll_content(context, engine, scratch).is_pending() {
+                scratch.put_output(std::mem::take(&mut self.out));
+                return Went::Starved;
+            }
+        }
+    }
+
+    /// Writes what is there; `false` if that cannot be done any more.
+    fn poll_written(&mut self, context: &mut Context<'_>, stream: &mut UpstreamStream) -> Poll<bool> {
+        while self.at < self.out.len() {
+            match stream.poll_send(context, &self.out[self.at..]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(false),
+                Poll::Ready(Ok(written)) => {
+                    self.at += written;
+                    self.has_moved = true;
+                    self.is_flushed = false;
+                }
+            }
+        }
+        self.out.clear();
+        self.at = 0;
+        if !self.is_flushed {
+            match stream.poll_flushed(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(result) => self.is_flushed = result.is_ok(),
+            }
+        }
+        Poll::Ready(self.is_flushed)
+    }
+
+    /// Brings the next piece of content into `out`; pending if the client has to send it first.
+    fn poll_content(
+        &mut self,
+        context: &mut Context<'_>,
+        engine: &mut ClientConnection,
+        scratch: &Scratch,
+    ) -> Poll<()> {
+        match &mut self.content {
+            Content::Nothing => {}
+            Content::Bytes(_) => self.send_bytes(engine),
+            Content::File(reader) => {
+                let mut input = scratch.take_input();
+                let read = reader.poll_read(context, &mut input[..PIECE]);
+                if let Poll::Ready(Ok(read @ 1..)) = read {
+                    engine.send_data(&input[..read], &mut self.out);
+                }
+                scratch.put_input(input);
+                match read {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(0)) => self.finish(engine),
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(_)) => self.break_off(engine, "internal error"),
+                }
+            }
+            Content::Stream { first, pipe } => {
+                let next = if first.is_empty() {
+                    pipe.poll_next(context)
+                } else {
+                    Poll::Ready(Some(Ok(std::mem::take(first))))
+                };
+                match next {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(piece))) => engine.send_data(&piece, &mut self.out),
+                    Poll::Ready(Some(Err(BodyError::Failed(_) | BodyError::Local(_)))) => {
+                        self.break_off(engine, crate::Failure::IO);
+                    }
+                    Poll::Ready(None) => {
+                        self.has_client_left = true;
+                        self.finish(engine);
+                    }
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn send_bytes(&mut self, engine: &mut ClientConnection) {
+        let Content::Bytes(bytes) = &mut self.content else {
+            return;
+        };
+        let piece = bytes.split_to(PIECE.min(bytes.len()));
+        engine.send_data(&piece, &mut self.out);
+        if bytes.is_empty() {
+            self.finish(engine);
+        }
+    }
+
+    fn finish(&mut self, engine: &mut ClientConnection) {
+        self.content = Content::Nothing;
+        engine.finish(None, &mut self.out);
+    }
+
+    fn break_off(&mut self, engine: &mut ClientConnection, text: &'static str) {
+        self.content = Content::Nothing;
+        engine.abort(&mut self.out);
+        self.broken = Some(text);
+    }
+
+    /// Nobody takes the rest.
+    fn give_up(&mut self) {
+        self.content = Content::Nothing;
+        self.hold = Hold::Nothing;
+        self.out.clear();
+        self.at = 0;
+        self.is_flushed = true;
+    }
+
+    /// True if nothing is left to be sent.
+    pub(super) const fn is_done(&self) -> bool {
+        matches!(self.content, Content::Nothing) && self.out.is_empty() && self.is_flushed
+    }
+}

@@ -1,0 +1,178 @@
+//! Idle connections, kept for the next requests on their worker.
+//!
+//! H2O has one pool for all threads. Here each worker has its own, so that no request waits for another thread; what other
+//! workers have idle is not seen. Within a worker it is as there: the connection that was idle for longest is taken first,
+//! whatever its backend, and the balancer is asked for new ones only.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use h2o_exchange::report;
+use h2o_http::RequestHead;
+use h2o_http1::ClientSettings;
+
+use crate::Upstream;
+use crate::http1::Connection;
+use crate::stream::Idle;
+
+/// What a worker keeps for its upstreams.
+#[derive(Default)]
+pub(crate) struct Pools {
+    /// By the number of the upstream.
+    locals: RefCell<Vec<Option<Rc<Local>>>>,
+    scratch: Rc<Scratch>,
+}
+
+/// What a worker keeps for one upstream.
+pub(crate) struct Local {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) scratch: Rc<Scratch>,
+    idle: RefCell<VecDeque<Kept>>,
+}
+
+struct Kept {
+    connection: Box<Connection>,
+    since: Instant,
+}
+
+/// Memory lent to whichever exchange has its turn.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// What connections obey as HTTP/1 sees it.
+    pub(crate) engine: Arc<ClientSettings>,
+    input: Cell<Vec<u8>>,
+    output: Cell<Vec<u8>>,
+    head: Cell<RequestHead>,
+}
+
+impl Scratch {
+    /// Octets received at once.
+    pub(crate) const INPUT: usize = 64 * 1024;
+    /// Buffers that have grown beyond this are let go.
+    const KEPT: usize = 256 * 1024;
+
+    /// Room for [`Scratch::INPUT`] octets.
+    pub(crate) fn take_input(&self) -> Vec<u8> {
+        let mut input = self.input.take();
+        input.resize(Self::INPUT, 0);
+        input
+    }
+
+    pub(crate) fn put_input(&self, input: Vec<u8>) {
+        self.input.set(input);
+    }
+
+    /// An empty buffer.
+    pub(crate) fn take_output(&self) -> Vec<u8> {
+        self.output.take()
+    }
+
+    pub(crate) fn put_output(&self, mut output: Vec<u8>) {
+        if output.capacity() <= Self::KEPT {
+            output.clear();
+            self.output.set(output);
+        }
+    }
+
+    /// An empty head.
+    pub(crate) fn take_head(&self) -> RequestHead {
+        self.head.take()
+    }
+
+    pub(crate) fn put_head(&self, mut head: RequestHead) {
+        head.clear();
+        head.headers.shrink(Self::KEPT);
+        self.head.set(head);
+    }
+}
+
+impl Pools {
+    /// What this worker keeps for `upstream`, made on first use.
+    pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<Local> {
+        let mut locals = self.locals.borrow_mut();
+        if locals.len() <= upstream.id {
+            locals.resize_with(upstream.id + 1, || None);
+        }
+        let local = locals[upstream.id].get_or_insert_with(|| {
+            Rc::new(Local {
+                upstream: Arc::clone(upstream),
+                scratch: Rc::clone(&self.scratch),
+                idle: RefCell::default(),
+            })
+        });
+        Rc::clone(local)
+    }
+
+    /// Closes what was idle for too long, and forgets upstreams that nobody else knows any more.
+    pub(crate) fn sweep(&self, now: Instant) {
+        for slot in self.locals.borrow_mut().iter_mut() {
+            if let Some(local) = slot {
+                local.expire(now);
+                if Rc::strong_count(local) == 1 && Arc::strong_count(&local.upstream) == 1 {
+                    *slot = None;
+                }
+            }
+        }
+    }
+}
+
+impl Local {
+    /// The connection that was idle for longest, if it can be used. `thoroughly`: the kernel is asked whether the backend
+    /// has closed it.
+    pub(crate) fn take(&self, now: Instant, thoroughly: bool) -> Option<Box<Connection>> {
+        self.expire(now);
+        loop {
+            let mut connection = self.idle.borrow_mut().pop_front()?.connection;
+            match connection.stream.check(thoroughly) {
+                Idle::Quiet => return Some(connection),
+                Idle::Closed => warn_once(
+                    &CLOSED,
+                    "detected close by upstream before the expected timeout",
+                ),
+                Idle::Talks => {
+                    warn_once(&TALKED, "unexpectedly received data to a pooled socket");
+                }
+            }
+        }
+    }
+
+    /// Keeps a connection on which nothing is outstanding.
+    pub(crate) fn put(&self, connection: Box<Connection>, now: Instant) {
+        self.expire(now);
+        let kept = Kept {
+            connection,
+            since: now,
+        };
+        self.idle.borrow_mut().push_back(kept);
+    }
+
+    /// Number of idle connections.
+    #[cfg(test)]
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
+    fn expire(&self, now: Instant) {
+        let mut idle = self.idle.borrow_mut();
+        let life = self.upstream.settings.keepalive;
+        while (idle.front())
+            .is_some_and(|kept| now.saturating_duration_since(kept.since) >= life)
+        {
+            idle.pop_front();
+        }
+    }
+}
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+static TALKED: AtomicBool = AtomicBool::new(false);
+
+/// Says it the first time it happens in the process (H2O compatibility for the texts).
+fn warn_once(said: &AtomicBool, text: &str) {
+    if !said.swap(true, Relaxed) {
+        report!("[WARN] {text} (see issue #679)");
+    }
+}

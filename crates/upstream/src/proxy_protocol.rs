@@ -1,0 +1,83 @@
+//! The PROXY protocol, version 1, as its sender.
+
+use std::net::SocketAddr;
+
+use h2o_exchange::{Address, ConnectionInfo};
+
+/// The line a connection to a backend begins with: who the client is.
+pub(crate) fn line(client: &ConnectionInfo) -> Vec<u8> {
+    let local = match client.peer {
+        Address::Ip(_) => client.transport.local_address(),
+        Address::Unix => None,
+    };
+    let (family, peer, local) = match (client.peer, local) {
+        (Address::Ip(peer @ SocketAddr::V4(_)), Some(Address::Ip(local @ SocketAddr::V4(_)))) => {
+            ("TCP4", peer, local)
+        }
+        (Address::Ip(peer @ SocketAddr::V6(_)), Some(Address::Ip(local @ SocketAddr::V6(_)))) => {
+            ("TCP6", peer, local)
+        }
+        _ => return b"PROXY UNKNOWN\r\n".to_vec(),
+    };
+    let (peer_port, local_port) = (peer.port(), local.port());
+    let (peer, local) = (peer.ip(), local.ip());
+    format!("PROXY {family} {peer} {local} {peer_port} {local_port}\r\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use h2o_exchange::{Clock, Transport};
+
+    use super::*;
+
+    struct Local(Option<Address>);
+
+    impl Transport for Local {
+        fn local_address(&self) -> Option<Address> {
+            self.0
+        }
+        fn congestion_controller(&self) -> Option<String> {
+            None
+        }
+        fn delivery_rate(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    #[test]
+    fn lines_name_both_ends_of_one_family() {
+        let ip = |text: &str| Address::Ip(text.parse().unwrap());
+        let cases = [
+            (
+                ip("192.0.2.7:4000"),
+                Some(ip("192.0.2.1:80")),
+                "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n",
+            ),
+            (
+                ip("[2001:db8::7]:4000"),
+                Some(ip("[2001:db8::1]:80")),
+                "PROXY TCP6 2001:db8::7 2001:db8::1 4000 80\r\n",
+            ),
+            (
+                ip("192.0.2.7:4000"),
+                Some(ip("[2001:db8::1]:80")),
+                "PROXY UNKNOWN\r\n",
+            ),
+            (ip("192.0.2.7:4000"), None, "PROXY UNKNOWN\r\n"),
+            (Address::Unix, Some(Address::Unix), "PROXY UNKNOWN\r\n"),
+        ];
+        for (peer, local, want) in cases {
+            let client = ConnectionInfo {
+                id: 1,
+                peer,
+                accepted: Clock::default().now(),
+                tls: None,
+                transport: Rc::new(Local(local)),
+                listener: 0,
+            };
+            assert_eq!(line(&client), want.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The socket of a connection to a backend, clear or with TLS.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::client::TlsStream;
+
+/// A socket.
+pub(crate) enum PlainStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection to a backend.
+pub(crate) enum UpstreamStream {
+    Plain(PlainStream),
+    Tls(Box<TlsStream<PlainStream>>),
+}
+
+/// What a connection does on which nothing is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Nothing, as it should.
+    Quiet,
+    /// It has ended or is broken.
+    Closed,
+    /// Something came that nobody asked for, and that could only be taken for the next response.
+    Talks,
+}
+
+impl PlainStream {
+    /// Looks without a system call at what the runtime has been told about the socket, and with one if that is something.
+    fn look(&self) -> Idle {
+        let mut octet = [0];
+        let read = match self {
+            Self::Tcp(socket) => socket.try_read(&mut octet),
+            Self::Unix(socket) => socket.try_read(&mut octet),
+        };
+        Idle::from_read(read)
+    }
+
+    /// Asks the kernel.
+    fn peek(&self) -> Idle {
+        let mut octet = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let read = rustix::net::recv(self, &mut octet[..], flags).map(|(read, _)| read);
+        Idle::from_read(read.map_err(Into::into))
+    }
+
+    /// Ready when reading is worth a try.
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        let ready = match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            Self::Unix(socket) => socket.poll_read_ready(context),
+        };
+        // An error is found again by reading.
+        ready.map(|_| ())
+    }
+}
+
+impl Idle {
+    fn from_read(read: io::Result<usize>) -> Self {
+        match read {
+            Ok(0) => Self::Closed,
+            Ok(_) => Self::Talks,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Self::Quiet,
+            Err(_) => Self::Closed,
+        }
+    }
+}
+
+impl UpstreamStream {
+    /// What has happened on the connection while it was idle. `thoroughly` asks the kernel, where otherwise what the runtime
+    /// knows is good enough.
+    pub(crate) fn check(&mut self, thoroughly: bool) -> Idle {
+        match self {
+            Self::Plain(socket) if thoroughly => socket.peek(),
+            Self::Plain(socket) => socket.look(),
+            Self::Tls(stream) => {
+                // Tickets may come at any time; they are taken in here.
+                let mut octet = [0];
+                let mut buffer = ReadBuf::new(&mut octet);
+                let mut context = Context::from_waker(Waker::noop());
+                match Pin::new(stream).poll_read(&mut context, &mut buffer) {
+                    Poll::Pending => Idle::Quiet,
+                    Poll::Ready(read) => Idle::from_read(read.map(|()| buffer.filled().len())),
+                }
+            }
+        }
+    }
+
+    /// Ready when reading is worth a try; what TLS holds back is not seen from outside, so it always is there.
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(socket) => socket.poll_readable(context),
+            Self::Tls(_) => Poll::Ready(()),
+        }
+    }
+
+    /// Reads into `buffer`; 0 at the end.
+    pub(crate) fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        Pin::new(self)
+            .poll_read(context, &mut buffer)
+            .map_ok(|()| buffer.filled().len())
+    }
+
+    /// Writes what the connection takes of `octets`.
+    pub(crate) fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        octets: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(context, octets)
+    }
+
+    /// Sends what TLS has not sent yet.
+    pub(crate) fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+}
+
+impl AsFd for PlainStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl AsyncRead for PlainStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for PlainStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        octets: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(context, octets),
+            Self::Unix(socket) => Pin::new(socket).poll_write(context, octets),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+}
+
+impl AsyncRead for UpstreamStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        octets: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(context, octets),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, octets),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_flushed(context)
+    }
+
+    fn poll_shutdown(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
