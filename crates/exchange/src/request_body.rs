@@ -103,6 +103,39 @@ impl BodyPipe {
         self.inner.borrow().queued
     }
 
+    /// Ready when there is a piece, or the end. Called by the handler.
+    pub fn poll_begun(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.queue.is_empty() && inner.end.is_none() {
+            inner.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// What has not been taken, if the body has ended well: then it need not be streamed any more. Called by the handler.
+    #[must_use]
+    pub fn take_whole(&self) -> Option<Bytes> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.end != Some(Ok(())) {
+            return None;
+        }
+        inner.queued = 0;
+        let mut queue = std::mem::take(&mut inner.queue);
+        if let Some(writer) = inner.writer.take() {
+            writer.wake();
+        }
+        let first = queue.pop_front().unwrap_or_default();
+        if queue.is_empty() {
+            return Some(first);
+        }
+        let mut whole = first.to_vec();
+        queue
+            .iter()
+            .for_each(|piece| whole.extend_from_slice(piece));
+        Some(whole.into())
+    }
+
     /// True if the handler can only wait for more from the client.
     #[must_use]
     pub fn is_starved(&self) -> bool {
@@ -141,6 +174,26 @@ impl BodyPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_that_has_ended_is_taken_as_a_whole() {
+        let mut context = Context::from_waker(Waker::noop());
+        for pieces in [&["con", "tent"][..], &["content"], &[]] {
+            let pipe = BodyPipe::default();
+            assert!(pipe.poll_begun(&mut context).is_pending());
+            pieces.iter().for_each(|piece| pipe.push((*piece).into()));
+            assert_eq!(pipe.poll_begun(&mut context).is_ready(), !pieces.is_empty());
+            assert_eq!(pipe.take_whole(), None);
+            pipe.finish(Ok(()));
+            assert!(pipe.poll_begun(&mut context).is_ready());
+            assert_eq!(pipe.take_whole(), Some(pieces.concat().into()));
+            assert_eq!(pipe.queued(), 0);
+        }
+        let pipe = BodyPipe::default();
+        pipe.finish(Err("gone".into()));
+        assert!(pipe.poll_begun(&mut context).is_ready());
+        assert_eq!(pipe.take_whole(), None);
+    }
 
     #[test]
     fn pipe_is_full_at_its_capacity_and_delivers_in_order() {

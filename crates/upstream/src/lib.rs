@@ -17,6 +17,7 @@ mod failure;
 mod http1;
 mod pool;
 mod proxy_protocol;
+mod ready_body;
 mod settings;
 mod stream;
 mod upstream;

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::balancer::Balancer;
+use crate::http1;
+use crate::pool::Pools;
+use crate::ready_body::ReadyBody;
 use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings};
 
 /// How the backend of a new connection is chosen.
@@ -79,6 +82,9 @@ impl Upstream {
     /// # Errors
     /// [`Failure`] if there is no response to pass on.
     pub async fn send(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, Failure> {
-        crate::http1::send(self, call).await
+        let mut call = call;
+        let local = call.worker.local::<Pools>().of(self);
+        let body = ReadyBody::of(&mut call).await;
+        http1::send(&local, &mut call, body).await
     }
 }

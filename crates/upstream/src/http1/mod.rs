@@ -11,10 +11,8 @@ mod upload;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use h2o_exchange::{Body, BodyPipe, RequestBody};
+use h2o_exchange::Body;
 use h2o_http::{BodyLength, Known, Method};
 use h2o_http1::{Awaited, ClientConnection, ClientRequest, ClientResponse};
 
@@ -25,9 +23,10 @@ use upload::{Content, Hold, Upload};
 use crate::balancer::InUse;
 use crate::connect::{Connected, connect};
 use crate::deadline::Deadline;
-use crate::pool::{Local, Pools};
+use crate::pool::Local;
+use crate::ready_body::ReadyBody;
 use crate::stream::UpstreamStream;
-use crate::{Call, Failure, Protocol, Reply, Upstream, proxy_protocol};
+use crate::{Call, Failure, Protocol, Reply, proxy_protocol};
 
 /// A connection to a backend that speaks HTTP/1.
 pub(crate) struct Connection {
@@ -39,28 +38,46 @@ pub(crate) struct Connection {
     deadline: Deadline,
 }
 
-/// Sends a request over an idle connection, or a new one.
-pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Failure> {
-    let local = call.worker.local::<Pools>().of(upstream);
-    let body = AtHand::of(&mut call).await?;
+/// Sends a request over the connection that was idle for longest, or a new one.
+pub(crate) async fn send(
+    local: &Rc<Local>,
+    call: &mut Call<'_>,
+    body: ReadyBody,
+) -> Result<Reply, Failure> {
     // What cannot be sent again is not risked on a connection that the backend may just have closed.
-    let again = body.again();
-    let idle = local.take(call.worker.clock.now(), again.is_none());
-    let is_reused = idle.is_some();
-    let connection = match idle {
-        Some(connection) => connection,
-        None => open(&local, &call).await?,
+    let can_repeat = body.can_repeat();
+    let Some(connection) = local.take(call.worker.clock.now(), !can_repeat) else {
+        let connected = connect(call.worker, &local.upstream, &[]).await?;
+        return send_new(local, call, connected, body).await;
     };
-    match (exchange(&local, &mut call, connection, body).await, again) {
-        // The backend closed the connection while the request was on its way, and may be asked again (RFC 9112 §9.3.1). H2O does
-        // not; here it is done once, on a new connection.
-        (Err(failed), Some(body)) if is_reused && failed.may_repeat => {
-            let connection = open(&local, &call).await?;
-            let tried = exchange(&local, &mut call, connection, body).await;
-            tried.map_err(|unanswered| unanswered.failure)
+    let again = can_repeat.then(|| body.clone());
+    match (exchange(local, call, connection, body).await, again) {
+        // The backend closed the connection while the request was on its way, and may be asked again (RFC 9112 §9.3.1). H2O
+        // does not; here it is done once, on a new connection.
+        (Err(failed), Some(body)) if failed.may_repeat => {
+            let connected = connect(call.worker, &local.upstream, &[]).await?;
+            send_new(local, call, connected, body).await
         }
         (tried, _) => tried.map_err(|unanswered| unanswered.failure),
     }
+}
+
+/// Sends a request over a connection that was just established.
+pub(crate) async fn send_new(
+    local: &Rc<Local>,
+    call: &mut Call<'_>,
+    connected: Connected,
+    body: ReadyBody,
+) -> Result<Reply, Failure> {
+    let connection = Box::new(Connection {
+        stream: connected.stream,
+        engine: ClientConnection::new(Arc::clone(&local.scratch.engine)),
+        backend: connected.backend,
+        in_use: connected.in_use,
+        deadline: Deadline::new(call.worker),
+    });
+    let tried = exchange(local, call, connection, body).await;
+    tried.map_err(|unanswered| unanswered.failure)
 }
 
 /// A request that got no response.
@@ -70,88 +87,11 @@ struct Unanswered {
     may_repeat: bool,
 }
 
-/// The content of a request when it is sent.
-struct AtHand {
-    content: Content,
-    /// Its length, if all of it was there.
-    complete: Option<u64>,
-}
-
-impl AtHand {
-    /// Waits for the first piece of a streamed body. If that is all of it, the body is not streamed any more (H2O compatibility).
-    async fn of(call: &mut Call<'_>) -> Result<Self, Failure> {
-        let body = match std::mem::take(&mut call.body) {
-            RequestBody::Stream(pipe) if call.waits_for_content => {
-                return poll_fn(|context| Self::poll_first(&pipe, context)).await;
-            }
-            body => body,
-        };
-        Ok(Self {
-            content: Content::new(body),
-            complete: None,
-        })
-    }
-
-    fn poll_first(pipe: &Rc<BodyPipe>, context: &mut Context<'_>) -> Poll<Result<Self, Failure>> {
-        // At most what a pipe holds: nobody fills it meanwhile.
-        let mut first = Bytes::new();
-        let is_complete = loop {
-            match pipe.poll_next(context) {
-                Poll::Ready(Some(Ok(piece))) if first.is_empty() => first = piece,
-                Poll::Ready(Some(Ok(piece))) => first = [first, piece].concat().into(),
-                Poll::Ready(Some(Err(_))) => {
-                    return Poll::Ready(Err(Failure::unsent(Failure::IO)));
-                }
-                Poll::Ready(None) => break true,
-                Poll::Pending if first.is_empty() => return Poll::Pending,
-                Poll::Pending => break false,
-            }
-        };
-        Poll::Ready(Ok(if is_complete {
-            Self {
-                complete: Some(first.len() as u64),
-                content: Content::Bytes(first),
-            }
-        } else {
-            Self {
-                content: Content::Stream {
-                    first,
-                    pipe: Rc::clone(pipe),
-                },
-                complete: None,
-            }
-        }))
-    }
-
-    /// The same once more; `None` if not all of it is kept.
-    fn again(&self) -> Option<Self> {
-        self.content.again().map(|content| Self {
-            content,
-            complete: self.complete,
-        })
-    }
-}
-
-async fn open(local: &Local, call: &Call<'_>) -> Result<Box<Connection>, Failure> {
-    let Connected {
-        stream,
-        backend,
-        in_use,
-    } = connect(call.worker, &local.upstream, &[]).await?;
-    Ok(Box::new(Connection {
-        stream,
-        engine: ClientConnection::new(Arc::clone(&local.scratch.engine)),
-        backend,
-        in_use,
-        deadline: Deadline::new(call.worker),
-    }))
-}
-
 async fn exchange(
     local: &Rc<Local>,
     call: &mut Call<'_>,
     mut connection: Box<Connection>,
-    body: AtHand,
+    body: ReadyBody,
 ) -> Result<Reply, Unanswered> {
     if connection.in_use.is_none() {
         connection.in_use = InUse::begin(&local.upstream, connection.backend);
@@ -177,15 +117,13 @@ fn begin(
     local: &Local,
     call: &mut Call<'_>,
     connection: &mut Connection,
-    body: AtHand,
+    body: ReadyBody,
 ) -> (Upload, bool) {
     let (scratch, settings) = (&local.scratch, &local.upstream.settings);
     let mut head = scratch.take_head();
     let url = &local.upstream.backends[connection.backend].url;
     (call.build)(url, Protocol::Http1, &mut head);
-    if let (BodyLength::Unknown, Some(length)) = (head.body, body.complete) {
-        head.body = BodyLength::Known(length);
-    }
+    body.fit(&mut head);
     let hold = match head.body {
         BodyLength::Tunnel => Hold::Tunnel,
         BodyLength::Unknown | BodyLength::Known(1..) if call.expects_continue => Hold::Continue,
@@ -208,7 +146,8 @@ fn begin(
     connection.engine.send_request(&request, &mut out);
     let is_idempotent = is_idempotent(&head.method);
     scratch.put_head(head);
-    let upload = Upload::new(body.content, hold, &mut connection.engine, out);
+    let content = Content::new(body.into_inner());
+    let upload = Upload::new(content, hold, &mut connection.engine, out);
     (upload, is_idempotent)
 }
 

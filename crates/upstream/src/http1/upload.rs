@@ -1,7 +1,7 @@
 //! The request on its way to the backend: the head, and the content as the socket takes it.
 
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, FileReader, RequestBody};
@@ -18,11 +18,7 @@ pub(super) enum Content {
     Nothing,
     Bytes(Bytes),
     File(FileReader),
-    /// `first` has been taken out of the pipe already.
-    Stream {
-        first: Bytes,
-        pipe: Rc<BodyPipe>,
-    },
+    Stream(Rc<BodyPipe>),
 }
 
 impl Content {
@@ -31,23 +27,7 @@ impl Content {
             RequestBody::None => Self::Nothing,
             RequestBody::Bytes(bytes) => Self::Bytes(bytes),
             RequestBody::File(range) => Self::File(FileReader::new(range)),
-            RequestBody::Stream(pipe) => Self::Stream {
-                first: Bytes::new(),
-                pipe,
-            },
-        }
-    }
-
-    /// The same content once more; `None` if not all of it is kept.
-    pub(super) fn again(&self) -> Option<Self> {
-        match self {
-            Self::Nothing => Some(Self::Nothing),
-            Self::Bytes(bytes) => Some(Self::Bytes(bytes.clone())),
-            Self::File(reader) => {
-                let range = reader.unread()?.clone();
-                Some(Self::File(FileReader::new(range)))
-            }
-            Self::Stream { .. } => None,
+            RequestBody::Stream(pipe) => Self::Stream(pipe),
         }
     }
 }
@@ -55,7 +35,7 @@ impl Content {
 impl Drop for Content {
     /// The client need not send what nobody takes.
     fn drop(&mut self) {
-        if let Self::Stream { pipe, .. } = self {
+        if let Self::Stream(pipe) = self {
             pipe.abandon();
         }
     }
@@ -123,8 +103,13 @@ impl Upload {
             _ if hold != Hold::Nothing => {}
             Content::Nothing => engine.finish(None, &mut upload.out),
             Content::Bytes(_) => upload.send_bytes(engine),
-            Content::Stream { first, .. } => {
-                engine.send_data(&std::mem::take(first), &mut upload.out);
+            Content::Stream(pipe) => {
+                let mut nobody = Context::from_waker(Waker::noop());
+                if pipe.queued() > 0
+                    && let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut nobody)
+                {
+                    engine.send_data(&piece, &mut upload.out);
+                }
             }
             Content::File(_) => {}
         }
@@ -222,13 +207,8 @@ impl Upload {
                     Poll::Ready(Err(_)) => self.break_off(engine, "internal error"),
                 }
             }
-            Content::Stream { first, pipe } => {
-                let next = if first.is_empty() {
-                    pipe.poll_next(context)
-                } else {
-                    Poll::Ready(Some(Ok(std::mem::take(first))))
-                };
-                match next {
+            Content::Stream(pipe) => {
+                match pipe.poll_next(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Ok(piece))) => engine.send_data(&piece, &mut self.out),
                     Poll::Ready(Some(Err(BodyError::Failed(_) | BodyError::Local(_)))) => {

@@ -1,0 +1,342 @@
+//! Which connection a request goes over.
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use h2o_http::Method;
+use h2o_upstream::{Balancing, UpstreamSettings};
+
+use crate::kit::{Ask, GET, OK, answering, ask, backend, balanced, content, on_worker, post, send, settings, upstream};
+
+/// Lets the runtime look at its sockets.
+async fn pause(duration: u64) {
+    tokio::time::sleep(Duration::from_millis(duration)).await;
+}
+
+/// The connections that so many requests in turn went over.
+fn used(answer: &str, settings: UpstreamSettings, requests: usize) -> Vec<usize> {
+    let (address, heads) = answering(answer);
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings);
+        for _ in 0..requests {
+            ask(&worker, &upstream, GET).await;
+            pause(20).await;
+        }
+    });
+    heads.try_iter().map(|(index, _)| index).collect()
+}
+
+#[test]
+fn connections_are_used_again_if_both_sides_want_that() {
+    let with = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\nok");
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+    let kept = [
+        OK.to_string(),
+        with("connection: keep-alive\r\n"),
+        with("connection: x, Keep-Alive\r\n"),
+        chunked.to_string(),
+        with("").replace("1.1", "1.0").replace("con", "connection: keep-alive\r\ncon"),
+        "HTTP/1.1 204 No Content\r\n\r\n".to_string(),
+    ];
+    for answer in kept {
+        assert_eq!(used(&answer, settings(), 3), [0, 0, 0], "{answer}");
+    }
+    let left = [
+        with("connection: close\r\n"),
+        with("connection: x\r\n"),
+        with("").replace("1.1", "1.0"),
+        // What follows the content could only be taken for the next response.
+        with("") + "HTTP/1.1 200 OK\r\n\r\n",
+        chunked.to_string() + "x",
+        "HTTP/1.1 204 No Content\r\ncontent-length: 1\r\n\r\nx".to_string(),
+    ];
+    for answer in left {
+        assert_eq!(used(&answer, settings(), 3), [0, 1, 2], "{answer}");
+    }
+}
+
+#[test]
+fn without_keep_alive_every_request_has_its_connection() {
+    let (address, heads) = answering(OK);
+    on_worker(|worker| async move {
+        let settings = UpstreamSettings {
+            keepalive: Duration::ZERO,
+            ..settings()
+        };
+        let upstream = upstream(&[address], settings);
+        for _ in 0..2 {
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+        }
+    });
+    let heads: Vec<_> = heads.try_iter().collect();
+    assert_eq!(heads.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [0, 1]);
+    assert!(heads[0].1.contains("\r\nconnection: close\r\n"), "{heads:?}");
+}
+
+#[test]
+fn idle_connections_are_closed_in_time() {
+    let (sender, ended) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        peer.send(OK);
+        peer.rest();
+        sender.send(()).unwrap();
+    });
+    on_worker(|worker| async move {
+        let settings = UpstreamSettings {
+            keepalive: Duration::from_millis(300),
+            ..settings()
+        };
+        let upstream = upstream(&[address], settings);
+        assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+        pause(100).await;
+        assert!(ended.try_recv().is_err(), "it was idle for 100 ms only");
+        // The sweep comes about a second later.
+        pause(2000).await;
+        assert!(ended.try_recv().is_ok(), "it was idle for 300 ms");
+    });
+}
+
+#[test]
+fn connections_closed_or_spoilt_while_idle_are_not_used() {
+    for spoil in ["", "HTTP/1.1 408 Request Timeout\r\n\r\n"] {
+        let address = backend(move |index, mut peer| {
+            while !peer.head().is_empty() {
+                peer.send(OK);
+                if index == 0 {
+                    std::thread::sleep(Duration::from_millis(50));
+                    peer.send(spoil);
+                    return;
+                }
+            }
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+            pause(200).await;
+            let request = Ask {
+                method: Method::Post,
+                ..GET
+            };
+            assert_eq!(ask(&worker, &upstream, request).await, "200 ok", "{spoil:?}");
+        });
+    }
+}
+
+/// A backend that answers the first request of a connection, and at the second closes the connection, as if it had done so a
+/// moment before.
+fn closing_at_the_second() -> (std::net::SocketAddr, mpsc::Receiver<usize>) {
+    let (sender, heads) = mpsc::channel();
+    let address = backend(move |index, mut peer| {
+        peer.head();
+        sender.send(index).unwrap();
+        peer.send(OK);
+        if !peer.head().is_empty() {
+            sender.send(index).unwrap();
+        }
+    });
+    (address, heads)
+}
+
+#[test]
+fn a_connection_closed_at_the_same_moment_is_made_up_for_once() {
+    let put = || Ask {
+        method: Method::Put,
+        ..post("content")
+    };
+    // What is asked, what comes of it, the connections of all requests.
+    let cases: [(Ask, &str, &[usize]); 3] = [
+        (GET, "200 ok", &[0, 0, 1]),
+        (put(), "200 ok", &[0, 0, 1]),
+        (post("content"), "I/O error", &[0, 0]),
+    ];
+    for (request, want, connections) in cases {
+        let (address, heads) = closing_at_the_second();
+        let method = request.method.clone();
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+            assert_eq!(ask(&worker, &upstream, request).await, want, "{method:?}");
+        });
+        assert_eq!(heads.try_iter().collect::<Vec<_>>(), connections);
+    }
+}
+
+#[test]
+fn a_new_connection_that_is_closed_is_not_made_up_for() {
+    let (sender, heads) = mpsc::channel();
+    let address = backend(move |index, mut peer| {
+        peer.head();
+        sender.send(index).unwrap();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        assert_eq!(ask(&worker, &upstream, GET).await, "I/O error");
+    });
+    assert_eq!(heads.try_iter().collect::<Vec<_>>(), [0]);
+}
+
+/// A backend whose content is `name`, and comes a little later than the head.
+fn late(name: &'static str) -> String {
+    let address = backend(move |_, mut peer| {
+        while !peer.head().is_empty() {
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(30));
+            peer.send(name);
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn backends_take_turns_and_idle_connections_come_first() {
+    let urls = [late("0"), late("1")];
+    on_worker(|worker| async move {
+        let urls = [(&*urls[0], 2), (&*urls[1], 1)];
+        let fresh = UpstreamSettings {
+            keepalive: Duration::ZERO,
+            ..settings()
+        };
+        let fresh = balanced(&urls, Balancing::RoundRobin, fresh);
+        let mut order = String::new();
+        for _ in 0..6 {
+            order += &ask(&worker, &fresh, GET).await[4..];
+        }
+        assert_eq!(order, "001001");
+        // Three at a time make three connections; then they are taken in the order in which they became idle.
+        let kept = balanced(&urls, Balancing::RoundRobin, settings());
+        let mut replies = Vec::new();
+        for _ in 0..3 {
+            replies.push(send(&worker, &kept, GET).await.unwrap());
+        }
+        let mut order = String::new();
+        for reply in replies {
+            order += &reply.backend.to_string();
+            order += &String::from_utf8(content(reply.body).await.0).unwrap();
+        }
+        assert_eq!(order, "000011");
+        let mut order = String::new();
+        for _ in 0..4 {
+            order += &ask(&worker, &kept, GET).await[4..];
+        }
+        assert_eq!(order, "0010");
+    });
+}
+
+#[test]
+fn the_least_busy_backend_gets_the_next_connection() {
+    // The content does not end before the client has gone.
+    let script = |_, mut peer: crate::kit::Peer| {
+        peer.head();
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
+        peer.rest();
+    };
+    let urls = [backend(script), backend(script)].map(|at| format!("http://{at}"));
+    on_worker(|worker| async move {
+        let urls = [(&*urls[0], 1), (&*urls[1], 2)];
+        let upstream = balanced(&urls, Balancing::LeastConn, settings());
+        let mut replies = Vec::new();
+        for want in [0, 1, 1, 0] {
+            let reply = send(&worker, &upstream, GET).await.unwrap();
+            assert_eq!(reply.backend, want, "{} in use", replies.len());
+            replies.push(reply);
+        }
+        // Both of the second have ended.
+        replies.retain(|reply| reply.backend == 0);
+        assert_eq!(send(&worker, &upstream, GET).await.unwrap().backend, 1);
+    });
+}
+
+/// An address that nobody listens at.
+fn unused() -> String {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    format!("http://{}", address.unwrap())
+}
+
+#[test]
+fn a_backend_that_cannot_be_connected_to_is_passed_over() {
+    let (up, _heads) = answering(OK);
+    let (down, up) = (unused(), format!("http://{up}"));
+    on_worker(|worker| async move {
+        for balancing in [Balancing::RoundRobin, Balancing::LeastConn] {
+            let urls = [(&*down, 1), ("http://[unix:/nowhere.sock]", 1), (&*up, 1)];
+            let upstream = balanced(&urls, balancing, settings());
+            for _ in 0..2 {
+                assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_last_error_is_told_when_no_backend_is_left() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["down"], "connection refused"),
+        (&["unix", "down"], "connection refused"),
+        (&["down", "unix"], "connection failure"),
+    ];
+    on_worker(|worker| async move {
+        for (backends, want) in cases {
+            let down = unused();
+            let urls: Vec<_> = (backends.iter())
+                .map(|backend| match *backend {
+                    "down" => (&*down, 1),
+                    _ => ("http://[unix:/nowhere.sock]", 1),
+                })
+                .collect();
+            let upstream = balanced(&urls, Balancing::RoundRobin, settings());
+            let failure = send(&worker, &upstream, GET).await.err().unwrap();
+            assert_eq!(failure.text, *want, "{backends:?}");
+            assert!(!failure.reached);
+        }
+    });
+}
+
+#[test]
+fn unix_sockets_and_names_are_connected_to() {
+    use std::io::{Read, Write};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("Backend.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(OK.as_bytes()).unwrap();
+        }
+    });
+    let (address, _heads) = answering(OK);
+    on_worker(|worker| async move {
+        let unix = format!("http://[unix:{}]/", path.display());
+        let name = format!("http://localhost:{}/", address.port());
+        for url in [unix, name] {
+            let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings());
+            // "localhost" may have an IPv6 address that nobody listens at.
+            let mut got = ask(&worker, &upstream, GET).await;
+            for _ in 0..50 {
+                if got == "connection refused" {
+                    got = ask(&worker, &upstream, GET).await;
+                }
+            }
+            assert_eq!(got, "200 ok", "{url}");
+        }
+    });
+}
+
+#[test]
+fn who_goes_away_takes_the_connection_along() {
+    let (sender, ended) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
+        sender.send(peer.rest()).unwrap();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let reply = send(&worker, &upstream, GET).await.unwrap();
+        drop(reply);
+    });
+    let rest = ended.recv_timeout(crate::kit::LONG).unwrap();
+    assert_eq!(rest, b"");
+}

@@ -1,0 +1,323 @@
+//! Backends made of raw octets, and a worker that asks them.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_exchange::{
+    Address, Body, BodyError, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Transport,
+    Worker,
+};
+use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
+use h2o_upstream::{
+    BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
+    UpstreamSettings,
+};
+
+/// Longer than anything takes that is expected to happen.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// The end of a connection that a script drives.
+pub(crate) struct Peer(pub(crate) TcpStream);
+
+impl Peer {
+    /// Reads up to the end of a head; empty at the end of the connection.
+    pub(crate) fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut octet = [0];
+            match self.0.read(&mut octet) {
+                Ok(1) => head.push(octet[0]),
+                _ => break,
+            }
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    /// Reads that many octets.
+    pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut octets = vec![0; len];
+        self.0.read_exact(&mut octets).unwrap();
+        octets
+    }
+
+    /// Reads to the end of the connection.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut octets = Vec::new();
+        // A reset is an end as well.
+        let _ = self.0.read_to_end(&mut octets);
+        octets
+    }
+
+    pub(crate) fn send(&mut self, text: impl AsRef<[u8]>) {
+        // The other side may have closed, which is for the test to find.
+        let _ = self.0.write_all(text.as_ref());
+    }
+}
+
+/// A backend: `script` is run for every connection, on a thread of its own, with the number of the connection from 0.
+pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let script = Arc::new(script);
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let stream = stream.unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let script = Arc::clone(&script);
+            std::thread::spawn(move || script(index, Peer(stream)));
+        }
+    });
+    address
+}
+
+/// A backend that gives the same answer to every request without content, and notes the heads.
+pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
+    let answer = answer.into();
+    let (sender, heads) = mpsc::channel();
+    let address = backend(move |index, mut peer| {
+        loop {
+            let head = peer.head();
+            if head.is_empty() {
+                return;
+            }
+            sender.send((index, head)).unwrap();
+            peer.send(&answer);
+        }
+    });
+    (address, heads)
+}
+
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+pub(crate) fn settings() -> UpstreamSettings {
+    let tls = TlsClientSettings {
+        verify_peer: false,
+        ca_file: None,
+        session_cache: None,
+    };
+    UpstreamSettings {
+        connect_timeout: LONG,
+        first_byte_timeout: LONG,
+        io_timeout: LONG,
+        keepalive: Duration::from_secs(2),
+        max_buffer_size: None,
+        proxy_protocol: false,
+        http2_ratio: Some(0),
+        http2_force_cleartext: false,
+        http2_max_streams: 100,
+        tls: TlsClient::new(tls).unwrap(),
+    }
+}
+
+pub(crate) fn upstream(addresses: &[SocketAddr], settings: UpstreamSettings) -> Arc<Upstream> {
+    let urls: Vec<_> = addresses.iter().map(|at| format!("http://{at}/")).collect();
+    balanced(
+        &urls.iter().map(|url| (&**url, 1)).collect::<Vec<_>>(),
+        Balancing::RoundRobin,
+        settings,
+    )
+}
+
+pub(crate) fn balanced(
+    urls: &[(&str, u32)],
+    balancing: Balancing,
+    settings: UpstreamSettings,
+) -> Arc<Upstream> {
+    let urls = urls
+        .iter()
+        .map(|(url, weight)| (BackendUrl::parse(url).unwrap(), *weight));
+    Upstream::new(urls.collect(), balancing, settings)
+}
+
+struct Loopback;
+
+impl Transport for Loopback {
+    fn local_address(&self) -> Option<Address> {
+        Some(Address::Ip(([192, 0, 2, 1], 80).into()))
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+fn worker() -> Rc<Worker> {
+    let shared = Shared {
+        started: Duration::ZERO,
+        generation: None,
+        connections: 0.into(),
+        max_connections: 1,
+        soft_connection_limit: 1,
+        soft_connection_min_age: Duration::ZERO,
+        listeners: 0,
+        workers: OnceLock::new(),
+    };
+    Worker::new(0, Arc::new(Counters::default()), Arc::new(shared))
+}
+
+/// Runs a test on a worker; each poll is a turn of its loop.
+pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .unwrap();
+    runtime.block_on(async {
+        let worker = worker();
+        let mut test = pin!(tokio::time::timeout(LONG, test(Rc::clone(&worker))));
+        let turns = poll_fn(|context| {
+            worker.clock.begin_turn();
+            test.as_mut().poll(context)
+        });
+        turns.await.expect("nothing takes that long")
+    })
+}
+
+/// A request to be sent.
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) fields: &'static [(&'static str, &'static str)],
+    pub(crate) length: BodyLength,
+    pub(crate) body: RequestBody,
+    pub(crate) upgrade: &'static str,
+    pub(crate) waits_for_content: bool,
+    pub(crate) expects_continue: bool,
+}
+
+pub(crate) const GET: Ask = Ask {
+    method: Method::Get,
+    fields: &[],
+    length: BodyLength::None,
+    body: RequestBody::None,
+    upgrade: "",
+    waits_for_content: false,
+    expects_continue: false,
+};
+
+/// POST with this content.
+pub(crate) fn post(content: impl Into<Bytes>) -> Ask {
+    let content = content.into();
+    Ask {
+        method: Method::Post,
+        length: BodyLength::Known(content.len() as u64),
+        body: RequestBody::Bytes(content),
+        ..GET
+    }
+}
+
+/// Interim responses told, by status and fields.
+pub(crate) type Told = RefCell<Vec<(u16, String)>>;
+
+pub(crate) async fn send(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    ask: Ask,
+) -> Result<Reply, Failure> {
+    send_and_tell(worker, upstream, ask, &Told::default()).await
+}
+
+pub(crate) async fn send_and_tell(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    ask: Ask,
+    told: &Told,
+) -> Result<Reply, Failure> {
+    let client = ConnectionInfo {
+        id: 1,
+        peer: Address::Ip(([192, 0, 2, 7], 4000).into()),
+        accepted: worker.clock.now(),
+        tls: None,
+        transport: Rc::new(Loopback),
+        listener: 0,
+    };
+    let mut build = |url: &BackendUrl, protocol: Protocol, head: &mut RequestHead| {
+        assert_eq!(protocol, Protocol::Http1);
+        head.method = ask.method.clone();
+        head.body = ask.length;
+        for (name, value) in ask.fields {
+            head.headers.push(h2o_http::Name::from_lower(name), value.as_bytes());
+        }
+        let target = head.headers.store(b"/path?query");
+        head.set_target(target);
+        let authority = head.headers.store(url.authority.as_bytes());
+        head.set_authority(authority);
+        let upgrade = head.headers.store(ask.upgrade.as_bytes());
+        head.set_upgrade(upgrade);
+    };
+    let mut on_informational = |status: StatusCode, headers: &Headers| {
+        told.borrow_mut().push((status.as_u16(), text(headers)));
+    };
+    let call = Call {
+        worker,
+        client: Rc::new(client),
+        build: &mut build,
+        body: ask.body,
+        waits_for_content: ask.waits_for_content,
+        expects_continue: ask.expects_continue,
+        on_informational: Some(&mut on_informational),
+        headers: Headers::new(),
+    };
+    upstream.send(call).await
+}
+
+/// Fields as lines.
+pub(crate) fn text(headers: &Headers) -> String {
+    let lines = headers.iter().map(|field| {
+        let value = String::from_utf8_lossy(field.value);
+        format!("{}: {value}\n", field.name.as_str())
+    });
+    lines.collect()
+}
+
+/// The next piece of a stream.
+pub(crate) async fn next(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, String>> {
+    let piece = poll_fn(|context| source.poll_next(context, 48 * 1024)).await;
+    piece.map(|piece| {
+        piece.map_err(|error| match error {
+            BodyError::Failed(text) => text,
+            BodyError::Local(error) => panic!("{error}"),
+        })
+    })
+}
+
+/// All content, and how it ended.
+pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
+    let mut source = match body {
+        Body::Empty => return (Vec::new(), Ok(())),
+        Body::Bytes(bytes) => return (bytes.to_vec(), Ok(())),
+        Body::File(_) => panic!("no file comes from a backend"),
+        Body::Stream(source) => source,
+    };
+    let mut all = Vec::new();
+    while let Some(piece) = next(&mut source).await {
+        match piece {
+            Ok(piece) => all.extend_from_slice(&piece),
+            Err(text) => return (all, Err(text)),
+        }
+    }
+    (all, Ok(()))
+}
+
+/// Asks, and takes the content: `STATUS CONTENT`, what broke off behind a `!`.
+pub(crate) async fn ask(worker: &Rc<Worker>, upstream: &Arc<Upstream>, ask: Ask) -> String {
+    match send(worker, upstream, ask).await {
+        Err(failure) => failure.text.into_owned(),
+        Ok(reply) => {
+            let status = reply.status.as_u16();
+            let (content, end) = content(reply.body).await;
+            let content = String::from_utf8_lossy(&content).into_owned();
+            match end {
+                Ok(()) => format!("{status} {content}"),
+                Err(text) => format!("{status} {content}!{text}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What is sent to backends.
+
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyPipe, FileRange, OpenFile, RequestBody};
+use h2o_http::{BodyLength, Method};
+use h2o_upstream::UpstreamSettings;
+
+use crate::kit::{
+    Ask, GET, LONG, OK, Told, answering, ask, backend, content, next, on_worker, post, send,
+    send_and_tell, settings, upstream,
+};
+
+/// What a backend gets to see of a request whose content has that length.
+fn sent(request: Ask, content: usize, settings: UpstreamSettings) -> String {
+    let (sender, received) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        let mut request = peer.head().into_bytes();
+        if request.starts_with(b"PROXY") {
+            assert!(!request.is_empty());
+        }
+        request.extend(peer.read(content));
+        peer.send(OK);
+        sender.send(request).unwrap();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings);
+        assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+    });
+    let received = received.recv_timeout(LONG).unwrap();
+    String::from_utf8(received)
+        .unwrap()
+        .replace(&address.to_string(), "BACKEND")
+}
+
+#[test]
+fn requests_are_as_they_are_documented() {
+    let request = Ask {
+        fields: &[("accept", "*/*"), ("via", "1.1 x")],
+        ..GET
+    };
+    assert_eq!(
+        sent(request, 0, settings()),
+        "GET /path?query HTTP/1.1\r\nhost: BACKEND\r\nconnection: keep-alive\r\n\
+         accept: */*\r\nvia: 1.1 x\r\n\r\n"
+    );
+    assert_eq!(
+        sent(post("content"), 7, settings()),
+        "POST /path?query HTTP/1.1\r\nhost: BACKEND\r\nconnection: keep-alive\r\n\
+         content-length: 7\r\n\r\ncontent"
+    );
+    let empty = Ask {
+        method: Method::Post,
+        length: BodyLength::Known(0),
+        ..GET
+    };
+    assert!(sent(empty, 0, settings()).ends_with("\r\ncontent-length: 0\r\n\r\n"));
+}
+
+#[test]
+fn connections_begin_with_the_proxy_line() {
+    let settings = UpstreamSettings {
+        proxy_protocol: true,
+        keepalive: Duration::ZERO,
+        ..settings()
+    };
+    assert_eq!(
+        sent(GET, 0, settings),
+        "PROXY TCP4 192.0.2.7 192.0.2.1 4000 80\r\n\
+         GET /path?query HTTP/1.1\r\nhost: BACKEND\r\nconnection: close\r\n\r\n"
+    );
+}
+
+/// Digits that differ from place to place.
+fn large(len: usize) -> Vec<u8> {
+    (0..len).map(|at| b"0123456789abcdefg"[at % 17]).collect()
+}
+
+#[test]
+fn large_content_arrives_from_memory_and_from_files() {
+    let want = large(3_000_000);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&want).unwrap();
+    file.rewind().unwrap();
+    let range = FileRange {
+        file: OpenFile::new(OwnedFd::from(file)),
+        offset: 0,
+        len: want.len() as u64,
+    };
+    for body in [Bytes::from(want.clone()).into_body(), RequestBody::File(range)] {
+        let (sender, received) = mpsc::channel();
+        let len = want.len();
+        let address = backend(move |_, mut peer| {
+            peer.head();
+            // Nothing is read for a while: the socket takes no more.
+            std::thread::sleep(Duration::from_millis(100));
+            sender.send(peer.read(len)).unwrap();
+            peer.send(OK);
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            let request = Ask {
+                method: Method::Put,
+                length: BodyLength::Known(len as u64),
+                body,
+                ..GET
+            };
+            assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+        });
+        assert!(received.recv().unwrap() == want, "the content is another");
+    }
+}
+
+trait IntoBody {
+    fn into_body(self) -> RequestBody;
+}
+
+impl IntoBody for Bytes {
+    fn into_body(self) -> RequestBody {
+        RequestBody::Bytes(self)
+    }
+}
+
+/// A streamed body and its pipe.
+fn streamed(length: BodyLength) -> (Ask, Rc<BodyPipe>) {
+    let pipe = Rc::new(BodyPipe::default());
+    let request = Ask {
+        method: Method::Post,
+        length,
+        body: RequestBody::Stream(Rc::clone(&pipe)),
+        waits_for_content: true,
+        ..GET
+    };
+    (request, pipe)
+}
+
+#[test]
+fn content_that_is_there_as_a_whole_has_a_length() {
+    for pieces in [&["con", "tent"][..], &["content"], &[]] {
+        let (sender, received) = mpsc::channel();
+        let len = pieces.concat().len();
+        let address = backend(move |_, mut peer| {
+            let head = peer.head();
+            sender.send((head, peer.read(len))).unwrap();
+            peer.send(OK);
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            let (request, pipe) = streamed(BodyLength::Unknown);
+            pieces.iter().for_each(|piece| pipe.push((*piece).into()));
+            pipe.finish(Ok(()));
+            assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+        });
+        let (head, content) = received.recv().unwrap();
+        let want = format!("\r\ncontent-length: {len}\r\n\r\n");
+        assert!(head.ends_with(&want), "{head}");
+        assert_eq!(content, pieces.concat().as_bytes());
+    }
+}
+
+#[test]
+fn streamed_content_leaves_as_it_comes() {
+    let (sender, received) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        let mut octets = peer.head().into_bytes();
+        for len in ["3\r\none\r\n".len(), "3\r\ntwo\r\n0\r\n\r\n".len()] {
+            octets.extend(peer.read(len));
+            sender.send(String::from_utf8(octets.clone()).unwrap()).unwrap();
+        }
+        peer.send(OK);
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        let client = tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(received.try_recv().is_err(), "nothing is sent before the first piece");
+            pipe.push("one".into());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let first = received.recv_timeout(LONG).unwrap();
+            assert!(first.ends_with("\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"));
+            pipe.push("two".into());
+            pipe.finish(Ok(()));
+            received
+        });
+        assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+        let second = client.await.unwrap().recv_timeout(LONG).unwrap();
+        assert!(second.ends_with("one\r\n3\r\ntwo\r\n0\r\n\r\n"));
+    });
+}
+
+#[test]
+fn a_backend_that_does_not_read_holds_up_the_client() {
+    const PIECE: usize = 32 * 1024;
+    let address = backend(|_, mut peer| {
+        peer.head();
+        std::thread::sleep(Duration::from_millis(500));
+        peer.read(2000 * PIECE);
+        peer.send(OK);
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Known(2000 * PIECE as u64));
+        let pushed = Rc::new(std::cell::Cell::new(0));
+        let count = Rc::clone(&pushed);
+        tokio::task::spawn_local(async move {
+            while count.get() < 2000 {
+                std::future::poll_fn(|context| pipe.poll_room(context)).await;
+                pipe.push(Bytes::from(vec![0; PIECE]));
+                count.set(count.get() + 1);
+            }
+            pipe.finish(Ok(()));
+        });
+        let watch = Rc::clone(&pushed);
+        let watcher = tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            watch.get()
+        });
+        assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+        let held_up = watcher.await.unwrap();
+        assert!(held_up < 1000, "{held_up} pieces were taken while nobody read");
+        assert_eq!(pushed.get(), 2000);
+    });
+}
+
+#[test]
+fn an_answer_passes_the_request_and_the_request_goes_on() {
+    let (sender, received) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        peer.send(OK);
+        sender.send(peer.read("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len())).unwrap();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        pipe.push("one".into());
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        let Body::Stream(mut source) = reply.body else {
+            panic!("the request is not complete")
+        };
+        assert_eq!(next(&mut source).await.unwrap().unwrap(), "ok");
+        pipe.push("two".into());
+        pipe.finish(Ok(()));
+        assert_eq!(next(&mut source).await, None);
+    });
+    assert_eq!(received.recv_timeout(LONG).unwrap(), b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n");
+}
+
+#[test]
+fn a_refusal_ends_the_request() {
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno");
+        // Closing with octets unread resets the connection: the answer must get through first.
+        peer.rest();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        pipe.push("one".into());
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        assert_eq!(reply.status.as_u16(), 413);
+        assert_eq!(content(reply.body).await, (b"no".to_vec(), Ok(())));
+        assert!(pipe.is_abandoned());
+    });
+}
+
+#[test]
+fn a_client_that_breaks_off_is_no_complete_request() {
+    let (sender, received) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        sender.send(peer.rest()).unwrap();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        pipe.push("one".into());
+        let client = Rc::clone(&pipe);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            client.finish(Err("gone".into()));
+        });
+        assert_eq!(ask(&worker, &upstream, request).await, "I/O error");
+    });
+    let rest = received.recv_timeout(LONG).unwrap();
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
+}
+
+#[test]
+fn content_waits_for_100_or_a_final_response() {
+    let cases = [
+        ("HTTP/1.1 100 Continue\r\n\r\n", OK, vec![]),
+        (
+            "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n",
+            OK,
+            vec![(103, "link: x\n".to_string())],
+        ),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n", "ok", vec![]),
+    ];
+    for (first, second, told_of) in cases {
+        let (sender, received) = mpsc::channel();
+        let address = backend(move |_, mut peer| {
+            let head = peer.head();
+            assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+            let quiet = Some(Duration::from_millis(150));
+            peer.0.set_read_timeout(quiet).unwrap();
+            assert!(peer.0.read(&mut [0]).is_err(), "the content is held back");
+            peer.0.set_read_timeout(Some(LONG)).unwrap();
+            peer.send(first);
+            sender.send(peer.read(7)).unwrap();
+            peer.send(second);
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            let told = Told::default();
+            let request = Ask {
+                expects_continue: true,
+                ..post("content")
+            };
+            let reply = send_and_tell(&worker, &upstream, request, &told).await.unwrap();
+            assert_eq!(content(reply.body).await, (b"ok".to_vec(), Ok(())));
+            assert_eq!(told.take(), told_of);
+        });
+        assert_eq!(received.recv_timeout(LONG).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn nothing_is_expected_without_content() {
+    let (address, heads) = answering(OK);
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let request = Ask {
+            expects_continue: true,
+            ..GET
+        };
+        assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
+    });
+    assert!(!heads.recv().unwrap().1.contains("expect"));
+}

@@ -1,0 +1,133 @@
+//! Tunnels: after 101, and by CONNECT.
+
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use h2o_exchange::{Body, BodyPipe, BodySource, RequestBody};
+use h2o_http::{BodyLength, Method};
+use h2o_upstream::UpstreamSettings;
+
+use crate::kit::{
+    Ask, GET, LONG, OK, backend, content, next, on_worker, send, settings, upstream,
+};
+
+fn asking_for(method: Method, upgrade: &'static str) -> (Ask, Rc<BodyPipe>) {
+    let pipe = Rc::new(BodyPipe::default());
+    let request = Ask {
+        method,
+        length: BodyLength::Tunnel,
+        body: RequestBody::Stream(Rc::clone(&pipe)),
+        upgrade,
+        ..GET
+    };
+    (request, pipe)
+}
+
+fn stream(body: Body) -> Box<dyn BodySource> {
+    match body {
+        Body::Stream(source) => source,
+        _ => panic!("a tunnel is a stream"),
+    }
+}
+
+#[test]
+fn octets_go_both_ways() {
+    let cases = [
+        (
+            asking_for(Method::Get, "websocket"),
+            "\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\nhello",
+            101,
+        ),
+        (
+            asking_for(Method::Connect, ""),
+            "\r\nconnection: keep-alive\r\n\r\n",
+            "HTTP/1.1 200 Connected\r\n\r\nhello",
+            200,
+        ),
+    ];
+    for ((request, pipe), end_of_head, answer, status) in cases {
+        let (sender, rest) = mpsc::channel();
+        let address = backend(move |_, mut peer| {
+            let head = peer.head();
+            assert!(head.ends_with(end_of_head), "{head}");
+            peer.send(answer);
+            assert_eq!(peer.read(5), b"early");
+            peer.send("answer");
+            sender.send(peer.rest()).unwrap();
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            // What the client sends before the answer waits for it.
+            pipe.push("early".into());
+            let reply = send(&worker, &upstream, request).await.unwrap();
+            assert!(reply.is_tunnel);
+            assert_eq!(reply.status.as_u16(), status);
+            let mut source = stream(reply.body);
+            assert_eq!(next(&mut source).await.unwrap().unwrap(), "hello");
+            assert_eq!(next(&mut source).await.unwrap().unwrap(), "answer");
+            pipe.push("bye".into());
+            pipe.finish(Ok(()));
+            // The client's end is the end of both.
+            assert_eq!(next(&mut source).await, None);
+        });
+        assert_eq!(rest.recv_timeout(LONG).unwrap(), b"bye");
+    }
+}
+
+#[test]
+fn the_end_of_the_backend_ends_the_tunnel() {
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 101 x\r\n\r\nbye");
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = asking_for(Method::Get, "x");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        assert_eq!(content(reply.body).await, (b"bye".to_vec(), Ok(())));
+        assert!(pipe.is_abandoned());
+    });
+}
+
+#[test]
+fn a_refused_tunnel_is_an_ordinary_response() {
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.send(OK);
+        peer.rest();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = asking_for(Method::Get, "x");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        assert!(!reply.is_tunnel);
+        assert_eq!(content(reply.body).await, (b"ok".to_vec(), Ok(())));
+        assert!(pipe.is_abandoned());
+    });
+}
+
+#[test]
+fn a_tunnel_without_traffic_is_closed() {
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 101 x\r\n\r\n");
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(200));
+            peer.send("x");
+        }
+        peer.rest();
+    });
+    on_worker(|worker| async move {
+        let settings = UpstreamSettings {
+            io_timeout: Duration::from_millis(400),
+            ..settings()
+        };
+        let upstream = upstream(&[address], settings);
+        let (request, _pipe) = asking_for(Method::Get, "x");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        let (got, end) = content(reply.body).await;
+        assert_eq!((&*got, end), (&b"xxx"[..], Err("I/O timeout".to_string())));
+    });
+}
