@@ -1,0 +1,641 @@
+//! Connections to a name that may have addresses of both families: one attempt after the other, IPv6 first, none for long
+//! while there is another address (H2O compatibility; after RFC 8305, whose attempts overlap).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use crate::resolver::{Family, ResolveError, Resolver};
+
+/// Addresses of a family that are tried (H2O compatibility).
+const MAX_ADDRESSES: usize = 4;
+
+/// The limits of [`connect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HappyEyeballs {
+    /// How long IPv4 addresses wait for the IPv6 ones.
+    pub name_resolution_delay: Duration,
+    /// How long an attempt may take while there is another address.
+    pub connection_attempt_delay: Duration,
+    /// Everything together.
+    pub connect_timeout: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// There are addresses, and none of them is permitted.
+    Prohibited,
+    /// There is no address.
+    Unresolved(ResolveError),
+    /// The time is over.
+    TimedOut {
+        /// The address that was tried, or would have been; `None` if none was known.
+        next_hop: Option<IpAddr>,
+    },
+    /// Attempts failed, this one last.
+    Failed {
+        /// The address that was tried.
+        next_hop: IpAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl ConnectError {
+    /// What the client is told (H2O compatibility).
+    #[must_use]
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::Prohibited => "Destination IP Prohibited",
+            Self::Unresolved(error) => error.text(),
+            Self::TimedOut { .. } => "I/O timeout",
+            Self::Failed { error, .. } => connect_error_text(error),
+        }
+    }
+
+    /// The address that `next-hop` of `proxy-status` names, if one was tried.
+    #[must_use]
+    pub const fn next_hop(&self) -> Option<IpAddr> {
+        match self {
+            Self::Prohibited | Self::Unresolved(_) => None,
+            Self::TimedOut { next_hop } => *next_hop,
+            Self::Failed { next_hop, .. } => Some(*next_hop),
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.text())
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// What clients are told of a connection that the system could not make (H2O compatibility).
+#[must_use]
+pub fn connect_error_text(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::TimedOut => "connection timed out",
+        io::ErrorKind::NetworkUnreachable => "network unreachable",
+        io::ErrorKind::HostUnreachable => "host unreachable",
+        _ => "connection failure",
+    }
+}
+
+/// Connects to `host`, a name or a numeric address without brackets, at those of its addresses that `is_permitted` lets through.
+/// Must be called within the worker's runtime. Dropping the future closes what was begun.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect(
+    resolver: &Resolver,
+    host: &str,
+    port: u16,
+    limits: HappyEyeballs,
+    is_permitted: impl Fn(SocketAddr) -> bool,
+) -> Result<(TcpStream, SocketAddr), ConnectError> {
+    let look_up = |family| resolver.resolve_family(host, family);
+    let open = |address| async move {
+        let stream = TcpStream::connect(SocketAddr::new(address, port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    let is_permitted = |address| is_permitted(SocketAddr::new(address, port));
+    let (stream, address) = race(limits, look_up, is_permitted, open).await?;
+    Ok((stream, SocketAddr::new(address, port)))
+}
+
+/// [`connect`] without sockets.
+async fn race<T, L, C>(
+    limits: HappyEyeballs,
+    look_up: impl Fn(Family) -> L,
+    is_permitted: impl Fn(IpAddr) -> bool,
+    open: impl Fn(IpAddr) -> C,
+) -> Result<(T, IpAddr), ConnectError>
+where
+    L: Future<Output = Result<Rc<[IpAddr]>, ResolveError>>,
+    C: Future<Output = io::Result<T>>,
+{
+    let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
+    let mut attempt = pin!(None::<C>);
+    // Of waiting for IPv6 before the first attempt, then of each attempt.
+    let mut delay = pin!(sleep(limits.name_resolution_delay));
+    let mut deadline = pin!(sleep(limits.connect_timeout));
+    let mut addresses = Addresses::default();
+    // The address of the running attempt, or of the latest.
+    let mut tried = None;
+    let mut failure = None;
+    poll_fn(|task| {
+        for (family, look_up) in look_ups.iter_mut().enumerate() {
+            if addresses.is_awaited(family)
+                && let Poll::Ready(found) = look_up.as_mut().poll(task)
+            {
+                addresses.on_answer(family, found, &is_permitted);
+                if tried.is_none() {
+                    let until = Instant::now() + limits.name_resolution_delay;
+                    delay.as_mut().reset(until);
+                }
+            }
+        }
+        loop {
+            if let (Some(running), Some(address)) = (attempt.as_mut().as_pin_mut(), tried) {
+                match running.poll(task) {
+                    Poll::Ready(Ok(stream)) => return Poll::Ready(Ok((stream, address))),
+                    Poll::Ready(Err(error)) => {
+                        attempt.set(None);
+                        failure = Some((address, error));
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            let is_delay_over = delay.as_mut().poll(task).is_ready();
+            let may_start = if attempt.is_some() {
+                is_delay_over
+            } else {
+                tried.is_some() || addresses.may_start(is_delay_over)
+            };
+            let Some(address) = addresses.next_if(may_start) else {
+                break;
+            };
+            tried = Some(address);
+            failure = None;
+            // Closes the attempt that took too long: there is never more than one.
+            attempt.set(None);
+            attempt.set(Some(open(address)));
+            let until = Instant::now() + limits.connection_attempt_delay;
+            delay.as_mut().reset(until);
+        }
+        if attempt.is_none() && addresses.is_exhausted() {
+            return Poll::Ready(Err(match failure.take() {
+                Some((next_hop, error)) => ConnectError::Failed { next_hop, error },
+                None => addresses.error(),
+            }));
+        }
+        deadline.as_mut().poll(task).map(|()| {
+            let next_hop = tried.or_else(|| addresses.peek());
+            Err(ConnectError::TimedOut { next_hop })
+        })
+    })
+    .await
+}
+
+/// IPv6 at index [`V6`], IPv4 behind it.
+const FAMILIES: usize = 2;
+/// Comes first wherever both are at hand.
+const V6: usize = 0;
+
+/// What the look-ups brought, and whose turn it is.
+#[derive(Default)]
+struct Addresses {
+    families: [Found; FAMILIES],
+    /// The family that the latest attempt was not of.
+    due: usize,
+}
+
+#[derive(Default)]
+enum Found {
+    #[default]
+    Awaited,
+    /// Those yet to be tried.
+    Permitted(VecDeque<IpAddr>),
+    Prohibited,
+    Unresolved(ResolveError),
+}
+
+impl Found {
+    fn peek(&self) -> Option<IpAddr> {
+        match self {
+            Self::Permitted(addresses) => addresses.front().copied(),
+            Self::Awaited | Self::Prohibited | Self::Unresolved(_) => None,
+        }
+    }
+
+    fn next(&mut self) -> Option<IpAddr> {
+        match self {
+            Self::Permitted(addresses) => addresses.pop_front(),
+            Self::Awaited | Self::Prohibited | Self::Unresolved(_) => None,
+        }
+    }
+}
+
+impl Addresses {
+    fn is_awaited(&self, family: usize) -> bool {
+        matches!(self.families[family], Found::Awaited)
+    }
+
+    fn on_answer(
+        &mut self,
+        family: usize,
+        found: Result<Rc<[IpAddr]>, ResolveError>,
+        is_permitted: impl Fn(IpAddr) -> bool,
+    ) {
+        self.families[family] = match found {
+            Ok(found) => {
+                let permitted = found
+                    .iter()
+                    .copied()
+                    .filter(|address| is_permitted(*address));
+                let permitted: VecDeque<_> = permitted.take(MAX_ADDRESSES).collect();
+                if permitted.is_empty() {
+                    Found::Prohibited
+                } else {
+                    Found::Permitted(permitted)
+                }
+            }
+            Err(error) => Found::Unresolved(error),
+        };
+    }
+
+    /// Whether the first attempt may begin.
+    fn may_start(&self, is_delay_over: bool) -> bool {
+        self.families[V6].peek().is_some() || !self.is_awaited(V6) || is_delay_over
+    }
+
+    /// The address to be tried next.
+    fn peek(&self) -> Option<IpAddr> {
+        let other = FAMILIES - 1 - self.due;
+        self.families[self.due]
+            .peek()
+            .or_else(|| self.families[other].peek())
+    }
+
+    /// Takes the address to be tried next, in turns of the families as far as they go.
+    fn next_if(&mut self, may_start: bool) -> Option<IpAddr> {
+        if !may_start {
+            return None;
+        }
+        let order = [self.due, FAMILIES - 1 - self.due];
+        let (family, address) = order
+            .into_iter()
+            .find_map(|family| Some((family, self.families[family].next()?)))?;
+        self.due = FAMILIES - 1 - family;
+        Some(address)
+    }
+
+    /// True if there is no address left, nor one to come.
+    fn is_exhausted(&self) -> bool {
+        (0..FAMILIES).all(|family| !self.is_awaited(family)) && self.peek().is_none()
+    }
+
+    /// Why there never was an address: a denial rather than failed look-ups; of two failures the one that says more. Where the
+    /// machine has no IPv6 address, its resolver calls every name unknown in that family.
+    fn error(&self) -> ConnectError {
+        let mut errors = Vec::new();
+        for found in &self.families {
+            match found {
+                Found::Prohibited => return ConnectError::Prohibited,
+                Found::Unresolved(error) => errors.push(*error),
+                Found::Awaited | Found::Permitted(_) => {}
+            }
+        }
+        let telling = |error: &ResolveError| match error {
+            ResolveError::AddressFamily => 0,
+            ResolveError::NoName => 1,
+            ResolveError::NoData => 2,
+            _ => 3,
+        };
+        let error = errors.into_iter().max_by_key(telling);
+        ConnectError::Unresolved(error.unwrap_or(ResolveError::Other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const LIMITS: HappyEyeballs = HappyEyeballs {
+        name_resolution_delay: Duration::from_millis(50),
+        connection_attempt_delay: Duration::from_millis(250),
+        connect_timeout: Duration::from_millis(3000),
+    };
+
+    type Resolved = (u64, Result<&'static [&'static str], ResolveError>);
+
+    /// What happens when, in milliseconds: the answers of both look-ups, and what becomes of attempts.
+    struct Net {
+        v6: Resolved,
+        v4: Resolved,
+        denied: &'static [&'static str],
+        /// Address, duration, result. Others never end.
+        attempts: &'static [(&'static str, u64, Result<(), io::ErrorKind>)],
+    }
+
+    const NOTHING: Net = Net {
+        v6: (0, Err(ResolveError::NoData)),
+        v4: (0, Err(ResolveError::NoData)),
+        denied: &[],
+        attempts: &[],
+    };
+
+    /// Notes when an attempt begins and when it is closed.
+    struct Attempt<'a> {
+        address: IpAddr,
+        log: &'a dyn Fn(String),
+    }
+
+    impl Drop for Attempt<'_> {
+        fn drop(&mut self) {
+            (self.log)(format!("-{}", self.address));
+        }
+    }
+
+    /// The attempts, `TIME+ADDRESS` for their begin and `TIME-ADDRESS` for their end, and the result with its time.
+    fn play(net: &Net) -> (String, String) {
+        let log = RefCell::new(Vec::new());
+        let outcome = run(async {
+            let begin = Instant::now();
+            let now = || begin.elapsed().as_millis();
+            let note = |line: String| log.borrow_mut().push(format!("{}{line}", now()));
+            let look_up = |family| {
+                let (ms, found) = if family == Family::V6 { net.v6 } else { net.v4 };
+                async move {
+                    if ms > 0 {
+                        sleep(Duration::from_millis(ms)).await;
+                    }
+                    found.map(|found| found.iter().map(|text| text.parse().unwrap()).collect())
+                }
+            };
+            let open = |address: IpAddr| {
+                note(format!("+{address}"));
+                let attempt = Attempt {
+                    address,
+                    log: &note,
+                };
+                async move {
+                    let plan = net.attempts.iter();
+                    let plan = plan
+                        .copied()
+                        .find(|(text, ..)| *text == address.to_string());
+                    let Some((_, ms, result)) = plan else {
+                        return std::future::pending().await;
+                    };
+                    sleep(Duration::from_millis(ms)).await;
+                    drop(attempt);
+                    result.map_err(io::Error::from)
+                }
+            };
+            let is_permitted = |address: IpAddr| !net.denied.contains(&&*address.to_string());
+            let outcome = race(LIMITS, look_up, is_permitted, open).await;
+            match outcome {
+                Ok(((), address)) => format!("{}={address}", now()),
+                Err(error) => match error.next_hop() {
+                    Some(next_hop) => format!("{}!{error}@{next_hop}", now()),
+                    None => format!("{}!{error}", now()),
+                },
+            }
+        });
+        (log.into_inner().join(" "), outcome)
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build_local(tokio::runtime::LocalOptions::default())
+            .unwrap()
+            .block_on(future)
+    }
+
+    #[test]
+    fn the_first_attempt_waits_for_ipv6_for_a_moment() {
+        let cases = [
+            // Both at once, and IPv6 first: at once.
+            (0, 0, "0+::6 1-::6", "1=::6"),
+            (10, 20, "10+::6 11-::6", "11=::6"),
+            (10, 2000, "10+::6 11-::6", "11=::6"),
+            // IPv4 first: 50 ms, or less if IPv6 follows.
+            (30, 10, "30+::6 31-::6", "31=::6"),
+            (59, 10, "59+::6 60-::6", "60=::6"),
+            (61, 10, "60+1.0.0.1 61-1.0.0.1", "61=1.0.0.1"),
+            (2000, 100, "150+1.0.0.1 151-1.0.0.1", "151=1.0.0.1"),
+        ];
+        for (v6, v4, attempts, outcome) in cases {
+            let net = Net {
+                v6: (v6, Ok(&["::6"])),
+                v4: (v4, Ok(&["1.0.0.1"])),
+                attempts: &[("::6", 1, Ok(())), ("1.0.0.1", 1, Ok(()))],
+                ..NOTHING
+            };
+            let want = (attempts.to_string(), outcome.to_string());
+            assert_eq!(play(&net), want, "{v6} {v4}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_family_that_has_nothing() {
+        for v6 in [Ok(&["::9"][..]), Err(ResolveError::NoData)] {
+            for (v6_ms, v4_ms, at) in [(0, 0, 0), (5, 20, 20), (20, 5, 20)] {
+                let net = Net {
+                    v6: (v6_ms, v6),
+                    v4: (v4_ms, Ok(&["1.0.0.1"])),
+                    denied: &["::9"],
+                    attempts: &[("1.0.0.1", 1, Ok(()))],
+                };
+                let end = at + 1;
+                let attempts = format!("{at}+1.0.0.1 {end}-1.0.0.1");
+                assert_eq!(play(&net), (attempts, format!("{end}=1.0.0.1")));
+            }
+        }
+    }
+
+    #[test]
+    fn attempts_alternate_families_and_four_addresses_of_each_are_tried() {
+        const FAIL: Result<(), io::ErrorKind> = Err(io::ErrorKind::ConnectionRefused);
+        let net = Net {
+            v6: (0, Ok(&["::1", "::9", "::2"])),
+            v4: (
+                0,
+                Ok(&[
+                    "1.0.0.9", "1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4", "1.0.0.5",
+                ]),
+            ),
+            denied: &["::9", "1.0.0.9"],
+            attempts: &[
+                ("::1", 1, FAIL),
+                ("::2", 1, FAIL),
+                ("1.0.0.1", 1, FAIL),
+                ("1.0.0.2", 1, FAIL),
+                ("1.0.0.3", 1, FAIL),
+                ("1.0.0.4", 1, FAIL),
+            ],
+        };
+        let (attempts, outcome) = play(&net);
+        assert_eq!(
+            attempts,
+            "0+::1 1-::1 1+1.0.0.1 2-1.0.0.1 2+::2 3-::2 3+1.0.0.2 4-1.0.0.2 4+1.0.0.3 5-1.0.0.3 5+1.0.0.4 6-1.0.0.4"
+        );
+        assert_eq!(outcome, "6!connection refused@1.0.0.4");
+    }
+
+    #[test]
+    fn an_attempt_that_takes_long_is_closed_for_the_next_address() {
+        let net = Net {
+            v6: (0, Ok(&["::1"])),
+            v4: (0, Ok(&["1.0.0.1"])),
+            attempts: &[("::1", 251, Ok(())), ("1.0.0.1", 2000, Ok(()))],
+            ..NOTHING
+        };
+        // The last one may use the rest of the time.
+        let (attempts, outcome) = play(&net);
+        assert_eq!(attempts, "0+::1 250-::1 250+1.0.0.1 2250-1.0.0.1");
+        assert_eq!(outcome, "2250=1.0.0.1");
+        let net = Net {
+            attempts: &[("::1", 249, Ok(()))],
+            ..net
+        };
+        assert_eq!(play(&net).1, "249=::1");
+    }
+
+    #[test]
+    fn a_late_address_replaces_an_attempt_that_had_its_time() {
+        // The look-up of IPv6 answers before and after the running attempt is 250 ms old.
+        for (v6, starts) in [(100, 300), (300, 300), (301, 301), (1000, 1000)] {
+            let net = Net {
+                v6: (v6, Ok(&["::1"])),
+                v4: (0, Ok(&["1.0.0.1"])),
+                attempts: &[("::1", 1, Ok(()))],
+                ..NOTHING
+            };
+            let (attempts, outcome) = play(&net);
+            let end = starts + 1;
+            let want = format!("50+1.0.0.1 {starts}-1.0.0.1 {starts}+::1 {end}-::1");
+            assert_eq!((attempts, outcome), (want, format!("{end}=::1")), "{v6}");
+        }
+        // An answer that brings nothing replaces nothing.
+        let net = Net {
+            v6: (1000, Err(ResolveError::NoData)),
+            v4: (0, Ok(&["1.0.0.1"])),
+            attempts: &[("1.0.0.1", 2000, Ok(()))],
+            ..NOTHING
+        };
+        assert_eq!(play(&net).1, "2050=1.0.0.1");
+    }
+
+    #[test]
+    fn when_all_attempts_failed_a_look_up_under_way_is_waited_for() {
+        let net = Net {
+            v6: (1000, Ok(&["::1"])),
+            v4: (0, Ok(&["1.0.0.1"])),
+            attempts: &[
+                ("::1", 1, Ok(())),
+                ("1.0.0.1", 1, Err(io::ErrorKind::HostUnreachable)),
+            ],
+            ..NOTHING
+        };
+        assert_eq!(play(&net).1, "1001=::1");
+        let net = Net {
+            v6: (1000, Err(ResolveError::Again)),
+            ..net
+        };
+        assert_eq!(play(&net).1, "1000!host unreachable@1.0.0.1");
+    }
+
+    #[test]
+    fn everything_is_limited_together() {
+        let never = 1_000_000;
+        let cases: [(Resolved, Resolved, &str); 5] = [
+            ((never, Ok(&[])), (never, Ok(&[])), "3000!I/O timeout"),
+            (
+                (never, Ok(&[])),
+                (0, Err(ResolveError::NoName)),
+                "3000!I/O timeout",
+            ),
+            ((0, Ok(&["::1"])), (never, Ok(&[])), "3000!I/O timeout@::1"),
+            (
+                (0, Ok(&["::1"])),
+                (0, Ok(&["1.0.0.1"])),
+                "3000!I/O timeout@1.0.0.1",
+            ),
+            // Known, but not yet tried.
+            (
+                (never, Ok(&[])),
+                (2990, Ok(&["1.0.0.1"])),
+                "3000!I/O timeout@1.0.0.1",
+            ),
+        ];
+        for (v6, v4, outcome) in cases {
+            let net = Net { v6, v4, ..NOTHING };
+            assert_eq!(play(&net).1, outcome);
+        }
+    }
+
+    #[test]
+    fn without_an_address_the_reason_that_says_most_is_reported() {
+        use ResolveError::{AddressFamily, Again, NoData, NoName};
+        const DENIED: Result<&[&str], ResolveError> = Ok(&["::9", "1.0.0.9"]);
+        let cases = [
+            (DENIED, DENIED, "Destination IP Prohibited"),
+            (DENIED, Err(NoName), "Destination IP Prohibited"),
+            (Err(Again), DENIED, "Destination IP Prohibited"),
+            (Err(NoName), Err(NoName), NoName.text()),
+            (Err(NoName), Err(NoData), NoData.text()),
+            (Err(NoData), Err(NoName), NoData.text()),
+            (Err(Again), Err(NoData), Again.text()),
+            (Err(AddressFamily), Err(NoName), NoName.text()),
+        ];
+        for (v6, v4, text) in cases {
+            let net = Net {
+                v6: (0, v6),
+                v4: (0, v4),
+                denied: &["::9", "1.0.0.9"],
+                attempts: &[],
+            };
+            let (attempts, outcome) = play(&net);
+            assert_eq!((attempts.as_str(), outcome), ("", format!("0!{text}")));
+        }
+    }
+
+    #[test]
+    fn errors_of_the_system_have_their_texts() {
+        let cases = [
+            (libc::ECONNREFUSED, "connection refused"),
+            (libc::ETIMEDOUT, "connection timed out"),
+            (libc::ENETUNREACH, "network unreachable"),
+            (libc::EHOSTUNREACH, "host unreachable"),
+            (libc::ENOENT, "connection failure"),
+            (libc::EACCES, "connection failure"),
+        ];
+        for (number, text) in cases {
+            let error = io::Error::from_raw_os_error(number);
+            assert_eq!(connect_error_text(&error), text);
+        }
+    }
+
+    #[test]
+    fn sockets_are_connected_where_the_list_permits() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let resolver = Resolver::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(tokio::runtime::LocalOptions::default())
+            .unwrap();
+        runtime.block_on(async {
+            let (stream, address) = connect(&resolver, "127.0.0.1", port, LIMITS, |_| true)
+                .await
+                .unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), address);
+            assert!(stream.nodelay().unwrap());
+            let allows_another_port = |address: SocketAddr| address.port() != port;
+            let refused = connect(&resolver, "127.0.0.1", port, LIMITS, allows_another_port).await;
+            assert!(matches!(refused, Err(ConnectError::Prohibited)));
+            drop(listener);
+            let refused = connect(&resolver, "127.0.0.1", port, LIMITS, |_| true).await;
+            assert_eq!(refused.unwrap_err().text(), "connection refused");
+        });
+    }
+}
