@@ -1,0 +1,249 @@
+//! TLS to `https` backends: rustls as a client.
+
+mod certificate;
+mod sessions;
+mod verifier;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConfig, PeerMisbehaved, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use self::sessions::{Keyed, SessionCache};
+use self::verifier::{Rejected, Verifier};
+use crate::Failure;
+
+/// Where systems keep the authorities they trust, in order of preference. The first is the one of Debian, Alpine and Arch; then
+/// Fedora's and openSUSE's.
+const BUNDLES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// The `proxy.ssl.*` settings of one level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsClientSettings {
+    /// `proxy.ssl.verify-peer`
+    pub verify_peer: bool,
+    /// `proxy.ssl.cafile`; `None`: the authorities that the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// `proxy.ssl.session-cache`: how long sessions are kept, and of how many backends.
+    pub session_cache: Option<(Duration, usize)>,
+}
+
+/// Does the handshakes with `https` backends. One for all workers.
+pub struct TlsClient {
+    verifies_peer: bool,
+    config: ClientConfig,
+    sessions: Option<Arc<SessionCache>>,
+}
+
+/// A CA file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsClientError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for TlsClientError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        write!(
+            formatter,
+            "failed to load certificates file:{path}: {}",
+            self.reason
+        )
+    }
+}
+
+impl std::error::Error for TlsClientError {}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("TlsClient")
+            .field("verifies_peer", &self.verifies_peer)
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TlsClient {
+    /// Reads the CA file, also if nothing is to be verified: its errors are those of the configuration. The authorities of the
+    /// system are read once per process; see [`TlsClient::bundle`].
+    ///
+    /// # Errors
+    /// A CA file that cannot be read, or has no certificate that can be used.
+    pub fn new(settings: TlsClientSettings) -> Result<Arc<Self>, TlsClientError> {
+        let roots = match &settings.ca_file {
+            Some(path) => Some(Arc::new(read_roots(path)?)),
+            None if settings.verify_peer => Some(system_roots()),
+            None => None,
+        };
+        let provider = aws_lc_rs::default_provider();
+        let verifier = Verifier::new(
+            roots.filter(|_| settings.verify_peer),
+            provider.signature_verification_algorithms,
+        );
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites for both versions")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        let cache = |(lifetime, capacity)| Arc::new(SessionCache::new(lifetime, capacity));
+        Ok(Arc::new(Self {
+            verifies_peer: settings.verify_peer,
+            config,
+            sessions: settings.session_cache.map(cache),
+        }))
+    }
+
+    /// Reads the authorities that the system trusts. Without them every handshake that verifies them fails.
+    ///
+    /// # Errors
+    /// The file that was looked for.
+    pub fn bundle() -> Result<(), TlsClientError> {
+        match bundle() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Does the handshake with the backend of the URL whose host is `name`, which is sent as SNI unless it is an address, and
+    /// offers the protocols `alpn`, none if empty. Sessions are kept and found under `key`, `HOST:PORT`; not if it is empty, as for
+    /// unix sockets.
+    ///
+    /// # Errors
+    /// Nothing of a request was sent. The texts are OpenSSL's as H2O shows them: of the certificate, or `ssl handshake failure`;
+    /// `I/O error` and `socket closed by peer` of the connection.
+    pub async fn handshake<S>(
+        &self,
+        name: &str,
+        key: &str,
+        alpn: &[&[u8]],
+        stream: S,
+    ) -> Result<TlsStream<S>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = match server_name(name) {
+            Some(name) => name,
+            // In no certificate either.
+            None if self.verifies_peer => return Err(Failure::unsent(certificate::MISMATCH)),
+            // An address keeps rustls from sending it.
+            None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
+        };
+        // A few counted references; a handshake costs a thousand times as much.
+        let mut config = self.config.clone();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        config.resumption = match &self.sessions {
+            Some(cache) if !key.is_empty() => Resumption::store(Arc::new(Keyed {
+                cache: Arc::clone(cache),
+                key: key.into(),
+            })),
+            Some(_) | None => Resumption::disabled(),
+        };
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+            .map_err(|error| Failure::unsent(text_of(&error)))
+    }
+}
+
+/// The host of a URL as rustls takes it: a trailing dot says that the name is complete, and belongs neither into SNI (RFC 6066 §3)
+/// nor into certificates.
+fn server_name(host: &str) -> Option<ServerName<'static>> {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    ServerName::try_from(literal.unwrap_or(host).to_owned()).ok()
+}
+
+/// What is told of a failed handshake (H2O compatibility).
+fn text_of(error: &io::Error) -> &'static str {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(error) = inner else {
+        return match error.kind() {
+            io::ErrorKind::UnexpectedEof => "socket closed by peer",
+            _ => Failure::IO,
+        };
+    };
+    match error {
+        rustls::Error::NoCertificatesPresented => "no certificate",
+        rustls::Error::InvalidCertificate(CertificateError::BadSignature) => HANDSHAKE_FAILURE,
+        rustls::Error::InvalidCertificate(error) => {
+            Rejected::text_in(error).unwrap_or(certificate::INVALID)
+        }
+        rustls::Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedApplicationProtocol) => {
+            "unknown alpn protocol"
+        }
+        _ => HANDSHAKE_FAILURE,
+    }
+}
+
+const HANDSHAKE_FAILURE: &str = "ssl handshake failure";
+
+fn read_roots(path: &Path) -> Result<RootCertStore, TlsClientError> {
+    let fault = |reason: String| TlsClientError {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = fs::read(path).map_err(|error| fault(io_reason(&error)))?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let certificates = certificates.map_err(|error| fault(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(fault("no certificate found".to_owned()));
+    }
+    let mut roots = RootCertStore::empty();
+    // Bundles come from many hands: one certificate that rustls does not understand must not cost us the others.
+    let (usable, _) = roots.add_parsable_certificates(certificates);
+    if usable == 0 {
+        return Err(fault("malformed certificate".to_owned()));
+    }
+    Ok(roots)
+}
+
+fn io_reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
+    }
+}
+
+/// The authorities that the system trusts, read when they are first asked for; none if there is no bundle.
+fn system_roots() -> Arc<RootCertStore> {
+    match bundle() {
+        Ok(roots) => Arc::clone(roots),
+        Err(_) => Arc::new(RootCertStore::empty()),
+    }
+}
+
+fn bundle() -> &'static Result<Arc<RootCertStore>, TlsClientError> {
+    static BUNDLE: OnceLock<Result<Arc<RootCertStore>, TlsClientError>> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let path = BUNDLES.into_iter().map(Path::new);
+        let path = path.into_iter().find(|path| path.exists());
+        read_roots(path.unwrap_or(Path::new(BUNDLES[0]))).map(Arc::new)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,654 @@
+//! Handshakes with a rustls server, over a pipe in memory.
+
+use std::io::Write;
+use std::sync::Mutex;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
+};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{HandshakeKind, ServerConfig};
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+const NAME: &str = "name.example";
+const KEY: &str = "name.example:443";
+const VERSIONS: [&rustls::SupportedProtocolVersion; 2] =
+    [&rustls::version::TLS12, &rustls::version::TLS13];
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+type Chain = Vec<CertificateDer<'static>>;
+type Leaf = (CertificateDer<'static>, KeyPair);
+
+fn params(common_name: &str, names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_string()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = params(name, &[]);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+}
+
+fn root(name: &str) -> Authority {
+    let key = KeyPair::generate().unwrap();
+    CertifiedIssuer::self_signed(authority_params(name), key).unwrap()
+}
+
+/// A certificate for [`NAME`] and its key.
+fn leaf(issuer: &Issuer<'_, KeyPair>, tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
+    let mut params = params("leaf", &[NAME]);
+    tune(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let leaf = params.signed_by(&key, issuer).unwrap();
+    (leaf.der().clone(), key)
+}
+
+fn self_signed(tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
+    let mut params = params("own", &[NAME]);
+    tune(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let leaf = params.self_signed(&key).unwrap();
+    (leaf.der().clone(), key)
+}
+
+fn expire(params: &mut CertificateParams) {
+    params.not_after = date_time_ymd(2020, 1, 1);
+}
+
+fn begin_later(params: &mut CertificateParams) {
+    params.not_before = date_time_ymd(4000, 1, 1);
+}
+
+fn pem_file(certificates: &[&CertificateDer<'_>]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    for certificate in certificates {
+        let pem = pem_of(certificate);
+        file.write_all(pem.as_bytes()).unwrap();
+    }
+    file
+}
+
+fn pem_of(der: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for line in der.chunks(48) {
+        for group in line.chunks(3) {
+            let bits = (0..3).fold(0, |bits, at| {
+                bits << 8 | usize::from(*group.get(at).unwrap_or(&0))
+            });
+            for at in 0..4 {
+                let digit = char::from(DIGITS[bits >> (18 - 6 * at) & 63]);
+                text.push(if at <= group.len() { digit } else { '=' });
+            }
+        }
+        text.push('\n');
+    }
+    text + "-----END CERTIFICATE-----\n"
+}
+
+fn client_of(settings: TlsClientSettings) -> Arc<TlsClient> {
+    TlsClient::new(settings).unwrap()
+}
+
+fn trusting(certificates: &[&CertificateDer<'_>]) -> Arc<TlsClient> {
+    let file = pem_file(certificates);
+    client_of(TlsClientSettings {
+        verify_peer: true,
+        ca_file: Some(file.path().to_owned()),
+        session_cache: None,
+    })
+}
+
+fn careless(session_cache: Option<(Duration, usize)>) -> Arc<TlsClient> {
+    client_of(TlsClientSettings {
+        verify_peer: false,
+        ca_file: None,
+        session_cache,
+    })
+}
+
+/// Shows its chain to everybody, and remembers what name was asked for.
+#[derive(Debug)]
+struct Shown {
+    key: Arc<CertifiedKey>,
+    server_name: Mutex<Option<String>>,
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        *self.server_name.lock().unwrap() = hello.server_name().map(str::to_owned);
+        Some(Arc::clone(&self.key))
+    }
+}
+
+struct Server {
+    config: Arc<ServerConfig>,
+    shown: Arc<Shown>,
+}
+
+impl Server {
+    fn new(chain: Chain, key: &KeyPair) -> Self {
+        Self::with(chain, key, &VERSIONS, &[])
+    }
+
+    fn with(
+        chain: Chain,
+        key: &KeyPair,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        alpn: &[&str],
+    ) -> Self {
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
+        let shown = Arc::new(Shown {
+            key: Arc::new(CertifiedKey::new(chain, key)),
+            server_name: Mutex::default(),
+        });
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&shown) as _;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        let alpn = alpn.iter().map(|protocol| protocol.as_bytes().to_vec());
+        config.alpn_protocols = alpn.collect();
+        Self {
+            config: Arc::new(config),
+            shown,
+        }
+    }
+
+    /// A handshake and one octet, so that tickets have come in.
+    async fn meet(
+        &self,
+        client: &TlsClient,
+        name: &str,
+        key: &str,
+        alpn: &[&[u8]],
+    ) -> Result<TlsStream<DuplexStream>, String> {
+        let (ours, theirs) = duplex(64 * 1024);
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
+        let serving = tokio::spawn(async move {
+            let mut stream = acceptor.accept(theirs).await?;
+            stream.write_all(b"!").await?;
+            stream.flush().await?;
+            // Until the client goes.
+            stream.read(&mut [0]).await
+        });
+        let stream = client.handshake(name, key, alpn, ours).await;
+        let mut stream = stream.map_err(|failure| {
+            assert!(!failure.reached && !failure.refused && failure.log.is_none());
+            failure.text.into_owned()
+        })?;
+        stream.read_exact(&mut [0]).await.unwrap();
+        assert!(!serving.is_finished());
+        Ok(stream)
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// The outcome for a chain whose first certificate has the key.
+fn outcome(client: &TlsClient, name: &str, chain: &[&CertificateDer<'_>], key: &KeyPair) -> String {
+    let chain = chain
+        .iter()
+        .map(|der| (*der).clone().into_owned())
+        .collect();
+    let met = run(async {
+        let server = Server::new(chain, key);
+        server.meet(client, name, KEY, &[]).await.map(drop)
+    });
+    met.err().unwrap_or_default()
+}
+
+#[test]
+fn chains_fail_with_the_texts_of_openssl() {
+    let (trusted, unknown) = (root("trusted"), root("unknown"));
+    let middle_key = KeyPair::generate().unwrap();
+    let middle = authority_params("middle");
+    let middle: Authority = CertifiedIssuer::signed_by(middle, middle_key, &trusted).unwrap();
+    let short_key = KeyPair::generate().unwrap();
+    let mut short = authority_params("short");
+    short.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    let short: Authority = CertifiedIssuer::signed_by(short, short_key, &trusted).unwrap();
+    let under_key = KeyPair::generate().unwrap();
+    let under = authority_params("under");
+    let under: Authority = CertifiedIssuer::signed_by(under, under_key, &short).unwrap();
+    let no_ca_key = KeyPair::generate().unwrap();
+    let no_ca = params("no authority", &[]);
+    let no_ca: Authority = CertifiedIssuer::signed_by(no_ca, no_ca_key, &trusted).unwrap();
+    let forger = root("trusted");
+
+    let none = |_: &mut CertificateParams| {};
+    let good = leaf(&trusted, none);
+    let of_middle = leaf(&middle, none);
+    let of_under = leaf(&under, none);
+    let of_no_ca = leaf(&no_ca, none);
+    let of_unknown = leaf(&unknown, none);
+    let of_forger = leaf(&forger, none);
+    let expired = leaf(&trusted, expire);
+    let expired_of_unknown = leaf(&unknown, expire);
+    let early = leaf(&trusted, begin_later);
+    let for_clients = leaf(&trusted, |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    let own = self_signed(none);
+    let own_expired = self_signed(expire);
+    let own_authority = self_signed(|params| {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    });
+
+    type Case<'a> = (&'a str, &'a Leaf, &'a [&'a Authority], &'a str);
+    let cases: &[Case<'_>] = &[
+        ("good", &good, &[], ""),
+        ("with the root", &good, &[&trusted], ""),
+        ("of an intermediate", &of_middle, &[&middle], ""),
+        ("intermediate missing", &of_middle, &[], verifier::NO_ISSUER),
+        ("unknown", &of_unknown, &[], verifier::NO_ISSUER),
+        (
+            "expired, unknown",
+            &expired_of_unknown,
+            &[],
+            verifier::NO_ISSUER,
+        ),
+        (
+            "unknown root",
+            &of_unknown,
+            &[&unknown],
+            verifier::SELF_SIGNED_IN_CHAIN,
+        ),
+        ("self-signed", &own, &[], verifier::SELF_SIGNED),
+        (
+            "self-signed, expired",
+            &own_expired,
+            &[],
+            verifier::SELF_SIGNED,
+        ),
+        (
+            "self-signed authority",
+            &own_authority,
+            &[],
+            verifier::SELF_SIGNED,
+        ),
+        ("expired", &expired, &[], "certificate has expired"),
+        ("early", &early, &[], "certificate is not yet valid"),
+        (
+            "for clients",
+            &for_clients,
+            &[],
+            "unsuitable certificate purpose",
+        ),
+        (
+            "of no authority",
+            &of_no_ca,
+            &[&no_ca],
+            "invalid CA certificate",
+        ),
+        (
+            "too long",
+            &of_under,
+            &[&under, &short],
+            "path length constraint exceeded",
+        ),
+        ("forged", &of_forger, &[], "certificate signature failure"),
+    ];
+    let client = trusting(&[trusted.der()]);
+    let careless = careless(None);
+    for (what, (leaf, key), issuers, want) in cases {
+        let issuers = issuers.iter().map(|issuer| issuer.der());
+        let chain: Vec<_> = [leaf].into_iter().chain(issuers).collect();
+        assert_eq!(outcome(&client, NAME, &chain, key), *want, "{what}");
+        assert_eq!(outcome(&careless, NAME, &chain, key), "", "{what}");
+    }
+}
+
+#[test]
+fn the_name_is_checked_after_the_chain() {
+    let trusted = root("trusted");
+    let client = trusting(&[trusted.der()]);
+    let good = leaf(&trusted, |_| {});
+    let nameless = leaf(&trusted, |params| {
+        params.subject_alt_names.clear();
+        params.distinguished_name.remove(DnType::CommonName);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "Example");
+    });
+    let only_common = leaf(&trusted, |params| params.subject_alt_names.clear());
+    let other = leaf(&root("unknown"), |_| {});
+    let cases = [
+        (&good, "NAME.example.", ""),
+        (&good, "other.example", certificate::MISMATCH),
+        (&good, "192.0.2.1", certificate::MISMATCH),
+        (&good, "no name", certificate::MISMATCH),
+        (&nameless, NAME, certificate::INVALID),
+        (&only_common, "leaf", ""),
+        (&only_common, NAME, certificate::MISMATCH),
+        (&other, "other.example", verifier::NO_ISSUER),
+    ];
+    let careless = careless(None);
+    for ((leaf, key), name, want) in cases {
+        assert_eq!(outcome(&client, name, &[leaf], key), want, "{name}");
+        assert_eq!(outcome(&careless, name, &[leaf], key), "", "{name}");
+    }
+}
+
+#[test]
+fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
+    type Tune = fn(&mut CertificateParams);
+    let as_authority: Tune = |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let cases: [(Tune, &str); 4] = [
+        (|_| {}, ""),
+        (as_authority, ""),
+        (expire, "certificate has expired"),
+        (begin_later, "certificate is not yet valid"),
+    ];
+    let other = self_signed(|_| {});
+    for (tune, want) in cases {
+        let (own, key) = self_signed(tune);
+        let client = trusting(&[&own]);
+        assert_eq!(outcome(&client, NAME, &[&own], &key), want);
+        assert_eq!(
+            outcome(&client, "other.example", &[&own], &key),
+            if want.is_empty() {
+                certificate::MISMATCH
+            } else {
+                want
+            }
+        );
+        // The same name, but another key.
+        assert_eq!(
+            outcome(&client, NAME, &[&other.0], &other.1),
+            verifier::SELF_SIGNED
+        );
+        // And nobody gets through without the key.
+        let without = outcome(&client, NAME, &[&own], &other.1);
+        let want = if want.is_empty() {
+            HANDSHAKE_FAILURE
+        } else {
+            want
+        };
+        assert_eq!(without, want);
+    }
+}
+
+/// `certificate` without version and extensions.
+fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
+    let element = |tag: u8, content: &[u8]| {
+        // The shortest form, given that they are all longer than 127 octets.
+        let [_, _, high, low] = u32::try_from(content.len()).unwrap().to_be_bytes();
+        let header: &[u8] = match high {
+            0 => &[tag, 0x81, low],
+            _ => &[tag, 0x82, high, low],
+        };
+        [header, content].concat()
+    };
+    let mut outer = certificate::Reader(certificate);
+    let mut outer = certificate::Reader(outer.element().unwrap().content);
+    let mut tbs = certificate::Reader(outer.element().unwrap().content);
+    let mut kept = Vec::new();
+    while let Some(part) = tbs.element() {
+        if !matches!(part.tag, 0xa0 | 0xa3) {
+            kept.extend_from_slice(part.whole);
+        }
+    }
+    let content = [&element(0x30, &kept), outer.0].concat();
+    element(0x30, &content).into()
+}
+
+#[test]
+fn certificates_of_version_1_work_where_no_chain_is_verified() {
+    let rsa = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    let keys = [
+        KeyPair::generate().unwrap(),
+        KeyPair::generate().unwrap(),
+        rsa,
+    ];
+    let of = |key: &KeyPair| params(NAME, &[]).self_signed(key).unwrap().der().clone();
+    let [own, other, own_rsa] = keys.each_ref().map(|key| to_version1(&of(key)));
+    let trusting = trusting(&[&own, &own_rsa]);
+    let careless = careless(None);
+    for version in VERSIONS {
+        run(async {
+            for (certificate, key) in [(&own, &keys[0]), (&own_rsa, &keys[2])] {
+                let server = Server::with(vec![certificate.clone()], key, &[version], &[]);
+                for client in [&careless, &trusting] {
+                    let met = server.meet(client, NAME, KEY, &[]).await;
+                    assert!(met.is_ok(), "{:?}", met.err());
+                }
+            }
+            // The key is checked.
+            let server = Server::with(vec![other.clone()], &keys[0], &[version], &[]);
+            let met = server.meet(&careless, NAME, KEY, &[]).await;
+            assert_eq!(met.err().as_deref(), Some(HANDSHAKE_FAILURE));
+        });
+    }
+}
+
+#[test]
+fn names_are_sent_and_addresses_are_not() {
+    let (own, key) = self_signed(|_| {});
+    let server = Server::new(vec![own], &key);
+    let client = careless(None);
+    for (name, sent) in [
+        (NAME, Some(NAME)),
+        ("name.example.", Some(NAME)),
+        ("192.0.2.1", None),
+        ("2001:db8::1", None),
+        ("[2001:db8::1]", None),
+        ("[unix:/path]", None),
+    ] {
+        run(async {
+            let met = server.meet(&client, name, KEY, &[]).await;
+            assert!(met.is_ok(), "{name}: {:?}", met.err());
+        });
+        let got = server.shown.server_name.lock().unwrap().clone();
+        assert_eq!(got.as_deref(), sent, "{name}");
+    }
+}
+
+#[test]
+fn protocols_are_offered_by_alpn() {
+    const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
+    let (own, key) = self_signed(|_| {});
+    let client = careless(None);
+    type Chosen = Result<Option<&'static [u8]>, &'static str>;
+    type Case<'a> = (&'a [&'a str], &'a [&'a [u8]], Chosen);
+    let cases: [Case<'_>; 6] = [
+        (&["h2", "http/1.1"], BOTH, Ok(Some(b"h2"))),
+        (&["http/1.1"], BOTH, Ok(Some(b"http/1.1"))),
+        (&["h2", "http/1.1"], &[b"http/1.1"], Ok(Some(b"http/1.1"))),
+        (&["h2"], &[], Ok(None)),
+        (&[], BOTH, Ok(None)),
+        (&["spdy/1"], BOTH, Err(HANDSHAKE_FAILURE)),
+    ];
+    for (served, offered, want) in cases {
+        let server = Server::with(vec![own.clone()], &key, &VERSIONS, served);
+        let met = run(server.meet(&client, NAME, KEY, offered));
+        let met = met.map(|stream| stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec));
+        let met = met.as_ref().map(Option::as_deref);
+        assert_eq!(met.map_err(String::as_str), want);
+    }
+}
+
+#[test]
+fn sessions_are_resumed_by_host_and_port() {
+    let (own, key) = self_signed(|_| {});
+    for version in VERSIONS {
+        let server = Server::with(vec![own.clone()], &key, &[version], &[]);
+        let day = Duration::from_secs(86400);
+        let resumes = async |client: &TlsClient, key: &str| {
+            let met = server.meet(client, NAME, key, &[]).await.unwrap();
+            met.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
+        };
+        run(async {
+            let client = careless(Some((day, 4096)));
+            for (key, want) in [
+                (KEY, false),
+                (KEY, true),
+                ("name.example:444", false),
+                ("name.example:444", true),
+                (KEY, true),
+                ("", false),
+                ("", false),
+            ] {
+                assert_eq!(resumes(&client, key).await, want, "{version:?} {key}");
+            }
+            // Each client has sessions of its own.
+            assert!(!resumes(&careless(Some((day, 4096))), KEY).await);
+            let without = careless(None);
+            assert!(!resumes(&without, KEY).await);
+            assert!(!resumes(&without, KEY).await);
+        });
+        run(async {
+            let client = careless(Some((day, 4096)));
+            assert!(!resumes(&client, KEY).await);
+            tokio::time::advance(day - Duration::from_millis(1)).await;
+            assert!(resumes(&client, KEY).await);
+            tokio::time::advance(day).await;
+            assert!(!resumes(&client, KEY).await);
+        });
+        run(async {
+            let client = careless(Some((day, 1)));
+            for (key, want) in [
+                ("a:1", false),
+                ("b:1", false),
+                ("b:1", true),
+                ("a:1", false),
+            ] {
+                assert_eq!(resumes(&client, key).await, want, "{key}");
+            }
+        });
+    }
+}
+
+#[test]
+fn sessions_of_one_thread_are_resumed_by_another() {
+    let (own, key) = self_signed(|_| {});
+    let server = Server::new(vec![own], &key);
+    let client = careless(Some((Duration::from_secs(60), 1)));
+    for want in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let met = run(server.meet(&client, NAME, KEY, &[])).unwrap();
+                assert_eq!(met.get_ref().1.handshake_kind(), Some(want));
+            });
+        });
+    }
+}
+
+#[test]
+fn what_is_no_handshake_is_told_from_what_is_none_at_all() {
+    let client = careless(None);
+    let meet = |answer: &'static [u8]| {
+        run(async {
+            let (ours, mut theirs) = duplex(64 * 1024);
+            theirs.write_all(answer).await.unwrap();
+            theirs.shutdown().await.unwrap();
+            let met = client.handshake(NAME, KEY, &[], ours).await;
+            met.map(drop).unwrap_err().text
+        })
+    };
+    assert_eq!(meet(b"HTTP/1.1 400 Bad Request\r\n\r\n"), HANDSHAKE_FAILURE);
+    // A fatal alert: handshake_failure.
+    assert_eq!(meet(&[21, 3, 3, 0, 2, 2, 40]), HANDSHAKE_FAILURE);
+    assert_eq!(meet(b""), "socket closed by peer");
+}
+
+#[test]
+fn errors_of_handshakes_have_their_texts() {
+    let of_rustls = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let cases = [
+        (io::ErrorKind::ConnectionReset.into(), "I/O error"),
+        (io::ErrorKind::BrokenPipe.into(), "I/O error"),
+        (io::ErrorKind::UnexpectedEof.into(), "socket closed by peer"),
+        (
+            of_rustls(rustls::Error::NoCertificatesPresented),
+            "no certificate",
+        ),
+        (
+            of_rustls(CertificateError::BadEncoding.into()),
+            "invalid certificate",
+        ),
+        (
+            of_rustls(PeerMisbehaved::SelectedUnofferedApplicationProtocol.into()),
+            "unknown alpn protocol",
+        ),
+        (
+            of_rustls(rustls::Error::DecryptError),
+            "ssl handshake failure",
+        ),
+    ];
+    for (error, want) in cases {
+        assert_eq!(text_of(&error), want, "{error}");
+    }
+}
+
+#[test]
+fn ca_files_must_have_a_certificate() {
+    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let cases = [
+        ("", "no certificate found"),
+        ("text\n", "no certificate found"),
+        (garbage, "malformed certificate"),
+    ];
+    for verify_peer in [true, false] {
+        let open = |path: &Path| {
+            TlsClient::new(TlsClientSettings {
+                verify_peer,
+                ca_file: Some(path.to_owned()),
+                session_cache: None,
+            })
+        };
+        for (text, reason) in cases {
+            let mut file = NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            assert_eq!(open(file.path()).unwrap_err().reason, reason);
+        }
+        let unclosed = &garbage[..garbage.len() - 10];
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(unclosed.as_bytes()).unwrap();
+        assert!(open(file.path()).is_err());
+        let error = open(Path::new("/nowhere/ca.pem")).unwrap_err();
+        let want = "failed to load certificates file:/nowhere/ca.pem: No such file or directory";
+        assert_eq!(error.to_string(), want);
+        // One that cannot be used among others.
+        let mut file = pem_file(&[root("trusted").der()]);
+        file.write_all(garbage.as_bytes()).unwrap();
+        assert!(open(file.path()).is_ok());
+    }
+}
+
+#[test]
+fn the_bundle_of_the_system_is_the_default() {
+    let client = client_of(TlsClientSettings {
+        verify_peer: true,
+        ca_file: None,
+        session_cache: None,
+    });
+    let (own, key) = self_signed(|_| {});
+    assert_eq!(outcome(&client, NAME, &[&own], &key), verifier::SELF_SIGNED);
+    match TlsClient::bundle() {
+        Ok(()) => assert!(!system_roots().is_empty()),
+        Err(error) => assert!(system_roots().is_empty() && error.path.is_absolute()),
+    }
+}

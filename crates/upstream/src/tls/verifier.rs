@@ -1,0 +1,236 @@
+//! Whether a backend's certificate is good, with the texts of OpenSSL, which H2O shows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
+
+use super::certificate::{Certificate, EXPIRED, INVALID, NOT_YET_VALID};
+
+pub(super) const SELF_SIGNED: &str = "self-signed certificate";
+pub(super) const SELF_SIGNED_IN_CHAIN: &str = "self-signed certificate in certificate chain";
+pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
+
+/// Links of a chain that are followed to find out why it does not end well; rustls follows no more.
+const MAX_DEPTH: usize = 8;
+
+/// Checks chain and name, or with `proxy.ssl.verify-peer: OFF` neither. That the backend has the key of its certificate is always
+/// checked.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    roots: Option<Arc<RootCertStore>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The text for client and log, on its way through rustls.
+#[derive(Debug)]
+pub(super) struct Rejected(pub(super) &'static str);
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+impl Rejected {
+    fn into_error(self) -> Error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
+    }
+
+    /// The text that an error of a handshake carries.
+    pub(super) fn text_in(error: &CertificateError) -> Option<&'static str> {
+        match error {
+            CertificateError::Other(OtherError(inner)) => Some(inner.downcast_ref::<Self>()?.0),
+            _ => None,
+        }
+    }
+}
+
+impl Verifier {
+    /// Checks nothing but the key without `roots`.
+    pub(super) fn new(
+        roots: Option<Arc<RootCertStore>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        Self { roots, algorithms }
+    }
+
+    fn check_chain(
+        &self,
+        roots: &RootCertStore,
+        leaf: &Certificate<'_>,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), &'static str> {
+        let verified = ParsedCertificate::try_from(end_entity).and_then(|parsed| {
+            let algorithms = self.algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(
+                &parsed,
+                roots,
+                intermediates,
+                now,
+                algorithms,
+            )
+        });
+        let Err(error) = verified else {
+            return Ok(());
+        };
+        if leaf.is_self_issued() {
+            // rustls trusts authorities only, and none of them as a server. OpenSSL trusts what is in the CA file, and there
+            // one finds what a backend made for itself. Nobody but the owner of that key can use the certificate, so that its
+            // own signature does not matter.
+            return if is_trusted(roots, leaf) {
+                leaf.check_time(now)
+            } else {
+                Err(SELF_SIGNED)
+            };
+        }
+        // As OpenSSL does it, what is wrong with a chain is told of complete chains only.
+        Err(missing_issuer(roots, leaf, intermediates).unwrap_or_else(|| text_of(&error)))
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(roots) = &self.roots else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let reject = |text| Rejected(text).into_error();
+        let leaf = Certificate::parse(end_entity).ok_or_else(|| reject(INVALID))?;
+        self.check_chain(roots, &leaf, end_entity, intermediates, now)
+            .and_then(|()| leaf.check_name(server_name))
+            .map_err(reject)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let Some(version1) = Certificate::parse(cert).filter(|cert| cert.is_version1) else {
+            return verify_tls12_signature(message, cert, dss, &self.algorithms);
+        };
+        // rustls does not read such certificates, and has no call that takes the key alone.
+        let key = &version1.public_key;
+        let mapping = self.algorithms.mapping.iter();
+        let mut algorithms = mapping
+            .filter(|(scheme, _)| *scheme == dss.scheme)
+            .flat_map(|(_, algorithms)| *algorithms)
+            .filter(|algorithm| algorithm.public_key_alg_id().as_ref() == key.algorithm);
+        let is_valid = algorithms.any(|algorithm| {
+            let verified = algorithm.verify_signature(key.key, message, dss.signature());
+            verified.is_ok()
+        });
+        if is_valid {
+            Ok(HandshakeSignatureValid::assertion())
+        } else {
+            Err(CertificateError::BadSignature.into())
+        }
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match Certificate::parse(cert) {
+            Some(version1) if version1.is_version1 => {
+                let key = SubjectPublicKeyInfoDer::from(version1.public_key.whole);
+                verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
+            }
+            _ => verify_tls13_signature(message, cert, dss, &self.algorithms),
+        }
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// True if the CA file has a certificate of the same name and key.
+fn is_trusted(roots: &RootCertStore, certificate: &Certificate<'_>) -> bool {
+    roots.roots.iter().any(|root| {
+        *root.subject == *certificate.subject
+            && *root.subject_public_key_info == *certificate.public_key.content
+    })
+}
+
+/// Follows the names of a chain; the text to be shown if they do not lead to the CA file.
+fn missing_issuer(
+    roots: &RootCertStore,
+    leaf: &Certificate<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Option<&'static str> {
+    let mut issuer = leaf.issuer;
+    for _ in 0..MAX_DEPTH {
+        if roots.roots.iter().any(|root| *root.subject == *issuer) {
+            return None;
+        }
+        let sent = intermediates
+            .iter()
+            .filter_map(|der| Certificate::parse(der));
+        let Some(found) = sent.into_iter().find(|sent| sent.subject == issuer) else {
+            return Some(NO_ISSUER);
+        };
+        if found.is_self_issued() {
+            return Some(SELF_SIGNED_IN_CHAIN);
+        }
+        issuer = found.issuer;
+    }
+    Some(NO_ISSUER)
+}
+
+/// OpenSSL's text for what rustls found.
+fn text_of(error: &Error) -> &'static str {
+    let Error::InvalidCertificate(error) = error else {
+        return INVALID;
+    };
+    match error {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => EXPIRED,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            NOT_YET_VALID
+        }
+        CertificateError::UnknownIssuer => NO_ISSUER,
+        CertificateError::BadSignature => "certificate signature failure",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "unsuitable certificate purpose"
+        }
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "CA signature digest algorithm too weak"
+        }
+        CertificateError::Other(OtherError(inner)) => match inner.downcast_ref() {
+            Some(webpki::Error::CaUsedAsEndEntity) => "unsuitable certificate purpose",
+            Some(webpki::Error::EndEntityUsedAsCa) => "invalid CA certificate",
+            Some(webpki::Error::PathLenConstraintViolated) => "path length constraint exceeded",
+            Some(webpki::Error::MaximumPathDepthExceeded) => "certificate chain too long",
+            Some(webpki::Error::NameConstraintViolation) => "permitted subtree violation",
+            Some(webpki::Error::UnsupportedCriticalExtension) => "unhandled critical extension",
+            _ => INVALID,
+        },
+        _ => INVALID,
+    }
+}
