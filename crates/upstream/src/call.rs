@@ -16,6 +16,9 @@ pub enum Protocol {
     Http2,
 }
 
+/// Is told of an interim response: its status and fields.
+pub type OnInformational<'a> = &'a mut dyn FnMut(StatusCode, &Headers);
+
 /// A request to be sent.
 pub struct Call<'a> {
     /// The worker everything runs on.
@@ -40,7 +43,7 @@ pub struct Call<'a> {
     /// Adds `expect: 100-continue` (HTTP/1), and holds the content back until an interim or final response is there.
     pub expects_continue: bool,
     /// Is told of every interim response: status and fields. The 100 that `expects_continue` asked for is left out.
-    pub on_informational: Option<&'a mut dyn FnMut(StatusCode, &Headers)>,
+    pub on_informational: Option<OnInformational<'a>>,
     /// Memory for the fields of the response; see [`h2o_exchange::Exchange::headers`].
     pub headers: Headers,
 }

@@ -38,10 +38,9 @@ impl Failure {
 
     /// After something may have been sent.
     pub(crate) const fn sent(text: &'static str) -> Self {
-        Self {
-            reached: true,
-            ..Self::unsent(text)
-        }
+        let mut failure = Self::unsent(text);
+        failure.reached = true;
+        failure
     }
 
     /// A response that is not HTTP/1.

@@ -150,18 +150,10 @@ impl Local {
         self.idle.borrow_mut().push_back(kept);
     }
 
-    /// Number of idle connections.
-    #[cfg(test)]
-    pub(crate) fn idle(&self) -> usize {
-        self.idle.borrow().len()
-    }
-
     fn expire(&self, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         let life = self.upstream.settings.keepalive;
-        while (idle.front())
-            .is_some_and(|kept| now.saturating_duration_since(kept.since) >= life)
-        {
+        while (idle.front()).is_some_and(|kept| now.saturating_duration_since(kept.since) >= life) {
             idle.pop_front();
         }
     }

@@ -170,10 +170,7 @@ impl AsyncWrite for PlainStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
             Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
@@ -210,10 +207,7 @@ impl AsyncWrite for UpstreamStream {
         self.get_mut().poll_flushed(context)
     }
 
-    fn poll_shutdown(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),

@@ -5,14 +5,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2o_exchange::Worker;
-use h2o_http::{Headers, StatusCode};
+use h2o_http::StatusCode;
 use h2o_http1::{Awaited, ClientConnection, ClientReceived, ClientResponse, UpstreamError};
 
 use super::Connection;
 use super::upload::{Hold, Upload, Went};
-use crate::Failure;
 use crate::failure::text_of;
 use crate::pool::Local;
+use crate::{Failure, OnInformational};
 
 /// One request and its response.
 pub(super) struct Exchange {
@@ -72,9 +72,6 @@ pub(super) enum Rest {
     Broken(&'static str),
 }
 
-/// Told of interim responses.
-pub(super) type OnInformational<'a> = Option<&'a mut dyn FnMut(StatusCode, &Headers)>;
-
 impl Exchange {
     pub(super) const fn new(
         connection: Box<Connection>,
@@ -98,7 +95,7 @@ impl Exchange {
         &mut self,
         context: &mut Context<'_>,
         response: &mut ClientResponse,
-        on_informational: &mut OnInformational<'_>,
+        on_informational: &mut Option<OnInformational<'_>>,
     ) -> Poll<Result<Arrived, Failed>> {
         loop {
             let went = self.poll_upload(context);
@@ -111,9 +108,7 @@ impl Exchange {
             let arrived = match read {
                 Poll::Pending => None,
                 Poll::Ready(Ok(0) | Err(_)) => Some(Err(self.on_closed())),
-                Poll::Ready(Ok(read)) => {
-                    self.on_octets(&input[..read], response, on_informational)
-                }
+                Poll::Ready(Ok(read)) => self.on_octets(&input[..read], response, on_informational),
             };
             scratch.put_input(input);
             if let Some(arrived) = arrived {
@@ -121,9 +116,9 @@ impl Exchange {
             }
             if read.is_pending() {
                 let awaits = self.awaited(went);
-                return self.poll_late(context, awaits).map(|text| {
-                    Err(Failed::new(Failure::sent(text)))
-                });
+                return self
+                    .poll_late(context, awaits)
+                    .map(|text| Err(Failed::new(Failure::sent(text))));
             }
         }
     }
@@ -195,7 +190,7 @@ impl Exchange {
         &mut self,
         octets: &[u8],
         response: &mut ClientResponse,
-        on_informational: &mut OnInformational<'_>,
+        on_informational: &mut Option<OnInformational<'_>>,
     ) -> Option<Result<Arrived, Failed>> {
         self.has_begun = true;
         self.awaits = None;
@@ -243,7 +238,7 @@ impl Exchange {
     fn on_interim(
         &mut self,
         response: &ClientResponse,
-        on_informational: &mut OnInformational<'_>,
+        on_informational: &mut Option<OnInformational<'_>>,
     ) {
         if response.status == StatusCode::CONTINUE && self.upload.hold() == Hold::Continue {
             self.upload.release();

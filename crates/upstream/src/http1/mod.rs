@@ -159,11 +159,9 @@ fn is_idempotent(method: &Method) -> bool {
         | Method::Delete
         | Method::Options
         | Method::Trace => true,
-        Method::Post
-        | Method::Connect
-        | Method::Patch
-        | Method::ConnectUdp
-        | Method::Other(_) => false,
+        Method::Post | Method::Connect | Method::Patch | Method::ConnectUdp | Method::Other(_) => {
+            false
+        }
     }
 }
 

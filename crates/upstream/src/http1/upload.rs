@@ -160,7 +160,11 @@ impl Upload {
     }
 
     /// Writes what is there; `false` if that cannot be done any more.
-    fn poll_written(&mut self, context: &mut Context<'_>, stream: &mut UpstreamStream) -> Poll<bool> {
+    fn poll_written(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut UpstreamStream,
+    ) -> Poll<bool> {
         while self.at < self.out.len() {
             match stream.poll_send(context, &self.out[self.at..]) {
                 Poll::Pending => return Poll::Pending,
@@ -207,19 +211,17 @@ impl Upload {
                     Poll::Ready(Err(_)) => self.break_off(engine, "internal error"),
                 }
             }
-            Content::Stream(pipe) => {
-                match pipe.poll_next(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(piece))) => engine.send_data(&piece, &mut self.out),
-                    Poll::Ready(Some(Err(BodyError::Failed(_) | BodyError::Local(_)))) => {
-                        self.break_off(engine, crate::Failure::IO);
-                    }
-                    Poll::Ready(None) => {
-                        self.has_client_left = true;
-                        self.finish(engine);
-                    }
+            Content::Stream(pipe) => match pipe.poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(piece))) => engine.send_data(&piece, &mut self.out),
+                Poll::Ready(Some(Err(BodyError::Failed(_) | BodyError::Local(_)))) => {
+                    self.break_off(engine, crate::Failure::IO);
                 }
-            }
+                Poll::Ready(None) => {
+                    self.has_client_left = true;
+                    self.finish(engine);
+                }
+            },
         }
         Poll::Ready(())
     }

@@ -11,7 +11,8 @@ fn broken_answers_are_told_apart() {
     const LENGTH: &str = "invalid content-length";
     const CODING: &str = "unexpected type of transfer-encoding";
     const RESPONSE: &str = "invalid response from upstream";
-    let chunked = |rest: &str| format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{rest}");
+    let chunked =
+        |rest: &str| format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{rest}");
     let ok = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
     let many: String = (0..101).map(|index| format!("x{index}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(500_000));
@@ -36,12 +37,18 @@ fn broken_answers_are_told_apart() {
         (ok(&many), PARSE),
         (ok(&long), PARSE),
         (interims, PARSE),
-        (ok("x: y\r\n folded\r\n"), "line folding of header fields is not supported"),
+        (
+            ok("x: y\r\n folded\r\n"),
+            "line folding of header fields is not supported",
+        ),
         (ok("content-length: x\r\n"), LENGTH),
         (ok("content-length: -1\r\n"), LENGTH),
         (ok("content-length: 10000000000000000000\r\n"), LENGTH),
         (ok("content-length: 1\r\ncontent-length: 2\r\n"), RESPONSE),
-        (ok("content-length: 1\r\ntransfer-encoding: chunked\r\n"), RESPONSE),
+        (
+            ok("content-length: 1\r\ntransfer-encoding: chunked\r\n"),
+            RESPONSE,
+        ),
         (ok("transfer-encoding: gzip\r\n"), CODING),
         (ok("transfer-encoding: gzip, chunked\r\n"), CODING),
         (
@@ -55,9 +62,18 @@ fn broken_answers_are_told_apart() {
         (chunked("5\r\nab"), "200 ab!I/O error"),
         (chunked("5\r\nabcde"), "200 abcde!I/O error"),
         (chunked("x\r\n"), "200 !failed to parse the response"),
-        (chunked("2\r\nabc\r\n"), "200 ab!failed to parse the response"),
-        (chunked("2\r\nab\r\n-1\r\n"), "200 ab!failed to parse the response"),
-        (chunked("11111111111111111\r\n"), "200 !failed to parse the response"),
+        (
+            chunked("2\r\nabc\r\n"),
+            "200 ab!failed to parse the response",
+        ),
+        (
+            chunked("2\r\nab\r\n-1\r\n"),
+            "200 ab!failed to parse the response",
+        ),
+        (
+            chunked("11111111111111111\r\n"),
+            "200 !failed to parse the response",
+        ),
         // Not quite right, and yet accepted.
         (chunked("2\r\nab\r\n"), "200 ab"),
         (chunked("2\r\nab\r\n0\r\n"), "200 ab"),

@@ -78,7 +78,9 @@ pub(crate) fn backend(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> S
 }
 
 /// A backend that gives the same answer to every request without content, and notes the heads.
-pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
+pub(crate) fn answering(
+    answer: impl Into<Vec<u8>>,
+) -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
     let answer = answer.into();
     let (sender, heads) = mpsc::channel();
     let address = backend(move |index, mut peer| {
@@ -243,7 +245,8 @@ pub(crate) async fn send_and_tell(
         head.method = ask.method.clone();
         head.body = ask.length;
         for (name, value) in ask.fields {
-            head.headers.push(h2o_http::Name::from_lower(name), value.as_bytes());
+            head.headers
+                .push(h2o_http::Name::from_lower(name), value.as_bytes());
         }
         let target = head.headers.store(b"/path?query");
         head.set_target(target);

@@ -1,6 +1,10 @@
 //! HTTP/1 exchanges with backends that are scripted octet for octet.
 
-#![expect(clippy::disallowed_methods, reason = "what takes how long is part of some claims")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests may panic, and what takes how long is part of some claims"
+)]
 
 mod broken;
 mod connections;

@@ -92,7 +92,10 @@ fn large_content_arrives_from_memory_and_from_files() {
         offset: 0,
         len: want.len() as u64,
     };
-    for body in [Bytes::from(want.clone()).into_body(), RequestBody::File(range)] {
+    for body in [
+        Bytes::from(want.clone()).into_body(),
+        RequestBody::File(range),
+    ] {
         let (sender, received) = mpsc::channel();
         let len = want.len();
         let address = backend(move |_, mut peer| {
@@ -170,7 +173,9 @@ fn streamed_content_leaves_as_it_comes() {
         let mut octets = peer.head().into_bytes();
         for len in ["3\r\none\r\n".len(), "3\r\ntwo\r\n0\r\n\r\n".len()] {
             octets.extend(peer.read(len));
-            sender.send(String::from_utf8(octets.clone()).unwrap()).unwrap();
+            sender
+                .send(String::from_utf8(octets.clone()).unwrap())
+                .unwrap();
         }
         peer.send(OK);
     });
@@ -179,7 +184,10 @@ fn streamed_content_leaves_as_it_comes() {
         let (request, pipe) = streamed(BodyLength::Unknown);
         let client = tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert!(received.try_recv().is_err(), "nothing is sent before the first piece");
+            assert!(
+                received.try_recv().is_err(),
+                "nothing is sent before the first piece"
+            );
             pipe.push("one".into());
             tokio::time::sleep(Duration::from_millis(50)).await;
             let first = received.recv_timeout(LONG).unwrap();
@@ -223,7 +231,10 @@ fn a_backend_that_does_not_read_holds_up_the_client() {
         });
         assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
         let held_up = watcher.await.unwrap();
-        assert!(held_up < 1000, "{held_up} pieces were taken while nobody read");
+        assert!(
+            held_up < 1000,
+            "{held_up} pieces were taken while nobody read"
+        );
         assert_eq!(pushed.get(), 2000);
     });
 }
@@ -234,7 +245,9 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
     let address = backend(move |_, mut peer| {
         peer.head();
         peer.send(OK);
-        sender.send(peer.read("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len())).unwrap();
+        sender
+            .send(peer.read("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len()))
+            .unwrap();
     });
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
@@ -249,7 +262,10 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
         pipe.finish(Ok(()));
         assert_eq!(next(&mut source).await, None);
     });
-    assert_eq!(received.recv_timeout(LONG).unwrap(), b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n");
+    assert_eq!(
+        received.recv_timeout(LONG).unwrap(),
+        b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+    );
 }
 
 #[test]
@@ -324,7 +340,9 @@ fn content_waits_for_100_or_a_final_response() {
                 expects_continue: true,
                 ..post("content")
             };
-            let reply = send_and_tell(&worker, &upstream, request, &told).await.unwrap();
+            let reply = send_and_tell(&worker, &upstream, request, &told)
+                .await
+                .unwrap();
             assert_eq!(content(reply.body).await, (b"ok".to_vec(), Ok(())));
             assert_eq!(told.take(), told_of);
         });

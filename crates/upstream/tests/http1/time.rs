@@ -56,7 +56,12 @@ fn every_phase_has_its_limit() {
         ("first byte", || GET, |_| {}, "first byte timeout"),
         ("first byte", waiting, |_| {}, "first byte timeout"),
         ("io", || GET, |peer| peer.send("HTTP/1.1 2"), "I/O timeout"),
-        ("io", || GET, |peer| peer.send("HTTP/1.1 103 x\r\n\r\n"), "I/O timeout"),
+        (
+            "io",
+            || GET,
+            |peer| peer.send("HTTP/1.1 103 x\r\n\r\n"),
+            "I/O timeout",
+        ),
         (
             "io",
             || GET,
@@ -83,7 +88,13 @@ fn a_backend_that_takes_no_content_is_limited() {
 fn going_forward_begins_a_limit_anew() {
     let address = backend(|_, mut peer| {
         peer.head();
-        for piece in ["HTTP/1.1 200 OK\r\n", "content-length: 3\r\n\r\n", "a", "b", "c"] {
+        for piece in [
+            "HTTP/1.1 200 OK\r\n",
+            "content-length: 3\r\n\r\n",
+            "a",
+            "b",
+            "c",
+        ] {
             std::thread::sleep(SHORT / 2);
             peer.send(piece);
         }

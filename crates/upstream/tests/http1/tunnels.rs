@@ -8,9 +8,7 @@ use h2o_exchange::{Body, BodyPipe, BodySource, RequestBody};
 use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
-use crate::kit::{
-    Ask, GET, LONG, OK, backend, content, next, on_worker, send, settings, upstream,
-};
+use crate::kit::{Ask, GET, LONG, OK, backend, content, next, on_worker, send, settings, upstream};
 
 fn asking_for(method: Method, upgrade: &'static str) -> (Ask, Rc<BodyPipe>) {
     let pipe = Rc::new(BodyPipe::default());
