@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use h2o_http::Headers;
 
 use crate::file::{FileRange, FileReader};
 
@@ -62,6 +63,24 @@ pub trait BodySource {
         context: &mut Context<'_>,
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>>;
+
+    /// What follows the content (RFC 9110 §6.5). Asked by engines that can send trailers, when the end has come, or all of
+    /// an announced length. Sources that wrap another one and leave its content alone hand this on.
+    fn trailers(&mut self) -> Trailers {
+        Trailers::None
+    }
+}
+
+/// What follows the content of a response.
+#[derive(Debug, Default)]
+pub enum Trailers {
+    /// Nothing.
+    #[default]
+    None,
+    /// That is known when [`BodySource::poll_next`] has said that the end has come.
+    Unknown,
+    /// These fields, handed out once.
+    Fields(Headers),
 }
 
 impl Body {

@@ -22,7 +22,7 @@ mod site;
 mod worker;
 
 pub use bag::{Bag, Setting};
-pub use body::{Body, BodyError, BodySource};
+pub use body::{Body, BodyError, BodySource, Trailers};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};

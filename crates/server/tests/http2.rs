@@ -25,9 +25,10 @@ use bytes::Bytes;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response,
+    Scope, Trailers,
 };
-use h2o_http::{Headers, StatusCode};
+use h2o_http::{Headers, Name, StatusCode};
 use http2_client::{Client, FRAME, WINDOW};
 
 /// What the handlers of one server know; it has one worker.
@@ -108,6 +109,17 @@ enum Trick {
     Panics,
     /// More at once than is asked for.
     Lump,
+    /// Content with trailers: its length if that is announced, and what the source says of them.
+    Trailed(Option<u64>, Says),
+}
+
+/// When a source knows what follows its content.
+#[derive(Clone, Copy)]
+enum Says {
+    AtOnce,
+    AtTheEnd,
+    /// At the end, that there is nothing.
+    Nothing,
 }
 
 fn text(text: impl Into<Bytes>) -> Response {
@@ -216,6 +228,14 @@ impl Handler for Trick {
             Self::Long => stream(Some(15), Pieces(3, None)),
             Self::Panics => stream(None, Pieces(2, Some(Failure::Panic))),
             Self::Lump => stream(None, Lump(Some(lump()))),
+            Self::Trailed(length, says) => stream(
+                *length,
+                Trailed {
+                    pieces: Pieces(2, None),
+                    says: *says,
+                    is_over: false,
+                },
+            ),
         }
     }
 
@@ -325,6 +345,37 @@ impl BodySource for Pieces {
     }
 }
 
+/// Twenty octets, and what follows them.
+struct Trailed {
+    pieces: Pieces,
+    says: Says,
+    is_over: bool,
+}
+
+impl BodySource for Trailed {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let piece = self.pieces.poll_next(context, max);
+        self.is_over = matches!(piece, Poll::Ready(None));
+        piece
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        match self.says {
+            Says::AtTheEnd | Says::Nothing if !self.is_over => Trailers::Unknown,
+            Says::Nothing => Trailers::None,
+            Says::AtOnce | Says::AtTheEnd => {
+                let mut fields = Headers::new();
+                fields.push(Name::from_lower("grpc-status"), b"0");
+                Trailers::Fields(fields)
+            }
+        }
+    }
+}
+
 const TRICKS: &[(&str, Trick)] = &[
     ("go", Trick::Go),
     ("await", Trick::Await),
@@ -344,6 +395,11 @@ const TRICKS: &[(&str, Trick)] = &[
     ("long", Trick::Long),
     ("panics", Trick::Panics),
     ("lump", Trick::Lump),
+    ("trailers", Trick::Trailed(None, Says::AtTheEnd)),
+    ("trailers-known", Trick::Trailed(Some(20), Says::AtOnce)),
+    ("trailers-later", Trick::Trailed(Some(20), Says::AtTheEnd)),
+    ("trailers-none", Trick::Trailed(Some(20), Says::Nothing)),
+    ("trailers-long", Trick::Trailed(Some(15), Says::AtTheEnd)),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -648,6 +704,37 @@ fn content_that_fails_is_no_clean_end() {
             "/now 200 9",
         ]
     );
+}
+
+#[test]
+fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
+    let server = Running::start("");
+    let mut client = server.client();
+    for path in ["/trailers", "/trailers-known", "/trailers-later"] {
+        let id = client.ask(path, &[]);
+        let last = format!("{id} grpc-status=0.");
+        assert_eq!(
+            client.until(&last),
+            [
+                format!("{id} 200"),
+                format!("{id} 10 octets"),
+                format!("{id} 10 octets"),
+                last.clone(),
+            ],
+            "{path}"
+        );
+    }
+    // Without any there is an end all the same.
+    let id = client.ask("/trailers-none", &[]);
+    client.until(&format!("{id} 0 octets."));
+    assert_eq!(client.content(id).len(), 20);
+    // Content that is longer than announced is no clean end.
+    let id = client.ask("/trailers-long", &[]);
+    client.until(&format!("{id} reset 1"));
+    // To clients of HTTP/1 they are not sent.
+    let answer = server.get("/trailers");
+    assert!(answer.contains("0123456789"), "{answer}");
+    assert!(!answer.contains("grpc-status"), "{answer}");
 }
 
 #[test]

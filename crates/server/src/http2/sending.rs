@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodySource, Counter, FileReader};
+use h2o_exchange::{BodyError, BodySource, Counter, FileReader, Trailers};
 use h2o_http2::{ErrorCode, StreamKey};
 
 use super::receiving::waker_of;
@@ -236,7 +236,11 @@ impl Sending {
                             return Err(BodyError::Failed(text.into()));
                         }
                         Poll::Ready(None) => {
-                            engine.finish(stream, None, out);
+                            let trailers = match source.trailers() {
+                                Trailers::Fields(trailers) => Some(trailers),
+                                Trailers::None | Trailers::Unknown => None,
+                            };
+                            engine.finish(stream, trailers.as_ref(), out);
                             return Ok(Pulled::frame(left, 0, true));
                         }
                     };
@@ -244,7 +248,22 @@ impl Sending {
                 if piece.len() > max {
                     self.rest = piece.split_off(max);
                 }
-                let is_end = *left == Some(piece.len() as u64);
+                let is_whole = *left == Some(piece.len() as u64);
+                // The end is waited for where something may come with it.
+                let is_end = is_whole
+                    && match source.trailers() {
+                        Trailers::None => true,
+                        Trailers::Unknown if !self.rest.is_empty() => {
+                            let text = "the content is longer than announced";
+                            return Err(BodyError::Failed(text.into()));
+                        }
+                        Trailers::Unknown => false,
+                        Trailers::Fields(trailers) => {
+                            engine.send_data(stream, &piece, false, out);
+                            engine.finish(stream, Some(&trailers), out);
+                            return Ok(Pulled::frame(left, piece.len(), true));
+                        }
+                    };
                 // Of an empty piece the source is asked for more when its turn comes.
                 if !piece.is_empty() || is_end {
                     engine.send_data(stream, &piece, is_end, out);

@@ -245,7 +245,9 @@ impl Client {
                 let value = String::from_utf8_lossy(field.value).into_owned();
                 match name.as_str() {
                     ":status" | ":path" => shown.push(value),
-                    "link" | "x-http2-push" => shown.push(format!("{name}={value}")),
+                    "link" | "x-http2-push" | "grpc-status" => {
+                        shown.push(format!("{name}={value}"))
+                    }
                     "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
                     _ => {}
                 }
