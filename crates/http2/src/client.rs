@@ -152,11 +152,20 @@ impl ClientConnection {
     /// neither side is leaving (§6.8), and that identifiers are left (§5.1.1).
     #[must_use]
     pub fn can_request(&self) -> bool {
-        let most = self
-            .settings
-            .max_streams
-            .min(self.core.peer.max_concurrent_streams);
-        self.is_reusable() && self.core.streams.open_count() < most as usize
+        self.is_reusable() && self.open_streams() < self.most_streams()
+    }
+
+    /// Streams that are open.
+    #[must_use]
+    pub fn open_streams(&self) -> usize {
+        self.core.streams.open_count()
+    }
+
+    /// Streams that may be open at a time: our limit, or the server's if that is lower.
+    #[must_use]
+    pub fn most_streams(&self) -> usize {
+        let theirs = self.core.peer.max_concurrent_streams;
+        self.settings.max_streams.min(theirs) as usize
     }
 
     /// True if requests can still be made, now or when others have ended.
