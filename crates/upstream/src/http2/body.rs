@@ -1,0 +1,73 @@
+//! The content of a response, as the client's side pulls it.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodySource, Trailers};
+use tokio::time::Instant;
+
+use super::call::Owned;
+use super::stream::Response;
+
+/// The content of a response. Dropped before its end it cancels the stream.
+pub(super) struct ResponseBody {
+    owned: Owned,
+}
+
+impl ResponseBody {
+    pub(super) const fn new(owned: Owned) -> Self {
+        Self { owned }
+    }
+}
+
+impl BodySource for ResponseBody {
+    fn poll_next(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let key = self.owned.key;
+        let state = &mut *self.owned.connection.state.borrow_mut();
+        let Some(stream) = state.streams.get_mut(key.index()).and_then(Option::as_mut) else {
+            return Poll::Ready(None);
+        };
+        if stream.queued() > 0 {
+            let piece = stream.take_content(max);
+            state.moved_at = Instant::now();
+            let before = state.out.len();
+            state
+                .engine
+                .release_content(key, piece.len(), &mut state.out);
+            if state.out.len() > before {
+                state.wake_task();
+            }
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match &stream.response {
+            Response::Ended(Ok(_)) => Poll::Ready(None),
+            Response::Ended(Err(failure)) => {
+                Poll::Ready(Some(Err(BodyError::Failed(failure.text().to_owned()))))
+            }
+            Response::Expected | Response::Head(..) | Response::Content => {
+                stream.watch(task);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        let mut state = self.owned.connection.state.borrow_mut();
+        let Some(stream) = state.stream(self.owned.key) else {
+            return Trailers::None;
+        };
+        match &mut stream.response {
+            Response::Ended(Ok(trailers)) => {
+                trailers.take().map_or(Trailers::None, Trailers::Fields)
+            }
+            Response::Ended(Err(_))
+            | Response::Expected
+            | Response::Head(..)
+            | Response::Content => Trailers::Unknown,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A request on its way: from the head to the head of the response.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use h2o_exchange::{Body, RequestBody};
+use h2o_http::{Headers, Method, RequestHead, StatusCode};
+use h2o_http2::StreamKey;
+
+use super::body::ResponseBody;
+use super::connection::Connection;
+use super::stream::{Head, Response, Stream, StreamFailure};
+use crate::{Failure, Protocol, Reply};
+
+/// Told of informational responses.
+pub(super) type OnInformational<'a> = Option<&'a mut dyn FnMut(StatusCode, &Headers)>;
+
+/// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
+pub(super) struct Owned {
+    pub(super) connection: Rc<Connection>,
+    pub(super) key: StreamKey,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.connection.state.borrow_mut().leave(self.key);
+    }
+}
+
+/// A request that was made.
+pub(crate) struct Request {
+    owned: Owned,
+    is_head: bool,
+    expects_continue: bool,
+}
+
+impl Connection {
+    /// Makes a request. The caller has seen that the connection [takes](Connection::can_request) one, and for extended CONNECT
+    /// that the server has [said](Connection::poll_settings) what it takes.
+    ///
+    /// With `expects_continue` the content is held back until the server says something. `headers` is memory for the fields of
+    /// the response.
+    ///
+    /// # Errors
+    /// [`Failure`] if it cannot be made.
+    pub(crate) fn request(
+        self: &Rc<Self>,
+        head: &RequestHead,
+        body: RequestBody,
+        expects_continue: bool,
+        headers: Headers,
+    ) -> Result<Request, Failure> {
+        let mut state = self.state.borrow_mut();
+        let key = state
+            .begin(head, body, expects_continue, headers)
+            .map_err(|failure| failure_of(failure, false))?;
+        Ok(Request {
+            owned: Owned {
+                connection: Rc::clone(self),
+                key,
+            },
+            is_head: head.method == Method::Head,
+            expects_continue,
+        })
+    }
+}
+
+impl Request {
+    /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request.
+    ///
+    /// # Errors
+    /// [`Failure`] if no response comes.
+    pub(crate) async fn response(self, tell: &mut OnInformational<'_>) -> Result<Reply, Failure> {
+        let head = poll_fn(|task| self.poll_head(task, tell)).await;
+        let head = head.map_err(|failure| failure_of(failure, true))?;
+        Ok(self.reply(head))
+    }
+
+    fn poll_head(
+        &self,
+        task: &Context<'_>,
+        tell: &mut OnInformational<'_>,
+    ) -> Poll<Result<Head, StreamFailure>> {
+        loop {
+            let mut state = self.owned.connection.state.borrow_mut();
+            let Some(stream) = state.stream(self.owned.key) else {
+                return Poll::Ready(Err(StreamFailure::Io));
+            };
+            if let Some((status, headers)) = stream.take_informational() {
+                // Whoever is told may look at the connection.
+                drop(state);
+                let is_ours = self.expects_continue && status == StatusCode::CONTINUE;
+                if let Some(tell) = tell.as_mut().filter(|_| !is_ours) {
+                    tell(status, &headers);
+                }
+                continue;
+            }
+            match &stream.response {
+                Response::Expected => {
+                    stream.watch(task);
+                    return Poll::Pending;
+                }
+                Response::Head(..) => {
+                    return Poll::Ready(stream.take_head().ok_or(StreamFailure::Io));
+                }
+                Response::Ended(Err(failure)) => return Poll::Ready(Err(*failure)),
+                Response::Content | Response::Ended(Ok(_)) => {
+                    debug_assert!(false, "the head is taken once");
+                    return Poll::Ready(Err(StreamFailure::Io));
+                }
+            }
+        }
+    }
+
+    fn reply(self, head: Head) -> Reply {
+        let connection = Rc::clone(&self.owned.connection);
+        let whole = {
+            let mut state = connection.state.borrow_mut();
+            state.stream(self.owned.key).and_then(Stream::take_whole)
+        };
+        let mut length = head.length;
+        let body = match whole {
+            Some(bytes) if bytes.is_empty() => {
+                if !self.is_head && !head.status.is_bodyless() {
+                    length = Some(0);
+                }
+                Body::Empty
+            }
+            Some(bytes) => {
+                length = Some(bytes.len() as u64);
+                Body::Bytes(bytes)
+            }
+            None => Body::Stream(Box::new(ResponseBody::new(self.owned))),
+        };
+        Reply {
+            status: head.status,
+            // HTTP/2 has none (RFC 9113 §8.3.2).
+            reason: Some(Box::default()),
+            headers: head.headers,
+            length,
+            body,
+            backend: connection.backend(),
+            closes: false,
+            is_tunnel: head.is_tunnel,
+            protocol: Protocol::Http2,
+        }
+    }
+}
+
+fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
+    let is_refused = failure == StreamFailure::Refused;
+    let base = if reached && !is_refused {
+        Failure::sent(failure.text())
+    } else {
+        Failure::unsent(failure.text())
+    };
+    Failure {
+        refused: is_refused,
+        ..base
+    }
+}

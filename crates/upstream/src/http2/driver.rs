@@ -1,0 +1,326 @@
+//! The task of a connection: it owns the socket, and ends with it.
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::Http2Settings;
+use super::connection::{Connection, State};
+use super::stream::{Stream, StreamFailure};
+use crate::balancer::InUse;
+
+/// Octets received at once.
+const READ_SIZE: usize = 64 * 1024;
+/// Reads before others get their turn.
+const READS: usize = 8;
+/// Reading stops while more octets than this wait for a server that does not take them.
+const MAX_BACKLOG: usize = 256 * 1024;
+/// Idle connections hold no buffer larger than this.
+const KEPT_BUFFER: usize = 4 * 1024;
+/// A server that does not take what is left when a connection ends gets no more time than this.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+/// The timer's resolution.
+const TICK: Duration = Duration::from_millis(1);
+
+/// A buffer lent to whichever connection receives, so that idle ones need none.
+pub(super) type Scratch = Rc<Cell<Vec<u8>>>;
+
+/// The task of a connection.
+pub(super) struct Driver<S> {
+    connection: Rc<Connection>,
+    stream: S,
+    scratch: Scratch,
+    /// What was received of an incomplete frame.
+    input: Vec<u8>,
+    needs_flush: bool,
+    is_closing: bool,
+    /// When something last came, or went.
+    last_io: Instant,
+    /// When the last request ended.
+    idle_since: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+    /// Counts for the balancer.
+    _in_use: Option<InUse>,
+}
+
+/// A connection that begins now, and its task.
+pub(super) fn open<S>(
+    settings: Http2Settings,
+    backend: usize,
+    in_use: Option<InUse>,
+    stream: S,
+    scratch: Scratch,
+) -> (Rc<Connection>, Driver<S>) {
+    let now = Instant::now();
+    let timer = Box::pin(sleep_until(now + settings.io_timeout));
+    let connection = Rc::new(Connection::new(settings, backend, now));
+    let driver = Driver {
+        connection: Rc::clone(&connection),
+        stream,
+        scratch,
+        input: Vec::new(),
+        needs_flush: false,
+        is_closing: false,
+        last_io: now,
+        idle_since: None,
+        timer,
+        _in_use: in_use,
+    };
+    (connection, driver)
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let connection = Rc::clone(&this.connection);
+        let state = &mut *connection.state.borrow_mut();
+        // What happens in here need not wake us.
+        state.task = None;
+        let now = Instant::now();
+        if !this.is_closing {
+            this.go_on(state, task, now);
+            this.mind_the_time(state, task, now);
+        }
+        if this.is_closing && this.close(state, task, now).is_ready() {
+            return Poll::Ready(());
+        }
+        state.task = Some(task.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// However the task ends, a panic and the end of the runtime included, nobody waits for it any more.
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.connection.state.try_borrow_mut() {
+            state.fail_all(|_| StreamFailure::Io);
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    /// Sends and receives as far as possible.
+    fn go_on(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
+        state.feed();
+        for _ in 0..READS {
+            state.pump(task, now);
+            if self.write(state, task, now).is_err() {
+                // The server may have said something before it closed.
+                while let Ok(true) = self.read(state, task, now) {}
+                state.fail_all(|_| StreamFailure::Io);
+                self.begin_closing(now);
+                return;
+            }
+            match self.read(state, task, now) {
+                Ok(true) => {}
+                Ok(false) if state.backlog() == 0 && state.engine.has_sendable() => {}
+                Ok(false) => {
+                    self.rest(state);
+                    return;
+                }
+                Err(failure) => {
+                    state.fail_all(|_| failure);
+                    self.begin_closing(now);
+                    return;
+                }
+            }
+        }
+        task.waker().wake_by_ref();
+    }
+
+    /// Writes the output as far as the socket takes it.
+    fn write(
+        &mut self,
+        state: &mut State,
+        task: &mut Context<'_>,
+        now: Instant,
+    ) -> std::io::Result<()> {
+        while state.backlog() > 0 {
+            let rest = &state.out[state.written..];
+            match Pin::new(&mut self.stream).poll_write(task, rest) {
+                Poll::Pending => {
+                    if state.written > state.out.len() / 2 {
+                        state.out.drain(..state.written);
+                        state.written = 0;
+                    }
+                    return Ok(());
+                }
+                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(written) => state.written += written?,
+            }
+            self.last_io = now;
+            self.needs_flush = true;
+        }
+        state.out.clear();
+        state.written = 0;
+        if self.needs_flush
+            && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(task)
+        {
+            flushed?;
+            self.needs_flush = false;
+            state.on_written(now);
+        }
+        Ok(())
+    }
+
+    /// Receives once. False: there is nothing, or no room for an answer.
+    ///
+    /// # Errors
+    /// The connection is over.
+    fn read(
+        &mut self,
+        state: &mut State,
+        task: &mut Context<'_>,
+        now: Instant,
+    ) -> Result<bool, StreamFailure> {
+        if state.backlog() > MAX_BACKLOG {
+            return Ok(false);
+        }
+        let mut buffer = self.scratch.take();
+        buffer.clear();
+        buffer.extend_from_slice(&self.input);
+        buffer.reserve(READ_SIZE);
+        let read = pin!(self.stream.read_buf(&mut buffer)).poll(task);
+        let received = match read {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0) | Err(_)) => Err(StreamFailure::Io),
+            Poll::Ready(Ok(_)) => {
+                self.last_io = now;
+                let taken = state.receive(&buffer, now);
+                self.input.clear();
+                if let Ok(taken) = taken {
+                    self.input.extend_from_slice(&buffer[taken..]);
+                }
+                taken.map(|_| true).map_err(StreamFailure::from)
+            }
+        };
+        self.scratch.set(buffer);
+        received
+    }
+
+    /// Nothing goes on for now: memory that can be made again is given back.
+    fn rest(&mut self, state: &mut State) {
+        if state.is_busy() || state.backlog() > 0 {
+            return;
+        }
+        if self.input.capacity() > KEPT_BUFFER && self.input.is_empty() {
+            self.input = Vec::new();
+        }
+        if state.out.capacity() > KEPT_BUFFER {
+            state.out = Vec::new();
+        }
+    }
+
+    /// Fails what takes too long, and ends the connection when nobody has needed it for a while.
+    fn mind_the_time(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
+        if self.is_closing {
+            return;
+        }
+        if state.engine.is_over() {
+            // The server wants no more requests, and none is left.
+            self.begin_closing(now);
+            return;
+        }
+        if state.is_busy() {
+            self.idle_since = None;
+        } else {
+            self.idle_since.get_or_insert(now);
+        }
+        // The timer is set to an earlier time only: when it fires, there is time to look more closely.
+        let due = self.due(state);
+        if due < self.timer.deadline() {
+            self.timer.as_mut().reset(due);
+        }
+        if self.timer.as_mut().poll(task).is_pending() {
+            return;
+        }
+        self.on_timer(state, now);
+        if !self.is_closing {
+            let due = self.due(state).max(now + TICK);
+            self.timer.as_mut().reset(due);
+            if self.timer.as_mut().poll(task).is_ready() {
+                task.waker().wake_by_ref();
+            }
+        }
+    }
+
+    /// What is left is sent, in a limited time.
+    fn begin_closing(&mut self, now: Instant) {
+        self.is_closing = true;
+        self.timer.as_mut().reset(now + CLOSE_LIMIT);
+    }
+
+    /// When something may have taken too long.
+    fn due(&self, state: &State) -> Instant {
+        if let Some(since) = self.idle_since {
+            return since + idle_limit(state);
+        }
+        let io = self.last_io + state.settings.io_timeout;
+        state.earliest.map_or(io, |earliest| earliest.min(io))
+    }
+
+    fn on_timer(&mut self, state: &mut State, now: Instant) {
+        if let Some(since) = self.idle_since {
+            if since + idle_limit(state) <= now {
+                state.engine.go_away(&mut state.out);
+                self.begin_closing(now);
+            }
+            return;
+        }
+        state.expire(now);
+        let mut streams = state.streams.iter().flatten();
+        let is_up_to_server = state.backlog() > 0
+            || !state.waiting.is_empty()
+            || streams.any(Stream::waits_for_server);
+        self.last_io = if is_up_to_server {
+            self.last_io.max(state.moved_at)
+        } else {
+            now
+        };
+        if self.last_io + state.settings.io_timeout <= now {
+            // H2O compatibility for the texts.
+            state.fail_all(|stream| {
+                if stream.is_headless() {
+                    StreamFailure::FirstByteTimeout
+                } else {
+                    StreamFailure::IoTimeout
+                }
+            });
+            state.engine.go_away(&mut state.out);
+            self.begin_closing(now);
+        }
+    }
+
+    /// Sends what is left and closes.
+    fn close(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) -> Poll<()> {
+        if !state.is_over {
+            state.fail_all(|_| StreamFailure::Io);
+        }
+        if self.timer.as_mut().poll(task).is_ready() || self.write(state, task, now).is_err() {
+            return Poll::Ready(());
+        }
+        if state.backlog() > 0 || self.needs_flush {
+            return Poll::Pending;
+        }
+        // Whether the server hears of it does not matter any more.
+        let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(task));
+        Poll::Ready(())
+    }
+}
+
+/// How long a connection without requests is kept.
+fn idle_limit(state: &State) -> Duration {
+    if state.has_begun {
+        state.settings.keepalive
+    } else {
+        // Whoever opened it has not come to that.
+        state.settings.io_timeout
+    }
+}

@@ -1,0 +1,128 @@
+//! HTTP/2 to backends: many requests at a time over one connection.
+//!
+//! A [`Connection`] is what calls hold of it: the engine, the octets to be sent and the streams, in one cell. The socket
+//! belongs to a task of the worker's thread ([`driver`]), which takes in what the server sends, sends what is there to
+//! be sent, and minds the time. Whoever changes something in the cell wakes the task; the task wakes the owner of a
+//! stream for which something has come. Nothing is copied between the two but octets of content, once.
+//!
+//! Content flows by windows in both directions. The server may send as much of a response as its stream's window allows
+//! and gets window back when the client has taken what came, so a slow client holds up its own stream only and costs one
+//! window. Content of a request is pulled out of the client's connection when the stream has its turn and window.
+
+mod body;
+mod call;
+mod connection;
+mod driver;
+mod receiving;
+mod sending;
+mod stream;
+mod upload;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_http2::ClientSettings;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub(crate) use connection::Connection;
+use driver::Scratch;
+
+use crate::UpstreamSettings;
+use crate::balancer::InUse;
+use crate::protocol_choice::Http2Load;
+
+/// The window of a stream where `proxy.max-buffer-size` is not set, octets: the most that is held for a client that does
+/// not read. H2O has no limit then, and keeps large amounts on disk.
+const DEFAULT_WINDOW: u32 = 256 * 1024;
+
+/// What the HTTP/2 connections of an upstream obey.
+#[derive(Clone)]
+pub(crate) struct Http2Settings {
+    pub(super) engine: Arc<ClientSettings>,
+    pub(super) first_byte_timeout: Duration,
+    pub(super) io_timeout: Duration,
+    pub(super) keepalive: Duration,
+}
+
+impl Http2Settings {
+    fn new(settings: &UpstreamSettings) -> Self {
+        Self {
+            engine: Arc::new(ClientSettings {
+                max_streams: settings.http2_max_streams.max(1),
+                window: window(settings.max_buffer_size),
+            }),
+            first_byte_timeout: settings.first_byte_timeout,
+            io_timeout: settings.io_timeout,
+            keepalive: settings.keepalive,
+        }
+    }
+}
+
+/// The window of a stream for `proxy.max-buffer-size`; the engine announces no more than there can be.
+fn window(max_buffer_size: Option<u64>) -> u32 {
+    max_buffer_size.map_or(DEFAULT_WINDOW, |size| {
+        u32::try_from(size).unwrap_or(u32::MAX)
+    })
+}
+
+/// The HTTP/2 connections of one upstream on one worker.
+#[derive(Default)]
+pub(crate) struct Connections {
+    all: RefCell<Vec<Rc<Connection>>>,
+    scratch: Scratch,
+}
+
+impl Connections {
+    /// The connection with the fewest streams, if one takes another now; the first of equals (H2O compatibility).
+    pub(crate) fn pick(&self) -> Option<Rc<Connection>> {
+        let mut all = self.all.borrow_mut();
+        all.retain(|connection| connection.is_reusable());
+        all.iter()
+            .filter(|connection| connection.can_request())
+            .min_by_key(|connection| connection.used())
+            .cloned()
+    }
+
+    /// How much of what the connections could do is in use.
+    pub(crate) fn load(&self) -> Http2Load {
+        let mut load = Http2Load::default();
+        for connection in self.all.borrow().iter() {
+            if connection.is_reusable() {
+                load.used += connection.used();
+                load.most += connection.most();
+            }
+        }
+        load
+    }
+
+    /// Begins HTTP/2 on a connection to the backend with this index, over which nothing was sent yet. Other requests
+    /// find it from now on. The stream must not hold back what it was handed to write.
+    ///
+    /// Must run in a local runtime of tokio.
+    pub(crate) fn open<S>(
+        &self,
+        settings: &UpstreamSettings,
+        backend: usize,
+        in_use: Option<InUse>,
+        stream: S,
+    ) -> Rc<Connection>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let (connection, driver) = driver::open(
+            Http2Settings::new(settings),
+            backend,
+            in_use,
+            stream,
+            Rc::clone(&self.scratch),
+        );
+        tokio::task::spawn_local(driver);
+        self.all.borrow_mut().push(Rc::clone(&connection));
+        connection
+    }
+}

@@ -1,0 +1,147 @@
+//! What the server sends: heads, content and ends, each to its stream.
+
+use h2o_http::StatusCode;
+use h2o_http2::{ClientReceived, PeerError, StreamKey};
+use tokio::time::Instant;
+
+use super::connection::State;
+use super::stream::StreamFailure;
+
+impl State {
+    /// Takes in all complete frames of the input, and says how many octets they have.
+    ///
+    /// # Errors
+    /// What the server did wrong; GOAWAY is in the output.
+    pub(super) fn receive(&mut self, input: &[u8], now: Instant) -> Result<usize, PeerError> {
+        let had_settings = self.engine.has_settings();
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            let step = self
+                .engine
+                .receive(rest, &mut self.head, now.into_std(), &mut self.out)?;
+            // A backend is not made to pay: what it costs is bounded by what is read from it at a time.
+            self.engine.take_costs();
+            at += step.taken;
+            match step.received {
+                ClientReceived::NeedMore => break,
+                ClientReceived::Charged
+                | ClientReceived::GoAway { .. }
+                | ClientReceived::Pong { .. } => {}
+                ClientReceived::Informational { stream } => self.on_informational(stream, now),
+                ClientReceived::Response { stream, end_stream } => {
+                    self.on_response(stream, end_stream, now);
+                }
+                ClientReceived::Data {
+                    stream,
+                    data,
+                    end_stream,
+                } => self.on_data(stream, &rest[data], end_stream, now),
+                ClientReceived::Trailers { stream } => {
+                    let trailers = std::mem::take(&mut self.head.headers);
+                    self.end(stream, Ok((!trailers.is_empty()).then_some(trailers)));
+                }
+                ClientReceived::Reset {
+                    stream,
+                    code,
+                    by_us,
+                } => self.on_reset(stream, StreamFailure::of_reset(code, by_us)),
+                ClientReceived::Refused { stream } => {
+                    self.on_reset(stream, StreamFailure::Refused);
+                }
+            }
+        }
+        if !had_settings && self.engine.has_settings() {
+            for waker in self.waiting.drain(..) {
+                waker.wake();
+            }
+        }
+        Ok(at)
+    }
+
+    fn on_informational(&mut self, key: StreamKey, now: Instant) {
+        let status = self.head.status;
+        let headers = std::mem::take(&mut self.head.headers);
+        let until = now + self.settings.io_timeout;
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        stream.on_informational(status, headers);
+        if stream.deadline.is_some() {
+            // Something came; from now on there is to be more of it.
+            stream.deadline = Some((until, StreamFailure::IoTimeout));
+            self.note_deadline(until);
+        }
+        if status == StatusCode::CONTINUE {
+            self.let_go(key);
+        }
+    }
+
+    fn on_response(&mut self, key: StreamKey, end_stream: bool, now: Instant) {
+        let Some(stream) = self.streams.get_mut(key.index()).and_then(Option::as_mut) else {
+            return;
+        };
+        stream.on_head(&mut self.head);
+        if end_stream {
+            stream.on_end(Ok(None));
+        }
+        self.let_go(key);
+        self.note_transfer(key, now);
+    }
+
+    /// Content that was held back is sent, whatever the server said (H2O compatibility).
+    fn let_go(&mut self, key: StreamKey) {
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if stream
+            .upload
+            .as_mut()
+            .is_some_and(super::upload::Upload::let_go)
+        {
+            stream.deadline = None;
+            self.engine.set_content(key, true);
+        }
+    }
+
+    fn on_data(&mut self, key: StreamKey, piece: &[u8], end_stream: bool, now: Instant) {
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if !piece.is_empty() {
+            stream.on_content(piece);
+        }
+        if end_stream {
+            self.end(key, Ok(None));
+        }
+        self.note_transfer(key, now);
+    }
+
+    /// Octets of a tunnel went either way.
+    pub(super) fn note_transfer(&mut self, key: StreamKey, now: Instant) {
+        let until = now + self.settings.io_timeout;
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        if stream.is_tunnel && stream.is_open() {
+            stream.deadline = Some((until, StreamFailure::IoTimeout));
+            self.note_deadline(until);
+        }
+    }
+
+    /// The stream is over. After a complete response that only means that the rest of the request is not wanted (RFC 9113
+    /// §8.1).
+    fn on_reset(&mut self, key: StreamKey, failure: StreamFailure) {
+        let Some(stream) = self.stream(key) else {
+            self.engine.release(key, &mut self.out);
+            return;
+        };
+        stream.upload = None;
+        self.end(key, Err(failure));
+    }
+
+    /// A stream fails at `until` unless something happens.
+    pub(super) fn note_deadline(&mut self, until: Instant) {
+        self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
+    }
+}

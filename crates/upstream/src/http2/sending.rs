@@ -1,0 +1,120 @@
+//! What is sent to the server: content of requests, stream by stream in turns.
+
+use std::task::Context;
+
+use h2o_http2::StreamKey;
+use tokio::time::Instant;
+
+use super::connection::State;
+use super::stream::StreamFailure;
+use super::upload::Pulled;
+
+/// Octets of output per write.
+const ROUND: usize = 64 * 1024;
+
+impl State {
+    /// Octets that wait to be written.
+    pub(super) const fn backlog(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Looks after uploads that had nothing to send.
+    pub(super) fn feed(&mut self) {
+        let mut starved = std::mem::take(&mut self.starved);
+        starved.retain(|&key| {
+            let upload = self.stream(key).and_then(|stream| stream.upload.as_mut());
+            let Some(upload) = upload.filter(|upload| upload.waits_for_client()) else {
+                return false;
+            };
+            let is_fed = upload.is_fed();
+            if is_fed {
+                self.engine.set_content(key, true);
+            }
+            !is_fed
+        });
+        self.starved = starved;
+    }
+
+    /// Fills the output with content up to one write's worth.
+    pub(super) fn pump(&mut self, task: &mut Context<'_>, now: Instant) {
+        while self.backlog() < ROUND {
+            let Some((key, max)) = self.engine.poll_send() else {
+                return;
+            };
+            self.pull(key, max, task, now);
+        }
+    }
+
+    fn pull(&mut self, key: StreamKey, max: usize, task: &mut Context<'_>, now: Instant) {
+        let stream = self.streams.get_mut(key.index()).and_then(Option::as_mut);
+        let Some(upload) = stream.and_then(|stream| stream.upload.as_mut()) else {
+            self.engine.set_content(key, false);
+            return;
+        };
+        match upload.pull(&mut self.engine, key, max, task, &mut self.out) {
+            Ok(Pulled::Frame) => self.note_transfer(key, now),
+            Ok(Pulled::Starved) => {
+                self.engine.set_content(key, false);
+                self.starved.push(key);
+            }
+            Ok(Pulled::End) => self.on_sent(key),
+            // The client is gone, or its content cannot be read.
+            Err(_) => self.fail(key, StreamFailure::Io),
+        }
+    }
+
+    /// The request is complete in the output.
+    fn on_sent(&mut self, key: StreamKey) {
+        let Some(stream) = self.stream(key) else {
+            return;
+        };
+        stream.upload = None;
+        if stream.is_left() {
+            self.forget(key);
+        } else if stream.is_headless() {
+            self.unwritten.push(key);
+        }
+    }
+
+    /// All output has been written: from now on the server has what it needs for some responses.
+    pub(super) fn on_written(&mut self, now: Instant) {
+        let until = now + self.settings.first_byte_timeout;
+        let mut unwritten = std::mem::take(&mut self.unwritten);
+        for key in unwritten.drain(..) {
+            let Some(stream) = self.stream(key) else {
+                continue;
+            };
+            if stream.is_headless() && stream.is_sent() {
+                stream.deadline = Some((until, StreamFailure::FirstByteTimeout));
+                self.note_deadline(until);
+            }
+        }
+        self.unwritten = unwritten;
+    }
+
+    /// Fails the streams whose time is up, and finds the next deadline.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.earliest = None;
+        for index in 0..self.streams.len() {
+            let Some(stream) = &self.streams[index] else {
+                continue;
+            };
+            let (key, queued) = (stream.key, stream.queued());
+            let Some((mut until, failure)) = stream.deadline else {
+                continue;
+            };
+            if until <= now {
+                if queued == 0 {
+                    self.fail(key, failure);
+                    continue;
+                }
+                // It is the client that stands still.
+                until = now + self.settings.io_timeout;
+                if let Some(stream) = self.stream(key) {
+                    stream.deadline = Some((until, failure));
+                }
+            }
+            self.note_deadline(until);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Requests and connections that end before their time.
+
+use std::rc::Rc;
+
+use h2o_exchange::RequestBody;
+use h2o_http::BodyLength;
+use h2o_http2::frame::{self, FrameType, StreamId, flags};
+use h2o_http2::{ErrorCode, PeerError};
+use tokio::time::Instant;
+
+use super::kit::*;
+use crate::http2::driver;
+
+/// `:status: 200` without anything else.
+fn ok(stream: u32, end: bool) -> Vec<u8> {
+    let end = if end { flags::END_STREAM } else { 0 };
+    let flags = flags::END_HEADERS | end;
+    let mut out = frame::header(1, FrameType::HEADERS, flags, StreamId::new(stream)).to_vec();
+    out.push(0x88);
+    out
+}
+
+fn data(stream: u32, len: usize, end: bool) -> Vec<u8> {
+    let end = if end { flags::END_STREAM } else { 0 };
+    let mut out = frame::header(len, FrameType::DATA, end, StreamId::new(stream)).to_vec();
+    out.resize(out.len() + len, b'x');
+    out
+}
+
+#[test]
+fn a_refused_stream_may_be_tried_again() {
+    run(async {
+        let (connection, mut server) = start(settings());
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server
+            .engine
+            .reset(stream, ErrorCode::REFUSED_STREAM, &mut server.out);
+        server.flush().await;
+        let failure = failure(call).await;
+        assert_eq!(failure.text, "refused stream");
+        assert!(failure.refused && !failure.reached);
+        settle().await;
+        assert!(connection.can_request());
+    });
+}
+
+#[test]
+fn goaway_refuses_what_the_server_has_not_looked_at() {
+    run(async {
+        let (connection, socket) = link(settings());
+        let first = ask(&connection, "/1");
+        let second = ask(&connection, "/2");
+        let mut bare = Bare::new(socket).await;
+        bare.find(FrameType::HEADERS).await;
+        let mut out = Vec::new();
+        frame::goaway(&mut out, StreamId::new(1), ErrorCode::NO_ERROR, "");
+        bare.send(&out).await;
+        let failure = failure(second).await;
+        assert_eq!((&*failure.text, failure.refused), ("refused stream", true));
+        assert!(!connection.can_request() && !connection.is_reusable());
+        // What it has looked at goes on to its end, and then the connection ends.
+        bare.send(&ok(1, false)).await;
+        bare.send(&data(1, 5, true)).await;
+        let reply = reply(first).await;
+        assert_eq!(reply.length, Some(5));
+        drop(reply);
+        while bare.frame().await.is_some() {}
+    });
+}
+
+#[test]
+fn resets_and_closed_connections_are_io_errors() {
+    run(async {
+        // Before the head.
+        let (connection, mut server) = start(settings());
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server
+            .engine
+            .reset(stream, ErrorCode::INTERNAL_ERROR, &mut server.out);
+        server.flush().await;
+        let failed = failure(call).await;
+        assert_eq!((&*failed.text, failed.reached), ("I/O error", true));
+        // Amid content: what came is handed on.
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        server.send(stream, b"abc", false);
+        server
+            .engine
+            .reset(stream, ErrorCode::INTERNAL_ERROR, &mut server.out);
+        server.flush().await;
+        let mut body = source(reply(call).await.body);
+        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
+        assert_eq!(content(&mut body).await, Err("I/O error".into()));
+        // The connection is closed.
+        let waiting = ask(&connection, "/");
+        let reading = ask(&connection, "/");
+        server.request().await;
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        server.flush().await;
+        let mut body = source(reply(reading).await.body);
+        drop(server);
+        assert_eq!(failure(waiting).await.text, "I/O error");
+        assert_eq!(content(&mut body).await, Err("I/O error".into()));
+        assert!(!connection.can_request());
+        assert_eq!(failure(ask(&connection, "/")).await.text, "I/O error");
+    });
+}
+
+#[test]
+fn what_is_not_http2_is_a_protocol_violation() {
+    run(async {
+        let cases: &[&[u8]] = &[
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            // PING instead of SETTINGS.
+            b"\0\0\x08\x06\0\0\0\0\0abcdefgh",
+        ];
+        for octets in cases {
+            let (connection, mut socket) = link(settings());
+            let call = ask(&connection, "/");
+            settle().await;
+            tokio::io::AsyncWriteExt::write_all(&mut socket, octets)
+                .await
+                .unwrap();
+            let failure = failure(call).await;
+            assert_eq!(
+                failure.text,
+                "protocol violation",
+                "{}",
+                octets.escape_ascii()
+            );
+            assert!(!connection.is_reusable());
+        }
+    });
+}
+
+#[test]
+fn misdeeds_on_one_stream_are_that_streams() {
+    run(async {
+        let switching = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03101";
+        let cases: &[(&[u8], &str)] = &[
+            (switching, "protocol violation"),
+            (&data(1, 1, false), "protocol violation"),
+        ];
+        for (octets, want) in cases {
+            let (connection, socket) = link(settings());
+            let call = ask(&connection, "/");
+            let mut bare = Bare::new(socket).await;
+            bare.send(octets).await;
+            assert_eq!(failure(call).await.text, *want);
+            let reset = bare.find(FrameType::RST_STREAM).await;
+            assert_eq!(reset.stream, 1);
+            assert!(connection.can_request(), "others go on");
+        }
+        // Content beyond the length.
+        let (connection, socket) = link(settings());
+        let call = ask(&connection, "/");
+        let mut bare = Bare::new(socket).await;
+        // :status 200 and content-length: 3, literal without indexing.
+        bare.send(b"\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x013")
+            .await;
+        let mut body = source(reply(call).await.body);
+        bare.send(&data(1, 4, false)).await;
+        assert_eq!(content(&mut body).await, Err("protocol violation".into()));
+    });
+}
+
+#[test]
+fn misdeeds_of_the_connection_fail_all_and_are_answered() {
+    run(async {
+        let (connection, socket) = link(settings());
+        let first = ask(&connection, "/");
+        let second = ask(&connection, "/");
+        let mut bare = Bare::new(socket).await;
+        bare.send(&ok(1, false)).await;
+        let mut body = source(reply(first).await.body);
+        // A response without :status.
+        bare.send(b"\0\0\x01\x01\x04\0\0\0\x03\x84").await;
+        assert_eq!(failure(second).await.text, "protocol violation");
+        assert_eq!(content(&mut body).await, Err("protocol violation".into()));
+        let goaway = bare.find(FrameType::GOAWAY).await;
+        let (code, _) = PeerError::BadResponse.answer().unwrap();
+        assert_eq!(goaway.payload[4..8], code.0.to_be_bytes());
+        assert!(bare.frame().await.is_none(), "the connection is closed");
+    });
+}
+
+#[test]
+fn content_beyond_the_window_is_a_flow_control_error() {
+    run(async {
+        let (connection, socket) = link(with_window(1000));
+        let call = ask(&connection, "/");
+        let mut bare = Bare::new(socket).await;
+        bare.send(&ok(1, false)).await;
+        let mut body = source(reply(call).await.body);
+        bare.send(&data(1, 1000, false)).await;
+        bare.send(&data(1, 1, false)).await;
+        let mut got = 0;
+        let error = loop {
+            match piece(&mut body).await {
+                Some(Ok(piece)) => got += piece.len(),
+                Some(Err(error)) => break error.to_string(),
+                None => panic!("the content is complete"),
+            }
+            settle().await;
+        };
+        assert_eq!((got, &*error), (1000, "flow control error"));
+    });
+}
+
+#[test]
+fn whoever_waits_is_told_when_the_task_ends() {
+    run(async {
+        let (ours, theirs) = tokio::io::duplex(1000);
+        let (connection, driver) = driver::open(settings(), 0, None, ours, Rc::default());
+        let task = tokio::task::spawn_local(driver);
+        let (pipe, body) = pipe();
+        let call = call(&connection, post(BodyLength::Unknown), body);
+        settle().await;
+        task.abort();
+        assert_eq!(failure(call).await.text, "I/O error");
+        assert!(pipe.is_abandoned());
+        assert!(!connection.can_request());
+        drop(theirs);
+    });
+}
+
+#[test]
+fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
+    run(async {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let (connection, driver) = driver::open(settings(), 0, None, ours, Rc::default());
+        tokio::task::spawn_local(driver);
+        let (mut reader, mut writer) = tokio::io::split(theirs);
+        let began = Instant::now();
+        // PING after PING; the answers are never read.
+        let flood = tokio::task::spawn_local(async move {
+            let mut out = Vec::new();
+            frame::settings(&mut out, &[]);
+            for _ in 0..100 {
+                frame::ping(&mut out, 0, [0; 8]);
+            }
+            let mut sent = 0;
+            while tokio::io::AsyncWriteExt::write_all(&mut writer, &out)
+                .await
+                .is_ok()
+            {
+                sent += out.len();
+                out.drain(..out.len().min(9) * usize::from(sent == out.len()));
+                assert!(sent < 10 << 20, "it is taken in without end");
+            }
+        });
+        let call = call(&connection, get("/"), RequestBody::None);
+        assert_eq!(
+            failure(call).await.text,
+            "first byte timeout",
+            "the connection stands still"
+        );
+        assert!(began.elapsed() >= std::time::Duration::from_secs(5));
+        drop(flood);
+        let mut rest = Vec::new();
+        let _ = tokio::io::AsyncReadExt::read_buf(&mut reader, &mut rest).await;
+    });
+}

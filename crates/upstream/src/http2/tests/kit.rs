@@ -1,0 +1,414 @@
+//! A server made of our own engine, one made of bare frames, and calls.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, RequestBody};
+use h2o_http::{BodyLength, Headers, Method, RequestHead, Scheme, StatusCode};
+use h2o_http2::frame::{self, HEADER_LEN};
+use h2o_http2::{
+    ClientSettings, ErrorCode, FrameHeader, FrameType, Received, ResponseHead, ServerConnection,
+    Settings, StreamKey,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::http2::call::OnInformational;
+use crate::http2::{Connection, Http2Settings, driver};
+use crate::{Failure, Reply};
+
+/// Octets the link holds in each direction.
+const LINK: usize = 1 << 20;
+
+/// Runs a test like a worker does, but for the clock, which jumps to the next timer when nothing goes on.
+pub(super) fn run(test: impl Future<Output = ()>) {
+    Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build_local(LocalOptions::default())
+        .expect("a runtime")
+        .block_on(async {
+            let limit = Duration::from_secs(3600);
+            tokio::time::timeout(limit, test)
+                .await
+                .expect("the test goes on for ever");
+        });
+}
+
+pub(super) fn settings() -> Http2Settings {
+    Http2Settings {
+        engine: Arc::new(ClientSettings {
+            max_streams: 100,
+            window: 65_535,
+        }),
+        first_byte_timeout: Duration::from_secs(5),
+        io_timeout: Duration::from_secs(30),
+        keepalive: Duration::from_secs(2),
+    }
+}
+
+pub(super) fn with_window(window: u32) -> Http2Settings {
+    Http2Settings {
+        engine: Arc::new(ClientSettings {
+            max_streams: 100,
+            window,
+        }),
+        ..settings()
+    }
+}
+
+/// A connection that begins, and the server's end of its link.
+pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
+    let (ours, theirs) = duplex(LINK);
+    let (connection, driver) = driver::open(settings, 7, None, ours, Rc::default());
+    tokio::task::spawn_local(driver);
+    (connection, theirs)
+}
+
+/// A connection and a server.
+pub(super) fn start(settings: Http2Settings) -> (Rc<Connection>, Server) {
+    let (connection, socket) = link(settings);
+    (connection, Server::new(socket))
+}
+
+pub(super) fn get(path: &str) -> RequestHead {
+    let mut head = RequestHead::default();
+    head.scheme = Scheme::Https;
+    let target = head.headers.store(path.as_bytes());
+    head.set_target(target);
+    let authority = head.headers.store(b"backend.test");
+    head.set_authority(authority);
+    head
+}
+
+pub(super) fn post(body: BodyLength) -> RequestHead {
+    let mut head = get("/up");
+    (head.method, head.body) = (Method::Post, body);
+    head
+}
+
+/// Makes a call in a task of its own.
+pub(super) fn call(
+    connection: &Rc<Connection>,
+    head: RequestHead,
+    body: RequestBody,
+) -> JoinHandle<Result<Reply, Failure>> {
+    call_with(connection, head, body, false, None)
+}
+
+/// What was told of informational responses: status and number of fields.
+pub(super) type Told = Rc<RefCell<Vec<(u16, usize)>>>;
+
+pub(super) fn call_with(
+    connection: &Rc<Connection>,
+    head: RequestHead,
+    body: RequestBody,
+    expects_continue: bool,
+    told: Option<Told>,
+) -> JoinHandle<Result<Reply, Failure>> {
+    let connection = Rc::clone(connection);
+    tokio::task::spawn_local(async move {
+        if head.method == Method::Connect && !head.upgrade().is_empty() {
+            std::future::poll_fn(|task| connection.poll_settings(task)).await;
+        }
+        let request = connection.request(&head, body, expects_continue, Headers::new())?;
+        let mut tell = |status: StatusCode, headers: &Headers| {
+            let told = told.as_ref().expect("somebody wants to know");
+            told.borrow_mut().push((status.as_u16(), headers.len()));
+        };
+        let mut on_informational: OnInformational<'_> = None;
+        if told.is_some() {
+            on_informational = Some(&mut tell);
+        }
+        request.response(&mut on_informational).await
+    })
+}
+
+pub(super) fn ask(connection: &Rc<Connection>, path: &str) -> JoinHandle<Result<Reply, Failure>> {
+    call(connection, get(path), RequestBody::None)
+}
+
+pub(super) async fn reply(call: JoinHandle<Result<Reply, Failure>>) -> Reply {
+    match call.await.expect("no panic") {
+        Ok(reply) => reply,
+        Err(failure) => panic!("{failure:?}"),
+    }
+}
+
+pub(super) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure {
+    match call.await.expect("no panic") {
+        Ok(reply) => panic!("a response came: {}", reply.status.as_u16()),
+        Err(failure) => failure,
+    }
+}
+
+/// The next piece of a body.
+pub(super) async fn piece(source: &mut Box<dyn BodySource>) -> Option<Result<Bytes, BodyError>> {
+    std::future::poll_fn(|task| source.poll_next(task, 16_384)).await
+}
+
+/// All of a body.
+pub(super) async fn content(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    while let Some(piece) = piece(source).await {
+        all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+    }
+    Ok(all)
+}
+
+pub(super) fn source(body: Body) -> Box<dyn BodySource> {
+    match body {
+        Body::Stream(source) => source,
+        Body::Empty => panic!("the body is empty"),
+        Body::Bytes(bytes) => panic!("the body is in memory: {bytes:?}"),
+        Body::File(_) => panic!("the body is a file"),
+    }
+}
+
+pub(super) fn pipe() -> (Rc<BodyPipe>, RequestBody) {
+    let pipe = Rc::new(BodyPipe::default());
+    (Rc::clone(&pipe), RequestBody::Stream(pipe))
+}
+
+/// Room in a pipe for more, if there is any now.
+pub(super) fn has_room(pipe: &BodyPipe) -> bool {
+    let mut task = Context::from_waker(Waker::noop());
+    matches!(pipe.poll_room(&mut task), Poll::Ready(_))
+}
+
+/// Lets everything that can go on go on.
+pub(super) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// What a server sees.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Request(StreamKey, Box<RequestHead>),
+    Data(StreamKey, Vec<u8>, bool),
+    Reset(StreamKey, ErrorCode),
+    Closed,
+}
+
+/// A server made of our engine.
+pub(super) struct Server {
+    pub(super) engine: ServerConnection,
+    socket: DuplexStream,
+    input: Vec<u8>,
+    pub(super) out: Vec<u8>,
+}
+
+impl Server {
+    pub(super) fn new(socket: DuplexStream) -> Self {
+        let now = Instant::now().into_std();
+        let settings = Settings {
+            input_window: 65_535,
+            ..Settings::default()
+        };
+        Self {
+            engine: ServerConnection::new(Arc::new(settings), None, now),
+            socket,
+            input: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) async fn flush(&mut self) {
+        self.socket.write_all(&self.out).await.expect("room");
+        self.out.clear();
+    }
+
+    /// The next thing the client does.
+    pub(super) async fn next(&mut self) -> Seen {
+        let mut head = RequestHead::default();
+        loop {
+            let now = Instant::now().into_std();
+            let step = self
+                .engine
+                .receive(&self.input, &mut head, now, &mut self.out)
+                .expect("the client keeps to the protocol");
+            let seen = match step.received {
+                Received::NeedMore => None,
+                Received::Charged => {
+                    self.engine.take_costs();
+                    self.input.drain(..step.taken);
+                    continue;
+                }
+                Received::Request {
+                    stream, refusal, ..
+                } => {
+                    assert_eq!(refusal, None);
+                    Some(Seen::Request(stream, Box::new(head.clone())))
+                }
+                Received::Data {
+                    stream,
+                    data,
+                    end_stream,
+                } => Some(Seen::Data(stream, self.input[data].to_vec(), end_stream)),
+                Received::Trailers { .. } => panic!("the client sent trailers"),
+                Received::Reset { stream, code, .. } => Some(Seen::Reset(stream, code)),
+            };
+            self.input.drain(..step.taken);
+            self.flush().await;
+            if let Some(seen) = seen {
+                return seen;
+            }
+            let read = self.socket.read_buf(&mut self.input).await;
+            if !matches!(read, Ok(1..)) {
+                return Seen::Closed;
+            }
+        }
+    }
+
+    pub(super) async fn request(&mut self) -> (StreamKey, Box<RequestHead>) {
+        match self.next().await {
+            Seen::Request(stream, head) => (stream, head),
+            other => panic!("{other:?} instead of a request"),
+        }
+    }
+
+    pub(super) async fn data(&mut self, stream: StreamKey) -> (Vec<u8>, bool) {
+        match self.next().await {
+            Seen::Data(of, data, end) if of == stream => (data, end),
+            other => panic!("{other:?} instead of content"),
+        }
+    }
+
+    pub(super) async fn reset(&mut self, stream: StreamKey) -> ErrorCode {
+        match self.next().await {
+            Seen::Reset(of, code) if of == stream => code,
+            other => panic!("{other:?} instead of a reset"),
+        }
+    }
+
+    /// A response head; `end` if that is all.
+    pub(super) fn respond(
+        &mut self,
+        stream: StreamKey,
+        status: u16,
+        fields: &[(&str, &str)],
+        end: bool,
+    ) {
+        self.respond_with(stream, status, fields, None, end);
+    }
+
+    pub(super) fn respond_with(
+        &mut self,
+        stream: StreamKey,
+        status: u16,
+        fields: &[(&str, &str)],
+        length: Option<u64>,
+        end: bool,
+    ) {
+        let headers = fields_of(fields);
+        let head = ResponseHead {
+            status: StatusCode::new(status).expect("a status"),
+            headers: &headers,
+            length,
+            server: None,
+        };
+        self.engine.respond(stream, &head, end, &mut self.out);
+        if end {
+            self.engine.release(stream, &mut self.out);
+        }
+    }
+
+    pub(super) fn send(&mut self, stream: StreamKey, data: &[u8], end: bool) {
+        self.engine.send_data(stream, data, end, &mut self.out);
+        if end {
+            self.engine.release(stream, &mut self.out);
+        }
+    }
+
+    /// 200 with this text.
+    pub(super) async fn answer(&mut self, stream: StreamKey, text: &str) {
+        self.respond(stream, 200, &[], false);
+        self.send(stream, text.as_bytes(), true);
+        self.flush().await;
+    }
+}
+
+pub(super) fn fields_of(fields: &[(&str, &str)]) -> Headers {
+    let mut headers = Headers::new();
+    for (name, value) in fields {
+        headers.push(h2o_http::Name::from_lower(name), value.as_bytes());
+    }
+    headers
+}
+
+/// A frame as a bare server sees it.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) kind: FrameType,
+    pub(super) stream: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+/// A server that knows frames and nothing else.
+pub(super) struct Bare {
+    pub(super) socket: DuplexStream,
+    input: Vec<u8>,
+}
+
+impl Bare {
+    /// Takes the preface and the frames up to the first HEADERS, and sends empty SETTINGS.
+    pub(super) async fn new(socket: DuplexStream) -> Self {
+        let mut bare = Self {
+            socket,
+            input: Vec::new(),
+        };
+        while bare.input.len() < frame::PREFACE.len() {
+            assert!(bare.read().await, "the client closed");
+        }
+        assert!(bare.input.starts_with(frame::PREFACE));
+        bare.input.drain(..frame::PREFACE.len());
+        let mut out = Vec::new();
+        frame::settings(&mut out, &[]);
+        bare.send(&out).await;
+        bare
+    }
+
+    async fn read(&mut self) -> bool {
+        matches!(self.socket.read_buf(&mut self.input).await, Ok(1..))
+    }
+
+    pub(super) async fn send(&mut self, octets: &[u8]) {
+        self.socket.write_all(octets).await.expect("room");
+    }
+
+    /// The next frame; `None` at the end.
+    pub(super) async fn frame(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(header) = FrameHeader::parse(&self.input)
+                && self.input.len() >= HEADER_LEN + header.len
+            {
+                let rest = self.input.split_off(HEADER_LEN + header.len);
+                let payload = std::mem::replace(&mut self.input, rest).split_off(HEADER_LEN);
+                return Some(Frame {
+                    kind: header.kind,
+                    stream: header.stream.get(),
+                    payload,
+                });
+            }
+            if !self.read().await {
+                return None;
+            }
+        }
+    }
+
+    /// Skips to the next frame of this type.
+    pub(super) async fn find(&mut self, kind: FrameType) -> Frame {
+        while let Some(frame) = self.frame().await {
+            if frame.kind == kind {
+                return frame;
+            }
+        }
+        panic!("the client closed without {kind:?}");
+    }
+}

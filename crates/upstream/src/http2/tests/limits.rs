@@ -1,0 +1,63 @@
+//! What a server can make us hold.
+
+use h2o_http2::frame::{self, FrameType, StreamId, flags};
+
+use super::kit::*;
+use crate::http2::window;
+
+#[test]
+fn informational_responses_without_end_are_not_kept() {
+    run(async {
+        let (connection, socket) = link(settings());
+        let call = ask(&connection, "/");
+        let mut bare = Bare::new(socket).await;
+        // 103 with `:status` as a literal.
+        let mut out = Vec::new();
+        for _ in 0..10_000 {
+            let header = frame::header(5, FrameType::HEADERS, flags::END_HEADERS, StreamId::new(1));
+            out.extend_from_slice(&header);
+            out.extend_from_slice(b"\x08\x03103");
+        }
+        bare.send(&out).await;
+        out.clear();
+        let end = flags::END_HEADERS | flags::END_STREAM;
+        out.extend_from_slice(&frame::header(1, FrameType::HEADERS, end, StreamId::new(1)));
+        out.push(0x88);
+        bare.send(&out).await;
+        assert_eq!(reply(call).await.status.as_u16(), 200);
+    });
+}
+
+#[test]
+fn small_frames_cost_no_more_than_their_octets() {
+    run(async {
+        let (connection, mut server) = start(with_window(20_000));
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        for _ in 0..20_000 {
+            server.send(stream, b"x", false);
+        }
+        server.flush().await;
+        settle().await;
+        let mut body = source(reply(call).await.body);
+        let first = std::future::poll_fn(|task| body.poll_next(task, 16_384)).await;
+        assert_eq!(
+            first.unwrap().unwrap().len(),
+            16_384,
+            "they lie in one piece"
+        );
+    });
+}
+
+#[test]
+fn max_buffer_size_is_the_window() {
+    for (size, want) in [
+        (None, 256 * 1024),
+        (Some(1), 1),
+        (Some(70_000), 70_000),
+        (Some(u64::MAX), u32::MAX),
+    ] {
+        assert_eq!(window(size), want, "{size:?}");
+    }
+}

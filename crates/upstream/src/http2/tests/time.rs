@@ -1,0 +1,245 @@
+//! What takes too long, and what may take its time.
+
+use std::time::Duration;
+
+use h2o_http::BodyLength;
+use h2o_http2::ErrorCode;
+use h2o_http2::frame::{self, FrameType};
+use tokio::time::{Instant, sleep};
+
+use super::kit::*;
+use crate::http2::Http2Settings;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn is_about(time: Duration, want: Duration) -> bool {
+    want <= time && time < want + SECOND / 2
+}
+
+#[test]
+fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
+    run(async {
+        let (connection, mut server) = start(settings());
+        let (pipe, body) = pipe();
+        let began = Instant::now();
+        let upload = call(&connection, post(BodyLength::Unknown), body);
+        let (uploading, _) = server.request().await;
+        sleep(10 * SECOND).await;
+        assert!(!upload.is_finished(), "the request is not complete");
+        pipe.finish(Ok(()));
+        server.data(uploading).await;
+        let failed = failure(upload).await;
+        assert_eq!(
+            (&*failed.text, failed.reached),
+            ("first byte timeout", true)
+        );
+        assert!(
+            is_about(began.elapsed(), 15 * SECOND),
+            "{:?}",
+            began.elapsed()
+        );
+        assert_eq!(server.reset(uploading).await, ErrorCode::CANCEL);
+        // Others on the connection go on.
+        assert!(connection.can_request());
+    });
+}
+
+#[test]
+fn a_silent_connection_fails_all_its_streams() {
+    run(async {
+        let long = Http2Settings {
+            first_byte_timeout: 100 * SECOND,
+            ..settings()
+        };
+        let (connection, mut server) = start(long);
+        let headless = ask(&connection, "/1");
+        let reading = ask(&connection, "/2");
+        server.request().await;
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        server.flush().await;
+        let mut body = source(reply(reading).await.body);
+        let began = Instant::now();
+        sleep(20 * SECOND).await;
+        // Something for one stream keeps the connection.
+        server.send(stream, b"abc", false);
+        server.flush().await;
+        assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
+        assert_eq!(content(&mut body).await, Err("I/O timeout".into()));
+        assert_eq!(failure(headless).await.text, "first byte timeout");
+        assert!(
+            is_about(began.elapsed(), 50 * SECOND),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(!connection.can_request());
+    });
+}
+
+#[test]
+fn a_slow_client_is_not_the_servers_fault() {
+    run(async {
+        let (connection, mut server) = start(with_window(1000));
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        server.send(stream, &[1; 1000], false);
+        server.flush().await;
+        let mut body = source(reply(call).await.body);
+        sleep(100 * SECOND).await;
+        let piece = std::future::poll_fn(|task| body.poll_next(task, 400)).await;
+        assert_eq!(piece.unwrap().unwrap().len(), 400);
+        sleep(100 * SECOND).await;
+        // All is taken: now it is the server's turn.
+        let piece = std::future::poll_fn(|task| body.poll_next(task, 1000)).await;
+        assert_eq!(piece.unwrap().unwrap().len(), 600);
+        let began = Instant::now();
+        assert_eq!(content(&mut body).await, Err("I/O timeout".into()));
+        let took = began.elapsed();
+        assert!(29 * SECOND < took && took < 61 * SECOND, "{took:?}");
+    });
+}
+
+#[test]
+fn a_slow_upload_is_not_the_servers_fault() {
+    run(async {
+        let (connection, mut server) = start(settings());
+        let (pipe, body) = pipe();
+        let call = call(&connection, post(BodyLength::Unknown), body);
+        let (stream, _) = server.request().await;
+        sleep(100 * SECOND).await;
+        pipe.push(b"abc"[..].into());
+        assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
+        // One that the server does not take is.
+        pipe.push(vec![0; 60_000].into());
+        settle().await;
+        pipe.push(vec![0; 60_000].into());
+        let began = Instant::now();
+        assert_eq!(failure(call).await.text, "first byte timeout");
+        assert!(
+            is_about(began.elapsed(), 30 * SECOND),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(pipe.is_abandoned());
+    });
+}
+
+#[test]
+fn idle_connections_say_goodbye_after_keepalive() {
+    run(async {
+        let (connection, socket) = link(settings());
+        let call = ask(&connection, "/");
+        let mut bare = Bare::new(socket).await;
+        sleep(SECOND).await;
+        let mut out = frame::header(1, FrameType::HEADERS, 5, frame::StreamId::new(1)).to_vec();
+        out.push(0x88);
+        bare.send(&out).await;
+        reply(call).await;
+        let began = Instant::now();
+        let goaway = bare.find(FrameType::GOAWAY).await;
+        assert_eq!(goaway.payload, [0; 8], "NO_ERROR");
+        assert!(bare.frame().await.is_none());
+        assert!(
+            is_about(began.elapsed(), 2 * SECOND),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(!connection.is_reusable());
+    });
+}
+
+#[test]
+fn requests_keep_a_connection_alive() {
+    run(async {
+        let (connection, mut server) = start(settings());
+        for _ in 0..10 {
+            let call = ask(&connection, "/");
+            let (stream, _) = server.request().await;
+            server.answer(stream, "x").await;
+            reply(call).await;
+            sleep(3 * SECOND / 2).await;
+        }
+        assert!(connection.can_request());
+        assert!(matches!(server.next().await, Seen::Closed));
+    });
+}
+
+#[test]
+fn without_keepalive_a_connection_ends_with_its_requests() {
+    run(async {
+        let (connection, mut server) = start(Http2Settings {
+            keepalive: Duration::ZERO,
+            ..settings()
+        });
+        let call = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        sleep(SECOND).await;
+        server.answer(stream, "x").await;
+        reply(call).await;
+        let began = Instant::now();
+        assert!(matches!(server.next().await, Seen::Closed));
+        assert!(began.elapsed() < SECOND / 10);
+    });
+}
+
+#[test]
+fn a_server_without_settings_is_not_waited_for_without_end() {
+    run(async {
+        let (connection, socket) = link(settings());
+        let mut head = get("/");
+        head.method = h2o_http::Method::Connect;
+        head.body = BodyLength::Tunnel;
+        let token = head.headers.store(b"websocket");
+        head.set_upgrade(token);
+        let call = call(&connection, head, pipe().1);
+        let began = Instant::now();
+        assert_eq!(failure(call).await.text, "I/O error");
+        assert!(
+            is_about(began.elapsed(), 30 * SECOND),
+            "{:?}",
+            began.elapsed()
+        );
+        drop(socket);
+    });
+}
+
+#[test]
+fn a_silent_tunnel_ends_though_the_connection_is_busy() {
+    run(async {
+        let (connection, mut server) = start(Http2Settings {
+            first_byte_timeout: 1000 * SECOND,
+            ..settings()
+        });
+        let mut head = get("/");
+        head.method = h2o_http::Method::Connect;
+        head.body = BodyLength::Tunnel;
+        let (pipe, body) = pipe();
+        let call = call(&connection, head, body);
+        let (tunnel, _) = server.request().await;
+        server.respond(tunnel, 200, &[], false);
+        server.flush().await;
+        let mut body = source(reply(call).await.body);
+        let other = ask(&connection, "/");
+        let (stream, _) = server.request().await;
+        server.respond(stream, 200, &[], false);
+        let began = Instant::now();
+        let end = tokio::task::spawn_local(async move { content(&mut body).await });
+        for second in 0..60 {
+            server.send(stream, b"x", false);
+            server.flush().await;
+            if second == 20 {
+                pipe.push(b"x"[..].into());
+                server.data(tunnel).await;
+            }
+            sleep(SECOND).await;
+            if end.is_finished() {
+                break;
+            }
+        }
+        assert_eq!(end.await.unwrap(), Err("I/O timeout".into()));
+        let took = began.elapsed();
+        assert!(50 * SECOND <= took && took < 53 * SECOND, "{took:?}");
+        drop(other);
+    });
+}
