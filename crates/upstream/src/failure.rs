@@ -37,10 +37,11 @@ impl Failure {
     }
 
     /// After something may have been sent.
-    pub(crate) const fn sent(text: &'static str) -> Self {
-        let mut failure = Self::unsent(text);
-        failure.reached = true;
-        failure
+    pub(crate) fn sent(text: &'static str) -> Self {
+        Self {
+            reached: true,
+            ..Self::unsent(text)
+        }
     }
 
     /// A response that is not HTTP/1.

@@ -17,6 +17,8 @@ use h2o_http1::ClientSettings;
 
 use crate::Upstream;
 use crate::http1::Connection;
+use crate::http2;
+use crate::protocol_choice::{Http1Load, ProtocolChoice};
 use crate::stream::Idle;
 
 /// What a worker keeps for its upstreams.
@@ -32,6 +34,21 @@ pub(crate) struct Local {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) scratch: Rc<Scratch>,
     idle: RefCell<VecDeque<Kept>>,
+    /// HTTP/1 connections there are, idle ones included.
+    http1: Rc<Cell<usize>>,
+    pub(crate) http2: http2::Connections,
+    pub(crate) choice: ProtocolChoice,
+    /// The last backend that was offered HTTP/2 chose HTTP/1.
+    pub(crate) declines_http2: Cell<bool>,
+}
+
+/// A connection of HTTP/1 for as long as there is one.
+pub(crate) struct Counted(Rc<Cell<usize>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 struct Kept {
@@ -102,6 +119,10 @@ impl Pools {
                 upstream: Arc::clone(upstream),
                 scratch: Rc::clone(&self.scratch),
                 idle: RefCell::default(),
+                http1: Rc::default(),
+                http2: http2::Connections::default(),
+                choice: ProtocolChoice::default(),
+                declines_http2: Cell::new(false),
             })
         });
         Rc::clone(local)
@@ -148,6 +169,26 @@ impl Local {
             since: now,
         };
         self.idle.borrow_mut().push_back(kept);
+    }
+
+    /// Another HTTP/1 connection, until what is returned is dropped.
+    pub(crate) fn count_http1(&self) -> Counted {
+        self.http1.set(self.http1.get() + 1);
+        Counted(Rc::clone(&self.http1))
+    }
+
+    /// How many HTTP/1 connections there are.
+    pub(crate) fn http1_load(&self) -> Http1Load {
+        let idle = self.idle();
+        Http1Load {
+            busy: self.http1.get() - idle,
+            idle,
+        }
+    }
+
+    /// Number of idle connections.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.borrow().len()
     }
 
     fn expire(&self, now: Instant) {

@@ -75,6 +75,14 @@ impl Idle {
 }
 
 impl UpstreamStream {
+    /// The protocol that the server has chosen by ALPN; `None` if it has chosen none, or on clear text.
+    pub(crate) fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        }
+    }
+
     /// What has happened on the connection while it was idle. `thoroughly` asks the kernel, where otherwise what the runtime
     /// knows is good enough.
     pub(crate) fn check(&mut self, thoroughly: bool) -> Idle {

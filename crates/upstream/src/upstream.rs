@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use h2o_http::Scheme;
+
 use crate::balancer::Balancer;
-use crate::http1;
-use crate::pool::Pools;
-use crate::ready_body::ReadyBody;
-use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings};
+use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings, dispatch};
 
 /// How the backend of a new connection is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +74,21 @@ impl Upstream {
         &self.settings
     }
 
+    /// True if requests may go by HTTP/2.
+    ///
+    /// A PROXY line stands in front of HTTP/1 only. Where it is asked for, HTTP/2 is used if that is asked for, too, and not
+    /// because a server offers it.
+    pub(crate) fn may_use_http2(&self) -> bool {
+        let settings = &self.settings;
+        let is_wanted = match settings.http2_ratio {
+            Some(ratio) => ratio > 0,
+            None => !settings.proxy_protocol,
+        };
+        is_wanted
+            && (settings.http2_force_cleartext
+                || (self.backends.iter()).any(|backend| backend.url.scheme == Scheme::Https))
+    }
+
     /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime of tokio.
     ///
     /// Dropping the future, or later the body of the reply, closes the connection.
@@ -82,9 +96,6 @@ impl Upstream {
     /// # Errors
     /// [`Failure`] if there is no response to pass on.
     pub async fn send(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, Failure> {
-        let mut call = call;
-        let local = call.worker.local::<Pools>().of(self);
-        let body = ReadyBody::of(&mut call).await;
-        http1::send(&local, &mut call, body).await
+        dispatch::send(self, call).await
     }
 }

@@ -23,7 +23,7 @@ use upload::{Content, Hold, Upload};
 use crate::balancer::InUse;
 use crate::connect::{Connected, connect};
 use crate::deadline::Deadline;
-use crate::pool::Local;
+use crate::pool::{Counted, Local};
 use crate::ready_body::ReadyBody;
 use crate::stream::UpstreamStream;
 use crate::{Call, Failure, Protocol, Reply, proxy_protocol};
@@ -36,6 +36,7 @@ pub(crate) struct Connection {
     backend: usize,
     in_use: Option<InUse>,
     deadline: Deadline,
+    _counted: Counted,
 }
 
 /// Sends a request over the connection that was idle for longest, or a new one.
@@ -75,6 +76,7 @@ pub(crate) async fn send_new(
         backend: connected.backend,
         in_use: connected.in_use,
         deadline: Deadline::new(call.worker),
+        _counted: local.count_http1(),
     });
     let tried = exchange(local, call, connection, body).await;
     tried.map_err(|unanswered| unanswered.failure)
