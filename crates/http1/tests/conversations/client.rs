@@ -289,6 +289,29 @@ fn the_end_of_the_connection_ends_some_content_and_truncates_other() {
 }
 
 #[test]
+fn the_end_between_two_chunks_can_be_told_from_one_within() {
+    let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let cases = [
+        ("", false),
+        ("3", false),
+        ("3\r\nab", false),
+        ("3\r\nabc", false),
+        ("3\r\nabc\r", false),
+        ("3\r\nabc\r\n", true),
+        ("3\r\nabc\r\n1", false),
+        ("3\r\nabc\r\n1;x", false),
+        ("3\r\nabc\r\n0\r\n", true),
+        ("3\r\nabc\r\n0\r\nx: y", true),
+    ];
+    for (content, want) in cases {
+        let mut talk = Conversation::new();
+        talk.asks(&GET);
+        talk.server_sends(&format!("{chunks}{content}"));
+        assert_eq!(talk.connection.is_between_chunks(), want, "{content:?}");
+    }
+}
+
+#[test]
 fn broken_responses_are_told_apart() {
     let cases: &[(&str, UpstreamError)] = &[
         ("\x15\x03\x03", UpstreamError::StatusLineInvalid),
