@@ -1,0 +1,152 @@
+//! Handshakes with `openssl s_server`.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_upstream::{TlsClient, TlsClientSettings};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{HandshakeKind, ProtocolVersion};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+const NAME: &str = "name.example";
+
+/// Answers each line with its octets in reverse.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(directory: &Path, arguments: &[&str]) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([NAME.to_string()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(directory.join("certificate.pem"), certificate.pem()).unwrap();
+        std::fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
+        let mut child = Command::new("openssl")
+            .args(["s_server", "-accept", "127.0.0.1:0", "-rev"])
+            .args(["-cert", "certificate.pem", "-key", "key.pem"])
+            .args(arguments)
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        let port = lines.find_map(|line| line.strip_prefix("ACCEPT 127.0.0.1:")?.parse().ok());
+        // What it says about each connection is read and forgotten, so that it never waits for us.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            child,
+            port: port.unwrap(),
+        }
+    }
+
+    async fn meet(
+        &self,
+        client: &TlsClient,
+        alpn: &[&[u8]],
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+        let key = format!("{NAME}:{}", self.port);
+        let stream = client.handshake(NAME, &key, alpn, stream).await;
+        let mut stream = stream.map_err(|failure| failure.text.into_owned())?;
+        stream.write_all(b"abc\n").await.unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, *b"cba\n");
+        Ok(stream)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(ca_file: &Path) -> Arc<TlsClient> {
+    TlsClient::new(TlsClientSettings {
+        verify_peer: true,
+        ca_file: Some(ca_file.to_owned()),
+        session_cache: Some((Duration::from_secs(60), 1)),
+    })
+    .unwrap()
+}
+
+fn run(future: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let limited = async { tokio::time::timeout(Duration::from_secs(20), future).await };
+    runtime.block_on(limited).unwrap();
+}
+
+#[test]
+fn both_versions_are_spoken_and_sessions_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    for (arguments, version) in [
+        (&["-tls1_2"][..], ProtocolVersion::TLSv1_2),
+        (&["-tls1_2", "-no_ticket"], ProtocolVersion::TLSv1_2),
+        (&["-tls1_3"], ProtocolVersion::TLSv1_3),
+        // Not the group that a client guesses first.
+        (&["-tls1_3", "-groups", "P-384"], ProtocolVersion::TLSv1_3),
+    ] {
+        let server = Server::start(directory.path(), arguments);
+        let client = client(&directory.path().join("certificate.pem"));
+        run(async {
+            for resumes in [false, true, true] {
+                let mut stream = server.meet(&client, &[]).await.unwrap();
+                let connection = stream.get_ref().1;
+                assert_eq!(connection.protocol_version(), Some(version));
+                let kind = connection.handshake_kind();
+                assert_eq!(
+                    kind == Some(HandshakeKind::Resumed),
+                    resumes,
+                    "{arguments:?}"
+                );
+                // OpenSSL forgets sessions that were cut off.
+                stream.shutdown().await.unwrap();
+                assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+            }
+        });
+    }
+}
+
+#[test]
+fn protocols_are_agreed_on_by_alpn() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(directory.path(), &["-alpn", "h2,http/1.1"]);
+    let client = client(&directory.path().join("certificate.pem"));
+    run(async {
+        for (alpn, chosen) in [
+            (&[&b"http/1.1"[..], b"h2"][..], Some(&b"h2"[..])),
+            (&[b"http/1.1"], Some(b"http/1.1")),
+            (&[], None),
+        ] {
+            let stream = server.meet(&client, alpn).await.unwrap();
+            assert_eq!(stream.get_ref().1.alpn_protocol(), chosen);
+        }
+    });
+}
+
+#[test]
+fn older_versions_are_not_spoken() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"];
+    let server = Server::start(directory.path(), &arguments);
+    let client = client(&directory.path().join("certificate.pem"));
+    run(async {
+        let met = server.meet(&client, &[]).await;
+        assert_eq!(met.err().as_deref(), Some("ssl handshake failure"));
+    });
+}
