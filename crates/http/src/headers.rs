@@ -151,6 +151,20 @@ impl Headers {
         self.append(text)
     }
 
+    /// Copies `pieces` into the arena, one behind the other, as one text.
+    pub fn store_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Span {
+        self.scattered = true;
+        self.append_pieces(pieces)
+    }
+
+    fn append_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Span {
+        let start = self.arena.len();
+        for piece in pieces {
+            self.arena.extend_from_slice(piece);
+        }
+        Span::new(start, self.arena.len() - start)
+    }
+
     fn append(&mut self, text: &[u8]) -> Span {
         let span = Span::new(self.arena.len(), text.len());
         self.arena.extend_from_slice(text);
@@ -175,21 +189,7 @@ impl Headers {
 
     /// Adds a field at the end.
     pub fn push<'n>(&mut self, name: impl Into<Name<'n>>, value: &[u8]) {
-        let (known, name) = match name.into() {
-            Name::Known(known) => {
-                self.scattered |= known.frames_messages();
-                let start = known.line_start().as_bytes();
-                self.arena.reserve(start.len() + value.len() + 2);
-                self.arena.extend_from_slice(start);
-                (Some(known), Span::default())
-            }
-            Name::Other(text) => {
-                self.arena.reserve(text.len() + value.len() + 4);
-                let name = self.append(text.as_bytes());
-                self.arena.extend_from_slice(b": ");
-                (None, name)
-            }
-        };
+        let (known, name) = self.push_name(name.into(), value.len());
         let value = self.push_value(value);
         self.arena.extend_from_slice(b"\r\n");
         self.entries.push(Entry {
@@ -198,6 +198,44 @@ impl Headers {
             value,
             spelling: Span::default(),
         });
+    }
+
+    /// As [`Headers::push`], for a value that is put together from `pieces`.
+    pub fn push_pieces<'n, 'p>(
+        &mut self,
+        name: impl Into<Name<'n>>,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+    ) {
+        let (known, name) = self.push_name(name.into(), 0);
+        let value = self.append_pieces(pieces);
+        self.scattered |= has_break(self.text(value));
+        self.arena.extend_from_slice(b"\r\n");
+        self.entries.push(Entry {
+            known,
+            name,
+            value,
+            spelling: Span::default(),
+        });
+    }
+
+    /// Begins a field line whose value has `len` octets.
+    #[inline]
+    fn push_name(&mut self, name: Name<'_>, len: usize) -> (Option<Known>, Span) {
+        match name {
+            Name::Known(known) => {
+                self.scattered |= known.frames_messages();
+                let start = known.line_start().as_bytes();
+                self.arena.reserve(start.len() + len + 2);
+                self.arena.extend_from_slice(start);
+                (Some(known), Span::default())
+            }
+            Name::Other(text) => {
+                self.arena.reserve(text.len() + len + 4);
+                let name = self.append(text.as_bytes());
+                self.arena.extend_from_slice(b": ");
+                (None, name)
+            }
+        }
     }
 
     fn push_value(&mut self, value: &[u8]) -> Span {
@@ -558,6 +596,22 @@ mod tests {
         assert!(headers.remove(Name::Other("a")));
         assert!(!headers.remove(Name::Other("a")));
         assert_eq!(names(&headers), ["b=2"]);
+    }
+
+    #[test]
+    fn values_are_put_together_from_pieces() {
+        let mut whole = Headers::new();
+        whole.push(Known::Via, b"1.0 a, 2 b");
+        whole.push(Name::Other("x"), b"");
+        let mut pieces = Headers::new();
+        pieces.push_pieces(Known::Via, [&b"1.0 a"[..], b", ", b"2 b"]);
+        pieces.push_pieces(Name::Other("x"), []);
+        assert_eq!(names(&pieces), ["via=1.0 a, 2 b", "x="]);
+        assert_eq!(pieces.wire(), whole.wire());
+        pieces.push_pieces(Known::Age, [&b"1"[..], b"\r\nx: y"]);
+        assert_eq!(pieces.wire(), None);
+        let stored = pieces.store_pieces([&b"/a"[..], b"", b"/b"]);
+        assert_eq!(pieces.text(stored), b"/a/b");
     }
 
     #[test]

@@ -87,10 +87,30 @@ pub fn is_normal(path: &[u8]) -> bool {
 /// `%XX` is decoded once, malformed escapes stay literal, `.` and `..` segments are resolved after
 /// decoding and never lead above the root, repeated slashes are kept, a leading `/` is supplied.
 pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
+    normalize_traced(path, out, None)
+}
+
+/// How many octets of `path` (without query) there are up to and with those that made the first `normal_len` octets of its
+/// normal form: what is behind them is the part of the path below a place, as it was written.
+#[must_use]
+pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
+    let (mut normal, mut ends) = (Vec::with_capacity(path.len() + 1), Vec::new());
+    normalize_traced(path, &mut normal, Some(&mut ends));
+    match normal_len.checked_sub(1) {
+        None => 0,
+        Some(last) => ends.get(last).copied().unwrap_or(path.len()),
+    }
+}
+
+/// As [`normalize`]; `ends` gets, for each octet of the normal form, the position in `path` behind what made it.
+fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<usize>>) -> Found {
     let mut found = Found::default();
     let base = out.len();
     out.push(b'/');
     let mut rest = path.strip_prefix(b"/").unwrap_or(path);
+    if let Some(ends) = &mut ends {
+        ends.push(path.len() - rest.len());
+    }
     // Start of the segment being written; everything before it ends in a slash.
     let mut segment = out.len();
     loop {
@@ -134,6 +154,10 @@ pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
                 found.nul |= octet == 0;
                 out.push(octet);
             }
+        }
+        if let Some(ends) = &mut ends {
+            // At most one octet came; segments may have gone.
+            ends.resize(out.len() - base, path.len() - rest.len());
         }
     }
 }
@@ -193,6 +217,31 @@ mod tests {
                 "{}",
                 input.escape_ascii()
             );
+        }
+    }
+
+    #[test]
+    fn the_raw_length_of_a_prefix_counts_what_made_it() {
+        let cases: &[(&[u8], usize, usize)] = &[
+            (b"/a/f", 0, 0),
+            (b"/a/f", 1, 1),
+            (b"/a/f", 2, 2),
+            (b"/a/f", 4, 4),
+            (b"/a/f", 5, 4),
+            (b"/%61/f", 2, 4),
+            (b"/%61/f", 3, 5),
+            (b"/foo/../%61/f", 2, 11),
+            (b"/a/../a/f", 2, 7),
+            (b"/a/x%2Fy/../z", 2, 2),
+            (b"/./a", 2, 4),
+            (b"/b/x/../f", 3, 3),
+            (b"/%zz", 2, 2),
+            (b"*", 1, 0),
+            (b"*", 2, 1),
+        ];
+        for (path, normal_len, want) in cases {
+            let got = raw_len(path, *normal_len);
+            assert_eq!(got, *want, "{} {normal_len}", path.escape_ascii());
         }
     }
 
