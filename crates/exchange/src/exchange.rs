@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use h2o_http::{Headers, Method, RequestHead, StatusCode};
 
 use crate::{
-    ConnectionInfo, Http2Stream, LocalSite, PushOrder, RequestBody, Restore, Route, Worker,
+    BodyError, ConnectionInfo, Forwarded, Http2Stream, LocalSite, PushOrder, RequestBody, Restore,
+    Route, Worker,
 };
 
 /// One request with its response, from the first octet of the head to the log line.
@@ -30,6 +31,8 @@ pub struct Exchange {
     pub env: Vec<(Arc<str>, Arc<str>)>,
     /// When things happened.
     pub timings: Timings,
+    /// The request that an upstream server was asked, if one was.
+    pub forwarded: Forwarded,
     /// Error notes of this request, for `%{error}x`.
     pub errors: String,
     /// What was sent.
@@ -143,6 +146,7 @@ impl Exchange {
             route: Route::default(),
             env: Vec::new(),
             timings,
+            forwarded: Forwarded::default(),
             errors: String::new(),
             sent: Sent::default(),
             http1_index: 0,
@@ -180,6 +184,7 @@ impl Exchange {
         self.body = RequestBody::None;
         self.route = Route::default();
         self.env.clear();
+        self.forwarded.clear();
         self.errors.clear();
         let mut spare = std::mem::take(&mut self.sent.headers);
         spare.clear();
@@ -254,20 +259,31 @@ impl Exchange {
     }
 
     /// Notes an error of this request: for `%{error}x`, and for the error log unless
-    /// `error-log.emit-request-errors` is off. `label` names the component.
+    /// `error-log.emit-request-errors` is off. `label` names the component. The line tells the authority and the target that
+    /// an upstream server was asked for, if one was.
     pub fn note_error(&mut self, label: &str, message: &str) {
         self.errors.push_str(message);
         if self.site.path(self.route).emit_request_errors {
-            let authority = cut(self.request.authority(), 64);
-            let path = cut(self.request.target(), 32);
+            let request = (self.request.authority(), self.request.target());
+            let (authority, target) = self.forwarded.place().unwrap_or(request);
+            let (authority, path) = (cut(authority, 64), cut(target, 32));
             crate::report!("[{label}] in request:{authority}{path}:{message}");
         }
     }
+
+    /// As [`Exchange::note_error`], for a response that cannot be completed.
+    pub fn note_body_error(&mut self, error: &BodyError) {
+        let label = match self.forwarded.place() {
+            Some(_) => Forwarded::LABEL,
+            None => "core",
+        };
+        self.note_error(label, &error.to_string());
+    }
 }
 
-/// At most `limit` octets of `text`, the last three replaced by dots when something is cut off.
+/// `text` if it is shorter than `limit` octets; of a longer one three octets less than that, and dots.
 fn cut(text: &[u8], limit: usize) -> String {
-    if text.len() <= limit {
+    if text.len() < limit {
         return text.escape_ascii().to_string();
     }
     format!("{}...", text[..limit - 3].escape_ascii())
@@ -344,5 +360,17 @@ impl EnvCommands {
                 exchange.set_env(name, value);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_the_limit_are_cut() {
+        assert_eq!(cut(&[b'a'; 31], 32), "a".repeat(31));
+        assert_eq!(cut(&[b'a'; 32], 32), "a".repeat(29) + "...");
+        assert_eq!(cut(&[b'a'; 99], 64), "a".repeat(61) + "...");
     }
 }

@@ -39,6 +39,8 @@ pub struct Response {
     pub body: Body,
     /// What its `link` fields are good for.
     pub links: Links,
+    /// The last one of its connection, where that carries one request at a time (HTTP/1).
+    pub closes: bool,
 }
 
 /// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
@@ -64,6 +66,7 @@ impl Response {
             length: body.len(),
             body,
             links: Links::Plain,
+            closes: false,
         }
     }
 

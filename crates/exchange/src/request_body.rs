@@ -76,6 +76,12 @@ impl BodyPipe {
         }
     }
 
+    /// True once all of the body is in the pipe, or was. Then the client sends nothing more of it.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        matches!(self.inner.borrow().end, Some(Ok(())))
+    }
+
     /// True once the handler has said that it does not want the rest.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
@@ -210,8 +216,10 @@ mod tests {
             pipe.poll_room(&mut context),
             Poll::Ready(BodyPipe::CAPACITY)
         );
+        assert!(!pipe.is_complete());
         pipe.finish(Ok(()));
         pipe.finish(Err("late".into()));
+        assert!(pipe.is_complete());
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
     }
 }

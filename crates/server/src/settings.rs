@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::Scope;
+use h2o_exchange::{KeepsServerField, Scope};
 
 use crate::budget::BudgetSettings;
 use crate::http2_settings::Http2Settings;
@@ -297,10 +297,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "ON|OFF|preserve",
         default: "ON",
-        help: "Whether the `server` response field is sent. `preserve` sends none of our own and will pass through that of an upstream.",
+        help: "Whether the `server` response field is sent. `preserve` sends none of our own, and passes on that of an upstream server.",
         apply: |scope, command| {
-            settings(scope).send_server_name =
-                command.node.one_of(&["OFF", "ON", "preserve"])? == 1;
+            let word = command.node.one_of(&["OFF", "ON", "preserve"])?;
+            settings(scope).send_server_name = word == 1;
+            scope.edit::<KeepsServerField>().0 = word == 2;
             Ok(())
         },
     },

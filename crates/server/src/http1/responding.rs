@@ -48,6 +48,9 @@ impl Http1 {
             self.engine.shut_down();
             self.lingers = true;
         }
+        if response.closes {
+            self.engine.shut_down();
+        }
         let mut guard = active.exchange.borrow_mut();
         let exchange = &mut *guard;
         exchange.timings.response_start = Some(now);
@@ -138,10 +141,7 @@ impl Http1 {
             }
             Err(Broken::Socket) => return Went::Over,
             Err(Broken::Body(error)) => {
-                active
-                    .exchange
-                    .borrow_mut()
-                    .note_error("core", &error.to_string());
+                active.exchange.borrow_mut().note_body_error(&error);
                 let mut out = Vec::new();
                 self.engine.abort(&mut out);
                 link.io.is_cut_off = true;

@@ -185,7 +185,7 @@ impl Http2 {
             .get(stream.index())
             .and_then(|work| work.exchange.as_ref())
         {
-            exchange.borrow_mut().note_error("core", &error.to_string());
+            exchange.borrow_mut().note_body_error(error);
         }
         self.engine.reset(stream, code, out);
         self.end_work(stream);
