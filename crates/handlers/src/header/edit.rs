@@ -7,7 +7,7 @@ use super::cookie;
 
 /// What to do to a header block.
 #[derive(Clone, Debug)]
-pub(super) enum Edit {
+pub(crate) enum Edit {
     Add(FieldLine),
     Append(FieldLine),
     Merge(FieldLine),
@@ -20,7 +20,7 @@ pub(super) enum Edit {
 }
 
 impl Edit {
-    pub(super) fn apply(&self, headers: &mut Headers) {
+    pub(crate) fn apply(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => headers.push(line.name.get(), line.value()),
             Self::Append(line) => line.append_to(headers),
@@ -56,7 +56,7 @@ impl Edit {
 
 /// A field as a rule writes it.
 #[derive(Clone, Debug)]
-pub(super) struct FieldLine {
+pub(crate) struct FieldLine {
     name: FieldName,
     value: Box<str>,
 }
@@ -102,7 +102,7 @@ impl FieldLine {
 
 /// A field name of a rule.
 #[derive(Clone, Debug)]
-pub(super) enum FieldName {
+pub(crate) enum FieldName {
     Known(Known),
     /// Lower case.
     Other(Box<str>),

@@ -9,11 +9,12 @@ mod edit;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope};
 
-use self::edit::{Edit, FieldLine, FieldName};
+pub(crate) use self::edit::Edit;
+use self::edit::{FieldLine, FieldName};
 
 /// Which responses a rule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+pub(crate) enum When {
     /// Final responses.
     Final,
     /// 103 responses. No part of the server makes them yet.
@@ -38,97 +39,61 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "header.add",
         LINES,
         "Adds the field to the response, also if it has one of that name.",
-        |scope, command| {
-            read(scope, command, |value| {
-                FieldLine::read(value).map(Edit::Add)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::Add),
     ),
     directive(
         "header.append",
         LINES,
         "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
-        |scope, command| {
-            read(scope, command, |value| {
-                FieldLine::read(value).map(Edit::Append)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::Append),
     ),
     directive(
         "header.merge",
         LINES,
         "As `header.append`, but does nothing if the value is already an element of the first field of that name.",
-        |scope, command| {
-            read(scope, command, |value| {
-                FieldLine::read(value).map(Edit::Merge)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::Merge),
     ),
     directive(
         "header.set",
         LINES,
         "Replaces all fields of that name by this one.",
-        |scope, command| {
-            read(scope, command, |value| {
-                FieldLine::read(value).map(Edit::Set)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::Set),
     ),
     directive(
         "header.setifempty",
         LINES,
         "Adds the field if the response has none of that name.",
-        |scope, command| {
-            read(scope, command, |value| {
-                FieldLine::read(value).map(Edit::SetIfEmpty)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::SetIfEmpty),
     ),
     directive(
         "header.unset",
         NAMES,
         "Removes all fields of these names.",
-        |scope, command| {
-            read_list(scope, command, |list| {
-                FieldName::read_all(list).map(Edit::Unset)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::Unset),
     ),
     directive(
         "header.unsetunless",
         NAMES,
         "Removes all fields but those of these names.",
-        |scope, command| {
-            read_list(scope, command, |list| {
-                FieldName::read_all(list).map(Edit::UnsetUnless)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::UnsetUnless),
     ),
     directive(
         "header.cookie.unset",
         COOKIES,
         "Removes the cookies of these names from `cookie` fields.",
-        |scope, command| {
-            read_list(scope, command, |list| {
-                cookie::read_all(list).map(Edit::CookieUnset)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::CookieUnset),
     ),
     directive(
         "header.cookie.unsetunless",
         COOKIES,
         "Removes all cookies but those of these names from `cookie` fields.",
-        |scope, command| {
-            read_list(scope, command, |list| {
-                cookie::read_all(list).map(Edit::CookieUnsetUnless)
-            })
-        },
+        |scope, command| add_rules(scope, command, Verb::CookieUnsetUnless),
     ),
 ];
 
-const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
-const NAMES: &str = "NAME, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
-const COOKIES: &str = "COOKIE, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
 
 const fn directive(
     name: &'static str,
@@ -148,30 +113,47 @@ const fn directive(
     }
 }
 
-/// Adds a rule for each element of the argument.
-fn read(
-    scope: &mut Scope,
-    command: &Command<'_>,
-    edit: impl Fn(&Node) -> Result<Edit, Error>,
-) -> Result<(), Error> {
-    let (list, when) = list_and_when(command)?;
-    for element in list.one_or_more() {
-        let edit = edit(element)?;
-        scope.edit::<Rules>().0.push(Rule { edit, when });
-    }
+fn add_rules(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(), Error> {
+    let (edits, when) = read(command, verb)?;
+    let rules = edits.into_iter().map(|edit| Rule { edit, when });
+    scope.edit::<Rules>().0.extend(rules);
     Ok(())
 }
 
-/// Adds one rule for all elements of the argument.
-fn read_list(
-    scope: &mut Scope,
-    command: &Command<'_>,
-    edit: impl Fn(&[Node]) -> Result<Edit, Error>,
-) -> Result<(), Error> {
-    let (list, when) = list_and_when(command)?;
-    let edit = edit(list.one_or_more())?;
-    scope.edit::<Rules>().0.push(Rule { edit, when });
-    Ok(())
+/// What a command does; `proxy.header.*` has the same ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Add,
+    Append,
+    Merge,
+    Set,
+    SetIfEmpty,
+    Unset,
+    UnsetUnless,
+    CookieUnset,
+    CookieUnsetUnless,
+}
+
+/// The changes that a command asks for, in order.
+pub(crate) fn read(command: &Command<'_>, verb: Verb) -> Result<(Vec<Edit>, When), Error> {
+    let (argument, when) = list_and_when(command)?;
+    let list = argument.one_or_more();
+    let lines = |edit: fn(FieldLine) -> Edit| -> Result<Vec<Edit>, Error> {
+        let lines = list.iter().map(FieldLine::read);
+        lines.map(|line| line.map(edit)).collect()
+    };
+    let edits = match verb {
+        Verb::Add => lines(Edit::Add)?,
+        Verb::Append => lines(Edit::Append)?,
+        Verb::Merge => lines(Edit::Merge)?,
+        Verb::Set => lines(Edit::Set)?,
+        Verb::SetIfEmpty => lines(Edit::SetIfEmpty)?,
+        Verb::Unset => vec![Edit::Unset(FieldName::read_all(list)?)],
+        Verb::UnsetUnless => vec![Edit::UnsetUnless(FieldName::read_all(list)?)],
+        Verb::CookieUnset => vec![Edit::CookieUnset(cookie::read_all(list)?)],
+        Verb::CookieUnsetUnless => vec![Edit::CookieUnsetUnless(cookie::read_all(list)?)],
+    };
+    Ok((edits, when))
 }
 
 fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
