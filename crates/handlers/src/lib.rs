@@ -8,6 +8,7 @@ mod expires;
 mod file;
 mod header;
 mod http2_debug_state;
+mod proxy;
 pub mod push;
 mod redirect;
 mod status;
@@ -34,6 +35,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         expires::DIRECTIVES,
         header::DIRECTIVES,
         http2_debug_state::DIRECTIVES,
+        proxy::DIRECTIVES,
         push::DIRECTIVES,
         redirect::DIRECTIVES,
         status::DIRECTIVES,

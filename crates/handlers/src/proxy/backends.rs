@@ -1,0 +1,165 @@
+//! The value of `proxy.reverse.url`: one backend or several, and how they take turns.
+
+use h2o_config::{Attribute, Error, Kinds, Node};
+use h2o_upstream::{BackendUrl, Balancing};
+
+/// The backends with their weights, and the balancer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Backends {
+    pub(super) list: Vec<(BackendUrl, u32)>,
+    pub(super) balancing: Balancing,
+}
+
+impl Backends {
+    /// Reads a URL, a sequence of backends, or a mapping of `backends` and `balancer`.
+    pub(super) fn read(node: &Node) -> Result<Self, Error> {
+        const SPEC: [Attribute; 2] = [
+            Attribute::required("backends", Kinds::ANY),
+            Attribute::optional("balancer", Kinds::SCALAR),
+        ];
+        let (list, balancing) = if node.as_mapping().is_some() {
+            let attributes = node.attributes(&SPEC)?;
+            let balancing = match attributes.get("balancer") {
+                Some(word) => read_balancer(word)?,
+                None => Balancing::RoundRobin,
+            };
+            (attributes.require("backends")?, balancing)
+        } else {
+            (node, Balancing::RoundRobin)
+        };
+        if list.as_mapping().is_some() {
+            return Err(list
+                .error("value for the `backends` property must be either a scalar or a sequence"));
+        }
+        let list = list.one_or_more();
+        if list.is_empty() {
+            return Err(node.error("at least one backend url must be set"));
+        }
+        Ok(Self {
+            list: list.iter().map(read_backend).collect::<Result<_, _>>()?,
+            balancing,
+        })
+    }
+}
+
+fn read_balancer(node: &Node) -> Result<Balancing, Error> {
+    match node.scalar()? {
+        "round-robin" => Ok(Balancing::RoundRobin),
+        "least-conn" => Ok(Balancing::LeastConn),
+        _ => Err(node.error(
+            "specified balancer is not supported. Currently supported ones are: round-robin, least-conn",
+        )),
+    }
+}
+
+fn read_backend(node: &Node) -> Result<(BackendUrl, u32), Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::required("url", Kinds::SCALAR),
+        Attribute::optional("weight", Kinds::SCALAR),
+    ];
+    if node.as_sequence().is_some() {
+        return Err(node.error(
+            "items of arguments passed to proxy.reverse.url must be either a scalar or a mapping",
+        ));
+    }
+    if node.as_str().is_some() {
+        return Ok((read_url(node)?, 1));
+    }
+    let attributes = node.attributes(&SPEC)?;
+    let weight = match attributes.get("weight") {
+        None => 1,
+        Some(weight) => weight
+            .integer("%u", 1..=256)
+            .map_err(|_| weight.error("weight must be an integer in range 1 - 256"))?,
+    };
+    Ok((read_url(attributes.require("url")?)?, weight))
+}
+
+fn read_url(node: &Node) -> Result<BackendUrl, Error> {
+    let url = node.scalar()?;
+    BackendUrl::parse(url).ok_or_else(|| node.error(format!("failed to parse URL: {url}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use h2o_config::{Memory, load};
+
+    fn read(text: &str) -> Result<Backends, String> {
+        let node = load("f", &Memory::new().file("f", text)).unwrap();
+        Backends::read(&node).map_err(|error| error.message)
+    }
+
+    /// Authority, path and weight of each backend, and the balancer.
+    fn shown(text: &str) -> String {
+        match read(text) {
+            Err(message) => message,
+            Ok(backends) => {
+                let list = backends.list.iter();
+                let list = list.map(|(url, weight)| {
+                    let path = url.path.escape_ascii();
+                    format!("{}{path} {weight}, ", url.authority)
+                });
+                format!("{}{:?}", list.collect::<String>(), backends.balancing)
+            }
+        }
+    }
+
+    #[test]
+    fn backends_are_a_url_a_list_or_a_mapping() {
+        let cases = [
+            ("http://A:1/x", "a:1/x 1, RoundRobin"),
+            ("[ 'http://a' ]", "a/ 1, RoundRobin"),
+            (
+                "[ 'http://a', { url: 'http://b/?q', weight: 256 } ]",
+                "a/ 1, b/?q 256, RoundRobin",
+            ),
+            (
+                "{ backends: 'http://a', balancer: least-conn }",
+                "a/ 1, LeastConn",
+            ),
+            (
+                "{ backends: [ 'http://[unix:/S]/v', { url: 'https://b' } ], balancer: round-robin }",
+                "[unix:/S]/v 1, b/ 1, RoundRobin",
+            ),
+            ("[]", "at least one backend url must be set"),
+            ("{ backends: [] }", "at least one backend url must be set"),
+            ("{ url: 'http://a' }", "unexpected key:url"),
+            ("{}", "cannot find mandatory attribute: backends"),
+            (
+                "{ backends: { url: 'http://a' } }",
+                "value for the `backends` property must be either a scalar or a sequence",
+            ),
+            (
+                "[ [ 'http://a' ] ]",
+                "items of arguments passed to proxy.reverse.url must be either a scalar or a mapping",
+            ),
+            ("[ { weight: 1 } ]", "cannot find mandatory attribute: url"),
+            (
+                "[ { url: 'http://a', waight: 1 } ]",
+                "unexpected key:waight",
+            ),
+            (
+                "[ { url: 'http://a', weight: 0 } ]",
+                "weight must be an integer in range 1 - 256",
+            ),
+            (
+                "[ { url: 'http://a', weight: 257 } ]",
+                "weight must be an integer in range 1 - 256",
+            ),
+            (
+                "[ { url: 'http://a', weight: x } ]",
+                "weight must be an integer in range 1 - 256",
+            ),
+            (
+                "{ backends: 'http://a', balancer: Least-Conn }",
+                "specified balancer is not supported. Currently supported ones are: round-robin, least-conn",
+            ),
+            ("ftp://a", "failed to parse URL: ftp://a"),
+            ("''", "failed to parse URL: "),
+        ];
+        for (text, want) in cases {
+            assert_eq!(shown(text), want, "{text}");
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! The directives.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_exchange::Scope;
+use h2o_http::Scheme;
+use h2o_upstream::{BackendUrl, TlsClient, TlsClientError, Upstream};
+
+use super::backends::Backends;
+use super::handler::ProxyHandler;
+use super::settings::{ProxySettings, TlsRules};
+use crate::header::{self, Verb};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        name: "proxy.reverse.url",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::ANY,
+        value: "URL; a sequence of URLs and mappings of `url` and `weight` (1 to 256); or a mapping of `backends` (either) and `balancer` (`round-robin` or `least-conn`)",
+        default: "",
+        help: "Answers with what a backend says. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
+               `[unix:/path/of/socket]`. The path of the URL stands in for the key under `paths`. See \
+               [the page on the proxy](proxy.md).",
+        apply: reverse,
+    },
+    anywhere(
+        "proxy.preserve-host",
+        "ON|OFF",
+        "OFF",
+        "Backends get the host that the client asked for, not the one of their URL.",
+        |scope, command| {
+            settings(scope).request.preserve_host = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.timeout.io",
+        "MILLISECONDS",
+        "30000",
+        "How long nothing may go forward while a request is sent or a response is received. Also sets \
+         `proxy.timeout.connect` and `proxy.timeout.first_byte`, unless they stand at the same level.",
+        |scope, command| {
+            let limit = milliseconds(command)?;
+            settings(scope).timeouts.set_io(command.level, limit);
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.timeout.connect",
+        "MILLISECONDS",
+        "`proxy.timeout.io`",
+        "How long connecting may take: looking the name up, all attempts, the TLS handshake.",
+        |scope, command| {
+            let limit = milliseconds(command)?;
+            settings(scope).timeouts.set_connect(command.level, limit);
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.timeout.first_byte",
+        "MILLISECONDS",
+        "`proxy.timeout.io`",
+        "How long the first octet of a response may take once the request is sent.",
+        |scope, command| {
+            let limit = milliseconds(command)?;
+            let timeouts = &mut settings(scope).timeouts;
+            timeouts.set_first_byte(command.level, limit);
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.timeout.keepalive",
+        "MILLISECONDS",
+        "2000",
+        "How long an idle connection to a backend is kept; 0: not at all. Best below the limit of the backend, which may \
+         close a connection just as a request is sent.",
+        |scope, command| {
+            settings(scope).timeouts.keepalive = milliseconds(command)?;
+            Ok(())
+        },
+    ),
+    edit(
+        "proxy.header.add",
+        header::LINES,
+        "Adds the field to requests, also if they have one of that name.",
+        |scope, command| add_edits(scope, command, Verb::Add),
+    ),
+    edit(
+        "proxy.header.append",
+        header::LINES,
+        "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
+        |scope, command| add_edits(scope, command, Verb::Append),
+    ),
+    edit(
+        "proxy.header.merge",
+        header::LINES,
+        "As `proxy.header.append`, but does nothing if the value is already an element of the first field of that name.",
+        |scope, command| add_edits(scope, command, Verb::Merge),
+    ),
+    edit(
+        "proxy.header.set",
+        header::LINES,
+        "Replaces all fields of that name by this one. `host` is the one that is sent.",
+        |scope, command| add_edits(scope, command, Verb::Set),
+    ),
+    edit(
+        "proxy.header.setifempty",
+        header::LINES,
+        "Adds the field if the request has none of that name.",
+        |scope, command| add_edits(scope, command, Verb::SetIfEmpty),
+    ),
+    edit(
+        "proxy.header.unset",
+        header::NAMES,
+        "Removes all fields of these names.",
+        |scope, command| add_edits(scope, command, Verb::Unset),
+    ),
+    edit(
+        "proxy.header.unsetunless",
+        header::NAMES,
+        "Removes all fields but those of these names.",
+        |scope, command| add_edits(scope, command, Verb::UnsetUnless),
+    ),
+    edit(
+        "proxy.header.cookie.unset",
+        header::COOKIES,
+        "Removes the cookies of these names.",
+        |scope, command| add_edits(scope, command, Verb::CookieUnset),
+    ),
+    edit(
+        "proxy.header.cookie.unsetunless",
+        header::COOKIES,
+        "Removes all cookies but those of these names.",
+        |scope, command| add_edits(scope, command, Verb::CookieUnsetUnless),
+    ),
+    global(
+        "proxy.emit-x-forwarded-headers",
+        "ON|OFF",
+        "ON",
+        "Whether requests get `x-forwarded-proto` and `x-forwarded-for`.",
+        |scope, command| {
+            settings(scope).request.emit_x_forwarded = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    global(
+        "proxy.preserve-x-forwarded-proto",
+        "ON|OFF",
+        "OFF",
+        "Hands the `x-forwarded-proto` of the client on in place of our own.",
+        |scope, command| {
+            let preserves = command.node.on_off()?;
+            settings(scope).request.preserve_x_forwarded_proto = preserves;
+            Ok(())
+        },
+    ),
+    global(
+        "proxy.emit-via-header",
+        "ON|OFF",
+        "ON",
+        "Whether requests get a `via` entry of our own.",
+        |scope, command| {
+            settings(scope).request.emit_via = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    global(
+        "proxy.emit-missing-date-header",
+        "ON|OFF",
+        "ON",
+        "Whether responses without `date` get one.",
+        |scope, command| {
+            settings(scope).response.emit_missing_date = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.ssl.verify-peer",
+        "ON|OFF",
+        "ON",
+        "Whether the certificates of `https` backends are verified.",
+        |scope, command| {
+            let verify_peer = command.node.on_off()?;
+            settings(scope).edit_tls(|rules| rules.verify_peer = verify_peer);
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.ssl.cafile",
+        "FILE",
+        "those that the system trusts",
+        "The certificates (PEM) that those of `https` backends have to lead to.",
+        |scope, command| {
+            let file = PathBuf::from(command.node.scalar()?);
+            let rules = TlsRules {
+                ca_file: Some(file.clone()),
+                ..TlsRules::default()
+            };
+            rules
+                .client()
+                .map_err(|error| unreadable(command, &error))?;
+            settings(scope).edit_tls(|rules| rules.ca_file = Some(file));
+            Ok(())
+        },
+    ),
+    Directive {
+        kinds: Kinds::ANY,
+        ..anywhere(
+            "proxy.ssl.session-cache",
+            "ON|OFF, or a mapping of `lifetime` (seconds) and `capacity` (sessions)",
+            "ON",
+            "Whether TLS sessions with backends are kept to be resumed; `ON` stands for a lifetime of 86400 and a \
+             capacity of 4096.",
+            |scope, command| {
+                let cache = session_cache(command.node)?;
+                settings(scope).edit_tls(|rules| rules.session_cache = cache);
+                Ok(())
+            },
+        )
+    },
+    anywhere(
+        "proxy.proxy-protocol",
+        "ON|OFF",
+        "OFF",
+        "Connections to backends begin with a line that tells the client's address (PROXY protocol, version 1). Needs \
+         `proxy.timeout.keepalive: 0`.",
+        |scope, command| {
+            settings(scope).proxy_protocol = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.tunnel",
+        "ON|OFF",
+        "OFF",
+        "Whether upgrades to other protocols, such as WebSocket, and CONNECT are handed on.",
+        |scope, command| {
+            settings(scope).tunnels = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.expect",
+        "OFF|ON|FORWARD",
+        "OFF",
+        "`ON`: requests with content ask with `expect: 100-continue`, and send the content once the backend has answered. \
+         `FORWARD`, which leaves this to the client, is not supported yet.",
+        |scope, command| {
+            settings(scope).expects_continue =
+                match command.node.one_of(&["OFF", "ON", "FORWARD"])? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(command.error("`FORWARD` is not supported yet")),
+                };
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.forward.close-connection",
+        "ON|OFF",
+        "OFF",
+        "A `connection: close` of the backend also closes the client's connection (HTTP/1).",
+        |scope, command| {
+            settings(scope).response.forward_close = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.max-buffer-size",
+        "BYTES",
+        "",
+        "Most octets of a response that are held for a client that is slower than the backend.",
+        |scope, command| {
+            let size = command.node.integer("%zu", 0..=u64::MAX)?;
+            if size == 0 {
+                return Err(command.error("proxy.buffer_size must be a positive value"));
+            }
+            settings(scope).max_buffer_size = Some(size);
+            Ok(())
+        },
+    ),
+    global(
+        "proxy.zerocopy",
+        "OFF|ON|ALWAYS",
+        "ON",
+        "Accepted for compatibility: content of responses is always copied through the server.",
+        |_, command| {
+            command.node.one_of(&["OFF", "ON", "ALWAYS"])?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.http2.ratio",
+        "0 to 100",
+        "",
+        "Percentage of requests that are sent by HTTP/2. Unset: `https` backends choose by ALPN, others get HTTP/1.",
+        |scope, command| {
+            let percentage = ratio(command)?;
+            settings(scope).http2_ratio = Some(percentage);
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.http2.force-cleartext",
+        "ON|OFF",
+        "OFF",
+        "`http` backends are spoken to in HTTP/2, which they are expected to know. Needs `proxy.http2.ratio: 100`.",
+        |scope, command| {
+            settings(scope).http2_force_cleartext = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    anywhere(
+        "proxy.http2.max-concurrent-streams",
+        "NUMBER",
+        "100",
+        "Most requests at a time on an HTTP/2 connection to a backend; the next one gets another connection.",
+        max_streams,
+    ),
+    anywhere(
+        "proxy.http2.max-concurrent_streams",
+        "NUMBER",
+        "100",
+        "The old name of `proxy.http2.max-concurrent-streams`.",
+        |scope, command| {
+            deprecated(
+                scope,
+                command,
+                "proxy.http2.max-concurrent-streams (notice `-` and `_`)",
+            );
+            max_streams(scope, command)
+        },
+    ),
+    anywhere(
+        "proxy.http3.ratio",
+        "0 to 100",
+        "0",
+        "Percentage of requests that are sent by HTTP/3. Only 0 is supported yet.",
+        |_, command| match ratio(command)? {
+            0 => Ok(()),
+            _ => Err(command.error("HTTP/3 to backends is not supported yet")),
+        },
+    ),
+    anywhere(
+        "proxy.http3.ecn",
+        "ON|OFF",
+        "ON",
+        "Accepted for compatibility: concerns HTTP/3 to backends, which is not supported yet.",
+        |_, command| {
+            command.node.on_off()?;
+            Ok(())
+        },
+    ),
+];
+
+const fn anywhere(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels: Levels::ALL,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value,
+        default,
+        help,
+        apply,
+    }
+}
+
+const fn global(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        levels: Levels::GLOBAL_ONLY,
+        ..anywhere(name, value, default, help, apply)
+    }
+}
+
+const fn edit(
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        levels: Levels::ALL_BUT_EXTENSION,
+        kinds: Kinds::ANY,
+        ..anywhere(name, value, "", help, apply)
+    }
+}
+
+fn settings(scope: &mut Scope) -> &mut ProxySettings {
+    scope.edit()
+}
+
+fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
+    let limit = command.node.integer("%lu", 0..=u64::MAX)?;
+    Ok(Duration::from_millis(limit))
+}
+
+fn ratio(command: &Command<'_>) -> Result<u8, Error> {
+    let percentage: u64 = command.node.integer("%hhd", 0..=u64::MAX)?;
+    u8::try_from(percentage)
+        .ok()
+        .filter(|percentage| *percentage <= 100)
+        .ok_or_else(|| command.error(format!("{} must be between 0 and 100", command.name)))
+}
+
+fn max_streams(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    settings(scope).http2_max_streams = command.node.integer("%u", 1..=u32::MAX.into())?;
+    Ok(())
+}
+
+fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
+    let text = format!("the command is deprecated; use {successor}");
+    scope.warnings.push(command.error(text).to_string());
+}
+
+/// Whatever `when` says: there is one list of fields only.
+fn add_edits(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(), Error> {
+    let (edits, _) = header::read(command, verb)?;
+    settings(scope).request.edits.extend(edits);
+    Ok(())
+}
+
+fn session_cache(node: &Node) -> Result<Option<(Duration, usize)>, Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::required("lifetime", Kinds::SCALAR),
+        Attribute::required("capacity", Kinds::SCALAR),
+    ];
+    if node.as_sequence().is_some() {
+        return Err(node.error("node must be a scalar or a mapping"));
+    }
+    if node.as_str().is_some() {
+        return match node.one_of(&["OFF", "ON"]) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some(TlsRules::CACHE)),
+            Err(_) => Err(node.error("scalar argument must be either of: `OFF`, `ON`")),
+        };
+    }
+    let attributes = node.attributes(&SPEC)?;
+    let positive = |name: &str, format| {
+        let node = attributes.require(name)?;
+        match node.integer(format, 0..=u64::MAX)? {
+            0 => Err(node.error(format!("{name} must be greater than zero"))),
+            number => Ok(number),
+        }
+    };
+    let capacity = positive("capacity", "%zu")?;
+    let lifetime = positive("lifetime", "%u")?;
+    let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+    Ok(Some((Duration::from_secs(lifetime), capacity)))
+}
+
+fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let backends = Backends::read(command.node)?;
+    let settings = scope.settings.get::<ProxySettings>();
+    if settings.proxy_protocol && !settings.timeouts.keepalive.is_zero() {
+        return Err(command.error(
+            "please either set `proxy.use-proxy-protocol` to `OFF` or disable keep-alive by setting \
+             `proxy.timeout.keepalive` to zero; the features are mutually exclusive",
+        ));
+    }
+    if settings.http2_force_cleartext && settings.http2_ratio != Some(100) {
+        return Err(command.error(
+            "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
+        ));
+    }
+    let is_tls = |backend: &(BackendUrl, u32)| backend.0.scheme == Scheme::Https;
+    if backends.list.iter().any(is_tls) {
+        warn_of_missing_bundle(scope, &settings);
+    }
+    let upstream = settings
+        .upstream()
+        .map_err(|error| unreadable(command, &error))?;
+    let upstream = Upstream::new(backends.list, backends.balancing, upstream);
+    let handler = ProxyHandler::new(upstream, &settings);
+    scope.handlers.push(Box::new(handler));
+    Ok(())
+}
+
+fn unreadable(command: &Command<'_>, error: &TlsClientError) -> Error {
+    let message = format!("failed to load certificates file:{}", error.path.display());
+    command.error(message).with_hint(error.reason.clone())
+}
+
+/// Without certificates to trust every handshake fails; whether one is ever made nobody knows yet.
+fn warn_of_missing_bundle(scope: &mut Scope, settings: &ProxySettings) {
+    let rules = &settings.tls.rules;
+    if !rules.verify_peer || rules.ca_file.is_some() {
+        return;
+    }
+    let Err(error) = TlsClient::bundle() else {
+        return;
+    };
+    let warning = format!(
+        "Warning: failed to load the default certificates file at {}. Proxying to HTTPS servers may fail.",
+        error.path.display()
+    );
+    if !scope.warnings.contains(&warning) {
+        scope.warnings.push(warning);
+    }
+}

@@ -1,0 +1,172 @@
+//! The handler of `proxy.reverse.url`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use h2o_exchange::{Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody};
+use h2o_http::{BodyLength, StatusCode, authority};
+use h2o_upstream::{Call, Upstream};
+use rustc_hash::FxHashMap;
+
+use super::request::RequestRules;
+use super::response::{self, Refusal, ResponseRules};
+use super::settings::ProxySettings;
+use super::tunnel::Wanted;
+
+/// One `proxy.reverse.url` with the final settings of its path.
+struct Proxy {
+    /// Tells proxies apart in what workers keep.
+    id: u64,
+    upstream: Arc<Upstream>,
+    request: RequestRules,
+    response: ResponseRules,
+    /// `proxy.tunnel`
+    tunnels: bool,
+    /// `proxy.expect: ON`
+    expects_continue: bool,
+    /// `send-server-name: preserve`
+    keeps_server: OnceLock<bool>,
+}
+
+/// Answers requests with what backends say.
+pub(super) struct ProxyHandler(Arc<Proxy>);
+
+impl ProxyHandler {
+    /// A handler for requests to `upstream` under these settings.
+    pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(Arc::new(Proxy {
+            id: NEXT.fetch_add(1, Relaxed),
+            upstream,
+            request: settings.request.clone(),
+            response: settings.response,
+            tunnels: settings.tunnels,
+            expects_continue: settings.expects_continue,
+            keeps_server: OnceLock::new(),
+        }))
+    }
+}
+
+/// A worker's own hold on a [`Proxy`], counted without atomic operations: each request takes one.
+struct LocalProxy(Arc<Proxy>);
+
+impl std::ops::Deref for LocalProxy {
+    type Target = Proxy;
+
+    fn deref(&self) -> &Proxy {
+        &self.0
+    }
+}
+
+/// The proxies that were asked on a worker.
+#[derive(Default)]
+struct Proxies(RefCell<FxHashMap<u64, Rc<LocalProxy>>>);
+
+impl Handler for ProxyHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        const BAD_HOST: Refusal = Refusal {
+            status: StatusCode::BAD_REQUEST,
+            reason: "Invalid Request",
+            text: "Invalid Request",
+        };
+        let wanted = match Wanted::of(&exchange.request, self.0.tunnels) {
+            Ok(wanted) => wanted,
+            Err(refusal) => return Outcome::Done(refusal.response(exchange)),
+        };
+        if self.0.request.preserve_host && !authority::is_valid(exchange.request.authority()) {
+            return Outcome::Done(BAD_HOST.response(exchange));
+        }
+        let Some(reference) = exchange.worker.reference(exchange) else {
+            // Only a test has exchanges that no worker knows.
+            return Outcome::Declined;
+        };
+        let proxies = exchange.worker.local::<Proxies>();
+        let mut proxies = proxies.0.borrow_mut();
+        let proxy = proxies
+            .entry(self.0.id)
+            .or_insert_with(|| Rc::new(LocalProxy(Arc::clone(&self.0))));
+        Outcome::Later(Box::pin(forward(Rc::clone(proxy), reference, wanted)))
+    }
+
+    fn streams_request_body(&self) -> bool {
+        true
+    }
+}
+
+async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) -> Outcome {
+    let (worker, client, body, headers, expects_continue, needs_http1) = {
+        let exchange = &mut *reference.borrow_mut();
+        // Without a tunnel there is nothing in the pipe that one would have.
+        let has_body = wanted != Wanted::Nothing || exchange.request.body != BodyLength::None;
+        let body = if has_body {
+            exchange.body.clone()
+        } else {
+            RequestBody::None
+        };
+        let has_content = wanted == Wanted::Nothing
+            && match &body {
+                RequestBody::None => false,
+                RequestBody::Bytes(content) => !content.is_empty(),
+                RequestBody::File(_) | RequestBody::Stream(_) => true,
+            };
+        (
+            Rc::clone(&exchange.worker),
+            Rc::clone(&exchange.connection),
+            body,
+            exchange.headers(),
+            proxy.expects_continue && has_content,
+            wanted == Wanted::Protocol && !is_of_every_version(exchange.request.upgrade()),
+        )
+    };
+    let pipe = match &body {
+        RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
+        RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
+    };
+    let result = proxy
+        .upstream
+        .send(Call {
+            worker: &worker,
+            client,
+            build: &mut |backend, protocol, head| {
+                let exchange = &mut *reference.borrow_mut();
+                let rules = &proxy.request;
+                rules.build(exchange, wanted, backend, protocol, head);
+            },
+            body,
+            waits_for_content: wanted == Wanted::Nothing,
+            needs_http1,
+            expects_continue,
+            on_informational: None,
+            headers,
+        })
+        .await;
+    let exchange = &mut *reference.borrow_mut();
+    match result {
+        Ok(reply) => {
+            let keeps_server = *proxy
+                .keeps_server
+                .get_or_init(|| exchange.site.settings.get::<KeepsServerField>().0);
+            let backend = &proxy.upstream.backends()[reply.backend].url;
+            let rules = proxy.response;
+            rules.answer(exchange, wanted, backend, keeps_server, reply)
+        }
+        Err(failure) => {
+            let mut answer = response::failed(exchange, &failure);
+            if let Some(pipe) = pipe
+                && !pipe.is_complete()
+            {
+                // The rest has nowhere to go, and nothing is read behind it (H2O compatibility).
+                answer.closes = true;
+                pipe.abandon();
+            }
+            Outcome::Done(answer)
+        }
+    }
+}
+
+/// True for protocols that backends of any version of HTTP may be asked for (RFC 9298 §3).
+fn is_of_every_version(token: &[u8]) -> bool {
+    token.eq_ignore_ascii_case(b"connect-udp")
+}

@@ -1,0 +1,17 @@
+//! `proxy.reverse.url`: requests are answered by backends.
+//!
+//! [`handler`] is the way of a request: [`request`] says what the backend is sent, [`target`] which resource it is asked for,
+//! [`response`] what becomes of its answer. Connections, balancing and time limits are the affair of `h2o_upstream`.
+
+mod backends;
+mod directives;
+mod handler;
+mod request;
+mod response;
+pub(crate) mod settings;
+mod target;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+
+pub(crate) use directives::DIRECTIVES;

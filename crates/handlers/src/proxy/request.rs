@@ -1,0 +1,241 @@
+//! The request as a backend gets it.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+
+use h2o_exchange::{Address, Exchange, RequestBody};
+use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, Version, escape};
+use h2o_upstream::{BackendUrl, Protocol};
+
+use super::target;
+use super::tunnel::Wanted;
+use crate::header::Edit;
+
+/// What is changed in requests.
+#[derive(Clone, Debug)]
+pub(super) struct RequestRules {
+    /// `proxy.preserve-host`
+    pub(super) preserve_host: bool,
+    /// `proxy.emit-x-forwarded-headers`
+    pub(super) emit_x_forwarded: bool,
+    /// `proxy.preserve-x-forwarded-proto`
+    pub(super) preserve_x_forwarded_proto: bool,
+    /// `proxy.emit-via-header`
+    pub(super) emit_via: bool,
+    /// `proxy.header.*`
+    pub(super) edits: Vec<Edit>,
+}
+
+impl RequestRules {
+    /// Writes the request of `exchange`, as `backend` is to get it, into an empty head.
+    pub(super) fn build(
+        &self,
+        exchange: &mut Exchange,
+        wanted: Wanted,
+        backend: &BackendUrl,
+        protocol: Protocol,
+        head: &mut RequestHead,
+    ) {
+        let request = &exchange.request;
+        self.write_fields(exchange, &mut head.headers);
+        head.scheme = backend.scheme;
+        head.version = Version::Http11;
+        head.method = match (wanted, protocol) {
+            // HTTP/1 asks for a protocol by `upgrade` (RFC 8441 §5).
+            (Wanted::Protocol, Protocol::Http1) => Method::Get,
+            (Wanted::Protocol, Protocol::Http2) => Method::Connect,
+            (Wanted::Nothing | Wanted::Connect, _) => request.method.clone(),
+        };
+        head.body = body_length(exchange, wanted);
+        if wanted == Wanted::Protocol {
+            let token = head.headers.store(request.upgrade());
+            head.set_upgrade(token);
+        }
+        if !self.edits.is_empty() {
+            self.edit(&mut head.headers);
+        }
+        let authority = match head.headers.get(Known::Host) {
+            // Only a rule can have put it there: it is the one to be sent.
+            Some(host) => host.to_vec(),
+            None => Vec::new(),
+        };
+        let authority = match &*authority {
+            [] if self.preserve_host => head.headers.store(request.authority()),
+            [] => head.headers.store(backend.authority.as_bytes()),
+            host => {
+                head.headers.remove(Known::Host);
+                head.headers.store(host)
+            }
+        };
+        head.set_authority(authority);
+        let target = match wanted {
+            Wanted::Connect => authority,
+            Wanted::Nothing | Wanted::Protocol => {
+                let mount = &*exchange.site.path(exchange.route).path;
+                let pieces = target::forwarded(mount, &backend.path, request);
+                head.headers.store_pieces(pieces)
+            }
+        };
+        // What its normal form is nobody asks.
+        let scanned = h2o_http::path::Scanned {
+            len: target.len(),
+            query_at: None,
+            is_normal: true,
+        };
+        head.set_scanned_target(target, &scanned);
+        exchange.forwarded.set(head.authority(), [head.target()]);
+    }
+
+    /// The client's fields in their order, without those of the hop to us; behind them those that we write anew.
+    fn write_fields(&self, exchange: &Exchange, headers: &mut Headers) {
+        let request = &exchange.request;
+        let received = &request.headers;
+        headers.copy_from(received);
+        let names_fields = received.get_all(Known::Connection).any(names_fields);
+        headers.retain(|field| match field.name {
+            Name::Known(known) => self.keeps(known),
+            Name::Other(name) => !(names_fields && is_named(received, name)),
+        });
+        if exchange.is_early && received.get(Known::EarlyData).is_none() {
+            headers.push(Known::EarlyData, b"1");
+        }
+        let mut cookies = received.get_all(Known::Cookie);
+        if let Some(first) = cookies.next() {
+            let others = cookies.flat_map(|cookies| [&b"; "[..], cookies]);
+            headers.push_pieces(Known::Cookie, std::iter::once(first).chain(others));
+        }
+        if self.emit_x_forwarded {
+            if !self.preserve_x_forwarded_proto {
+                let scheme = request.scheme.as_str().as_bytes();
+                headers.push(Known::XForwardedProto, scheme);
+            }
+            let mut text = [0; ADDRESS_LEN];
+            let address = write_address(&exchange.connection.peer, &mut text);
+            let earlier = listed(received, Known::XForwardedFor);
+            headers.push_pieces(Known::XForwardedFor, earlier.chain([address]));
+        }
+        if self.emit_via {
+            let version: &[u8] = match request.version {
+                Version::Http10 => b"1.0 ",
+                Version::Http11 => b"1.1 ",
+                Version::Http2 => b"2 ",
+                Version::Http3 => b"3 ",
+            };
+            let own = [version, request.authority()];
+            headers.push_pieces(Known::Via, listed(received, Known::Via).chain(own));
+        }
+    }
+
+    /// True for fields that are handed on where they stand.
+    const fn keeps(&self, name: Known) -> bool {
+        match name {
+            // Of the connection (RFC 9110 §7.6.1), or written by the engine.
+            Known::Connection
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::Te
+            | Known::TransferEncoding
+            | Known::Upgrade
+            | Known::Http2Settings
+            | Known::ProxyAuthenticate
+            | Known::ProxyAuthorization
+            | Known::DatagramFlowId
+            | Known::Host
+            | Known::ContentLength
+            | Known::Expect
+            // Written anew.
+            | Known::Cookie => false,
+            Known::XForwardedFor => !self.emit_x_forwarded,
+            Known::XForwardedProto => self.preserve_x_forwarded_proto,
+            Known::Via => !self.emit_via,
+            _ => true,
+        }
+    }
+
+    #[cold]
+    fn edit(&self, headers: &mut Headers) {
+        for edit in &self.edits {
+            edit.apply(headers);
+        }
+    }
+}
+
+/// True if a value of `connection` may name fields.
+fn names_fields(value: &[u8]) -> bool {
+    const WITHOUT_FIELD: [&[u8]; 5] = [
+        b"keep-alive",
+        b"close",
+        b"upgrade",
+        b"te",
+        b"http2-settings",
+    ];
+    value.split(|&octet| octet == b',').any(|option| {
+        let option = option.trim_ascii();
+        !WITHOUT_FIELD
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(option))
+    })
+}
+
+/// True if `connection` names the field: it is then for us alone (RFC 9110 §7.6.1). Fields that are known to be for all
+/// recipients cannot be taken away that way.
+fn is_named(received: &Headers, name: &str) -> bool {
+    received
+        .get_all(Known::Connection)
+        .any(|value| escape::list_contains(value, name.as_bytes()))
+}
+
+/// All values of a field, each followed by a comma. Empty ones are left out.
+fn listed(received: &Headers, name: Known) -> impl Iterator<Item = &[u8]> {
+    received
+        .get_all(name)
+        .filter(|value| !value.is_empty())
+        .flat_map(|value| [value, b", "])
+}
+
+fn body_length(exchange: &Exchange, wanted: Wanted) -> BodyLength {
+    if wanted != Wanted::Nothing {
+        return BodyLength::Tunnel;
+    }
+    let length = match &exchange.body {
+        RequestBody::None => 0,
+        RequestBody::Bytes(content) => content.len() as u64,
+        RequestBody::File(range) => range.len,
+        RequestBody::Stream(_) => return exchange.request.body,
+    };
+    match (length, &exchange.request.method) {
+        // Methods that anticipate content say that there is none (RFC 9110 §8.6).
+        (0, Method::Post | Method::Put) => BodyLength::Known(0),
+        (0, _) => BodyLength::None,
+        (length, _) => BodyLength::Known(length),
+    }
+}
+
+/// The longest text of an address: IPv6 with an IPv4 tail.
+const ADDRESS_LEN: usize = 46;
+
+/// The client's address as `x-forwarded-for` has it.
+fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t [u8] {
+    let Address::Ip(address) = address else {
+        return b"localhost";
+    };
+    let mut rest = &mut text[..];
+    // The text always fits.
+    let _ = match address.ip() {
+        IpAddr::V4(ip) => write_ipv4(ip, &mut rest),
+        IpAddr::V6(ip) => write!(rest, "{ip}"),
+    };
+    let left = rest.len();
+    &text[..ADDRESS_LEN - left]
+}
+
+/// An address per request: worth not going through `fmt`.
+fn write_ipv4(address: Ipv4Addr, text: &mut &mut [u8]) -> std::io::Result<()> {
+    for (at, part) in address.octets().into_iter().enumerate() {
+        if at > 0 {
+            text.write_all(b".")?;
+        }
+        text.write_all(itoa::Buffer::new().format(part).as_bytes())?;
+    }
+    Ok(())
+}

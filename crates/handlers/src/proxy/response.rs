@@ -1,0 +1,177 @@
+//! What the client gets: the response of the backend, or an error in its place.
+
+use std::borrow::Cow;
+
+use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, RerouteKind, Response};
+use h2o_http::{Known, Method, Name, StatusCode};
+use h2o_upstream::{BackendUrl, Failure, Reply};
+
+use super::target::{self, Place};
+use super::tunnel::Wanted;
+
+/// An answer that no backend is asked for. The client's connection is closed behind it, where it carries one request at a
+/// time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) reason: &'static str,
+    pub(super) text: &'static str,
+}
+
+impl Refusal {
+    pub(super) fn response(self, exchange: &Exchange) -> Response {
+        exchange.worker.counters.count_status(self.status);
+        let mut response = Response::error(self.status, self.reason, self.text);
+        response.closes = true;
+        response
+    }
+}
+
+/// What is changed in responses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResponseRules {
+    /// `proxy.emit-missing-date-header`
+    pub(super) emit_missing_date: bool,
+    /// `proxy.forward.close-connection`
+    pub(super) forward_close: bool,
+}
+
+/// Fields that need a look of their own.
+#[derive(Default)]
+struct Seen {
+    date: bool,
+    link: bool,
+    location: bool,
+}
+
+impl ResponseRules {
+    /// The response of a backend, as the client is to get it.
+    pub(super) fn answer(
+        self,
+        exchange: &Exchange,
+        wanted: Wanted,
+        backend: &BackendUrl,
+        keeps_server: bool,
+        mut reply: Reply,
+    ) -> Outcome {
+        if wanted == Wanted::Protocol && !reply.is_tunnel && opens_tunnel(exchange, reply.status) {
+            // The backend knows nothing of the protocol; to the client the status would say that it does.
+            let text = "the upstream server did not switch protocols";
+            return Outcome::Done(bad_gateway(exchange, text));
+        }
+        let mut seen = Seen::default();
+        reply.headers.retain(|field| match field.name {
+            Name::Known(
+                Known::Connection
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+                | Known::Upgrade
+                | Known::DatagramFlowId
+                | Known::ContentLength
+                | Known::XCompressHint,
+            ) => false,
+            Name::Known(Known::Server) => keeps_server,
+            Name::Known(known) => {
+                seen.date |= known == Known::Date;
+                seen.link |= known == Known::Link;
+                seen.location |= known == Known::Location;
+                true
+            }
+            Name::Other(_) => true,
+        });
+        if seen.location {
+            let place = Place {
+                scheme: exchange.request.scheme,
+                authority: exchange.request.authority(),
+                mount: &exchange.site.path(exchange.route).path,
+            };
+            reply.headers.edit(|field| match field.name {
+                Name::Known(Known::Location) => {
+                    target::relocated(field.value, backend, place).map(Some)
+                }
+                _ => None,
+            });
+            if exchange.delegated
+                && let Some(order) = follow(exchange, &reply)
+            {
+                return Outcome::Reroute(order);
+            }
+        }
+        if !seen.date && self.emit_missing_date {
+            reply
+                .headers
+                .push(Known::Date, &exchange.worker.clock.date());
+        }
+        Outcome::Done(Response {
+            status: match wanted {
+                Wanted::Protocol if reply.is_tunnel => StatusCode::SWITCHING_PROTOCOLS,
+                Wanted::Nothing | Wanted::Protocol | Wanted::Connect => reply.status,
+            },
+            reason: reply.reason.map(|reason| Cow::Owned(reason.into())),
+            headers: reply.headers,
+            length: reply.length,
+            body: reply.body,
+            links: if seen.link {
+                Links::PushAndFilter
+            } else {
+                Links::Plain
+            },
+            closes: self.forward_close && reply.closes,
+        })
+    }
+}
+
+/// True if the client takes a response of this status for the opening of a tunnel (RFC 8441 §5).
+fn opens_tunnel(exchange: &Exchange, status: StatusCode) -> bool {
+    exchange.request.method == Method::Connect && (200..300).contains(&status.as_u16())
+}
+
+/// A resource that is fetched in place of another is not to be a redirect: we go there (H2O compatibility).
+fn follow(exchange: &Exchange, reply: &Reply) -> Option<Reroute> {
+    let status = reply.status;
+    if !(300..400).contains(&status.as_u16()) || status == StatusCode::NOT_MODIFIED {
+        return None;
+    }
+    let url = reply.headers.get(Known::Location)?.to_vec();
+    let keeps_method = matches!(
+        status,
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+    );
+    let method = match &exchange.request.method {
+        Method::Post if !keeps_method => Method::Get,
+        method => method.clone(),
+    };
+    Some(Reroute {
+        kind: RerouteKind::Delegation,
+        keep_body: method == exchange.request.method,
+        method,
+        url,
+        without_fields: false,
+        restore: None,
+        unresolved: || error("internal error"),
+    })
+}
+
+/// The answer to a request that got no response.
+pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
+    if exchange.forwarded.place().is_none() {
+        // Nobody was asked: the log names the client's authority and what is below the key of the path.
+        let mount = &exchange.site.path(exchange.route).path;
+        let pieces = target::forwarded(mount, b"/", &exchange.request);
+        exchange.forwarded.set(exchange.request.authority(), pieces);
+    }
+    let text = failure.log.as_ref().unwrap_or(&failure.text);
+    exchange.note_error(Forwarded::LABEL, text);
+    bad_gateway(exchange, &failure.text)
+}
+
+fn bad_gateway(exchange: &Exchange, text: &str) -> Response {
+    let counters = &exchange.worker.counters;
+    counters.count_status(StatusCode::BAD_GATEWAY);
+    error(text)
+}
+
+fn error(text: &str) -> Response {
+    Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", text)
+}

@@ -1,0 +1,203 @@
+//! The settings of a level that concern requests to upstream servers.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use h2o_config::Level;
+use h2o_upstream::{TlsClient, TlsClientError, TlsClientSettings, UpstreamSettings};
+
+use super::request::RequestRules;
+use super::response::ResponseRules;
+
+/// The settings of a level.
+#[derive(Clone, Debug)]
+pub(crate) struct ProxySettings {
+    pub(super) request: RequestRules,
+    pub(super) response: ResponseRules,
+    /// `proxy.timeout.*`
+    pub(crate) timeouts: Timeouts,
+    /// `proxy.ssl.*`; shared by the levels that leave it alone.
+    pub(super) tls: Arc<Tls>,
+    /// `proxy.tunnel`
+    pub(super) tunnels: bool,
+    /// `proxy.expect: ON`
+    pub(super) expects_continue: bool,
+    /// `proxy.proxy-protocol`
+    pub(super) proxy_protocol: bool,
+    /// `proxy.max-buffer-size`
+    pub(super) max_buffer_size: Option<u64>,
+    /// `proxy.http2.ratio`
+    pub(super) http2_ratio: Option<u8>,
+    /// `proxy.http2.force-cleartext`
+    pub(super) http2_force_cleartext: bool,
+    /// `proxy.http2.max-concurrent-streams`
+    pub(super) http2_max_streams: u32,
+}
+
+impl Default for ProxySettings {
+    fn default() -> Self {
+        Self {
+            request: RequestRules {
+                preserve_host: false,
+                emit_x_forwarded: true,
+                preserve_x_forwarded_proto: false,
+                emit_via: true,
+                edits: Vec::new(),
+            },
+            response: ResponseRules {
+                emit_missing_date: true,
+                forward_close: false,
+            },
+            timeouts: Timeouts::default(),
+            tls: Arc::default(),
+            tunnels: false,
+            expects_continue: false,
+            proxy_protocol: false,
+            max_buffer_size: None,
+            http2_ratio: None,
+            http2_force_cleartext: false,
+            http2_max_streams: 100,
+        }
+    }
+}
+
+impl ProxySettings {
+    /// What an upstream of this level is made with.
+    ///
+    /// # Errors
+    /// The text to show, if the certificates to trust cannot be read.
+    pub(super) fn upstream(&self) -> Result<UpstreamSettings, TlsClientError> {
+        Ok(UpstreamSettings {
+            connect_timeout: self.timeouts.connect,
+            first_byte_timeout: self.timeouts.first_byte,
+            io_timeout: self.timeouts.io,
+            keepalive: self.timeouts.keepalive,
+            max_buffer_size: self.max_buffer_size,
+            proxy_protocol: self.proxy_protocol,
+            http2_ratio: self.http2_ratio,
+            http2_force_cleartext: self.http2_force_cleartext,
+            http2_max_streams: self.http2_max_streams,
+            tls: self.tls.client()?,
+        })
+    }
+
+    /// Changes `proxy.ssl.*`: from this level on there is another session cache (H2O compatibility).
+    pub(super) fn edit_tls(&mut self, edit: impl FnOnce(&mut TlsRules)) {
+        let mut rules = self.tls.rules.clone();
+        edit(&mut rules);
+        self.tls = Arc::new(Tls {
+            rules,
+            client: OnceLock::new(),
+        });
+    }
+}
+
+/// The time limits of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    /// `proxy.timeout.connect`
+    pub(crate) connect: Duration,
+    /// `proxy.timeout.first_byte`
+    pub(crate) first_byte: Duration,
+    /// `proxy.timeout.io`
+    pub(crate) io: Duration,
+    /// `proxy.timeout.keepalive`
+    pub(crate) keepalive: Duration,
+    /// The level at which the limit was set last.
+    connect_set: Option<Level>,
+    first_byte_set: Option<Level>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(30),
+            first_byte: Duration::from_secs(30),
+            io: Duration::from_secs(30),
+            keepalive: Duration::from_secs(2),
+            connect_set: None,
+            first_byte_set: None,
+        }
+    }
+}
+
+impl Timeouts {
+    /// Sets the limit also for connecting and for the first octet, unless they are set at the same level, before or later.
+    pub(super) fn set_io(&mut self, level: Level, limit: Duration) {
+        self.io = limit;
+        // An inner level begins with what the outer one set, and with the outer one's marks.
+        if self.connect_set != Some(level) {
+            self.connect = limit;
+        }
+        if self.first_byte_set != Some(level) {
+            self.first_byte = limit;
+        }
+    }
+
+    pub(super) fn set_connect(&mut self, level: Level, limit: Duration) {
+        (self.connect, self.connect_set) = (limit, Some(level));
+    }
+
+    pub(super) fn set_first_byte(&mut self, level: Level, limit: Duration) {
+        (self.first_byte, self.first_byte_set) = (limit, Some(level));
+    }
+}
+
+/// `proxy.ssl.*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TlsRules {
+    /// `proxy.ssl.verify-peer`
+    pub(super) verify_peer: bool,
+    /// `proxy.ssl.cafile`
+    pub(super) ca_file: Option<PathBuf>,
+    /// `proxy.ssl.session-cache`: how long a session is kept, and how many are.
+    pub(super) session_cache: Option<(Duration, usize)>,
+}
+
+impl TlsRules {
+    /// Lifetime and capacity of the cache that `ON` stands for.
+    pub(super) const CACHE: (Duration, usize) = (Duration::from_secs(86_400), 4096);
+
+    /// Reads the certificates to trust.
+    pub(super) fn client(&self) -> Result<Arc<TlsClient>, TlsClientError> {
+        TlsClient::new(TlsClientSettings {
+            verify_peer: self.verify_peer,
+            ca_file: self.ca_file.clone(),
+            session_cache: self.session_cache,
+        })
+    }
+}
+
+impl Default for TlsRules {
+    fn default() -> Self {
+        Self {
+            verify_peer: true,
+            ca_file: None,
+            session_cache: Some(Self::CACHE),
+        }
+    }
+}
+
+/// The rules with the client made by them, once one is needed.
+#[derive(Default)]
+pub(super) struct Tls {
+    pub(super) rules: TlsRules,
+    client: OnceLock<Arc<TlsClient>>,
+}
+
+impl Tls {
+    fn client(&self) -> Result<Arc<TlsClient>, TlsClientError> {
+        if let Some(client) = self.client.get() {
+            return Ok(Arc::clone(client));
+        }
+        let made = self.rules.client()?;
+        Ok(Arc::clone(self.client.get_or_init(|| made)))
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.rules.fmt(f)
+    }
+}

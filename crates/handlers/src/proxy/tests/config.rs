@@ -1,0 +1,234 @@
+//! What the directives set, and what they refuse.
+
+use std::time::Duration;
+
+use h2o_config::{Level, Memory, load};
+use h2o_exchange::{Features, Scope};
+
+use super::super::settings::ProxySettings;
+use super::SETUP;
+
+/// The settings of the path.
+fn settings(levels: [&str; 3]) -> ProxySettings {
+    let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
+    let settings = site.hosts[0].paths[0].settings.get::<ProxySettings>();
+    (*settings).clone()
+}
+
+#[test]
+fn limits_of_time_follow_that_of_io_within_a_level() {
+    let io = "proxy.timeout.io: 5";
+    let connect = "proxy.timeout.connect: 7";
+    let first = "proxy.timeout.first_byte: 8";
+    let both = format!("{io}\n{connect}");
+    let reversed = format!("{first}\n{io}");
+    let cases = [
+        // Levels; io, connect, first octet.
+        (["", "", ""], (30000, 30000, 30000)),
+        (["", "", io], (5, 5, 5)),
+        (["", "", connect], (30000, 7, 30000)),
+        (["", "", &both], (5, 7, 5)),
+        (["", "", &reversed], (5, 5, 8)),
+        ([connect, first, io], (5, 5, 5)),
+        ([io, connect, ""], (5, 7, 5)),
+        ([&both, "", "proxy.timeout.io: 6"], (6, 6, 6)),
+        ([&both, "", first], (5, 7, 8)),
+    ];
+    for (levels, want) in cases {
+        let got = settings(levels).timeouts;
+        let got = (
+            got.io.as_millis(),
+            got.connect.as_millis(),
+            got.first_byte.as_millis(),
+        );
+        assert_eq!(got, want, "{levels:?}");
+    }
+}
+
+#[test]
+fn settings_have_the_defaults_of_h2o_and_the_values_they_are_given() {
+    let plain = settings(["", "", ""]);
+    assert_eq!(plain.timeouts.keepalive, Duration::from_secs(2));
+    assert_eq!((plain.http2_ratio, plain.http2_max_streams), (None, 100));
+    assert_eq!(plain.max_buffer_size, None);
+    assert!(!plain.tunnels && !plain.expects_continue && !plain.proxy_protocol);
+    let set = settings([
+        "proxy.zerocopy: always",
+        "proxy.timeout.keepalive: 0\nproxy.proxy-protocol: ON\nproxy.tunnel: ON\nproxy.expect: on",
+        "proxy.http2.ratio: 0\nproxy.http2.max-concurrent-streams: 7\nproxy.max-buffer-size: 9\nproxy.http3.ratio: 0\n\
+         proxy.http3.ecn: OFF\nproxy.reverse.url: 'http://a'",
+    ]);
+    assert_eq!(set.timeouts.keepalive, Duration::ZERO);
+    assert_eq!((set.http2_ratio, set.http2_max_streams), (Some(0), 7));
+    assert_eq!(set.max_buffer_size, Some(9));
+    assert!(set.tunnels && set.expects_continue && set.proxy_protocol);
+}
+
+#[test]
+fn levels_that_leave_tls_alone_share_their_sessions() {
+    let site = SETUP
+        .read([
+            "proxy.ssl.session-cache: { lifetime: 5, capacity: 6 }",
+            "",
+            "proxy.ssl.verify-peer: OFF",
+        ])
+        .unwrap();
+    let of = |settings: &h2o_exchange::Bag| settings.get::<ProxySettings>().tls.clone();
+    let paths = &site.hosts[0].paths;
+    let (global, host, path) = (
+        of(&site.settings),
+        of(&paths[1].settings),
+        of(&paths[0].settings),
+    );
+    assert!(std::sync::Arc::ptr_eq(&global, &host));
+    assert!(!std::sync::Arc::ptr_eq(&global, &path));
+    let cache = Some((Duration::from_secs(5), 6));
+    assert_eq!(
+        (global.rules.verify_peer, path.rules.verify_peer),
+        (true, false)
+    );
+    assert_eq!(
+        (global.rules.session_cache, path.rules.session_cache),
+        (cache, cache)
+    );
+    let off = settings(["", "", "proxy.ssl.session-cache: OFF"]);
+    assert_eq!(off.tls.rules.session_cache, None);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let url = "proxy.reverse.url: 'http://a'";
+    let one_of = "argument must be one of: OFF,ON";
+    let with_url = |config: &str| format!("{config}\n{url}");
+    let cases = [
+        ("proxy.preserve-host: yes".to_owned(), one_of),
+        ("proxy.tunnel: 1".to_owned(), one_of),
+        (
+            "proxy.timeout.io: x".to_owned(),
+            "argument must match the format: %lu",
+        ),
+        (
+            "proxy.timeout.keepalive: -1".to_owned(),
+            "argument must match the format: %lu",
+        ),
+        (
+            "proxy.max-buffer-size: x".to_owned(),
+            "argument must match the format: %zu",
+        ),
+        (
+            "proxy.max-buffer-size: 0".to_owned(),
+            "proxy.buffer_size must be a positive value",
+        ),
+        (
+            "proxy.http2.ratio: x".to_owned(),
+            "argument must match the format: %hhd",
+        ),
+        (
+            "proxy.http2.ratio: 101".to_owned(),
+            "proxy.http2.ratio must be between 0 and 100",
+        ),
+        (
+            "proxy.http2.ratio: 300".to_owned(),
+            "proxy.http2.ratio must be between 0 and 100",
+        ),
+        (
+            "proxy.http3.ratio: 101".to_owned(),
+            "proxy.http3.ratio must be between 0 and 100",
+        ),
+        (
+            "proxy.http3.ratio: 1".to_owned(),
+            "HTTP/3 to backends is not supported yet",
+        ),
+        (
+            "proxy.http2.max-concurrent-streams: x".to_owned(),
+            "argument must match the format: %u",
+        ),
+        (
+            "proxy.expect: FORWARD".to_owned(),
+            "`FORWARD` is not supported yet",
+        ),
+        (
+            "proxy.expect: x".to_owned(),
+            "argument must be one of: OFF,ON,FORWARD",
+        ),
+        (
+            "proxy.ssl.cafile: /nowhere.pem".to_owned(),
+            "failed to load certificates file:/nowhere.pem",
+        ),
+        (
+            "proxy.ssl.session-cache: x".to_owned(),
+            "scalar argument must be either of: `OFF`, `ON`",
+        ),
+        (
+            "proxy.ssl.session-cache: []".to_owned(),
+            "node must be a scalar or a mapping",
+        ),
+        (
+            "proxy.ssl.session-cache: { lifetime: 1 }".to_owned(),
+            "cannot find mandatory attribute: capacity",
+        ),
+        (
+            "proxy.ssl.session-cache: { capacity: 1 }".to_owned(),
+            "cannot find mandatory attribute: lifetime",
+        ),
+        (
+            "proxy.ssl.session-cache: { lifetime: 1, capacity: 0 }".to_owned(),
+            "capacity must be greater than zero",
+        ),
+        (
+            "proxy.ssl.session-cache: { lifetime: 0, capacity: 1 }".to_owned(),
+            "lifetime must be greater than zero",
+        ),
+        (
+            with_url("proxy.proxy-protocol: ON"),
+            "please either set `proxy.use-proxy-protocol` to `OFF` or disable keep-alive by setting \
+             `proxy.timeout.keepalive` to zero; the features are mutually exclusive",
+        ),
+        (
+            with_url("proxy.http2.force-cleartext: ON"),
+            "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
+        ),
+        (
+            with_url("proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 99"),
+            "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
+        ),
+        (
+            "proxy.reverse.url: { url: 'http://a' }".to_owned(),
+            "unexpected key:url",
+        ),
+        (
+            "proxy.header.add: 'Connection: x'".to_owned(),
+            "the named header cannot be rewritten",
+        ),
+        (
+            "proxy.emit-via-header: ON".to_owned(),
+            "the command cannot be used at this level",
+        ),
+    ];
+    for (config, want) in cases {
+        let got = match SETUP.read(["", "", &config]) {
+            Ok(_) => "accepted".to_owned(),
+            Err(error) => error.message,
+        };
+        assert_eq!(got, want, "{config}");
+    }
+    let allowed = with_url("proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100");
+    assert!(SETUP.read(["", "", &allowed]).is_ok());
+}
+
+#[test]
+fn old_names_still_work_with_a_warning() {
+    let features = Features {
+        registry: h2o_config::Registry::new(&[super::DIRECTIVES]),
+        filters: Vec::new(),
+    };
+    let mut scope = Scope::new(std::sync::Arc::new(features));
+    let text = "proxy.http2.max-concurrent_streams: 5";
+    let node = load("f", &Memory::new().file("f", text)).unwrap();
+    assert_eq!(scope.level, Level::Global);
+    scope.run(&node).unwrap();
+    assert_eq!(scope.settings.get::<ProxySettings>().http2_max_streams, 5);
+    let warning = "[f:1] in command proxy.http2.max-concurrent_streams, the command is deprecated; use \
+                   proxy.http2.max-concurrent-streams (notice `-` and `_`) (column 37)";
+    assert_eq!(scope.warnings, [warning]);
+}

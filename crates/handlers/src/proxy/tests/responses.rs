@@ -1,0 +1,286 @@
+//! What clients get.
+
+use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, RequestBody, Response};
+use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
+use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
+
+use super::super::response;
+use super::super::settings::ProxySettings;
+use super::super::tunnel::Wanted;
+use super::{push, request, shown, site};
+
+fn reply(status: u16, fields: &str) -> Reply {
+    let mut headers = h2o_http::Headers::new();
+    push(&mut headers, fields);
+    Reply {
+        status: StatusCode::new(status).unwrap(),
+        reason: None,
+        headers,
+        length: Some(0),
+        body: Body::Empty,
+        backend: 0,
+        closes: false,
+        is_tunnel: false,
+        protocol: Protocol::Http1,
+    }
+}
+
+fn answered(exchange: &Exchange, wanted: Wanted, keeps_server: bool, reply: Reply) -> Outcome {
+    let path = exchange.site.path(exchange.route);
+    let rules = path.settings.get::<ProxySettings>().response;
+    let backend = BackendUrl::parse("http://b:81/base").unwrap();
+    rules.answer(exchange, wanted, &backend, keeps_server, reply)
+}
+
+fn done(outcome: Outcome) -> Response {
+    match outcome {
+        Outcome::Done(response) => response,
+        Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) => panic!("no response"),
+    }
+}
+
+fn fields(received: &str) -> String {
+    let exchange = request(site("/a", ""), "GET /a/x", "Client:8", "");
+    let received = format!("date: d\n{received}");
+    let reply = reply(200, &received);
+    let response = done(answered(&exchange, Wanted::Nothing, false, reply));
+    let shown = shown(&response.headers);
+    shown["date: d".len()..].trim_start().to_owned()
+}
+
+#[test]
+fn responses_go_on_without_what_concerns_one_connection() {
+    let cases = [
+        (
+            "X-A: 1\nSet-Cookie: a\nset-cookie: b",
+            "X-A: 1\nSet-Cookie: a\nset-cookie: b",
+        ),
+        (
+            "Connection: close\nKeep-Alive: 5\nProxy-Connection: x\nTransfer-Encoding: x\nUpgrade: h2\n\
+             Datagram-Flow-Id: 1\nContent-Length: 3\nServer: theirs\nX-Compress-Hint: on",
+            "",
+        ),
+        (
+            "Via: 1.1 x\nTrailer: t\nProxy-Status: s\nProxy-Authenticate: p",
+            "Via: 1.1 x\nTrailer: t\nProxy-Status: s\nProxy-Authenticate: p",
+        ),
+        (
+            "Location: http://B:81/base/y",
+            "Location: http://Client:8/a/y",
+        ),
+        (
+            "Location: http://b:82/base/y",
+            "Location: http://b:82/base/y",
+        ),
+        ("Location: y", "Location: y"),
+    ];
+    for (received, want) in cases {
+        assert_eq!(fields(received), want, "{received}");
+    }
+    let exchange = request(site("/", ""), "GET /", "h", "");
+    let reply = reply(200, "Server: theirs\nDate: d");
+    let kept = done(answered(&exchange, Wanted::Nothing, true, reply));
+    assert_eq!(shown(&kept.headers), "Server: theirs\nDate: d");
+}
+
+#[test]
+fn a_date_is_supplied_unless_nobody_wants_it() {
+    for (config, want) in [("", true), ("proxy.emit-missing-date-header: OFF", false)] {
+        let site = super::SETUP.read([config, "", ""]).unwrap();
+        let exchange = request(site, "GET /", "h", "");
+        let response = done(answered(&exchange, Wanted::Nothing, false, reply(200, "")));
+        let date = response.headers.get(Known::Date).map(<[u8]>::to_vec);
+        let now = want.then(|| exchange.worker.clock.date().to_vec());
+        assert_eq!(date, now, "{config}");
+    }
+}
+
+#[test]
+fn status_reason_length_and_links_are_those_of_the_backend() {
+    let exchange = request(site("/", ""), "HEAD /", "h", "");
+    let mut received = reply(299, "Link: </a>; rel=preload");
+    received.reason = Some("Quite".into());
+    received.length = Some(7);
+    let response = done(answered(&exchange, Wanted::Nothing, false, received));
+    assert_eq!(
+        (response.status.as_u16(), response.reason(), response.length),
+        (299, "Quite", Some(7))
+    );
+    assert_eq!(
+        (response.links, response.closes),
+        (Links::PushAndFilter, false)
+    );
+    let mut received = reply(200, "");
+    received.reason = Some("".into());
+    let response = done(answered(&exchange, Wanted::Nothing, false, received));
+    assert_eq!((response.reason(), response.links), ("", Links::Plain));
+}
+
+#[test]
+fn closing_is_forwarded_if_asked_for() {
+    for (config, closes, want) in [
+        ("", true, false),
+        ("proxy.forward.close-connection: ON", true, true),
+        ("proxy.forward.close-connection: ON", false, false),
+    ] {
+        let exchange = request(site("/", config), "GET /", "h", "");
+        let mut received = reply(200, "Connection: close");
+        received.closes = closes;
+        let response = done(answered(&exchange, Wanted::Nothing, false, received));
+        assert_eq!(response.closes, want, "{config}");
+    }
+}
+
+#[test]
+fn tunnels_open_only_where_the_backend_opens_one() {
+    let cases = [
+        // Method of the client, what it wants, status of the backend, opens, status for the client.
+        (Method::Get, Wanted::Protocol, 101, true, 101),
+        (Method::Get, Wanted::Protocol, 200, true, 101),
+        (Method::Get, Wanted::Protocol, 200, false, 200),
+        (Method::Get, Wanted::Protocol, 404, false, 404),
+        (Method::Connect, Wanted::Protocol, 101, true, 101),
+        (Method::Connect, Wanted::Protocol, 200, false, 502),
+        (Method::Connect, Wanted::Protocol, 404, false, 404),
+        (Method::Connect, Wanted::Connect, 204, true, 204),
+    ];
+    for (method, wanted, status, is_tunnel, want) in cases {
+        let mut exchange = request(site("/", ""), "GET /", "h", "");
+        exchange.request.method = method;
+        let mut received = reply(status, "Upgrade: x\nConnection: upgrade");
+        received.is_tunnel = is_tunnel;
+        let response = done(answered(&exchange, wanted, false, received));
+        assert_eq!(
+            response.status.as_u16(),
+            want,
+            "{wanted:?} {status} {is_tunnel}"
+        );
+        assert_eq!(response.headers.get(Known::Upgrade), None);
+    }
+}
+
+#[test]
+fn redirects_of_delegated_requests_are_followed_here() {
+    let cases = [
+        // Method, status, location; method and URL it is followed with.
+        (
+            "POST",
+            302,
+            "http://b:81/base/y?q",
+            Some("GET https://h/a/y?q"),
+        ),
+        ("POST", 307, "/y", Some("POST /y")),
+        ("HEAD", 301, "/y", Some("HEAD /y")),
+        ("GET", 304, "/y", None),
+        ("GET", 200, "/y", None),
+        ("GET", 302, "", None),
+    ];
+    for (method, status, location, want) in cases {
+        let mut exchange = request(site("/a", ""), &format!("{method} /a"), "h", "");
+        exchange.request.scheme = Scheme::Https;
+        let fields = if location.is_empty() {
+            String::new()
+        } else {
+            format!("Location: {location}")
+        };
+        for delegated in [false, true] {
+            exchange.delegated = delegated;
+            let outcome = answered(&exchange, Wanted::Nothing, false, reply(status, &fields));
+            let followed = match outcome {
+                Outcome::Reroute(order) => {
+                    assert_eq!(order.keep_body, order.method == exchange.request.method);
+                    let url = String::from_utf8(order.url).unwrap();
+                    Some(format!("{} {url}", order.method.as_str()))
+                }
+                _ => None,
+            };
+            let want = want.filter(|_| delegated);
+            assert_eq!(followed.as_deref(), want, "{method} {status} {location}");
+        }
+    }
+}
+
+#[test]
+fn failures_are_502_and_noted_where_the_request_was_sent() {
+    let failure = Failure {
+        text: "invalid response from upstream".into(),
+        log: Some("more".into()),
+        refused: false,
+        reached: true,
+    };
+    let site = site("/nx", "");
+    let mut exchange = request(site, "GET /nx/z?q", "www.example.com", "");
+    let response = response::failed(&mut exchange, &failure);
+    assert_eq!(
+        (response.status.as_u16(), response.reason()),
+        (502, "Gateway Error")
+    );
+    assert_eq!(
+        shown(&response.headers),
+        "content-type: text/plain; charset=utf-8"
+    );
+    assert!(matches!(&response.body, Body::Bytes(text) if text == &failure.text[..]));
+    assert_eq!(exchange.errors, "more");
+    // No backend was asked: the log has the client's words.
+    let place = (&b"www.example.com"[..], &b"/z?q"[..]);
+    assert_eq!(exchange.forwarded.place(), Some(place));
+    let counted = exchange
+        .worker
+        .counters
+        .get(h2o_exchange::Counter::Status502);
+    assert_eq!(counted, 1);
+    exchange.forwarded.set(b"b:81", [&b"/base"[..]]);
+    response::failed(&mut exchange, &failure);
+    assert_eq!(
+        exchange.forwarded.place(),
+        Some((&b"b:81"[..], &b"/base"[..]))
+    );
+}
+
+#[test]
+fn what_no_backend_is_asked_for_is_refused_and_closes() {
+    let cases = [
+        // Configuration, method, token, authority; status, reason, text.
+        (
+            "",
+            "CONNECT",
+            "",
+            "h:1",
+            (405, "Method Not Allowed", "refusing CONNECT"),
+        ),
+        (
+            "",
+            "GET",
+            "x",
+            "h",
+            (403, "Forbidden", "The proxy act as a gateway."),
+        ),
+        (
+            "proxy.preserve-host: ON",
+            "GET",
+            "",
+            "h/x",
+            (400, "Invalid Request", "Invalid Request"),
+        ),
+    ];
+    for (config, method, token, authority, (status, reason, text)) in cases {
+        let config = format!("{config}\nproxy.reverse.url: 'http://127.0.0.1:1'");
+        let mut exchange = request(site("/", &config), &format!("{method} /"), authority, "");
+        let token = exchange.request.headers.store(token.as_bytes());
+        exchange.request.set_upgrade(token);
+        if method == "CONNECT" {
+            exchange.request.body = BodyLength::Tunnel;
+        }
+        exchange.body = RequestBody::None;
+        let site = std::rc::Rc::clone(&exchange.site);
+        let handler: &dyn Handler = &*site.path(exchange.route).handlers[0];
+        assert!(handler.streams_request_body());
+        let response = done(handler.on_request(&mut exchange));
+        assert_eq!(
+            (response.status.as_u16(), response.reason()),
+            (status, reason)
+        );
+        assert!(matches!(&response.body, Body::Bytes(body) if body == text));
+        assert!(response.closes);
+    }
+}

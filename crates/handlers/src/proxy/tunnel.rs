@@ -1,0 +1,87 @@
+//! What besides content a request asks for.
+
+use h2o_http::{Method, RequestHead, StatusCode};
+
+use super::response::Refusal;
+
+/// What besides a response a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Nothing.
+    Nothing,
+    /// Another protocol on this connection: `upgrade`, or extended CONNECT (RFC 8441).
+    Protocol,
+    /// A tunnel to the authority it names (RFC 9110 §9.3.6).
+    Connect,
+}
+
+impl Wanted {
+    /// What `request` asks for, where `tunnels` says whether it may have it (`proxy.tunnel`).
+    ///
+    /// # Errors
+    /// [`Refusal`] if it asks for what it may not have and no ordinary request is left of it.
+    pub(super) fn of(request: &RequestHead, tunnels: bool) -> Result<Self, Refusal> {
+        const NO_CONNECT: Refusal = Refusal {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            reason: "Method Not Allowed",
+            text: "refusing CONNECT",
+        };
+        const NO_GATEWAY: Refusal = Refusal {
+            status: StatusCode::FORBIDDEN,
+            reason: "Forbidden",
+            text: "The proxy act as a gateway.",
+        };
+        let token = request.upgrade();
+        match &request.method {
+            // Of a draft: not handed on.
+            Method::ConnectUdp => Err(NO_CONNECT),
+            Method::Connect if token.is_empty() && tunnels => Ok(Self::Connect),
+            Method::Connect if token.is_empty() => Err(NO_CONNECT),
+            Method::Connect if tunnels => Ok(Self::Protocol),
+            Method::Connect => Err(NO_GATEWAY),
+            _ if token.is_empty() || is_h2c(token) => Ok(Self::Nothing),
+            _ if tunnels => Ok(Self::Protocol),
+            _ if token.eq_ignore_ascii_case(b"websocket") => Ok(Self::Nothing),
+            _ => Err(NO_GATEWAY),
+        }
+    }
+}
+
+/// True for the tokens of HTTP/2 over clear text, which are for us (RFC 7540 §3.2).
+fn is_h2c(token: &[u8]) -> bool {
+    [&b"h2c"[..], b"h2c-14", b"h2c-16"]
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnels_are_had_by_those_who_may() {
+        use Wanted::{Connect, Nothing, Protocol};
+        let cases = [
+            // Method, upgrade, what it is without and with tunnels.
+            ("GET", "", Ok(Nothing), Ok(Nothing)),
+            ("GET", "h2c", Ok(Nothing), Ok(Nothing)),
+            ("GET", "WebSocket", Ok(Nothing), Ok(Protocol)),
+            ("GET", "foo", Err(403), Ok(Protocol)),
+            ("POST", "foo", Err(403), Ok(Protocol)),
+            ("CONNECT", "", Err(405), Ok(Connect)),
+            ("CONNECT", "websocket", Err(403), Ok(Protocol)),
+            ("CONNECT-UDP", "", Err(405), Err(405)),
+        ];
+        for (method, token, off, on) in cases {
+            let mut request = RequestHead::default();
+            request.method = Method::from_token(method.as_bytes()).unwrap();
+            let token = request.headers.store(token.as_bytes());
+            request.set_upgrade(token);
+            for (tunnels, want) in [(false, off), (true, on)] {
+                let got = Wanted::of(&request, tunnels);
+                let got = got.map_err(|refusal| refusal.status.as_u16());
+                assert_eq!(got, want, "{method} {tunnels}");
+            }
+        }
+    }
+}
