@@ -43,6 +43,9 @@ pub struct Exchange {
     pub http2: Option<Http2Stream>,
     /// The request came as TLS early data (RFC 8470) and the handshake is not complete: it may be a replay.
     pub is_early: bool,
+    /// Interim responses (1xx) that are to be sent, in this order: the connection takes them out when it has polled the
+    /// handler.
+    pub informational: Vec<(StatusCode, Headers)>,
     /// Resources to be pushed with the response.
     pub pushes: Vec<PushOrder>,
     /// Delegations and reprocesses so far.
@@ -152,6 +155,7 @@ impl Exchange {
             http1_index: 0,
             http2: None,
             is_early: false,
+            informational: Vec::new(),
             pushes: Vec::new(),
             reroutes: (0, 0),
             delegated: false,
@@ -193,6 +197,7 @@ impl Exchange {
         self.http1_index = 0;
         self.http2 = None;
         self.is_early = false;
+        self.informational.clear();
         self.pushes.clear();
         self.reroutes = (0, 0);
         self.delegated = false;

@@ -74,6 +74,7 @@ impl Connections {
             http1: Arc::new(settings.http1.clone()),
             http2: http2_limits(settings),
             sends_informational: settings.send_informational != SendInformational::None,
+            informs_http1: settings.send_informational == SendInformational::All,
             server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
             max_reroutes: settings.max_reroutes,

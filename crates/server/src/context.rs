@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) http2: Http2Limits,
     /// `send-informational` allows informational responses over HTTP/2.
     pub(crate) sends_informational: bool,
+    /// It allows them over HTTP/1.1 as well.
+    pub(crate) informs_http1: bool,
     pub(crate) server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) max_reroutes: (u32, u32),

@@ -72,6 +72,11 @@ pub(crate) fn streams_body(exchange: &Exchange) -> bool {
     first.is_some_and(|handler| handler.streams_request_body())
 }
 
+/// False if the client has said that it does not want interim responses.
+pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
+    exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
+}
+
 /// Hands the request to the handlers of its path.
 #[inline]
 pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {

@@ -34,6 +34,8 @@ enum Trick {
     Echo,
     Slow,
     Links,
+    Interim,
+    Last,
 }
 
 impl Handler for Trick {
@@ -87,6 +89,24 @@ impl Handler for Trick {
                     left: 5,
                     pause: Box::pin(tokio::time::sleep(SLOW)),
                 }))))
+            }
+            Self::Interim => {
+                let reference = exchange.worker.reference(exchange).unwrap();
+                Outcome::Later(Box::pin(async move {
+                    for link in ["</a>", "</b>"] {
+                        let mut hints = Headers::new();
+                        hints.push(Known::Link, link.as_bytes());
+                        let interim = (StatusCode::EARLY_HINTS, hints);
+                        reference.borrow_mut().informational.push(interim);
+                        tokio::task::yield_now().await;
+                    }
+                    Outcome::Done(Response::new(StatusCode::OK, Headers::new(), Body::Empty))
+                }))
+            }
+            Self::Last => {
+                let mut response = ok(Body::Empty);
+                response.closes = true;
+                Outcome::Done(response)
             }
             Self::Links => {
                 let mut response = ok(Body::Empty);
@@ -193,6 +213,8 @@ const TRICKS: &[(&str, Trick)] = &[
     ("echo", Trick::Echo),
     ("slow", Trick::Slow),
     ("links", Trick::Links),
+    ("interim", Trick::Interim),
+    ("last", Trick::Last),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -290,6 +312,33 @@ fn links_that_are_only_for_pushes_are_taken_out_before_the_filters() {
         links,
         ["link: </a>; rel=preload", "link: </c>; x-http2-push-only"]
     );
+}
+
+#[test]
+fn interim_responses_of_handlers_are_sent_to_those_who_are_to_have_them() {
+    let hints = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n\
+                 HTTP/1.1 103 Early Hints\r\nlink: </b>\r\n\r\nHTTP/1.1 200 OK\r\n";
+    let server = Running::start_with("send-informational: all");
+    let answer = server.get("/interim");
+    assert!(answer.starts_with(hints), "{answer}");
+    let unwanted = b"GET /interim HTTP/1.1\r\nno-early-hints: 1\r\nConnection: close\r\n\r\n";
+    let old = b"GET /interim HTTP/1.0\r\n\r\n";
+    for request in [&unwanted[..], old] {
+        let answer = server.ask(request);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+    let server = Running::start();
+    let answer = server.get("/interim");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[test]
+fn a_handler_may_say_that_its_response_is_the_last_one() {
+    let server = Running::start();
+    let twice = b"GET /last HTTP/1.1\r\nHost: x\r\n\r\nGET /last HTTP/1.1\r\nHost: x\r\n\r\n";
+    let answer = server.ask(twice);
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+    assert!(answer.contains("Connection: close\r\n"), "{answer}");
 }
 
 #[test]

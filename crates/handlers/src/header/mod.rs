@@ -7,7 +7,8 @@ mod cookie;
 mod edit;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope};
+use h2o_exchange::{Bag, Exchange, Filter, Filtered, Response, Scope};
+use h2o_http::Headers;
 
 pub(crate) use self::edit::Edit;
 use self::edit::{FieldLine, FieldName};
@@ -17,7 +18,7 @@ use self::edit::{FieldLine, FieldName};
 pub(crate) enum When {
     /// Final responses.
     Final,
-    /// 103 responses. No part of the server makes them yet.
+    /// 103 responses.
     Early,
     /// Both.
     All,
@@ -172,6 +173,18 @@ fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
         }
     };
     Ok((attributes.require("header")?, when))
+}
+
+/// Edits a 103 response of a path with these settings.
+pub(crate) fn edit_early(settings: &Bag, headers: &mut Headers) {
+    let Some(rules) = settings.peek::<Rules>() else {
+        return;
+    };
+    for rule in &rules.0 {
+        if matches!(rule.when, When::Early | When::All) {
+            rule.edit.apply(headers);
+        }
+    }
 }
 
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {

@@ -138,7 +138,9 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             waits_for_content: wanted == Wanted::Nothing,
             needs_http1,
             expects_continue,
-            on_informational: None,
+            on_informational: Some(&mut |status, headers| {
+                response::inform(&mut reference.borrow_mut(), status, headers);
+            }),
             headers,
         })
         .await;

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, RerouteKind, Response};
-use h2o_http::{Known, Method, Name, StatusCode};
+use h2o_http::{Headers, Known, Method, Name, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
 use super::target::{self, Place};
 use super::tunnel::Wanted;
+use crate::header;
 
 /// An answer that no backend is asked for. The client's connection is closed behind it, where it carries one request at a
 /// time.
@@ -61,16 +62,8 @@ impl ResponseRules {
         }
         let mut seen = Seen::default();
         reply.headers.retain(|field| match field.name {
-            Name::Known(
-                Known::Connection
-                | Known::KeepAlive
-                | Known::ProxyConnection
-                | Known::TransferEncoding
-                | Known::Upgrade
-                | Known::DatagramFlowId
-                | Known::ContentLength
-                | Known::XCompressHint,
-            ) => false,
+            name if is_of_hop(name) => false,
+            Name::Known(Known::XCompressHint) => false,
             Name::Known(Known::Server) => keeps_server,
             Name::Known(known) => {
                 seen.date |= known == Known::Date;
@@ -120,6 +113,39 @@ impl ResponseRules {
             closes: self.forward_close && reply.closes,
         })
     }
+}
+
+/// Hands an interim response on. The 100 that a client waits for is the affair of its connection.
+pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
+    if status == StatusCode::CONTINUE {
+        return;
+    }
+    let mut headers = headers.clone();
+    headers.retain(|field| !is_of_hop(field.name));
+    if status == StatusCode::EARLY_HINTS {
+        let path = exchange.site.path(exchange.route);
+        header::edit_early(&path.settings, &mut headers);
+        if headers.is_empty() {
+            return;
+        }
+    }
+    exchange.informational.push((status, headers));
+}
+
+/// True for fields that concern our connection with the backend, or that engines write.
+const fn is_of_hop(name: Name<'_>) -> bool {
+    matches!(
+        name,
+        Name::Known(
+            Known::Connection
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+                | Known::Upgrade
+                | Known::DatagramFlowId
+                | Known::ContentLength
+        )
+    )
 }
 
 /// True if the client takes a response of this status for the opening of a tunnel (RFC 8441 §5).

@@ -249,6 +249,9 @@ impl Http1 {
                     waiting,
                     &mut TaskContext::from_waker(&waker),
                 );
+                if matches!(self.inform(context, link), Went::Over) {
+                    return Went::Over;
+                }
                 let waits = matches!(progress, Progress::Waiting(_));
                 let went = self.on_progress(context, link, progress);
                 if waits {

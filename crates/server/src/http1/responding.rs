@@ -90,6 +90,27 @@ impl Http1 {
         Went::On
     }
 
+    /// Sends the interim responses that the handler has left behind, to clients that are to get them.
+    pub(super) fn inform(&mut self, context: &Context, link: &mut Link) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        let interims = std::mem::take(&mut active.exchange.borrow_mut().informational);
+        if interims.is_empty() {
+            return Went::On;
+        }
+        let mut out = Vec::new();
+        if context.informs_http1 && serve::wants_informational(&active.exchange.borrow()) {
+            for (status, headers) in &interims {
+                self.engine.send_informational(*status, headers, &mut out);
+            }
+        }
+        if !out.is_empty() && link.io.send(context, &out).is_err() {
+            return Went::Over;
+        }
+        Went::On
+    }
+
     pub(super) fn send(
         &mut self,
         context: &Context,

@@ -5,7 +5,7 @@ use std::task::Context as TaskContext;
 
 use bytes::Bytes;
 use h2o_exchange::{BodyPipe, ExchangeRef, RequestBody, Response};
-use h2o_http::{Known, StatusCode};
+use h2o_http::StatusCode;
 use h2o_http2::StreamKey;
 
 use super::receiving::waker_of;
@@ -28,10 +28,9 @@ impl Http2 {
     ) {
         let streams = {
             let exchange = exchange.borrow();
-            let request = &exchange.request;
-            if !request.expect().is_empty()
+            if !exchange.request.expect().is_empty()
                 && context.sends_informational
-                && request.headers.get(Known::NoEarlyHints) != Some(b"1")
+                && serve::wants_informational(&exchange)
             {
                 let fields = h2o_http::Headers::new();
                 self.engine

@@ -362,7 +362,9 @@ impl Http2 {
             return;
         };
         let mut task = TaskContext::from_waker(&waker);
-        match serve::resume(context, &exchange, waiting, &mut task) {
+        let progress = serve::resume(context, &exchange, waiting, &mut task);
+        self.inform(context, stream, &mut exchange.borrow_mut(), out);
+        match progress {
             Progress::Waiting(waiting) => {
                 let work = self.work(stream);
                 work.exchange = Some(exchange);

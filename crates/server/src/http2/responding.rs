@@ -1,7 +1,7 @@
 //! The response side: heads, and what can be sent at once behind them.
 
 use bytes::Bytes;
-use h2o_exchange::{Body, ExchangeRef, FileReader, Http2SiteSettings, Response};
+use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, Response};
 use h2o_http::mime::MimeAttributes;
 use h2o_http::{Headers, Known, Method};
 use h2o_http2::scheduler::parse_priority;
@@ -11,6 +11,7 @@ use super::sending::{Content, Sending};
 use super::{Http2, Step, log, retire};
 use crate::context::Context;
 use crate::link::Link;
+use crate::serve;
 
 /// Content up to this size is sent at once, behind its head, as long as nobody else waits to send. What is more goes
 /// through the scheduler, so that a later request can overtake it.
@@ -21,6 +22,22 @@ const AT_ONCE_BEHIND: usize = 48 * 1024;
 const EARNED_BY_REQUEST: u32 = 2;
 
 impl Http2 {
+    /// Sends the interim responses that a handler has left behind, to clients that are to get them.
+    pub(super) fn inform(
+        &mut self,
+        context: &Context,
+        stream: StreamKey,
+        exchange: &mut Exchange,
+        out: &mut Vec<u8>,
+    ) {
+        let interims = std::mem::take(&mut exchange.informational);
+        if context.sends_informational && serve::wants_informational(exchange) {
+            for (status, headers) in &interims {
+                self.engine.inform(stream, *status, headers, out);
+            }
+        }
+    }
+
     /// Sends the response of a stream, or makes it one of those that wait to be sent.
     pub(super) fn respond(
         &mut self,

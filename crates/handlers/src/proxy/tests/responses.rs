@@ -117,6 +117,46 @@ fn status_reason_length_and_links_are_those_of_the_backend() {
 }
 
 #[test]
+fn interim_responses_are_handed_on_as_rules_leave_them() {
+    let config = "header.add: { header: 'x: 1', when: early }\nheader.unset: { header: y, when: all }\n\
+                  header.unset: link";
+    let cases = [
+        ("", 100, "Link: a", vec![]),
+        ("", 102, "", vec![(102, "".to_owned())]),
+        ("", 103, "", vec![]),
+        ("", 103, "Connection: close", vec![]),
+        (
+            "",
+            103,
+            "Link: a\nY: z",
+            vec![(103, "Link: a\nY: z".to_owned())],
+        ),
+        (
+            config,
+            103,
+            "Link: a\nY: z",
+            vec![(103, "Link: a\nx: 1".to_owned())],
+        ),
+        (config, 102, "Y: z", vec![(102, "Y: z".to_owned())]),
+    ];
+    for (config, status, fields, want) in cases {
+        let setup = crate::testing::Setup {
+            directives: crate::header::DIRECTIVES,
+            ..super::SETUP
+        };
+        let site = setup.read(["", "", config]).unwrap();
+        let mut exchange = request(site, "GET /", "h", "");
+        let interim = reply(status, fields);
+        response::inform(&mut exchange, interim.status, &interim.headers);
+        let got = exchange.informational.iter();
+        let got: Vec<_> = got
+            .map(|(status, headers)| (status.as_u16(), shown(headers)))
+            .collect();
+        assert_eq!(got, want, "{status} {fields}");
+    }
+}
+
+#[test]
 fn closing_is_forwarded_if_asked_for() {
     for (config, closes, want) in [
         ("", true, false),
