@@ -29,7 +29,7 @@ pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
 pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};
 pub use file::{FileRange, FileReader, OpenFile};
-pub use forwarded::{Forwarded, KeepsServerField};
+pub use forwarded::{Forwarded, KeepsServerField, Trace};
 pub use host_table::HostTable;
 pub use http2::{
     CasperSettings, DebugState, Http2SiteSettings, Http2Stream, PushOrder, StreamPriority,

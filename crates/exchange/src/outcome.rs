@@ -205,4 +205,9 @@ pub trait Logger: Send + Sync {
     fn wants_unfiltered_headers(&self) -> bool {
         false
     }
+
+    /// True if [`Logger::log`] wants to know what happened at upstream servers, and when.
+    fn wants_trace(&self) -> bool {
+        false
+    }
 }

@@ -154,6 +154,7 @@ impl Scope {
                 .loggers
                 .iter()
                 .any(|logger| logger.wants_unfiltered_headers()),
+            keep_trace: self.loggers.iter().any(|logger| logger.wants_trace()),
             loggers: self.loggers.clone(),
             env: (!self.env.is_empty()).then(|| self.env.clone()),
             emit_request_errors: self.emit_request_errors,

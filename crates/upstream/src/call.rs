@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use h2o_exchange::{Body, ConnectionInfo, RequestBody, Worker};
+use h2o_exchange::{Body, ConnectionInfo, RequestBody, Trace, Worker};
 use h2o_http::{Headers, RequestHead, StatusCode};
 
 use crate::BackendUrl;
@@ -46,6 +46,8 @@ pub struct Call<'a> {
     pub expects_continue: bool,
     /// Is told of every interim response: status and fields. The 100 that `expects_continue` asked for is left out.
     pub on_informational: Option<OnInformational<'a>>,
+    /// Is told when what happens; by HTTP/1 only (H2O compatibility).
+    pub trace: Option<Rc<Trace>>,
     /// Memory for the fields of the response; see [`h2o_exchange::Exchange::headers`].
     pub headers: Headers,
 }

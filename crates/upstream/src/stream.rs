@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use h2o_exchange::TlsInfo;
 use rustix::net::RecvFlags;
+use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
@@ -20,6 +22,53 @@ pub(crate) enum PlainStream {
 pub(crate) enum UpstreamStream {
     Plain(PlainStream),
     Tls(Box<TlsStream<PlainStream>>),
+}
+
+impl UpstreamStream {
+    /// The parameters of TLS; `None` for clear text.
+    pub(crate) fn tls_info(&self) -> Option<TlsInfo> {
+        let Self::Tls(stream) = self else {
+            return None;
+        };
+        let connection = stream.get_ref().1;
+        let suite = connection.negotiated_cipher_suite()?.suite();
+        let (cipher, cipher_bits) = cipher_of(suite);
+        Some(TlsInfo {
+            protocol: match connection.protocol_version()? {
+                ProtocolVersion::TLSv1_3 => "TLSv1.3",
+                _ => "TLSv1.2",
+            },
+            cipher,
+            cipher_bits,
+            server_name: None,
+            alpn: None,
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+}
+
+/// OpenSSL's name of a suite, and the length of its key.
+const fn cipher_of(suite: CipherSuite) -> (&'static str, u16) {
+    match suite {
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => ("TLS_AES_256_GCM_SHA384", 256),
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => ("TLS_AES_128_GCM_SHA256", 128),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => ("TLS_CHACHA20_POLY1305_SHA256", 256),
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => {
+            ("ECDHE-ECDSA-AES256-GCM-SHA384", 256)
+        }
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => {
+            ("ECDHE-ECDSA-AES128-GCM-SHA256", 128)
+        }
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            ("ECDHE-ECDSA-CHACHA20-POLY1305", 256)
+        }
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => ("ECDHE-RSA-AES256-GCM-SHA384", 256),
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => ("ECDHE-RSA-AES128-GCM-SHA256", 128),
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            ("ECDHE-RSA-CHACHA20-POLY1305", 256)
+        }
+        _ => ("unknown", 0),
+    }
 }
 
 /// What a connection does on which nothing is outstanding.

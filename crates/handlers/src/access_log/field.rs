@@ -7,8 +7,9 @@ use h2o_http::{Known, Name};
 pub(super) enum Field {
     /// A value that does not exist: `%l`, and what only other protocols have.
     Null,
-    /// A counter of the proxy for a request that was not proxied.
-    Zero,
+    /// A counter of the proxy.
+    Proxied(Counted),
+    ProxyTls(TlsField),
     Address(End),
     Port(End),
     BodyBytes,
@@ -80,6 +81,22 @@ pub(super) enum Moment {
     Processed,
     ResponseStart,
     ResponseEnd,
+    ProxyStarted,
+    ProxyRequestBegun,
+    ProxyRequestEnded,
+    ProxyResponseBegun,
+    ProxyResponseEnded,
+}
+
+/// Octets to or from an upstream server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    Request,
+    RequestHeader,
+    RequestBody,
+    Response,
+    ResponseHeader,
+    ResponseBody,
 }
 
 /// A TLS parameter of the connection.
@@ -107,6 +124,30 @@ pub(super) enum Http2Field {
     Actual,
     ActualParent,
     ActualWeight,
+}
+
+impl Field {
+    /// True for what only [`h2o_exchange::Trace`] knows.
+    pub(super) const fn is_of_trace(&self) -> bool {
+        match self {
+            Self::Proxied(_) | Self::ProxyTls(_) => true,
+            Self::Duration(from, to) => from.is_of_trace() || to.is_of_trace(),
+            _ => false,
+        }
+    }
+}
+
+impl Moment {
+    const fn is_of_trace(self) -> bool {
+        matches!(
+            self,
+            Self::ProxyStarted
+                | Self::ProxyRequestBegun
+                | Self::ProxyRequestEnded
+                | Self::ProxyResponseBegun
+                | Self::ProxyResponseEnded
+        )
+    }
 }
 
 /// The name of a header field.
@@ -169,13 +210,30 @@ pub(super) fn extended(name: &str) -> Field {
         "ssl.backend" => Field::Tls(TlsField::Backend),
         "cc.name" => Field::CongestionController,
         "delivery-rate" => Field::DeliveryRate,
-        "proxy.request-bytes"
-        | "proxy.request-bytes-header"
-        | "proxy.request-bytes-body"
-        | "proxy.response-bytes"
-        | "proxy.response-bytes-header"
-        | "proxy.response-bytes-body"
-        | "proxy.ssl.session-reused" => Field::Zero,
+        "proxy.idle-time" => Field::Duration(Moment::Begun, Moment::ProxyStarted),
+        "proxy.connect-time" => Field::Duration(Moment::ProxyStarted, Moment::ProxyRequestBegun),
+        "proxy.request-time" => {
+            Field::Duration(Moment::ProxyRequestBegun, Moment::ProxyRequestEnded)
+        }
+        "proxy.process-time" => {
+            Field::Duration(Moment::ProxyRequestEnded, Moment::ProxyResponseBegun)
+        }
+        "proxy.response-time" => {
+            Field::Duration(Moment::ProxyResponseBegun, Moment::ProxyResponseEnded)
+        }
+        "proxy.total-time" => {
+            Field::Duration(Moment::ProxyRequestBegun, Moment::ProxyResponseEnded)
+        }
+        "proxy.request-bytes" => Field::Proxied(Counted::Request),
+        "proxy.request-bytes-header" => Field::Proxied(Counted::RequestHeader),
+        "proxy.request-bytes-body" => Field::Proxied(Counted::RequestBody),
+        "proxy.response-bytes" => Field::Proxied(Counted::Response),
+        "proxy.response-bytes-header" => Field::Proxied(Counted::ResponseHeader),
+        "proxy.response-bytes-body" => Field::Proxied(Counted::ResponseBody),
+        "proxy.ssl.protocol-version" => Field::ProxyTls(TlsField::Protocol),
+        "proxy.ssl.session-reused" => Field::ProxyTls(TlsField::Resumed),
+        "proxy.ssl.cipher" => Field::ProxyTls(TlsField::Cipher),
+        "proxy.ssl.cipher-bits" => Field::ProxyTls(TlsField::CipherBits),
         _ => Field::Null,
     }
 }

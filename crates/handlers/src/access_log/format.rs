@@ -40,6 +40,14 @@ impl Format {
         Ok(Self { elements, escape })
     }
 
+    /// True if a line shows what happened at upstream servers.
+    pub(super) fn wants_trace(&self) -> bool {
+        self.elements.iter().any(|element| match element {
+            Element::Value(field) | Element::Quoted(_, field) => field.is_of_trace(),
+            Element::Text(_) => false,
+        })
+    }
+
     /// True if a line shows response fields as they were before the filters.
     pub(super) fn wants_unfiltered_headers(&self) -> bool {
         self.elements.iter().any(|element| match element {

@@ -99,4 +99,8 @@ impl Logger for AccessLog {
     fn wants_unfiltered_headers(&self) -> bool {
         self.format.wants_unfiltered_headers()
     }
+
+    fn wants_trace(&self) -> bool {
+        self.format.wants_trace()
+    }
 }

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Exchange, StreamPriority};
+use h2o_exchange::{Address, Exchange, StreamPriority, TlsInfo};
 use h2o_http::{Headers, Known, Method};
 
-use super::field::{End, Field, FieldName, Http2Field, Moment, Stage, TlsField, Unit};
+use super::field::{Counted, End, Field, FieldName, Http2Field, Moment, Stage, TlsField, Unit};
 use super::format::{Element, Format};
 use super::local_time::{COMMON, LocalTime};
 
@@ -55,7 +55,8 @@ impl Line<'_> {
         let exchange = self.exchange;
         match field {
             Field::Null => None,
-            Field::Zero => self.number(0),
+            Field::Proxied(counted) => self.number(octets(exchange, *counted)),
+            Field::ProxyTls(field) => self.proxy_tls(*field),
             Field::Address(end) => self.address(*end),
             Field::Port(end) => self.port(*end),
             Field::BodyBytes => self.number(exchange.sent.body_bytes),
@@ -261,9 +262,25 @@ impl Line<'_> {
         self.number(priority.weight)
     }
 
+    fn proxy_tls(&mut self, field: TlsField) -> Option<()> {
+        let trace = self.exchange.forwarded.trace.as_ref();
+        let is_connected = trace.is_some_and(|trace| trace.request_begun.get().is_some());
+        let tls = trace.map(|trace| trace.tls.borrow());
+        match (tls.as_ref().and_then(|tls| tls.as_ref()), field) {
+            (Some(tls), field) => self.tls_parameter(tls, field),
+            // H2O compatibility: a clear connection counts as resumed.
+            (None, TlsField::Resumed) => self.raw(if is_connected { "1" } else { "0" }),
+            (None, _) => None,
+        }
+    }
+
     fn tls(&mut self, field: TlsField) -> Option<()> {
         let exchange = self.exchange;
         let tls = exchange.connection.tls.as_ref()?;
+        self.tls_parameter(tls, field)
+    }
+
+    fn tls_parameter(&mut self, tls: &TlsInfo, field: TlsField) -> Option<()> {
         match field {
             TlsField::Protocol => self.raw(tls.protocol),
             TlsField::Resumed => self.raw(if tls.resumed { "1" } else { "0" }),
@@ -326,6 +343,7 @@ fn whole(time: Duration, unit: Unit) -> u128 {
 
 fn moment(exchange: &Exchange, moment: Moment) -> Option<Instant> {
     let timings = &exchange.timings;
+    let trace = exchange.forwarded.trace.as_ref();
     match moment {
         Moment::Accepted => Some(exchange.connection.accepted),
         Moment::Begun => Some(timings.begun),
@@ -333,5 +351,26 @@ fn moment(exchange: &Exchange, moment: Moment) -> Option<Instant> {
         Moment::Processed => timings.processed,
         Moment::ResponseStart => timings.response_start,
         Moment::ResponseEnd => timings.response_end,
+        Moment::ProxyStarted => trace?.started.get(),
+        Moment::ProxyRequestBegun => trace?.request_begun.get(),
+        Moment::ProxyRequestEnded => trace?.request_ended.get(),
+        Moment::ProxyResponseBegun => trace?.response_begun.get(),
+        Moment::ProxyResponseEnded => trace?.response_ended.get(),
+    }
+}
+
+fn octets(exchange: &Exchange, counted: Counted) -> u64 {
+    let Some(trace) = &exchange.forwarded.trace else {
+        return 0;
+    };
+    let (sent, sent_head) = (trace.sent.get(), trace.sent_head.get());
+    let (received, received_head) = (trace.received.get(), trace.received_head.get());
+    match counted {
+        Counted::Request => sent,
+        Counted::RequestHeader => sent_head.min(sent),
+        Counted::RequestBody => sent.saturating_sub(sent_head),
+        Counted::Response => received,
+        Counted::ResponseHeader => received_head,
+        Counted::ResponseBody => received.saturating_sub(received_head),
     }
 }

@@ -191,6 +191,82 @@ fn streams_of_http_2_have_numbers_and_priorities() {
 }
 
 #[test]
+fn what_happened_at_upstream_servers_is_told_as_far_as_it_is_known() {
+    let worker = kit::worker(0, &Arc::new(kit::shared()));
+    let mut exchange = complete(&worker);
+    let trace = h2o_exchange::Trace::default();
+    let at = |millis| Some(exchange.timings.begun + std::time::Duration::from_millis(millis));
+    trace.started.set(at(1));
+    exchange.forwarded.trace = Some(std::rc::Rc::new(trace));
+    let told = |exchange: &h2o_exchange::Exchange, names: &[&str]| {
+        let names = names.iter().map(|name| format!("%{{proxy.{name}}}x"));
+        let format = names.collect::<Vec<_>>().join(" ");
+        line(&format, Escape::Apache, exchange)
+    };
+    let times = [
+        "idle-time",
+        "connect-time",
+        "request-time",
+        "process-time",
+        "response-time",
+        "total-time",
+    ];
+    let bytes = [
+        "request-bytes",
+        "request-bytes-header",
+        "request-bytes-body",
+        "response-bytes",
+        "response-bytes-header",
+        "response-bytes-body",
+    ];
+    let tls = [
+        "ssl.protocol-version",
+        "ssl.session-reused",
+        "ssl.cipher",
+        "ssl.cipher-bits",
+    ];
+    assert_eq!(told(&exchange, &times), "0.001000 - - - - -");
+    assert_eq!(told(&exchange, &bytes), "0 0 0 0 0 0");
+    assert_eq!(told(&exchange, &tls), "- 0 - -");
+
+    let trace = exchange.forwarded.trace.clone().unwrap();
+    trace.begin_request(at(3).unwrap(), 100, None);
+    trace.request_ended.set(at(7));
+    trace.response_begun.set(at(15));
+    trace.response_ended.set(at(31));
+    trace.sent.set(130);
+    trace.received.set(77);
+    trace.received_head.set(70);
+    let want = "0.001000 0.002000 0.004000 0.008000 0.016000 0.028000";
+    assert_eq!(told(&exchange, &times), want);
+    assert_eq!(told(&exchange, &bytes), "130 100 30 77 70 7");
+    assert_eq!(told(&exchange, &tls), "- 1 - -");
+
+    let parameters = exchange.connection.tls.as_deref().cloned();
+    trace.begin_request(at(3).unwrap(), 100, parameters);
+    assert!(
+        told(&exchange, &tls).starts_with("TLSv1.3 "),
+        "{}",
+        told(&exchange, &tls)
+    );
+    assert!(told(&exchange, &tls).ends_with(" TLS_AES_256_GCM_SHA384 256"));
+}
+
+#[test]
+fn a_trace_is_kept_where_a_line_shows_some_of_it() {
+    let cases = [
+        ("%h %{total-time}x", false),
+        ("%{proxy.idle-time}x", true),
+        ("%{proxy.request-bytes}x", true),
+        ("\"%{Proxy.SSL.cipher}x\"", true),
+    ];
+    for (format, want) in cases {
+        let format = Format::compile(format, Escape::Json).unwrap();
+        assert_eq!(format.wants_trace(), want);
+    }
+}
+
+#[test]
 fn times_are_local_and_of_the_moment_of_processing() {
     let worker = kit::worker(0, &Arc::new(kit::shared()));
     let exchange = complete(&worker);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use h2o_exchange::{Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody};
+use h2o_exchange::{Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, Trace};
 use h2o_http::{BodyLength, StatusCode, authority};
 use h2o_upstream::{Call, Upstream};
 use rustc_hash::FxHashMap;
@@ -120,6 +120,7 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             wanted == Wanted::Protocol && !is_of_every_version(exchange.request.upgrade()),
         )
     };
+    let trace = trace(&mut reference.borrow_mut());
     let pipe = match &body {
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
@@ -141,6 +142,7 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             on_informational: Some(&mut |status, headers| {
                 response::inform(&mut reference.borrow_mut(), status, headers);
             }),
+            trace,
             headers,
         })
         .await;
@@ -166,6 +168,17 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             Outcome::Done(answer)
         }
     }
+}
+
+/// Begins to note what happens, where a log wants to know.
+fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
+    if !exchange.site.path(exchange.route).keep_trace {
+        return None;
+    }
+    let trace = Trace::default();
+    trace.started.set(Some(exchange.worker.clock.now()));
+    exchange.forwarded.trace = Some(Rc::new(trace));
+    exchange.forwarded.trace.clone()
 }
 
 /// True for protocols that backends of any version of HTTP may be asked for (RFC 9298 §3).

@@ -44,7 +44,9 @@ impl ContentSource {
     }
 
     fn end(&mut self) -> Next {
-        self.exchange = None;
+        if let Some(exchange) = self.exchange.take() {
+            exchange.note_end();
+        }
         Poll::Ready(None)
     }
 
@@ -133,7 +135,8 @@ impl ContentSource {
                     .poll_late(context, Awaits::Progress)
                     .map(|text| Some(Err(text)))
             }
-            Poll::Ready(Ok(1..)) => {
+            Poll::Ready(Ok(read @ 1..)) => {
+                exchange.note_received(read);
                 exchange.rest();
                 Poll::Ready(Some(Ok(())))
             }

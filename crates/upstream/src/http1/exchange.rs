@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2o_exchange::Worker;
+use h2o_exchange::{Trace, Worker};
 use h2o_http::StatusCode;
 use h2o_http1::{Awaited, ClientConnection, ClientReceived, ClientResponse, UpstreamError};
 
@@ -26,6 +26,7 @@ pub(super) struct Exchange {
     has_begun: bool,
     /// What the time limit was set for.
     awaits: Option<Awaits>,
+    trace: Option<Rc<Trace>>,
 }
 
 /// What the exchange waits for, as far as it is limited in time.
@@ -78,6 +79,7 @@ impl Exchange {
         upload: Upload,
         local: Rc<Local>,
         worker: Rc<Worker>,
+        trace: Option<Rc<Trace>>,
     ) -> Self {
         Self {
             connection,
@@ -87,6 +89,7 @@ impl Exchange {
             input: Vec::new(),
             has_begun: false,
             awaits: None,
+            trace,
         }
     }
 
@@ -108,7 +111,10 @@ impl Exchange {
             let arrived = match read {
                 Poll::Pending => None,
                 Poll::Ready(Ok(0) | Err(_)) => Some(Err(self.on_closed())),
-                Poll::Ready(Ok(read)) => self.on_octets(&input[..read], response, on_informational),
+                Poll::Ready(Ok(read)) => {
+                    self.note_received(read);
+                    self.on_octets(&input[..read], response, on_informational)
+                }
             };
             scratch.put_input(input);
             if let Some(arrived) = arrived {
@@ -134,6 +140,7 @@ impl Exchange {
         if std::mem::take(&mut self.upload.has_moved) {
             // The limit begins anew.
             self.awaits = None;
+            self.note_sent();
         }
         went
     }
@@ -217,9 +224,14 @@ impl Exchange {
                 }
                 Ok(ClientReceived::Interim { taken }) => {
                     input = &input[taken..];
+                    self.note_head(taken);
                     self.on_interim(response, on_informational);
                 }
                 Ok(ClientReceived::Response { taken }) => {
+                    self.note_head(taken);
+                    if let Some(trace) = &self.trace {
+                        trace.response_begun.set(Some(self.worker.clock.now()));
+                    }
                     if self.upload.hold() == Hold::Continue
                         || self.connection.engine.awaited() == Awaited::Tunnel
                     {
@@ -247,8 +259,40 @@ impl Exchange {
         }
     }
 
+    /// Octets were written, perhaps the last ones.
+    fn note_sent(&self) {
+        let Some(trace) = &self.trace else {
+            return;
+        };
+        trace.sent.set(self.upload.written);
+        if self.upload.is_done() {
+            trace.request_ended.set(Some(self.worker.clock.now()));
+        }
+    }
+
+    pub(super) fn note_received(&self, octets: usize) {
+        if let Some(trace) = &self.trace {
+            trace.received.set(trace.received.get() + octets as u64);
+        }
+    }
+
+    fn note_head(&self, octets: usize) {
+        if let Some(trace) = &self.trace {
+            let heads = &trace.received_head;
+            heads.set(heads.get() + octets as u64);
+        }
+    }
+
+    /// All of the response is there.
+    pub(super) fn note_end(&self) {
+        if let Some(trace) = &self.trace {
+            trace.response_ended.set(Some(self.worker.clock.now()));
+        }
+    }
+
     /// The response is complete and so is its use: the connection is kept for the next request if it can be.
     pub(super) fn finish(self, is_clean: bool) {
+        self.note_end();
         let Self {
             mut connection,
             upload,

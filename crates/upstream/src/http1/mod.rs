@@ -100,7 +100,8 @@ async fn exchange(
     }
     let (upload, is_idempotent) = begin(local, call, &mut connection, body);
     let worker = Rc::clone(call.worker);
-    let mut exchange = Exchange::new(connection, upload, Rc::clone(local), worker);
+    let trace = call.trace.clone();
+    let mut exchange = Exchange::new(connection, upload, Rc::clone(local), worker, trace);
     let mut response = ClientResponse::new();
     response.headers = std::mem::take(&mut call.headers);
     let tell = &mut call.on_informational;
@@ -146,6 +147,10 @@ fn begin(
         expects_continue: hold == Hold::Continue,
     };
     connection.engine.send_request(&request, &mut out);
+    if let Some(trace) = &call.trace {
+        let now = call.worker.clock.now();
+        trace.begin_request(now, out.len() as u64, connection.stream.tls_info());
+    }
     let is_idempotent = is_idempotent(&head.method);
     scratch.put_head(head);
     let content = Content::new(body.into_inner());

@@ -73,6 +73,8 @@ pub(super) struct Upload {
     at: usize,
     /// TLS may hold back what was written.
     is_flushed: bool,
+    /// Octets written, the head included.
+    pub(super) written: u64,
     /// Something was written since the last look.
     pub(super) has_moved: bool,
     /// The client's side of a tunnel has ended.
@@ -95,6 +97,7 @@ impl Upload {
             out,
             at: 0,
             is_flushed: false,
+            written: 0,
             has_moved: false,
             has_client_left: false,
             broken: None,
@@ -171,6 +174,7 @@ impl Upload {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(false),
                 Poll::Ready(Ok(written)) => {
                     self.at += written;
+                    self.written += written as u64;
                     self.has_moved = true;
                     self.is_flushed = false;
                 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{
-    Address, Body, BodyError, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Transport,
-    Worker,
+    Address, Body, BodyError, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Trace,
+    Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
 use h2o_upstream::{
@@ -192,6 +192,7 @@ pub(crate) struct Ask {
     pub(crate) upgrade: &'static str,
     pub(crate) waits_for_content: bool,
     pub(crate) expects_continue: bool,
+    pub(crate) trace: Option<Rc<Trace>>,
 }
 
 pub(crate) const GET: Ask = Ask {
@@ -202,6 +203,7 @@ pub(crate) const GET: Ask = Ask {
     upgrade: "",
     waits_for_content: false,
     expects_continue: false,
+    trace: None,
 };
 
 /// POST with this content.
@@ -267,6 +269,7 @@ pub(crate) async fn send_and_tell(
         needs_http1: false,
         expects_continue: ask.expects_continue,
         on_informational: Some(&mut on_informational),
+        trace: ask.trace,
         headers: Headers::new(),
     };
     upstream.send(call).await

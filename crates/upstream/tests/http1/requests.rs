@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyPipe, FileRange, OpenFile, RequestBody};
+use h2o_exchange::{Body, BodyPipe, FileRange, OpenFile, RequestBody, Trace};
 use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
@@ -362,4 +362,47 @@ fn nothing_is_expected_without_content() {
         assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
     });
     assert!(!heads.recv().unwrap().1.contains("expect"));
+}
+
+#[test]
+fn what_happens_is_noted_for_logs() {
+    const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\n\r\n";
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n";
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.read(7);
+        peer.send(INTERIM.to_owned() + HEAD + "a");
+        std::thread::sleep(Duration::from_millis(20));
+        peer.send("bc");
+        peer.rest();
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let trace = Rc::new(Trace::default());
+        let request = Ask {
+            trace: Some(Rc::clone(&trace)),
+            ..post("content")
+        };
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        assert!(trace.request_ended.get().is_some());
+        assert_eq!(trace.response_ended.get(), None);
+        let (octets, ended) = content(reply.body).await;
+        assert_eq!((&octets[..], ended), (&b"abc"[..], Ok(())));
+        let head = format!(
+            "POST /path?query HTTP/1.1\r\nhost: {address}\r\nconnection: keep-alive\r\ncontent-length: 7\r\n\r\n"
+        );
+        let sent = (trace.sent_head.get(), trace.sent.get());
+        assert_eq!(sent, (head.len() as u64, head.len() as u64 + 7));
+        let heads = (INTERIM.len() + HEAD.len()) as u64;
+        let received = (trace.received_head.get(), trace.received.get());
+        assert_eq!(received, (heads, heads + 3));
+        let moments = [
+            trace.request_begun.get(),
+            trace.request_ended.get(),
+            trace.response_begun.get(),
+            trace.response_ended.get(),
+        ];
+        assert!(moments.iter().all(Option::is_some) && moments.is_sorted());
+        assert!(trace.tls.borrow().is_none());
+    });
 }
