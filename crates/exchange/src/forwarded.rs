@@ -10,6 +10,9 @@ use crate::TlsInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
+/// Octets of text that are kept from one request to the next.
+const KEPT: usize = 1024;
+
 /// The request as an upstream server got it. Memory is kept from one request to the next.
 #[derive(Default)]
 pub struct Forwarded {
@@ -75,8 +78,13 @@ impl Forwarded {
     }
 
     fn forget_place(&mut self) {
-        self.authority.clear();
-        self.target.clear();
+        for text in [&mut self.authority, &mut self.target] {
+            text.clear();
+            // Requests whose text is longer are rare.
+            if text.capacity() > KEPT {
+                *text = Vec::new();
+            }
+        }
     }
 
     /// The request was handed on with this authority and this target, the latter put together from pieces.
@@ -127,5 +135,8 @@ mod tests {
         assert_eq!(forwarded.place(), Some((&b"i"[..], &b"/"[..])));
         forwarded.clear();
         assert_eq!(forwarded.place(), None);
+        forwarded.set(b"i", [&[b'/'; KEPT + 1][..]]);
+        forwarded.clear();
+        assert_eq!(forwarded.target.capacity(), 0);
     }
 }
