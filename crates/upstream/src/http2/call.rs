@@ -11,10 +11,7 @@ use h2o_http2::StreamKey;
 use super::body::ResponseBody;
 use super::connection::Connection;
 use super::stream::{Head, Response, Stream, StreamFailure};
-use crate::{Failure, Protocol, Reply};
-
-/// Told of informational responses.
-pub(super) type OnInformational<'a> = Option<&'a mut dyn FnMut(StatusCode, &Headers)>;
+use crate::{Failure, OnInformational, Protocol, Reply};
 
 /// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
 pub(super) struct Owned {
@@ -71,7 +68,10 @@ impl Request {
     ///
     /// # Errors
     /// [`Failure`] if no response comes.
-    pub(crate) async fn response(self, tell: &mut OnInformational<'_>) -> Result<Reply, Failure> {
+    pub(crate) async fn response(
+        self,
+        tell: &mut Option<OnInformational<'_>>,
+    ) -> Result<Reply, Failure> {
         let head = poll_fn(|task| self.poll_head(task, tell)).await;
         let head = head.map_err(|failure| failure_of(failure, true))?;
         Ok(self.reply(head))
@@ -80,7 +80,7 @@ impl Request {
     fn poll_head(
         &self,
         task: &Context<'_>,
-        tell: &mut OnInformational<'_>,
+        tell: &mut Option<OnInformational<'_>>,
     ) -> Poll<Result<Head, StreamFailure>> {
         loop {
             let mut state = self.owned.connection.state.borrow_mut();

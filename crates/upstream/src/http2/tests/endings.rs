@@ -265,3 +265,117 @@ fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
         let _ = tokio::io::AsyncReadExt::read_buf(&mut reader, &mut rest).await;
     });
 }
+
+/// Numbers that look random; the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+
+    fn octets(&mut self, most: u64) -> Vec<u8> {
+        let len = self.roll(most + 1);
+        (0..len).map(|_| self.roll(256).to_le_bytes()[0]).collect()
+    }
+
+    /// A frame that may be right.
+    fn frame(&mut self) -> Vec<u8> {
+        let stream = StreamId::new(u32::try_from(self.roll(9)).unwrap());
+        let mut out = Vec::new();
+        match self.roll(14) {
+            0..4 => out = ok(stream.get(), self.roll(4) == 0),
+            4..8 => {
+                let len = usize::try_from(self.roll(3000)).unwrap();
+                out = data(stream.get(), len, self.roll(4) == 0);
+            }
+            8 => frame::rst_stream(
+                &mut out,
+                stream,
+                ErrorCode(u32::try_from(self.roll(12)).unwrap()),
+            ),
+            9 => frame::window_update(&mut out, stream, u32::try_from(self.roll(70_000)).unwrap()),
+            10 => {
+                let id = u16::try_from(self.roll(10)).unwrap();
+                let value = u32::try_from(self.roll(100_000)).unwrap();
+                frame::settings(&mut out, &[(id, value)]);
+            }
+            11 => frame::ping(&mut out, 0, [7; 8]),
+            12 if self.roll(20) == 0 => {
+                frame::goaway(&mut out, stream, ErrorCode::NO_ERROR, "");
+            }
+            // Anything at all.
+            _ => {
+                let payload = self.octets(40);
+                let kind = FrameType(self.roll(20).to_le_bytes()[0]);
+                let flags = self.roll(256).to_le_bytes()[0];
+                out = frame::header(payload.len(), kind, flags, stream).to_vec();
+                out.extend(payload);
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn whatever_a_server_sends_every_call_ends() {
+    for seed in 1..400_u64 {
+        run(async {
+            let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+            let (connection, socket) = link(with_window(5000));
+            let mut calls = Vec::new();
+            let mut pipes = Vec::new();
+            for number in 0..4 {
+                if number % 2 == 0 {
+                    calls.push(ask(&connection, "/"));
+                } else {
+                    let (pipe, body) = pipe();
+                    pipe.push(vec![0; 20_000].into());
+                    calls.push(call(&connection, post(BodyLength::Unknown), body));
+                    pipes.push(pipe);
+                }
+            }
+            settle().await;
+            let mut bare = Bare::new(socket).await;
+            for _ in 0..dice.roll(60) {
+                let frame = dice.frame();
+                let at = usize::try_from(dice.roll(frame.len() as u64 + 1)).unwrap();
+                if bare.try_send(&frame[..at]).await.is_err() {
+                    break;
+                }
+                if dice.roll(2) == 0 {
+                    settle().await;
+                }
+                if bare.try_send(&frame[at..]).await.is_err() {
+                    break;
+                }
+                if dice.roll(20) == 0
+                    && let Some(call) = calls.pop()
+                {
+                    call.abort();
+                }
+            }
+            // The clients do their part; the server says nothing any more, or closes.
+            pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
+            let silent = (dice.roll(2) == 0).then_some(bare);
+            for call in calls {
+                if let Ok(reply) = call.await.expect("no panic")
+                    && let h2o_exchange::Body::Stream(mut source) = reply.body
+                {
+                    let _ = content(&mut source).await;
+                }
+            }
+            settle().await;
+            drop(silent);
+            assert!(
+                pipes
+                    .iter()
+                    .all(|pipe| pipe.is_abandoned() || pipe.queued() == 0),
+                "seed {seed}"
+            );
+        });
+    }
+}

@@ -19,9 +19,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::http2::call::OnInformational;
 use crate::http2::{Connection, Http2Settings, driver};
-use crate::{Failure, Reply};
+use crate::{Failure, OnInformational, Reply};
 
 /// Octets the link holds in each direction.
 const LINK: usize = 1 << 20;
@@ -122,7 +121,7 @@ pub(super) fn call_with(
             let told = told.as_ref().expect("somebody wants to know");
             told.borrow_mut().push((status.as_u16(), headers.len()));
         };
-        let mut on_informational: OnInformational<'_> = None;
+        let mut on_informational: Option<OnInformational<'_>> = None;
         if told.is_some() {
             on_informational = Some(&mut tell);
         }
@@ -380,6 +379,11 @@ impl Bare {
 
     pub(super) async fn send(&mut self, octets: &[u8]) {
         self.socket.write_all(octets).await.expect("room");
+    }
+
+    /// Sends as long as the client takes something.
+    pub(super) async fn try_send(&mut self, octets: &[u8]) -> std::io::Result<()> {
+        self.socket.write_all(octets).await
     }
 
     /// The next frame; `None` at the end.

@@ -1,0 +1,261 @@
+//! Back ends, and calls as a worker makes them.
+
+use std::future::poll_fn;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_exchange::{
+    Address, Body, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Transport, Worker,
+};
+use h2o_http::{BodyLength, Headers, Known, Method, RequestHead, StatusCode};
+use h2o_upstream::{
+    BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
+    UpstreamSettings,
+};
+
+/// Nothing takes that long.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The program, built once per run of the tests.
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("http2-backend");
+        let status = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&path)
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/http2/backend.go"
+            ))
+            .status()
+            .expect("Go is installed");
+        assert!(status.success());
+        path
+    })
+}
+
+/// Running servers.
+pub(crate) struct Backends {
+    program: Child,
+    ports: Vec<u16>,
+}
+
+impl Backends {
+    pub(crate) fn start() -> Self {
+        let mut program = Command::new(program())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+        let ports = lines
+            .take(3)
+            .map(|line| line.unwrap().parse().unwrap())
+            .collect();
+        Self { program, ports }
+    }
+
+    /// HTTP/2 over clear text.
+    pub(crate) fn clear(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.ports[0])
+    }
+
+    /// TLS with HTTP/2 and HTTP/1.
+    pub(crate) fn both(&self) -> String {
+        format!("https://127.0.0.1:{}/", self.ports[1])
+    }
+
+    /// TLS with HTTP/1.
+    pub(crate) fn http1(&self) -> String {
+        format!("https://127.0.0.1:{}/", self.ports[2])
+    }
+}
+
+impl Drop for Backends {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Nothing is said about HTTP/2.
+pub(crate) fn settings() -> UpstreamSettings {
+    let tls = TlsClientSettings {
+        verify_peer: false,
+        ca_file: None,
+        session_cache: None,
+    };
+    UpstreamSettings {
+        connect_timeout: LONG,
+        first_byte_timeout: LONG,
+        io_timeout: LONG,
+        keepalive: LONG,
+        max_buffer_size: None,
+        proxy_protocol: false,
+        http2_ratio: None,
+        http2_force_cleartext: false,
+        http2_max_streams: 100,
+        tls: TlsClient::new(tls).unwrap(),
+    }
+}
+
+/// HTTP/2 with prior knowledge.
+pub(crate) fn cleartext() -> UpstreamSettings {
+    UpstreamSettings {
+        http2_ratio: Some(100),
+        http2_force_cleartext: true,
+        ..settings()
+    }
+}
+
+pub(crate) fn upstream(url: &str, settings: UpstreamSettings) -> Arc<Upstream> {
+    let backend = (BackendUrl::parse(url).unwrap(), 1);
+    Upstream::new(vec![backend], Balancing::RoundRobin, settings)
+}
+
+struct Nowhere;
+
+impl Transport for Nowhere {
+    fn local_address(&self) -> Option<Address> {
+        None
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Runs a test on a worker; each poll is a turn of its loop.
+pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .unwrap();
+    let shared = Shared {
+        started: Duration::ZERO,
+        generation: None,
+        connections: 0.into(),
+        max_connections: 1,
+        soft_connection_limit: 1,
+        soft_connection_min_age: Duration::ZERO,
+        listeners: 0,
+        workers: OnceLock::new(),
+    };
+    runtime.block_on(async {
+        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let mut test = pin!(tokio::time::timeout(LONG, test(Rc::clone(&worker))));
+        let turns = poll_fn(|context| {
+            worker.clock.begin_turn();
+            test.as_mut().poll(context)
+        });
+        turns.await.expect("nothing takes that long")
+    })
+}
+
+/// A request to be sent.
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) target: &'static str,
+    pub(crate) length: BodyLength,
+    pub(crate) body: RequestBody,
+    pub(crate) needs_http1: bool,
+}
+
+pub(crate) fn get(target: &'static str) -> Ask {
+    Ask {
+        method: Method::Get,
+        target,
+        length: BodyLength::None,
+        body: RequestBody::None,
+        needs_http1: false,
+    }
+}
+
+/// POST with this content.
+pub(crate) fn post(target: &'static str, content: Bytes) -> Ask {
+    Ask {
+        method: Method::Post,
+        length: BodyLength::Known(content.len() as u64),
+        body: RequestBody::Bytes(content),
+        ..get(target)
+    }
+}
+
+pub(crate) async fn send(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    ask: Ask,
+) -> Result<Reply, Failure> {
+    send_and_tell(worker, upstream, ask).await.1
+}
+
+/// Also gives the statuses of the informational responses.
+pub(crate) async fn send_and_tell(
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    ask: Ask,
+) -> (Vec<u16>, Result<Reply, Failure>) {
+    let client = ConnectionInfo {
+        id: 1,
+        peer: Address::Unix,
+        accepted: worker.clock.now(),
+        tls: None,
+        transport: Rc::new(Nowhere),
+        listener: 0,
+    };
+    let mut told = Vec::new();
+    let mut build = |url: &BackendUrl, protocol: Protocol, head: &mut RequestHead| {
+        head.method = ask.method.clone();
+        head.body = ask.length;
+        head.scheme = url.scheme;
+        if protocol == Protocol::Http2 {
+            head.headers.push(Known::Te, b"trailers");
+        }
+        let target = head.headers.store(ask.target.as_bytes());
+        head.set_target(target);
+        let authority = head.headers.store(url.authority.as_bytes());
+        head.set_authority(authority);
+    };
+    let mut on_informational = |status: StatusCode, _: &Headers| told.push(status.as_u16());
+    let call = Call {
+        worker,
+        client: Rc::new(client),
+        build: &mut build,
+        body: ask.body,
+        waits_for_content: true,
+        needs_http1: ask.needs_http1,
+        expects_continue: false,
+        on_informational: Some(&mut on_informational),
+        headers: Headers::new(),
+        trace: None,
+    };
+    let result = upstream.send(call).await;
+    (told, result)
+}
+
+/// All of a source.
+pub(crate) async fn drain(source: &mut Box<dyn BodySource>) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    while let Some(piece) = poll_fn(|task| source.poll_next(task, 16_384)).await {
+        all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+    }
+    Ok(all)
+}
+
+/// All content.
+pub(crate) async fn content(body: Body) -> Result<Vec<u8>, String> {
+    drain(&mut body.into_source()).await
+}
+
+pub(crate) async fn text(body: Body) -> String {
+    String::from_utf8(content(body).await.unwrap()).unwrap()
+}

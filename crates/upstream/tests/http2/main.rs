@@ -1,0 +1,222 @@
+//! HTTP/2 with a server of somebody else's making: Go's net/http, over clear text and TLS.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod kit;
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
+use h2o_http::{BodyLength, Name};
+use h2o_upstream::{Protocol, UpstreamSettings};
+use kit::{Ask, Backends, get, on_worker, post, send, settings, text, upstream};
+
+#[test]
+fn requests_share_a_connection_over_clear_text() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.clear(), kit::cleartext());
+        let first = send(&worker, &upstream, get("/hello")).await.unwrap();
+        assert_eq!(first.protocol, Protocol::Http2);
+        assert_eq!(text(first.body).await, "HTTP/2.0 te=trailers");
+        let tasks: Vec<_> = (0..50)
+            .map(|_| {
+                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+                tokio::task::spawn_local(async move {
+                    let reply = send(&worker, &upstream, get("/big?n=100")).await.unwrap();
+                    text_len(reply.body).await
+                })
+            })
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 100_000);
+        }
+        let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
+        assert_eq!(text(reply.body).await, "1");
+    });
+}
+
+async fn text_len(body: Body) -> usize {
+    kit::content(body).await.unwrap().len()
+}
+
+#[test]
+fn the_server_chooses_where_nothing_is_said() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.both(), settings());
+        for _ in 0..3 {
+            let reply = send(&worker, &upstream, get("/hello")).await.unwrap();
+            assert_eq!(reply.protocol, Protocol::Http2);
+            assert_eq!(text(reply.body).await, "HTTP/2.0 te=trailers");
+        }
+        // Upgrades go by HTTP/1.
+        let ask = Ask {
+            needs_http1: true,
+            ..get("/hello")
+        };
+        let reply = send(&worker, &upstream, ask).await.unwrap();
+        assert_eq!(reply.protocol, Protocol::Http1);
+        assert_eq!(text(reply.body).await, "HTTP/1.1 te=");
+
+        let upstream = kit::upstream(&backends.http1(), settings());
+        for _ in 0..3 {
+            let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
+            assert_eq!(reply.protocol, Protocol::Http1);
+            assert_eq!(text(reply.body).await, "1", "the connection is used again");
+        }
+    });
+}
+
+#[test]
+fn a_ratio_shares_requests_out() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        for (ratio, want) in [(0, "1111"), (50, "1212"), (100, "2222")] {
+            let settings = UpstreamSettings {
+                http2_ratio: Some(ratio),
+                ..settings()
+            };
+            let upstream = upstream(&backends.both(), settings);
+            let mut used = String::new();
+            for _ in 0..4 {
+                let reply = send(&worker, &upstream, get("/hello")).await.unwrap();
+                used.push(match reply.protocol {
+                    Protocol::Http1 => '1',
+                    Protocol::Http2 => '2',
+                });
+                text_len(reply.body).await;
+            }
+            assert_eq!(used, want, "{ratio}%");
+        }
+        // A server without HTTP/2 is spoken to in HTTP/1, over connections that are kept.
+        let settings = UpstreamSettings {
+            http2_ratio: Some(100),
+            ..settings()
+        };
+        let upstream = upstream(&backends.http1(), settings);
+        for _ in 0..3 {
+            let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
+            assert_eq!(reply.protocol, Protocol::Http1);
+            assert_eq!(text(reply.body).await, "1");
+        }
+    });
+}
+
+#[test]
+fn content_of_several_windows_goes_both_ways() {
+    let backends = Backends::start();
+    for (address, settings) in [
+        (backends.clear(), kit::cleartext()),
+        (backends.both(), settings()),
+    ] {
+        on_worker(async |worker| {
+            let upstream = upstream(&address, settings.clone());
+            let reply = send(&worker, &upstream, get("/big?n=3000")).await.unwrap();
+            let content = kit::content(reply.body).await.unwrap();
+            assert_eq!(content.len(), 3_000_000);
+            for (at, octet) in content.iter().enumerate() {
+                assert_eq!(usize::from(*octet), at / 1000 % 256, "at {at}");
+            }
+            // An upload that streams and comes back, through windows and a pipe that are all smaller.
+            let pipe = Rc::new(BodyPipe::default());
+            let ask = Ask {
+                body: RequestBody::Stream(Rc::clone(&pipe)),
+                length: BodyLength::Unknown,
+                ..post("/echo", Bytes::new())
+            };
+            let client = tokio::task::spawn_local(async move {
+                for number in 0..1000_u32 {
+                    let room = std::future::poll_fn(|task| pipe.poll_room(task));
+                    assert!(room.await > 0);
+                    pipe.push(Bytes::from(vec![number.to_be_bytes()[3]; 2000]));
+                }
+                pipe.finish(Ok(()));
+            });
+            let reply = send(&worker, &upstream, ask).await.unwrap();
+            let content = kit::content(reply.body).await.unwrap();
+            client.await.unwrap();
+            assert_eq!(content.len(), 2_000_000);
+            for (at, octet) in content.iter().enumerate() {
+                assert_eq!(usize::from(*octet), at / 2000 % 256, "at {at}");
+            }
+            // One that is there as a whole.
+            let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));
+            let reply = send(&worker, &upstream, ask).await.unwrap();
+            assert_eq!(text_len(reply.body).await, 500_000);
+        });
+    }
+}
+
+#[test]
+fn an_upload_that_is_refused_ends() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.both(), settings());
+        for _ in 0..3 {
+            let pipe = Rc::new(BodyPipe::default());
+            pipe.push(Bytes::from_static(b"begun"));
+            let ask = Ask {
+                body: RequestBody::Stream(Rc::clone(&pipe)),
+                length: BodyLength::Known(1_000_000),
+                ..post("/refuse", Bytes::new())
+            };
+            let reply = send(&worker, &upstream, ask).await.unwrap();
+            assert_eq!(reply.status.as_u16(), 403);
+            drop(reply);
+            while !pipe.is_abandoned() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+        let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
+        assert_eq!(text(reply.body).await, "1");
+    });
+}
+
+#[test]
+fn trailers_and_hints_arrive() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.both(), settings());
+        let reply = send(&worker, &upstream, get("/trailers")).await.unwrap();
+        let Body::Stream(mut source) = reply.body else {
+            panic!("the trailers are lost");
+        };
+        assert_eq!(kit::drain(&mut source).await.unwrap(), b"message");
+        let Trailers::Fields(fields) = source.trailers() else {
+            panic!("the trailers are lost");
+        };
+        assert_eq!(fields.get(Name::from_lower("grpc-status")), Some(&b"0"[..]));
+        let (told, reply) = kit::send_and_tell(&worker, &upstream, get("/hints")).await;
+        assert_eq!(told, [103]);
+        assert_eq!(text(reply.unwrap().body).await, "hinted");
+    });
+}
+
+#[test]
+fn what_is_given_up_is_cancelled_and_what_breaks_off_is_an_error() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.both(), settings());
+        let waiting = {
+            let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+            tokio::task::spawn_local(
+                async move { send(&worker, &upstream, get("/wait")).await.is_ok() },
+            )
+        };
+        let reply = send(&worker, &upstream, get("/hello")).await.unwrap();
+        text_len(reply.body).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        waiting.abort();
+        loop {
+            let reply = send(&worker, &upstream, get("/cancelled")).await.unwrap();
+            if text(reply.body).await == "1" {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let reply = send(&worker, &upstream, get("/abort")).await.unwrap();
+        assert_eq!(kit::content(reply.body).await.unwrap_err(), "I/O error");
+    });
+}
