@@ -38,6 +38,9 @@ impl RequestRules {
     ) {
         let request = &exchange.request;
         self.write_fields(exchange, &mut head.headers);
+        if protocol == Protocol::Http2 && takes_trailers(request) {
+            head.headers.push(Known::Te, b"trailers");
+        }
         head.scheme = backend.scheme;
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
@@ -158,6 +161,15 @@ impl RequestRules {
             edit.apply(headers);
         }
     }
+}
+
+/// True if trailers of the response reach the client, who wants them: servers of gRPC insist on that (RFC 9113 §8.2.2).
+fn takes_trailers(request: &RequestHead) -> bool {
+    request.version >= Version::Http2
+        && request
+            .headers
+            .get_all(Known::Te)
+            .any(|value| escape::list_contains(value, b"trailers"))
 }
 
 /// True if a value of `connection` may name fields.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use h2o_exchange::{Address, BodyPipe, ConnectionInfo, Exchange, RequestBody};
-use h2o_http::{BodyLength, Method, RequestHead, Scheme, Version};
+use h2o_http::{BodyLength, Known, Method, RequestHead, Scheme, Version};
 use h2o_upstream::{BackendUrl, Protocol};
 
 use super::super::settings::ProxySettings;
@@ -377,4 +377,21 @@ fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
         Protocol::Http1,
     );
     assert_eq!(line(&head), "CONNECT b:2 b:2");
+}
+
+#[test]
+fn trailers_are_asked_for_where_they_reach_the_client() {
+    let cases = [
+        (Version::Http2, "te: trailers", Protocol::Http2, true),
+        (Version::Http2, "te: trailers", Protocol::Http1, false),
+        (Version::Http2, "", Protocol::Http2, false),
+        (Version::Http11, "te: trailers", Protocol::Http2, false),
+    ];
+    for (version, received, protocol, want) in cases {
+        let mut exchange = request(site("/", ""), "POST /", "www.example.com", received);
+        exchange.request.version = version;
+        let head = built(&mut exchange, Wanted::Nothing, "http://b", protocol);
+        let is_asked = head.headers.get(Known::Te) == Some(b"trailers");
+        assert_eq!(is_asked, want, "{version:?} {received} {protocol:?}");
+    }
 }
