@@ -41,6 +41,9 @@ pub struct Response {
     pub links: Links,
     /// The last one of its connection, where that carries one request at a time (HTTP/1).
     pub closes: bool,
+    /// Not to be sent: the client is told instead that nobody has looked at its request, which it may make again (RFC 9113
+    /// §8.7). On HTTP/1 the connection is closed without an answer (H2O compatibility).
+    pub is_refusal: bool,
 }
 
 /// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
@@ -67,6 +70,7 @@ impl Response {
             body,
             links: Links::Plain,
             closes: false,
+            is_refusal: false,
         }
     }
 

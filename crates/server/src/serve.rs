@@ -159,6 +159,9 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
         let order = match outcome {
             // Polled by the connection, which has the waker.
             Outcome::Later(future) => return Progress::Waiting(Waiting { future, next }),
+            Outcome::Done(response) if response.is_refusal => {
+                return Progress::Response(response);
+            }
             Outcome::Done(response) => {
                 let exchange = &mut exchange.borrow_mut();
                 if response.status == StatusCode::TOO_EARLY && is_too_early(exchange) {

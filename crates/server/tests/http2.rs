@@ -109,6 +109,8 @@ enum Trick {
     Panics,
     /// More at once than is asked for.
     Lump,
+    /// Says that nobody has looked at the request.
+    Refuse,
     /// Content with trailers: its length if that is announced, and what the source says of them.
     Trailed(Option<u64>, Says),
 }
@@ -228,6 +230,14 @@ impl Handler for Trick {
             Self::Long => stream(Some(15), Pieces(3, None)),
             Self::Panics => stream(None, Pieces(2, Some(Failure::Panic))),
             Self::Lump => stream(None, Lump(Some(lump()))),
+            Self::Refuse => {
+                let mut response = text("refused");
+                response.is_refusal = true;
+                Outcome::Later(Box::pin(async {
+                    tokio::task::yield_now().await;
+                    Outcome::Done(response)
+                }))
+            }
             Self::Trailed(length, says) => stream(
                 *length,
                 Trailed {
@@ -395,6 +405,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("long", Trick::Long),
     ("panics", Trick::Panics),
     ("lump", Trick::Lump),
+    ("refuse", Trick::Refuse),
     ("trailers", Trick::Trailed(None, Says::AtTheEnd)),
     ("trailers-known", Trick::Trailed(Some(20), Says::AtOnce)),
     ("trailers-later", Trick::Trailed(Some(20), Says::AtTheEnd)),
@@ -704,6 +715,27 @@ fn content_that_fails_is_no_clean_end() {
             "/now 200 9",
         ]
     );
+}
+
+#[test]
+fn a_request_that_nobody_has_looked_at_is_refused() {
+    let server = Running::start("");
+    let mut client = server.client();
+    let id = client.ask("/refuse", &[]);
+    let last = format!("{id} reset 7");
+    assert_eq!(client.until(&last).len(), 1, "nothing but REFUSED_STREAM");
+    client.ask("/now", &[]);
+    client.until("3 3 octets.");
+    // Clients of HTTP/1 get no answer.
+    let mut stream = TcpStream::connect(("127.0.0.1", server.server.port)).unwrap();
+    stream
+        .write_all(b"GET /refuse HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"");
+    drop(stream);
+    assert_eq!(server.log()[0], "/refuse - 1");
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl ResponseRules {
                 Links::Plain
             },
             closes: self.forward_close && reply.closes,
+            is_refusal: false,
         })
     }
 }
@@ -189,6 +190,11 @@ pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
     }
     let text = failure.log.as_ref().unwrap_or(&failure.text);
     exchange.note_error(Forwarded::LABEL, text);
+    if failure.refused {
+        let mut response = error(&failure.text);
+        response.is_refusal = true;
+        return response;
+    }
     bad_gateway(exchange, &failure.text)
 }
 

@@ -42,6 +42,9 @@ impl Http1 {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
+        if response.is_refusal {
+            return Went::Over;
+        }
         if response.status.as_u16() >= 400 && matches!(link.pay(context, Cost::Refusal), Went::Over)
         {
             // The client is told that this response is the last one.

@@ -5,7 +5,7 @@ use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, R
 use h2o_http::mime::MimeAttributes;
 use h2o_http::{Headers, Known, Method};
 use h2o_http2::scheduler::parse_priority;
-use h2o_http2::{ResponseHead, SchedulingHint, StreamKey};
+use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, StreamKey};
 
 use super::sending::{Content, Sending};
 use super::{Http2, Step, log, retire};
@@ -48,6 +48,10 @@ impl Http2 {
         mut response: Response,
         out: &mut Vec<u8>,
     ) {
+        if response.is_refusal {
+            self.refuse(context, stream, exchange, out);
+            return;
+        }
         let mut guard = exchange.borrow_mut();
         let this = &mut *guard;
         let is_plain = self.pushing.is_none()
@@ -119,6 +123,23 @@ impl Http2 {
             self.engine.schedule(stream, hint);
         }
         self.engine.set_content(stream, true);
+    }
+
+    /// Tells the client that nobody has looked at its request (RFC 9113 §8.7).
+    #[cold]
+    fn refuse(
+        &mut self,
+        context: &Context,
+        stream: StreamKey,
+        exchange: ExchangeRef,
+        out: &mut Vec<u8>,
+    ) {
+        let code = ErrorCode::REFUSED_STREAM;
+        context.worker.counters.count_http2_error(code.0);
+        self.engine.reset(stream, code, out);
+        self.work(stream).exchange = Some(exchange);
+        self.end_work(stream);
+        self.engine.release(stream, out);
     }
 
     /// The response has left as a whole, as far as we are concerned.

@@ -269,6 +269,15 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         .counters
         .get(h2o_exchange::Counter::Status502);
     assert_eq!(counted, 1);
+    assert!(!response.is_refusal);
+    // A request that the backend has not looked at is nobody's failure.
+    let refused = Failure {
+        refused: true,
+        ..failure.clone()
+    };
+    assert!(response::failed(&mut exchange, &refused).is_refusal);
+    let counters = &exchange.worker.counters;
+    assert_eq!(counters.get(h2o_exchange::Counter::Status502), 1);
     exchange.forwarded.set(b"b:81", [&b"/base"[..]]);
     response::failed(&mut exchange, &failure);
     assert_eq!(
