@@ -55,6 +55,12 @@ async fn send_over_new(
     body: ReadyBody,
 ) -> Result<Reply, Failure> {
     let settings = &local.upstream.settings;
+    if !local.declines_http2.get()
+        && let Some(connection) = local.http2.join(settings.http2_max_streams).await
+    {
+        return send_http2(local, &connection, call, body).await;
+    }
+    let opening = local.http2.begin_opening();
     let connected = connect(call.worker, &local.upstream, BOTH).await?;
     let is_http2 = match (&connected.stream, connected.stream.alpn()) {
         (UpstreamStream::Plain(_), _) => settings.http2_force_cleartext,
@@ -66,6 +72,7 @@ async fn send_over_new(
     };
     local.declines_http2.set(!is_http2);
     if !is_http2 {
+        drop(opening);
         return http1::send_new(local, call, connected, body).await;
     }
     let Connected {
@@ -74,6 +81,8 @@ async fn send_over_new(
         in_use,
     } = connected;
     let connection = local.http2.open(settings, backend, in_use, stream);
+    // Whoever has waited runs when our request has been made.
+    drop(opening);
     send_http2(local, &connection, call, body).await
 }
 

@@ -21,13 +21,14 @@ mod upload;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_http2::ClientSettings;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 
 pub(crate) use connection::Connection;
 use driver::Scratch;
@@ -75,6 +76,31 @@ fn window(max_buffer_size: Option<u64>) -> u32 {
 pub(crate) struct Connections {
     all: RefCell<Vec<Rc<Connection>>>,
     scratch: Scratch,
+    /// Requests that open a connection now.
+    opening: Cell<usize>,
+    /// Requests that wait for one of these.
+    waiting: Cell<usize>,
+    opened: Notify,
+    opened_so_far: Cell<u64>,
+}
+
+/// A connection is being opened that may become one of HTTP/2. When this is dropped, whoever waits for it looks again.
+pub(crate) struct Opening<'c>(&'c Connections);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.opening.update(|opening| opening - 1);
+        self.0.opened.notify_waiters();
+    }
+}
+
+/// A request waits for a connection that another one opens.
+struct Waiting<'c>(&'c Connections);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.update(|waiting| waiting - 1);
+    }
 }
 
 impl Connections {
@@ -86,6 +112,34 @@ impl Connections {
             .filter(|connection| connection.can_request())
             .min_by_key(|connection| connection.used())
             .cloned()
+    }
+
+    /// The caller opens a connection.
+    pub(crate) fn begin_opening(&self) -> Opening<'_> {
+        self.opening.update(|opening| opening + 1);
+        Opening(self)
+    }
+
+    /// If connections are being opened that will have room, waits for one: requests that come all at once do not each open
+    /// their own. `None` also if none could be opened meanwhile; the caller then does not wait again.
+    pub(crate) async fn join(&self, max_streams: u32) -> Option<Rc<Connection>> {
+        self.waiting.update(|waiting| waiting + 1);
+        let _waiting = Waiting(self);
+        loop {
+            let opening = self.opening.get();
+            // Those who open them take a stream each.
+            if self.waiting.get() + opening > opening * max_streams as usize {
+                return None;
+            }
+            let before = self.opened_so_far.get();
+            self.opened.notified().await;
+            if let Some(connection) = self.pick() {
+                return Some(connection);
+            }
+            if self.opened_so_far.get() == before {
+                return None;
+            }
+        }
     }
 
     /// How much of what the connections could do is in use.
@@ -123,6 +177,7 @@ impl Connections {
         );
         tokio::task::spawn_local(driver);
         self.all.borrow_mut().push(Rc::clone(&connection));
+        self.opened_so_far.update(|opened| opened + 1);
         connection
     }
 }

@@ -37,6 +37,79 @@ fn requests_share_a_connection_over_clear_text() {
     });
 }
 
+#[test]
+fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
+    let backends = Backends::start();
+    // How many requests, how many streams, how many connections.
+    for (requests, max_streams, want) in [(50, 100, "1"), (50, 10, "5")] {
+        for (address, settings) in [
+            (backends.clear(), kit::cleartext()),
+            (backends.both(), settings()),
+        ] {
+            on_worker(async |worker| {
+                let upstream = upstream(
+                    &address,
+                    UpstreamSettings {
+                        http2_max_streams: max_streams,
+                        ..settings.clone()
+                    },
+                );
+                // Its own connection is one more.
+                let other = kit::upstream(
+                    &address,
+                    UpstreamSettings {
+                        http2_max_streams: 100,
+                        ..settings.clone()
+                    },
+                );
+                let before = send(&worker, &other, get("/connections")).await.unwrap();
+                let before: usize = text(before.body).await.parse().unwrap();
+                let tasks: Vec<_> = (0..requests)
+                    .map(|_| {
+                        let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+                        tokio::task::spawn_local(async move {
+                            let reply = send(&worker, &upstream, get("/big?n=100")).await;
+                            text_len(reply.unwrap().body).await
+                        })
+                    })
+                    .collect();
+                for task in tasks {
+                    assert_eq!(task.await.unwrap(), 100_000);
+                }
+                let after = send(&worker, &upstream, get("/connections")).await.unwrap();
+                let after: usize = text(after.body).await.parse().unwrap();
+                assert_eq!(
+                    (after - before).to_string(),
+                    want,
+                    "{address} {max_streams}"
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_connection_that_cannot_be_opened() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    on_worker(async |worker| {
+        let upstream = upstream(&address, kit::cleartext());
+        let tasks: Vec<_> = (0..20)
+            .map(|_| {
+                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+                tokio::task::spawn_local(async move {
+                    send(&worker, &upstream, get("/")).await.map(|_| ())
+                })
+            })
+            .collect();
+        for task in tasks {
+            let failure = task.await.unwrap().unwrap_err();
+            assert_eq!(failure.text, "connection refused");
+        }
+    });
+}
+
 async fn text_len(body: Body) -> usize {
     kit::content(body).await.unwrap().len()
 }
