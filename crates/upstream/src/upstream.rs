@@ -99,3 +99,58 @@ impl Upstream {
         dispatch::send(self, call).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{TlsClient, TlsClientSettings};
+
+    #[test]
+    fn http2_is_used_where_it_is_wanted_and_can_be() {
+        let tls = TlsClientSettings {
+            verify_peer: false,
+            ca_file: None,
+            session_cache: None,
+        };
+        let settings = UpstreamSettings {
+            connect_timeout: Duration::ZERO,
+            first_byte_timeout: Duration::ZERO,
+            io_timeout: Duration::ZERO,
+            keepalive: Duration::ZERO,
+            max_buffer_size: None,
+            proxy_protocol: false,
+            http2_ratio: None,
+            http2_force_cleartext: false,
+            http2_max_streams: 100,
+            tls: TlsClient::new(tls).expect("nothing is read"),
+        };
+        // Scheme, ratio, cleartext, PROXY line.
+        let cases = [
+            ("https", None, false, false, true),
+            ("https", Some(0), false, false, false),
+            ("https", Some(1), false, false, true),
+            ("http", None, false, false, false),
+            ("http", Some(100), false, false, false),
+            ("http", Some(100), true, false, true),
+            ("https", None, false, true, false),
+            ("https", Some(100), false, true, true),
+        ];
+        for (scheme, http2_ratio, http2_force_cleartext, proxy_protocol, want) in cases {
+            let url = BackendUrl::parse(&format!("{scheme}://b/")).expect("a URL");
+            let settings = UpstreamSettings {
+                http2_ratio,
+                http2_force_cleartext,
+                proxy_protocol,
+                ..settings.clone()
+            };
+            let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, settings);
+            assert_eq!(
+                upstream.may_use_http2(),
+                want,
+                "{scheme} {http2_ratio:?} {http2_force_cleartext} {proxy_protocol}"
+            );
+        }
+    }
+}
