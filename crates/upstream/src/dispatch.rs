@@ -28,9 +28,10 @@ pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result
         Way::Http1 => http1::send(&local, &mut call, body).await,
         Way::Http2 => match local.http2.pick() {
             Some(connection) => send_http2(&local, &connection, &mut call, body).await,
-            None => send_over_new(&local, &mut call, body).await,
+            None => Box::pin(send_over_new(&local, &mut call, body)).await,
         },
-        Way::New => send_over_new(&local, &mut call, body).await,
+        // Connecting takes a large future, which most requests can do without.
+        Way::New => Box::pin(send_over_new(&local, &mut call, body)).await,
     }
 }
 

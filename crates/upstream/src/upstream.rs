@@ -95,8 +95,9 @@ impl Upstream {
     ///
     /// # Errors
     /// [`Failure`] if there is no response to pass on.
-    pub async fn send(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, Failure> {
-        dispatch::send(self, call).await
+    pub fn send(self: &Arc<Self>, call: Call<'_>) -> impl Future<Output = Result<Reply, Failure>> {
+        // Not `async`: the call would be moved once more.
+        dispatch::send(self, call)
     }
 }
 

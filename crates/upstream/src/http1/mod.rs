@@ -48,19 +48,27 @@ pub(crate) async fn send(
     // What cannot be sent again is not risked on a connection that the backend may just have closed.
     let can_repeat = body.can_repeat();
     let Some(connection) = local.take(call.worker.clock.now(), !can_repeat) else {
-        let connected = connect(call.worker, &local.upstream, &[]).await?;
-        return send_new(local, call, connected, body).await;
+        return Box::pin(send_fresh(local, call, body)).await;
     };
     let again = can_repeat.then(|| body.clone());
     match (exchange(local, call, connection, body).await, again) {
         // The backend closed the connection while the request was on its way, and may be asked again (RFC 9112 §9.3.1). H2O
         // does not; here it is done once, on a new connection.
         (Err(failed), Some(body)) if failed.may_repeat => {
-            let connected = connect(call.worker, &local.upstream, &[]).await?;
-            send_new(local, call, connected, body).await
+            Box::pin(send_fresh(local, call, body)).await
         }
         (tried, _) => tried.map_err(|unanswered| unanswered.failure),
     }
+}
+
+/// Sends a request over a new connection. Connecting takes a large future, which most requests can do without: callers box it.
+async fn send_fresh(
+    local: &Rc<Local>,
+    call: &mut Call<'_>,
+    body: ReadyBody,
+) -> Result<Reply, Failure> {
+    let connected = connect(call.worker, &local.upstream, &[]).await?;
+    send_new(local, call, connected, body).await
 }
 
 /// Sends a request over a connection that was just established.

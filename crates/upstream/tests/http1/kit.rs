@@ -272,7 +272,10 @@ pub(crate) async fn send_and_tell(
         trace: ask.trace,
         headers: Headers::new(),
     };
-    upstream.send(call).await
+    let sending = upstream.send(call);
+    // It is moved into its place for every request.
+    assert!(size_of_val(&sending) <= 1280, "{}", size_of_val(&sending));
+    sending.await
 }
 
 /// Fields as lines.
