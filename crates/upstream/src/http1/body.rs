@@ -8,7 +8,7 @@ use h2o_exchange::{BodyError, BodySource};
 use h2o_http1::{Awaited, ClientReceived, ClientResponse};
 use tokio::io::AsyncReadExt;
 
-use super::exchange::{Awaits, Exchange, Rest};
+use super::exchange::{Awaits, Exchange, Rest, collect};
 use super::upload::Went;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
@@ -19,7 +19,7 @@ const PIECE: usize = 64 * 1024;
 /// The content of a response, or what comes through a tunnel. Owns the connection; reads when it is polled.
 pub(super) struct ContentSource {
     exchange: Option<Exchange>,
-    /// Content that came with the head.
+    /// Content received and not taken.
     ready: Bytes,
     /// Octets received and not looked at.
     raw: BytesMut,
@@ -50,6 +50,11 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
+    fn take_ready(&mut self, max: usize) -> Next {
+        let piece = self.ready.split_to(max.min(self.ready.len()));
+        Poll::Ready(Some(Ok(piece)))
+    }
+
     /// The response is complete, the request is not: it goes on, and the response ends with it (H2O compatibility: an answer
     /// does not end the request).
     fn poll_request_end(&mut self, context: &mut Context<'_>, is_clean: bool, went: Went) -> Next {
@@ -78,11 +83,16 @@ impl ContentSource {
             };
             let engine = &mut exchange.connection.engine;
             match engine.receive(&self.raw, &mut ClientResponse::new()) {
+                Ok(ClientReceived::Data { taken, data }) if taken == self.raw.len() => {
+                    self.ready = self.raw.split_to(taken).freeze().slice(data);
+                    return self.take_ready(max);
+                }
                 Ok(ClientReceived::Data { taken, data }) => {
-                    let piece = self.raw.split_to(taken).freeze();
-                    self.ready = piece.slice(data);
-                    let piece = self.ready.split_to(max.min(self.ready.len()));
-                    return Poll::Ready(Some(Ok(piece)));
+                    let first = self.raw[data].to_vec();
+                    let arrived = collect(engine, &self.raw[taken..], first);
+                    self.raw.clear();
+                    (self.ready, self.rest) = (arrived.content, arrived.rest);
+                    return self.take_ready(max);
                 }
                 Ok(ClientReceived::BodyEnd { taken }) => {
                     self.raw.advance(taken);
@@ -165,8 +175,7 @@ impl BodySource for ContentSource {
         let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
         if !self.ready.is_empty() {
             exchange.rest();
-            let piece = self.ready.split_to(max.min(self.ready.len()));
-            return Poll::Ready(Some(Ok(piece)));
+            return self.take_ready(max);
         }
         // The end of the client's side ends the whole tunnel (H2O compatibility).
         if is_tunnel && went == Went::Done && exchange.upload.has_client_left {

@@ -56,7 +56,7 @@ impl Failed {
     }
 }
 
-/// Content that came with the head.
+/// Content that came at once, with the head for example.
 pub(super) struct Arrived {
     pub(super) content: Bytes,
     pub(super) rest: Rest,
@@ -237,7 +237,8 @@ impl Exchange {
                     {
                         self.upload.release();
                     }
-                    return Some(Ok(collect(&mut self.connection.engine, &input[taken..])));
+                    let engine = &mut self.connection.engine;
+                    return Some(Ok(collect(engine, &input[taken..], Vec::new())));
                 }
                 Ok(ClientReceived::Data { .. } | ClientReceived::BodyEnd { .. }) => {
                     debug_assert!(false, "the head comes first");
@@ -310,9 +311,12 @@ impl Exchange {
     }
 }
 
-/// What content there is in `input`, which came with the head.
-fn collect(engine: &mut ClientConnection, mut input: &[u8]) -> Arrived {
-    let mut content = Vec::new();
+/// What content there is in all of `input`, behind `content`: chunks may be many and small, and each piece costs a write.
+pub(super) fn collect(
+    engine: &mut ClientConnection,
+    mut input: &[u8],
+    mut content: Vec<u8>,
+) -> Arrived {
     let rest = loop {
         if engine.awaited() == Awaited::Nothing {
             break Rest::Nothing {

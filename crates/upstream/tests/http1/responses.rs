@@ -178,6 +178,30 @@ fn what_the_client_does_not_take_is_not_read() {
 }
 
 #[test]
+fn small_chunks_do_not_make_small_pieces() {
+    let address = backend(|_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        std::thread::sleep(Duration::from_millis(100));
+        peer.send("1\r\nx\r\n".repeat(1000) + "0\r\n\r\n");
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let reply = send(&worker, &upstream, GET).await.unwrap();
+        let Body::Stream(mut source) = reply.body else {
+            panic!("the content comes later")
+        };
+        let (mut pieces, mut len) = (0, 0);
+        while let Some(piece) = next(&mut source).await {
+            len += piece.unwrap().len();
+            pieces += 1;
+        }
+        assert_eq!(len, 1000);
+        assert!(pieces < 10, "{pieces} pieces");
+    });
+}
+
+#[test]
 fn interim_responses_are_told_in_order() {
     let (address, _heads) = answering(
         "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\nHTTP/1.1 100 x\r\n\r\n\
