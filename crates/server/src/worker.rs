@@ -257,7 +257,10 @@ fn run(mut seed: Seed, ready: &ReadySender) {
         // Whoever started us waits for this.
         let _ = ready.send(Ok(()));
         let mut sleep = Box::pin(tokio::time::sleep(STEP));
-        poll_fn(|task| connections.poll_turn(task, &mut sleep)).await;
+        let turns = poll_fn(|task| connections.poll_turn(task, &mut sleep));
+        // All connections are one task to the runtime, which would make its sockets look unready after some hundred uses within
+        // a turn. A turn sees to its own length.
+        tokio::task::coop::unconstrained(turns).await;
     });
 }
 
