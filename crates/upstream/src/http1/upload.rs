@@ -12,6 +12,8 @@ use crate::stream::UpstreamStream;
 
 /// Octets of content written at once.
 const PIECE: usize = 48 * 1024;
+/// Pieces written before others get their turn.
+const PIECES: usize = 16;
 
 /// What is left of the content.
 pub(super) enum Content {
@@ -136,7 +138,7 @@ impl Upload {
         engine: &mut ClientConnection,
         scratch: &Scratch,
     ) -> Went {
-        loop {
+        for _ in 0..PIECES {
             match self.poll_written(context, stream) {
                 Poll::Pending => return Went::Blocked,
                 Poll::Ready(true) => {}
@@ -160,6 +162,8 @@ impl Upload {
                 return Went::Starved;
             }
         }
+        context.waker().wake_by_ref();
+        Went::Blocked
     }
 
     /// Writes what is there; `false` if that cannot be done any more.
