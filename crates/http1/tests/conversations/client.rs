@@ -306,7 +306,7 @@ fn the_end_between_two_chunks_can_be_told_from_one_within() {
     for (content, want) in cases {
         let mut talk = Conversation::new();
         talk.asks(&GET);
-        talk.server_sends(&format!("{chunks}{content}"));
+        talk.server_sends(format!("{chunks}{content}"));
         assert_eq!(talk.connection.is_between_chunks(), want, "{content:?}");
     }
 }
