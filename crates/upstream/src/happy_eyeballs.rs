@@ -136,6 +136,7 @@ where
     let mut addresses = Addresses::default();
     // The address of the running attempt, or of the latest.
     let mut tried = None;
+    // Of the latest attempt that failed; the last one, once there is no address left.
     let mut failure = None;
     poll_fn(|task| {
         for (family, look_up) in look_ups.iter_mut().enumerate() {
@@ -170,7 +171,6 @@ where
                 break;
             };
             tried = Some(address);
-            failure = None;
             // Closes the attempt that took too long: there is never more than one.
             attempt.set(None);
             attempt.set(Some(open(address)));

@@ -2,7 +2,7 @@
 //!
 //! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is made from the
 //! configuration and shared by all workers; of what changes while it is used, only the balancer's counters are shared. A
-//! worker's idle connections stay on that worker ([`pool`]).
+//! worker's idle connections stay on that worker (`pool`).
 //!
 //! [`Upstream::send`] carries one request to a backend and comes back with the head of the response and a body that is pulled:
 //! what the client does not take is not read from the backend. What goes wrong before the head is a [`Failure`], later a

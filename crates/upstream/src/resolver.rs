@@ -277,11 +277,10 @@ impl Resolver {
 
 /// An answer that is to come, or has not expired.
 fn is_usable(answer: &watch::Receiver<Option<Answer>>, now: Instant) -> bool {
-    let is_under_way = answer.has_changed().is_ok();
     answer
         .borrow()
         .as_ref()
-        .map_or(is_under_way, |answer| now < answer.expires)
+        .is_none_or(|answer| now < answer.expires)
 }
 
 /// A place for another name. Those with an answer go all at once if none has expired, so that this costs little per name.

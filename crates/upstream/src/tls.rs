@@ -166,10 +166,8 @@ impl TlsClient {
     }
 }
 
-/// The host of a URL as rustls takes it: a trailing dot says that the name is complete, and belongs neither into SNI (RFC 6066 §3)
-/// nor into certificates.
+/// The host of a URL as rustls takes it. A dot at its end goes neither into SNI nor into the comparison with names of certificates.
 fn server_name(host: &str) -> Option<ServerName<'static>> {
-    let host = host.strip_suffix('.').unwrap_or(host);
     let literal = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));

@@ -1,5 +1,7 @@
 //! Handshakes with `openssl s_server`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
