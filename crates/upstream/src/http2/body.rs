@@ -7,7 +7,7 @@ use h2o_exchange::{BodyError, BodySource, Trailers};
 use tokio::time::Instant;
 
 use super::call::Owned;
-use super::stream::Response;
+use super::stream::{Response, StreamFailure};
 
 /// The content of a response. Dropped before its end it cancels the stream.
 pub(super) struct ResponseBody {
@@ -29,7 +29,9 @@ impl BodySource for ResponseBody {
         let key = self.owned.key;
         let state = &mut *self.owned.connection.state.borrow_mut();
         let Some(stream) = state.streams.get_mut(key.index()).and_then(Option::as_mut) else {
-            return Poll::Ready(None);
+            debug_assert!(false, "a stream is kept for its owner");
+            let text = StreamFailure::Io.text().to_owned();
+            return Poll::Ready(Some(Err(BodyError::Failed(text))));
         };
         if stream.queued() > 0 {
             let piece = stream.take_content(max);
