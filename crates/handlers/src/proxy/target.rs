@@ -185,6 +185,27 @@ mod tests {
     }
 
     #[test]
+    fn locations_below_the_backend_stay_below_our_key_whatever_they_are() {
+        let parts = ["http://", "[", "]", "/", "b", ":81", "?", "#", "/v"];
+        let place = Place {
+            scheme: Scheme::Http,
+            authority: b"c",
+            mount: "/m",
+        };
+        for url in ["http://b:81/v", "http://[unix:/]/v"] {
+            let backend = BackendUrl::parse(url).unwrap();
+            for seed in 0..parts.len().pow(5) {
+                let location: String = (0..5)
+                    .map(|at| parts[seed / parts.len().pow(at) % parts.len()])
+                    .collect();
+                let ours = relocated(location.as_bytes(), &backend, place);
+                let is_ours = ours.is_none_or(|ours| ours.starts_with(b"http://c/m"));
+                assert!(is_ours, "{location}");
+            }
+        }
+    }
+
+    #[test]
     fn locations_of_the_backend_become_ours() {
         let cases = [
             // URL of the backend, key of the path, its `location`, ours.
