@@ -184,6 +184,12 @@ pub trait Handler: Send + Sync {
     fn streams_request_body(&self) -> bool {
         false
     }
+
+    /// True if a handler that streams is to be asked before the client that expects `100 Continue` sends its content: it
+    /// leaves the interim response in [`Exchange::informational`].
+    fn meets_expectations(&self) -> bool {
+        false
+    }
 }
 
 /// All that can follow when a filter has seen a response.

@@ -72,6 +72,12 @@ pub(crate) fn streams_body(exchange: &Exchange) -> bool {
     first.is_some_and(|handler| handler.streams_request_body())
 }
 
+/// True if that handler is the one to say that the client may send its content.
+pub(crate) fn meets_expectations(exchange: &Exchange) -> bool {
+    let first = exchange.site.path(exchange.route).handlers.first();
+    first.is_some_and(|handler| handler.streams_request_body() && handler.meets_expectations())
+}
+
 /// False if the client has said that it does not want interim responses.
 pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")

@@ -247,14 +247,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "OFF|ON|FORWARD",
         "OFF",
         "`ON`: requests with content ask with `expect: 100-continue`, and send the content once the backend has answered. \
-         `FORWARD`, which leaves this to the client, is not supported yet.",
+         `FORWARD`: the `expect: 100-continue` of a client is handed on, and so is the 100 that answers it, as far as \
+         `send-informational` allows; the proxy has to be the first handler of its path.",
         |scope, command| {
-            settings(scope).expects_continue =
-                match command.node.one_of(&["OFF", "ON", "FORWARD"])? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(command.error("`FORWARD` is not supported yet")),
-                };
+            let word = command.node.one_of(&["OFF", "ON", "FORWARD"])?;
+            let settings = settings(scope);
+            settings.expects_continue = word == 1;
+            settings.request.forwards_expectations = word == 2;
             Ok(())
         },
     ),

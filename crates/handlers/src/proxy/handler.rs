@@ -93,6 +93,10 @@ impl Handler for ProxyHandler {
     fn streams_request_body(&self) -> bool {
         true
     }
+
+    fn meets_expectations(&self) -> bool {
+        self.0.request.forwards_expectations
+    }
 }
 
 async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) -> Outcome {
@@ -121,6 +125,7 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
         )
     };
     let trace = trace(&mut reference.borrow_mut());
+    let forwards_expectation = proxy.request.forwards_expectation(&reference.borrow());
     let pipe = match &body {
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
@@ -136,11 +141,14 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
                 rules.build(exchange, wanted, backend, protocol, head);
             },
             body,
-            waits_for_content: wanted == Wanted::Nothing,
+            waits_for_content: wanted == Wanted::Nothing && !forwards_expectation,
             needs_http1,
             expects_continue,
             on_informational: Some(&mut |status, headers| {
-                response::inform(&mut reference.borrow_mut(), status, headers);
+                let exchange = &mut *reference.borrow_mut();
+                if status != StatusCode::CONTINUE || forwards_expectation {
+                    response::inform(exchange, status, headers);
+                }
             }),
             trace,
             headers,

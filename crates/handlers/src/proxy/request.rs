@@ -22,6 +22,8 @@ pub(super) struct RequestRules {
     pub(super) preserve_x_forwarded_proto: bool,
     /// `proxy.emit-via-header`
     pub(super) emit_via: bool,
+    /// `proxy.expect: FORWARD`
+    pub(super) forwards_expectations: bool,
     /// `proxy.header.*`
     pub(super) edits: Vec<Edit>,
 }
@@ -50,6 +52,11 @@ impl RequestRules {
             (Wanted::Nothing | Wanted::Connect, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);
+        if self.forwards_expectation(exchange) {
+            // HTTP/2 has it apart.
+            let value = head.headers.store(CONTINUE);
+            head.set_expect(value);
+        }
         if wanted == Wanted::Protocol {
             let token = head.headers.store(request.upgrade());
             head.set_upgrade(token);
@@ -89,6 +96,15 @@ impl RequestRules {
         exchange.forwarded.set(head.authority(), [head.target()]);
     }
 
+    /// True if the backend is to say whether the client may send its content. We have said so where the content was
+    /// collected first.
+    pub(super) fn forwards_expectation(&self, exchange: &Exchange) -> bool {
+        self.forwards_expectations
+            && !exchange.request.expect().is_empty()
+            && exchange.request.body != BodyLength::Tunnel
+            && matches!(exchange.body, RequestBody::Stream(_))
+    }
+
     /// The client's fields in their order, without those of the hop to us; behind them those that we write anew.
     fn write_fields(&self, exchange: &Exchange, headers: &mut Headers) {
         let request = &exchange.request;
@@ -99,6 +115,9 @@ impl RequestRules {
             Name::Known(known) => self.keeps(known),
             Name::Other(name) => !(names_fields && is_named(received, name)),
         });
+        if self.forwards_expectation(exchange) {
+            headers.push(Known::Expect, CONTINUE);
+        }
         if exchange.is_early && received.get(Known::EarlyData).is_none() {
             headers.push(Known::EarlyData, b"1");
         }
@@ -162,6 +181,9 @@ impl RequestRules {
         }
     }
 }
+
+/// The only expectation there is (RFC 9110 §10.1.1).
+const CONTINUE: &[u8] = b"100-continue";
 
 /// True if trailers of the response reach the client, who wants them: servers of gRPC insist on that (RFC 9113 §8.2.2).
 fn takes_trailers(request: &RequestHead) -> bool {

@@ -116,11 +116,8 @@ impl ResponseRules {
     }
 }
 
-/// Hands an interim response on. The 100 that a client waits for is the affair of its connection.
+/// Hands an interim response on.
 pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
-    if status == StatusCode::CONTINUE {
-        return;
-    }
     let mut headers = headers.clone();
     headers.retain(|field| !is_of_hop(field.name));
     if status == StatusCode::EARLY_HINTS {

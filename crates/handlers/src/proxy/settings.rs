@@ -43,6 +43,7 @@ impl Default for ProxySettings {
                 emit_x_forwarded: true,
                 preserve_x_forwarded_proto: false,
                 emit_via: true,
+                forwards_expectations: false,
                 edits: Vec::new(),
             },
             response: ResponseRules {

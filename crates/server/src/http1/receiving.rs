@@ -118,6 +118,11 @@ impl Http1 {
         if is_complete {
             return self.start(context, link);
         }
+        if self.engine.wants_continue() && serve::meets_expectations(&active.exchange.borrow()) {
+            let pipe = Rc::clone(active.upload.get_or_insert_default());
+            active.exchange.borrow_mut().body = RequestBody::Stream(pipe);
+            return self.start(context, link);
+        }
         if self.engine.wants_continue() {
             let mut out = Vec::new();
             self.engine

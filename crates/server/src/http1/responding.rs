@@ -4,6 +4,7 @@ use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
 use h2o_exchange::{Exchange, ExchangeRef, Response, Timings};
+use h2o_http::StatusCode;
 use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
 
 use super::{Http1, Input, Step, Went};
@@ -104,8 +105,12 @@ impl Http1 {
         }
         let mut out = Vec::new();
         if context.informs_http1 && serve::wants_informational(&active.exchange.borrow()) {
+            let now = context.worker.clock.now();
             for (status, headers) in &interims {
-                self.engine.send_informational(*status, headers, &mut out);
+                match *status {
+                    StatusCode::CONTINUE => self.engine.send_continue(&mut out, now),
+                    status => self.engine.send_informational(status, headers, &mut out),
+                }
             }
         }
         if !out.is_empty() && link.io.send(context, &out).is_err() {

@@ -26,9 +26,12 @@ impl Http2 {
         is_tunnel: bool,
         out: &mut Vec<u8>,
     ) {
-        let streams = {
+        let (streams, waits) = {
             let exchange = exchange.borrow();
-            if !exchange.request.expect().is_empty()
+            let expects = !exchange.request.expect().is_empty();
+            let waits = !(expects && serve::meets_expectations(&exchange));
+            if expects
+                && waits
                 && context.sends_informational
                 && serve::wants_informational(&exchange)
             {
@@ -36,7 +39,7 @@ impl Http2 {
                 self.engine
                     .inform(stream, StatusCode::CONTINUE, &fields, out);
             }
-            serve::streams_body(&exchange)
+            (serve::streams_body(&exchange), waits)
         };
         if is_tunnel {
             let pipe = Rc::new(BodyPipe::default());
@@ -54,6 +57,10 @@ impl Http2 {
         let work = self.work(stream);
         work.exchange = Some(exchange);
         work.step = step;
+        if !waits {
+            // Its handler is asked as if the first piece, an empty one, were there.
+            self.on_upload(context, link, stream, &[], false, out);
+        }
     }
 
     pub(super) fn on_data(

@@ -144,10 +144,6 @@ fn what_cannot_be_is_refused() {
             "argument must match the format: %u",
         ),
         (
-            "proxy.expect: FORWARD".to_owned(),
-            "`FORWARD` is not supported yet",
-        ),
-        (
             "proxy.expect: x".to_owned(),
             "argument must be one of: OFF,ON,FORWARD",
         ),

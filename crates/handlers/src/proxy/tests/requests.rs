@@ -316,6 +316,29 @@ fn the_length_is_told_as_soon_as_it_is_known() {
 }
 
 #[test]
+fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
+    let pipe = || RequestBody::Stream(Rc::new(BodyPipe::default()));
+    let whole = || RequestBody::Bytes(Bytes::from_static(b"x"));
+    let cases = [
+        ("proxy.expect: FORWARD", "100-continue", pipe(), true),
+        ("proxy.expect: FORWARD", "100-continue", whole(), false),
+        ("proxy.expect: FORWARD", "", pipe(), false),
+        ("proxy.expect: ON", "100-continue", pipe(), false),
+        ("", "100-continue", pipe(), false),
+    ];
+    for (config, expect, body, want) in cases {
+        let mut exchange = request(site("/", config), "POST /", "h", "A: 1");
+        exchange.body = body;
+        exchange.request.body = BodyLength::Known(1);
+        let expect = exchange.request.headers.store(expect.as_bytes());
+        exchange.request.set_expect(expect);
+        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
+        assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
+    }
+}
+
+#[test]
 fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
     let cases = [
         // Method, token, protocol, line, token sent.

@@ -121,7 +121,7 @@ fn interim_responses_are_handed_on_as_rules_leave_them() {
     let config = "header.add: { header: 'x: 1', when: early }\nheader.unset: { header: y, when: all }\n\
                   header.unset: link";
     let cases = [
-        ("", 100, "Link: a", vec![]),
+        ("", 100, "", vec![(100, "".to_owned())]),
         ("", 102, "", vec![(102, "".to_owned())]),
         ("", 103, "", vec![]),
         ("", 103, "Connection: close", vec![]),
