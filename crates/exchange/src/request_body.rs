@@ -21,6 +21,10 @@ pub enum RequestBody {
     /// Complete, in an unlinked temporary file (bodies above `temp-buffer-threshold`).
     File(FileRange),
     /// Arriving; pulled by the handler.
+    ///
+    /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have this from the start if the first
+    /// handler of their path can stream: what comes through it are the octets of the tunnel, for CONNECT from the
+    /// beginning, for other upgrades once the handler has answered 101. A response that opens no tunnel ends it.
     Stream(Rc<BodyPipe>),
 }
 
@@ -37,8 +41,10 @@ struct Inner {
     queued: usize,
     end: Option<Result<(), String>>,
     abandoned: bool,
+    given_up: Option<&'static str>,
     reader: Option<Waker>,
     writer: Option<Waker>,
+    owner: Option<Waker>,
 }
 
 impl BodyPipe {
@@ -65,7 +71,7 @@ impl BodyPipe {
         }
     }
 
-    /// The handler does not want the rest.
+    /// The handler does not want the rest. Of a tunnel the other direction goes on.
     pub fn abandon(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.abandoned = true;
@@ -74,6 +80,28 @@ impl BodyPipe {
         if let Some(writer) = inner.writer.take() {
             writer.wake();
         }
+        if let Some(owner) = &inner.owner {
+            owner.wake_by_ref();
+        }
+    }
+
+    /// The tunnel is over, whatever is still under way in either direction: the connection, or its stream, is cut off
+    /// although the content of the response has not come to its end. `reason` is for the error log. Called by the
+    /// handler; without effect on requests that opened no tunnel.
+    pub fn give_up(&self, reason: &'static str) {
+        self.inner.borrow_mut().given_up = Some(reason);
+        self.abandon();
+    }
+
+    /// The reason, once the handler has called [`BodyPipe::give_up`].
+    #[must_use]
+    pub fn given_up(&self) -> Option<&'static str> {
+        self.inner.borrow().given_up
+    }
+
+    /// From now on the caller is woken whenever the handler abandons the pipe or gives it up. Called by the connection.
+    pub fn set_owner(&self, owner: Waker) {
+        self.inner.borrow_mut().owner = Some(owner);
     }
 
     /// True once all of the body is in the pipe, or was. Then the client sends nothing more of it.
@@ -221,5 +249,26 @@ mod tests {
         pipe.finish(Err("late".into()));
         assert!(pipe.is_complete());
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn the_owner_hears_of_each_way_in_which_a_handler_ends_it() {
+        struct Bell(std::sync::atomic::AtomicUsize);
+        impl std::task::Wake for Bell {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let bell = std::sync::Arc::new(Bell(0.into()));
+        let rung = || bell.0.load(std::sync::atomic::Ordering::Relaxed);
+        let pipe = BodyPipe::default();
+        pipe.set_owner(std::sync::Arc::clone(&bell).into());
+        pipe.push(Bytes::from_static(b"a"));
+        assert_eq!((rung(), pipe.given_up()), (0, None));
+        pipe.abandon();
+        assert_eq!((rung(), pipe.given_up(), pipe.queued()), (1, None, 0));
+        pipe.give_up("too slow");
+        assert_eq!((rung(), pipe.given_up()), (2, Some("too slow")));
+        assert!(pipe.is_abandoned());
     }
 }

@@ -1,6 +1,6 @@
 //! The head of a request, as every engine hands it on.
 
-use crate::{Headers, Method, Span, path};
+use crate::{Headers, Method, Span, StatusCode, path};
 
 /// Protocol version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -269,6 +269,26 @@ impl RequestHead {
         self.headers.text(self.upgrade)
     }
 
+    /// True if the request asks for a tunnel: CONNECT, or an upgrade to another protocol. An upgrade to HTTP/2 is the
+    /// server's own affair and none.
+    #[must_use]
+    pub fn asks_for_tunnel(&self) -> bool {
+        self.body == BodyLength::Tunnel
+            || !matches!(self.upgrade(), b"" | b"h2c" | b"h2c-14" | b"h2c-16")
+    }
+
+    /// True if a response of this status opens the tunnel that the request asks for: any 2xx to CONNECT (RFC 9110
+    /// §9.3.6, RFC 8441 §5), 101 to an upgrade (RFC 9110 §7.8). To extended CONNECT of HTTP/2, whose client sees 200,
+    /// both are the same.
+    #[must_use]
+    pub fn is_tunnel_opened_by(&self, status: StatusCode) -> bool {
+        let is_upgrade = !self.upgrade().is_empty();
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return is_upgrade && self.asks_for_tunnel();
+        }
+        self.body == BodyLength::Tunnel && (200..300).contains(&status.as_u16())
+    }
+
     /// Sets the retained `Expect` value.
     pub const fn set_expect(&mut self, value: Span) {
         self.expect = value;
@@ -284,6 +304,33 @@ impl RequestHead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tunnels_are_opened_by_2xx_to_connect_and_by_101_to_upgrades() {
+        let connect = BodyLength::Tunnel;
+        // Body, token, asks for a tunnel, statuses that open it.
+        let cases: &[(BodyLength, &str, bool, &[u16])] = &[
+            (BodyLength::None, "", false, &[]),
+            (BodyLength::Unknown, "", false, &[]),
+            (BodyLength::None, "websocket", true, &[101]),
+            (BodyLength::None, "h2c", false, &[]),
+            (connect, "", true, &[200, 204, 299]),
+            (connect, "websocket", true, &[101, 200, 204, 299]),
+        ];
+        for (body, token, asks, opened_by) in cases {
+            let mut head = RequestHead {
+                body: *body,
+                ..RequestHead::default()
+            };
+            let span = head.headers.store(token.as_bytes());
+            head.set_upgrade(span);
+            assert_eq!(head.asks_for_tunnel(), *asks, "{body:?} {token}");
+            let opens = [100, 101, 103, 200, 204, 299, 300, 407, 502]
+                .into_iter()
+                .filter(|&code| head.is_tunnel_opened_by(StatusCode::new(code).expect("a status")));
+            assert_eq!(opens.collect::<Vec<_>>(), *opened_by, "{body:?} {token}");
+        }
+    }
 
     #[test]
     fn targets_split_at_the_first_question_mark() {

@@ -92,6 +92,11 @@ impl Io {
         self.can_read && !self.ended
     }
 
+    /// True once a read has come to the end of what the peer sends.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Appends what has arrived to `buffer`, in clear text.
     pub(crate) fn read(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
         if self.ended {

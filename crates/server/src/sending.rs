@@ -299,6 +299,13 @@ fn send_stream(
     match source.poll_next(task, PIECE) {
         Poll::Pending => Ok(Some(Pumped::Waiting)),
         Poll::Ready(None) => finish(context, io, engine),
+        // As it is: nothing is copied together.
+        Poll::Ready(Some(piece)) if engine.is_tunnel() => {
+            let piece = piece?;
+            *written += piece.len() as u64;
+            io.send(context, &piece)?;
+            Ok(None)
+        }
         Poll::Ready(Some(piece)) => send_piece(context, io, engine, &piece?, written),
     }
 }

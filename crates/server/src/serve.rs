@@ -217,6 +217,10 @@ fn filter(
     if path.keep_unfiltered {
         exchange.sent.unfiltered = Some(response.headers.clone());
     }
+    // What opens a tunnel is nobody's to edit (H2O compatibility).
+    if exchange.request.is_tunnel_opened_by(response.status) {
+        return Ok(response);
+    }
     if response.links != Links::Plain
         && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
     {

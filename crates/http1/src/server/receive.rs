@@ -230,6 +230,14 @@ impl ServerConnection {
         }
     }
 
+    /// The client has ended its direction of a tunnel: nothing more comes out of it. Without effect elsewhere, where the
+    /// end of what the client sends is that of the connection.
+    pub const fn recv_end(&mut self) {
+        if matches!(self.receiving, Receiving::Tunnel) {
+            self.receiving = Receiving::Complete;
+        }
+    }
+
     fn on_body_read(&mut self, now: Instant) {
         self.timers.resume_body(&self.settings, now);
         self.timers.on_read(&self.settings, now);

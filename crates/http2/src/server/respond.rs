@@ -204,15 +204,20 @@ impl ServerConnection {
         self.core.reset(key, code, out);
     }
 
-    /// The caller is done with a stream. One that is not over is reset.
+    /// The caller is done with a stream. One that is not over is reset; where we have sent all we had to send, that is no
+    /// error, only the end of our interest (RFC 9113 §8.1).
     #[inline]
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let Some(stream) = self.core.streams.get(key) else {
             return;
         };
         let is_peers = stream.id.is_client();
-        if stream.state != State::Closed {
-            self.core.reset(key, ErrorCode::INTERNAL_ERROR, out);
+        match stream.state {
+            State::Closed => {}
+            State::HalfClosedLocal => self.core.reset(key, ErrorCode::NO_ERROR, out),
+            State::Open | State::HalfClosedRemote | State::ReservedLocal => {
+                self.core.reset(key, ErrorCode::INTERNAL_ERROR, out);
+            }
         }
         if !is_peers {
             self.open_pushes = self.open_pushes.saturating_sub(1);
@@ -223,6 +228,12 @@ impl ServerConnection {
     /// The content of the request is wanted: its window opens to what `http2-input-window-size` says.
     pub fn accept_content(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let window = self.settings.input_window;
+        self.core.accept_content(key, window, out);
+    }
+
+    /// As [`ServerConnection::accept_content`], for `window` octets at most.
+    pub fn accept_content_up_to(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
+        let window = self.settings.input_window.min(window);
         self.core.accept_content(key, window, out);
     }
 

@@ -2,6 +2,7 @@
 
 mod receiving;
 mod responding;
+mod tunnel;
 mod upgrade;
 
 use std::rc::Rc;
@@ -47,6 +48,8 @@ pub(crate) struct Active {
     step: Step,
     /// A body on its way to a handler that pulls it.
     upload: Option<Rc<BodyPipe>>,
+    /// `upload` is a tunnel's, or will be if the handler opens one.
+    is_tunnel: bool,
     /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
     unacknowledged: usize,
     waker: Option<Waker>,
@@ -68,6 +71,7 @@ impl Active {
             exchange,
             step: Step::Moving,
             upload: None,
+            is_tunnel: false,
             unacknowledged: 0,
             waker: None,
             is_over: false,
@@ -90,6 +94,7 @@ impl Active {
         // What a handler or a body holds goes before the log line is written.
         self.step = Step::Moving;
         self.waker = None;
+        self.is_tunnel = false;
         if let Some(pipe) = self.upload.take() {
             pipe.finish(Err("the connection was closed".into()));
         }
@@ -212,6 +217,9 @@ impl Http1 {
     }
 
     fn step(&mut self, context: &Context, link: &mut Link, input: &mut Input<'_>) -> Went {
+        if self.engine.is_tunnel() && self.is_given_up(link) {
+            return Went::Over;
+        }
         if link.io.has_output() {
             if link.io.flush().is_err() {
                 return Went::Over;

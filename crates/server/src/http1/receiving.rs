@@ -95,13 +95,19 @@ impl Http1 {
         if context.memory.is_tight() {
             return self.refuse_with(context, link, NO_MEMORY);
         }
-        {
-            let exchange = active.exchange.borrow();
+        let exchange = active.exchange.borrow();
+        if exchange.request.asks_for_tunnel() {
             let is_connect = exchange.request.body == BodyLength::Tunnel;
-            if is_connect && !serve::streams_body(&exchange) {
-                drop(exchange);
+            let streams = serve::streams_body(&exchange);
+            drop(exchange);
+            if streams {
+                return self.start_tunnel(context, link);
+            }
+            if is_connect {
                 return self.refuse_with(context, link, NO_TUNNEL);
             }
+        } else {
+            drop(exchange);
         }
         if self.engine.is_body_done() {
             // An empty body may have been announced.
@@ -233,6 +239,7 @@ impl Http1 {
         let now = context.worker.clock.now();
         let active = self.active.as_mut()?;
         let pipe = Rc::clone(active.upload.as_ref()?);
+        let is_tunnel = active.is_tunnel;
         let waker = active
             .waker
             .get_or_insert_with(|| context.waker(link.token, 0))
@@ -254,6 +261,9 @@ impl Http1 {
             );
             match received {
                 Ok(Received::Data { taken, data }) => {
+                    if is_tunnel {
+                        exchange.borrow_mut().request_body_bytes += data.len() as u64;
+                    }
                     pipe.push(Bytes::copy_from_slice(
                         &input.buffer[input.at + data.start..input.at + data.end],
                     ));
@@ -269,6 +279,11 @@ impl Http1 {
                     match fill(context, link, input) {
                         Went::On => {}
                         Went::Wait => return None,
+                        // The client may go on listening: what becomes of the tunnel is the handler's to say.
+                        Went::Over if is_tunnel && link.io.has_ended() => {
+                            self.engine.recv_end();
+                            pipe.finish(Ok(()));
+                        }
                         Went::Over => {
                             pipe.finish(Err("the client closed the connection".into()));
                             return Some(Went::Over);

@@ -37,9 +37,12 @@ impl Http1 {
         &mut self,
         context: &Context,
         link: &mut Link,
-        response: Response,
+        mut response: Response,
     ) -> Went {
         let now = context.worker.clock.now();
+        if self.active.as_ref().is_some_and(|active| active.is_tunnel) {
+            self.prepare_tunnel(&mut response);
+        }
         let Some(active) = &mut self.active else {
             return Went::Over;
         };

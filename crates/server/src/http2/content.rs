@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::Context as TaskContext;
 
 use bytes::Bytes;
-use h2o_exchange::{BodyPipe, ExchangeRef, RequestBody, Response};
+use h2o_exchange::{ExchangeRef, RequestBody, Response};
 use h2o_http::StatusCode;
 use h2o_http2::StreamKey;
 
@@ -42,11 +42,7 @@ impl Http2 {
             (serve::streams_body(&exchange), waits)
         };
         if is_tunnel {
-            let pipe = Rc::new(BodyPipe::default());
-            exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
-            self.work(stream).upload = Some(Upload { pipe, queued: 0 });
-            self.engine.accept_content(stream, out);
-            self.start(context, link, stream, exchange, out);
+            self.start_tunnel(context, link, stream, exchange, out);
             return;
         }
         let step = if streams {
@@ -97,6 +93,12 @@ impl Http2 {
             }
             Step::AwaitingUpload | Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
                 self.on_upload(context, link, stream, piece, end_stream, out);
+            }
+            Step::Receiving => {
+                self.on_upload(context, link, stream, piece, end_stream, out);
+                if end_stream {
+                    self.finish(context, link, stream, None, out);
+                }
             }
             // Promised streams bring no content (RFC 9113 §5.1).
             Step::Moving | Step::Answered(_) => {}
@@ -186,7 +188,10 @@ impl Http2 {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
         };
-        let is_pulled = matches!(work.step, Step::Waiting(_) | Step::Sending(_));
+        let is_pulled = matches!(
+            work.step,
+            Step::Waiting(_) | Step::Sending(_) | Step::Receiving
+        );
         if work.upload.is_none() || !is_pulled {
             return;
         }

@@ -10,6 +10,7 @@ mod pushing;
 mod receiving;
 mod responding;
 mod sending;
+mod tunnel;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -62,6 +63,8 @@ pub(crate) struct Http2 {
     waiting: usize,
     /// Of these, requests whose content streams in.
     streaming: usize,
+    /// Requests for tunnels, and tunnels.
+    tunnels: usize,
     resets: ResetBudget,
     /// Present once something was to be pushed.
     pushing: Option<Box<Pushing>>,
@@ -102,6 +105,8 @@ pub(crate) struct Work {
     is_streaming: bool,
     /// Counted in [`Http2::waiting`].
     waits: bool,
+    /// Counted in [`Http2::tunnels`].
+    is_tunnel: bool,
 }
 
 struct Upload {
@@ -126,6 +131,8 @@ enum Step {
     Answered(Box<Response>),
     /// Its turn to send, window, or more content of the response.
     Sending(Sending),
+    /// The end of the client's direction of a tunnel; ours has ended.
+    Receiving,
 }
 
 impl Work {
@@ -139,6 +146,7 @@ impl Work {
             is_at_work: false,
             is_streaming: false,
             waits: false,
+            is_tunnel: false,
         }
     }
 
@@ -224,6 +232,7 @@ impl Http2 {
             at_work: 0,
             waiting: 0,
             streaming: 0,
+            tunnels: 0,
             resets: ResetBudget {
                 left: context.http2.reset_budget,
                 delay_until: None,
@@ -426,18 +435,20 @@ impl Http2 {
         self.woken.push(stream);
     }
 
-    /// True if the client need not do anything for us to go on. A handshake it has to complete, whatever we do (H2O
+    /// True if the client need not do anything for us to go on. Tunnels may be silent, and held up, for as long as their
+    /// handlers like. A handshake it has to complete, whatever we do (H2O
     /// compatibility).
     fn is_waiting_for_us(&self, link: &Link) -> bool {
         !link.io.is_early()
             && (self.is_waiting_for_handlers()
+                || self.tunnels > 0
                 || !self.queue.is_empty()
                 || link.io.has_output()
                 || self.engine.has_sendable())
     }
 
     /// True if some handler, or what makes some content, is at work on its own: not if all of them can only wait for
-    /// content that the client does not send. Tunnels may be silent for as long as they like.
+    /// content that the client does not send.
     fn is_waiting_for_handlers(&self) -> bool {
         self.waiting > 0
             && self.works.iter().any(|work| {
@@ -502,6 +513,7 @@ impl Http2 {
         self.at_work = 0;
         self.waiting = 0;
         self.streaming = 0;
+        self.tunnels = 0;
     }
 }
 
@@ -519,7 +531,8 @@ impl Work {
             | Step::Queued
             | Step::Waiting(_)
             | Step::Answered(_)
-            | Step::Sending(_) => self.upload.as_ref().map_or(0, |upload| upload.queued),
+            | Step::Sending(_)
+            | Step::Receiving => self.upload.as_ref().map_or(0, |upload| upload.queued),
         };
         heads + content
     }

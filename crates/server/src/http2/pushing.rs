@@ -377,7 +377,8 @@ impl Http2 {
                 | Step::Collecting(_)
                 | Step::AwaitingUpload
                 | Step::Queued
-                | Step::Sending(_)) => work.step = step,
+                | Step::Sending(_)
+                | Step::Receiving) => work.step = step,
             }
         }
     }

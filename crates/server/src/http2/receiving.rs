@@ -294,19 +294,17 @@ impl Http2 {
             exchange.timings.processed_at = context.worker.clock.unix();
             matches!(exchange.body, RequestBody::Stream(_))
         };
-        if streams {
+        if streams && exchange.borrow().request.body != BodyLength::Tunnel {
             // Its window opens now that somebody wants it.
             self.engine.accept_content(stream, out);
-            if exchange.borrow().request.body != BodyLength::Tunnel {
-                // Its handler takes the content out of the exchange.
-                if !std::mem::replace(&mut self.work(stream).is_streaming, true) {
-                    self.streaming += 1;
-                }
-                context
-                    .worker
-                    .counters
-                    .count(Counter::Http2StreamingRequests);
+            // Its handler takes the content out of the exchange.
+            if !std::mem::replace(&mut self.work(stream).is_streaming, true) {
+                self.streaming += 1;
             }
+            context
+                .worker
+                .counters
+                .count(Counter::Http2StreamingRequests);
         }
         let progress = serve::start(context, &exchange);
         self.on_progress(context, link, stream, exchange, progress, out);
@@ -400,9 +398,17 @@ impl Http2 {
             match step {
                 Step::Waiting(_) => self.resume(context, link, key, out),
                 Step::Sending(_) => {
+                    if self.on_tunnel_woken(context, link, key, out) {
+                        continue;
+                    }
                     self.set_waits(key, false);
                     self.engine.set_content(key, true);
                     self.credit_upload(context, link, key, out);
+                }
+                Step::Receiving => {
+                    if !self.on_tunnel_woken(context, link, key, out) {
+                        self.credit_upload(context, link, key, out);
+                    }
                 }
                 Step::Moving
                 | Step::Collecting(_)
@@ -463,6 +469,9 @@ impl Http2 {
         }
         if std::mem::take(&mut work.is_streaming) {
             self.streaming -= 1;
+        }
+        if std::mem::take(&mut work.is_tunnel) {
+            self.tunnels -= 1;
         }
         if let Some(exchange) = work.exchange.take() {
             self.note_priorities(stream, &exchange);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, Response};
 use h2o_http::mime::MimeAttributes;
-use h2o_http::{Headers, Known, Method};
+use h2o_http::{BodyLength, Headers, Known, Method};
 use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, StreamKey};
 
@@ -54,6 +54,9 @@ impl Http2 {
         }
         let mut guard = exchange.borrow_mut();
         let this = &mut *guard;
+        if self.tunnels > 0 && this.request.body == BodyLength::Tunnel {
+            self.prepare_tunnel(stream, this, &mut response);
+        }
         let is_plain = self.pushing.is_none()
             && this.pushes.is_empty()
             && this.http2.is_none_or(|http2| http2.debug_state.is_none());
@@ -154,6 +157,9 @@ impl Http2 {
         if self.has_work(stream) {
             if let Some(exchange) = exchange {
                 self.work(stream).exchange = Some(exchange);
+            }
+            if self.goes_on(stream) {
+                return;
             }
             self.end_work(stream);
         } else if let Some(exchange) = exchange {

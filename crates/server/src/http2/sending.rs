@@ -175,7 +175,13 @@ impl Http2 {
         error: &BodyError,
         out: &mut Vec<u8>,
     ) {
+        let is_tunnel = self
+            .works
+            .get(stream.index())
+            .is_some_and(|work| work.is_tunnel);
         let code = match error {
+            // RFC 9113 §8.5.
+            _ if is_tunnel => ErrorCode::CONNECT_ERROR,
             BodyError::Local(_) => ErrorCode::INTERNAL_ERROR,
             BodyError::Failed(_) => ErrorCode::PROTOCOL_ERROR,
         };

@@ -40,6 +40,14 @@ impl Embedded {
         })
     }
 
+    /// Begins the graceful end of the server.
+    #[allow(dead_code, reason = "not all tests end theirs")]
+    pub(crate) fn shut_down(&self) {
+        if let Some(server) = &self.server {
+            server.shut_down();
+        }
+    }
+
     /// Ends the server when its connections have ended, after which its logs are complete.
     pub(crate) fn stop(&mut self) {
         if let Some(server) = self.server.take() {

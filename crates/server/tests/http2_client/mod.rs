@@ -89,6 +89,12 @@ impl Client {
         self.send_head(&pseudo, &[], false)
     }
 
+    /// CONNECT (RFC 9113 §8.5).
+    pub fn connect_plain(&mut self, authority: &str) -> u32 {
+        let pseudo = [(Pseudo::Method, "CONNECT"), (Pseudo::Authority, authority)];
+        self.send_head(&pseudo, &[], false)
+    }
+
     fn send_head(
         &mut self,
         pseudo: &[(Pseudo, &str)],

@@ -1,0 +1,576 @@
+//! Tunnels over HTTP/1 and HTTP/2: octets both ways, their ends, and what a slow side does to the other one.
+//!
+//! What a handler does is the first label of the host that CONNECT names, or the first segment of the path of an upgrade.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests may fail the test, and look at the clock"
+)]
+
+mod embedded;
+mod http2_client;
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{
+    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+};
+use h2o_http::{Headers, Method, StatusCode};
+use http2_client::{Client, WINDOW};
+
+struct Tunnels;
+
+/// Octets that [`Flood`] has given.
+static FLOODED: AtomicUsize = AtomicUsize::new(0);
+/// What `hello` has been told after its own end.
+static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+impl Handler for Tunnels {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let request = &exchange.request;
+        let path = String::from_utf8_lossy(request.path()).into_owned();
+        let what = path[1..].split([':', '/', '.']).next().unwrap().to_owned();
+        let is_upgrade = !request.upgrade().is_empty();
+        let RequestBody::Stream(pipe) = std::mem::take(&mut exchange.body) else {
+            return Outcome::Done(text(StatusCode::OK, "no tunnel asked for"));
+        };
+        assert!(is_upgrade || exchange.request.method == Method::Connect);
+        let status = if is_upgrade {
+            StatusCode::SWITCHING_PROTOCOLS
+        } else {
+            StatusCode::OK
+        };
+        let open = move |source: Box<dyn BodySource>| {
+            Outcome::Done(Response::new(status, Headers::new(), Body::Stream(source)))
+        };
+        match &*what {
+            "echo" => open(Box::new(Echo(pipe, Bytes::new()))),
+            "later" => Outcome::Later(Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                open(Box::new(Echo(pipe, Bytes::new())))
+            })),
+            "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
+            "ordinary" => Outcome::Done(text(StatusCode::NOT_FOUND, "nothing here")),
+            // Says a word; listens to what comes later.
+            "hello" => {
+                tokio::task::spawn_local(async move {
+                    while let Some(Ok(piece)) = poll_fn(|task| pipe.poll_next(task)).await {
+                        TOLD.lock().unwrap().extend_from_slice(&piece);
+                        if piece.ends_with(b"!") {
+                            pipe.abandon();
+                        }
+                    }
+                    TOLD.lock().unwrap().extend_from_slice(b"<end>");
+                });
+                open(Box::new(Once(Some("hello".into()))))
+            }
+            "bye" => open(Box::new(Once(Some("bye".into())))),
+            "silent" => {
+                let limited = Rc::clone(&pipe);
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                    limited.give_up("nothing will ever happen");
+                });
+                open(Box::new(Silent(pipe)))
+            }
+            "flood" => open(Box::new(Flood(pipe))),
+            // Gives up when told, whoever listens.
+            "quitter" => {
+                let told = Rc::clone(&pipe);
+                tokio::task::spawn_local(async move {
+                    let _ = poll_fn(|task| told.poll_next(task)).await;
+                    told.give_up("I/O timeout");
+                });
+                open(Box::new(Flood(pipe)))
+            }
+            other => panic!("no such behaviour: {other}"),
+        }
+    }
+
+    fn streams_request_body(&self) -> bool {
+        true
+    }
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response {
+    Response::new(status, Headers::new(), Body::Bytes(text.into()))
+}
+
+/// Also holds what is left of a piece that was more than could be sent.
+struct Echo(Rc<BodyPipe>, Bytes);
+
+impl BodySource for Echo {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.1.is_empty() {
+            match self.0.poll_next(context) {
+                Poll::Ready(Some(Ok(piece))) => self.1 = piece,
+                other => return other,
+            }
+        }
+        let len = max.min(self.1.len());
+        Poll::Ready(Some(Ok(self.1.split_to(len))))
+    }
+}
+
+struct Once(Option<Bytes>);
+
+impl BodySource for Once {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+}
+
+/// Neither takes nor gives.
+struct Silent(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
+
+impl BodySource for Silent {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        _: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Pending
+    }
+}
+
+/// Gives as much as it can.
+struct Flood(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
+
+impl BodySource for Flood {
+    fn poll_next(
+        &mut self,
+        _: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        FLOODED.fetch_add(max, SeqCst);
+        Poll::Ready(Some(Ok(vec![b'f'; max].into())))
+    }
+}
+
+static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.tunnels",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Tunnels));
+        Ok(())
+    },
+}];
+
+/// `header.add` shows what has passed the filters.
+fn start(settings: &str) -> Embedded {
+    Embedded::start(&DIRECTIVES, |port| {
+        format!(
+            "num-threads: 1\n{settings}\nheader.add: 'x-filtered: yes'\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n      /: {{ test.tunnels: ON }}\n"
+        )
+    })
+}
+
+fn connect(server: &Embedded) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let limit = Some(Duration::from_secs(20));
+    stream.set_read_timeout(limit).unwrap();
+    stream.set_write_timeout(limit).unwrap();
+    stream
+}
+
+fn connect_request(what: &str) -> String {
+    format!("CONNECT {what}.test:1 HTTP/1.1\r\nHost: {what}.test:1\r\n\r\n")
+}
+
+fn upgrade_request(what: &str) -> String {
+    format!(
+        "GET /{what}/x HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: foo/2\r\n\r\n"
+    )
+}
+
+/// The head of the response, in lower case.
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        stream.read_exact(&mut octet).unwrap();
+        head.push(octet[0]);
+    }
+    String::from_utf8(head).unwrap().to_lowercase()
+}
+
+fn read(stream: &mut TcpStream, want: &str) {
+    let mut got = vec![0; want.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), want);
+}
+
+fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    String::from_utf8(rest).unwrap()
+}
+
+/// A way to ask, and what the answer begins with.
+type Way = (fn(&str) -> String, &'static str);
+
+/// Both of them.
+const WAYS: [Way; 2] = [
+    (connect_request, "http/1.1 200 ok\r\nconnection: close\r\n"),
+    (
+        upgrade_request,
+        "http/1.1 101 switching protocols\r\nconnection: upgrade\r\n",
+    ),
+];
+
+#[test]
+fn http_1_tunnels_carry_what_comes_from_the_first_octet_to_the_last() {
+    let server = start("");
+    for (request, answer) in WAYS {
+        for what in ["echo", "later"] {
+            let mut stream = connect(&server);
+            // Without waiting for the answer.
+            let request = request(what) + "early\r\n\r\n";
+            stream.write_all(request.as_bytes()).unwrap();
+            let head = read_head(&mut stream);
+            assert!(head.starts_with(answer), "{head}");
+            for field in ["x-filtered", "content-length", "transfer-encoding"] {
+                assert!(!head.contains(field), "{head}");
+            }
+            let token = head.contains("\r\nupgrade: foo/2\r\n");
+            assert_eq!(token, answer.contains("101"), "{head}");
+            read(&mut stream, "early\r\n\r\n");
+            for word in ["\0\x01", "GET / HTTP/1.1\r\n\r\n"] {
+                stream.write_all(word.as_bytes()).unwrap();
+                read(&mut stream, word);
+            }
+            // The handler is told of the end, and answers what came before.
+            stream.write_all(b"bye").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_to_end(&mut stream), "bye");
+        }
+    }
+}
+
+#[test]
+fn http_1_a_client_that_ends_before_the_answer_gets_it() {
+    let server = start("");
+    for (request, answer) in WAYS {
+        let mut stream = connect(&server);
+        let request = request("later") + "all";
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert!(read_head(&mut stream).starts_with(answer));
+        assert_eq!(read_to_end(&mut stream), "all");
+    }
+}
+
+#[test]
+fn http_1_the_end_of_the_response_is_that_of_the_connection() {
+    let server = start("");
+    let mut stream = connect(&server);
+    stream.write_all(connect_request("bye").as_bytes()).unwrap();
+    assert!(read_head(&mut stream).starts_with("http/1.1 200"));
+    assert_eq!(read_to_end(&mut stream), "bye");
+}
+
+#[test]
+fn http_1_what_opens_no_tunnel_is_the_last_response() {
+    let server = start("");
+    let (connect_request, upgrade_request) = (connect_request, upgrade_request);
+    for (request, status, text) in [
+        (connect_request("refuse"), "403 forbidden", "not you"),
+        (upgrade_request("refuse"), "403 forbidden", "not you"),
+        (upgrade_request("ordinary"), "404 not found", "nothing here"),
+    ] {
+        let mut stream = connect(&server);
+        // What was sent ahead is for the other protocol, whatever it looks like.
+        let request = request + "GET /ordinary HTTP/1.1\r\nHost: a\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let head = read_head(&mut stream);
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        assert!(head.contains("\r\nconnection: close\r\n"), "{head}");
+        assert!(head.contains("\r\nx-filtered: yes\r\n"), "{head}");
+        assert_eq!(read_to_end(&mut stream), text);
+    }
+    // Nothing that is no tunnel has changed.
+    let mut stream = connect(&server);
+    let request = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
+    for _ in 0..2 {
+        stream.write_all(request.as_bytes()).unwrap();
+        let head = read_head(&mut stream);
+        assert!(head.contains("\r\nconnection: keep-alive\r\n"), "{head}");
+        read(&mut stream, "no tunnel asked for");
+    }
+}
+
+#[test]
+fn no_time_limit_of_http_concerns_tunnels() {
+    let server =
+        start("http1-request-io-timeout: 1\nhttp1-request-timeout: 1\nhttp2-idle-timeout: 1");
+    let mut streams: Vec<_> = WAYS
+        .iter()
+        .map(|(request, _)| {
+            let mut stream = connect(&server);
+            stream.write_all(request("echo").as_bytes()).unwrap();
+            read_head(&mut stream);
+            stream
+        })
+        .collect();
+    let mut client = Client::connect(server.port);
+    let silent = client.connect_to("/echo", "websocket");
+    client.until(&format!("{silent} 200"));
+    // This client does not open its window.
+    let mut shut = Client::connect(server.port);
+    let flood = shut.connect_to("/flood", "websocket");
+    shut.until_content(flood, 65_535);
+    std::thread::sleep(Duration::from_millis(2500));
+    for stream in &mut streams {
+        stream.write_all(b"still there?").unwrap();
+        read(stream, "still there?");
+    }
+    client.send(silent, b"and you?", false);
+    client.until(&format!("{silent} 8 octets"));
+    shut.allow(flood, 1000);
+    shut.until_content(flood, 66_535);
+}
+
+/// Writes until the other side takes no more; gives how much it took.
+fn fill(stream: &mut TcpStream) -> usize {
+    stream.set_nonblocking(true).unwrap();
+    let (mut taken, mut since) = (0, Instant::now());
+    while since.elapsed() < Duration::from_millis(300) {
+        match stream.write(&[b'x'; 16_384]) {
+            Ok(len) => (taken, since) = (taken + len, Instant::now()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        assert!(taken < 64 << 20, "nothing holds the client up");
+    }
+    stream.set_nonblocking(false).unwrap();
+    taken
+}
+
+#[test]
+fn http_1_a_slow_side_holds_the_other_one_up() {
+    let server = start("error-log.emit-request-errors: OFF");
+    for (request, _) in WAYS {
+        let mut stream = connect(&server);
+        stream.write_all(request("silent").as_bytes()).unwrap();
+        read_head(&mut stream);
+        // All but a pipe full of it is in the buffers of the system.
+        fill(&mut stream);
+
+        let mut stream = connect(&server);
+        stream.write_all(request("flood").as_bytes()).unwrap();
+        read_head(&mut stream);
+        let mut seen = FLOODED.load(SeqCst);
+        loop {
+            std::thread::sleep(Duration::from_millis(300));
+            let now = FLOODED.load(SeqCst);
+            if now == seen {
+                break;
+            }
+            assert!(now < 256 << 20, "nothing holds the handler up");
+            seen = now;
+        }
+        // Meanwhile the client may go on sending; the echo of it comes behind what is there already.
+        stream.write_all(b"x").unwrap();
+    }
+}
+
+#[test]
+fn http_1_a_tunnel_that_is_given_up_is_cut_off_although_the_client_does_not_read() {
+    let server = start("error-log.emit-request-errors: OFF");
+    for (request, _) in WAYS {
+        let mut stream = connect(&server);
+        stream.write_all(request("quitter").as_bytes()).unwrap();
+        read_head(&mut stream);
+        // The buffers of the system are full.
+        std::thread::sleep(Duration::from_millis(300));
+        stream.write_all(b"quit").unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        let end = loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => break ErrorKind::UnexpectedEof,
+                Ok(_) => {}
+                Err(error) => break error.kind(),
+            }
+        };
+        assert!(
+            matches!(end, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+            "{end}"
+        );
+    }
+}
+
+#[test]
+fn tunnels_outlive_the_graceful_end_of_the_server() {
+    let mut server = start("");
+    let mut stream = connect(&server);
+    stream
+        .write_all(connect_request("echo").as_bytes())
+        .unwrap();
+    read_head(&mut stream);
+    let mut client = Client::connect(server.port);
+    let id = client.connect_to("/echo", "websocket");
+    client.until(&format!("{id} 200"));
+    server.shut_down();
+    assert_eq!(client.until("goaway 0"), ["goaway 0"]);
+    // The second one, which says that it is about to end.
+    assert_eq!(client.until("goaway 0"), ["goaway 0"]);
+    stream.write_all(b"still there?").unwrap();
+    read(&mut stream, "still there?");
+    client.send(id, b"and you?", false);
+    client.until(&format!("{id} 8 octets"));
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_to_end(&mut stream), "");
+    client.send(id, b"", true);
+    let seen = client.until_closed();
+    assert_eq!(seen, [format!("{id} 0 octets.")]);
+    server.stop();
+}
+
+#[test]
+fn http_2_has_plain_and_extended_connect() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let plain = client.connect_plain("later.test:1");
+    let extended = client.connect_to("/later/x", "foo");
+    for id in [plain, extended] {
+        // Sent ahead of the answer, and answered with 200 where HTTP/1 has 101.
+        client.send(id, b"early", false);
+    }
+    for id in [plain, extended] {
+        client.until_content(id, 5);
+        client.send(id, b" bird", true);
+        client.until_content(id, 10);
+        assert_eq!(client.content(id), b"early bird");
+    }
+    let seen = client.settle().join("; ");
+    for id in [plain, extended] {
+        assert!(!seen.contains(&format!("{id} reset")), "{seen}");
+        assert!(seen.contains(&format!("{id} 0 octets.")), "{seen}");
+    }
+}
+
+#[test]
+fn http_2_the_client_may_go_on_when_our_side_has_ended() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let id = client.connect_plain("hello.test:1");
+    client.until(&format!("{id} 0 octets."));
+    client.send(id, b"one ", false);
+    client.send(id, b"two", true);
+    let told = |text: &[u8]| {
+        let told = std::mem::take(&mut *TOLD.lock().unwrap());
+        assert_eq!(
+            told.escape_ascii().to_string(),
+            text.escape_ascii().to_string()
+        );
+    };
+    // No reset comes of it.
+    assert!(client.settle().is_empty());
+    until(|| TOLD.lock().unwrap().ends_with(b"<end>"));
+    told(b"one two<end>");
+    // Unless nobody listens any more.
+    let id = client.connect_plain("hello.test:1");
+    client.until(&format!("{id} 0 octets."));
+    client.send(id, b"that is all!", false);
+    assert_eq!(client.until(&format!("{id} reset 0")).len(), 1);
+    until(|| TOLD.lock().unwrap().ends_with(b"<end>"));
+    told(b"that is all!<end>");
+}
+
+fn until(condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn http_2_a_tunnel_that_is_refused_is_not_wanted_any_more() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let plain = client.connect_plain("refuse.test:1");
+    let seen = client.until(&format!("{plain} reset 0"));
+    let want = [" 403", " 7 octets.", " reset 0"];
+    assert_eq!(seen, want.map(|text| format!("{plain}{text}")));
+    let extended = client.connect_to("/ordinary", "foo");
+    client.send(extended, &[b'x'; 1000], false);
+    let seen = client.until(&format!("{extended} reset 0"));
+    let want = [" 404", " 12 octets.", " reset 0"];
+    assert_eq!(seen, want.map(|text| format!("{extended}{text}")));
+    // The connection goes on.
+    let id = client.ask("/x", &[]);
+    client.until(&format!("{id} 19 octets."));
+}
+
+#[test]
+fn http_2_tunnels_have_bounded_windows() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let ids: Vec<_> = (0..18)
+        .map(|_| {
+            let id = client.connect_plain("silent.test:1");
+            client.until(&format!("{id} 200"));
+            id
+        })
+        .collect();
+    client.settle();
+    let windows = |client: &Client| ids.iter().map(|id| client.window(*id)).collect::<Vec<_>>();
+    let (wide, narrow) = (1 << 20, WINDOW);
+    let mut want = vec![wide; 16];
+    want.extend([narrow; 2]);
+    assert_eq!(windows(&client), want);
+    // What nobody takes is not given back.
+    client.send(ids[17], &[b'x'; 65_535], false);
+    client.settle();
+    assert_eq!(client.window(ids[17]), 0);
+    // The places of those that have ended are free.
+    for id in &ids[3..6] {
+        client.reset(*id);
+    }
+    let id = client.connect_plain("silent.test:1");
+    client.until(&format!("{id} 200"));
+    client.settle();
+    assert_eq!(client.window(id), wide);
+}
+
+#[test]
+fn http_2_a_tunnel_that_is_given_up_is_reset_although_the_client_does_not_read() {
+    let server = start("error-log.emit-request-errors: OFF");
+    let mut client = Client::connect(server.port);
+    let id = client.connect_plain("quitter.test:1");
+    client.until_content(id, 65_535);
+    client.send(id, b"quit", false);
+    // RFC 9113 §8.5: CONNECT_ERROR.
+    let reset = format!("{id} reset 10");
+    assert_eq!(client.until(&reset).last(), Some(&reset));
+    // Its neighbours are none the worse for it.
+    let id = client.connect_to("/echo", "foo");
+    client.until(&format!("{id} 200"));
+}
