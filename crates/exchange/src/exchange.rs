@@ -269,7 +269,15 @@ impl Exchange {
     pub fn note_error(&mut self, label: &str, message: &str) {
         self.errors.push_str(message);
         if self.site.path(self.route).emit_request_errors {
-            let request = (self.request.authority(), self.request.target());
+            let is_connect =
+                matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
+            // CONNECT has no path: its target is the authority.
+            let target = if is_connect {
+                &[][..]
+            } else {
+                self.request.target()
+            };
+            let request = (self.request.authority(), target);
             let (authority, target) = self.forwarded.place().unwrap_or(request);
             let (authority, path) = (cut(authority, 64), cut(target, 32));
             crate::report!("[{label}] in request:{authority}{path}:{message}");

@@ -2,6 +2,7 @@
 //! that obeys them. [`directives`] and [`filters`] only concatenate the modules' lists.
 
 mod access_log;
+mod connect;
 mod env;
 mod error_doc;
 mod expires;
@@ -30,6 +31,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
     vec![
         file::DIRECTIVES,
         access_log::DIRECTIVES,
+        connect::DIRECTIVES,
         env::DIRECTIVES,
         error_doc::DIRECTIVES,
         expires::DIRECTIVES,

@@ -1,0 +1,269 @@
+//! Who may be reached: the access control list of `proxy.connect`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use h2o_config::{Command, Error};
+
+/// The entries in order; the first that matches an address decides, and no match is a denial.
+#[derive(Debug)]
+pub(super) struct Acl(Box<[Entry]>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    permits: bool,
+    addresses: Addresses,
+    ports: RangeInclusive<u16>,
+}
+
+/// A network: those addresses that have the bits of `bits` where `mask` has ones.
+#[derive(Debug, PartialEq, Eq)]
+enum Addresses {
+    Any,
+    V4 { bits: u32, mask: u32 },
+    V6 { bits: u128, mask: u128 },
+}
+
+impl Acl {
+    /// Reads the argument of the directive.
+    ///
+    /// # Errors
+    /// Those of the reference, at the entry.
+    pub(super) fn read(command: &Command<'_>) -> Result<Self, Error> {
+        let entries = command.node.sequence()?.iter().map(|node| {
+            let text = node
+                .as_str()
+                .ok_or_else(|| node.error("ACL entry must be a scalar"))?;
+            Entry::parse(text).map_err(|message| node.error(message))
+        });
+        Ok(Self(entries.collect::<Result<_, _>>()?))
+    }
+
+    /// True if clients may be connected with `target`.
+    pub(super) fn permits(&self, target: SocketAddr) -> bool {
+        let entry = self.0.iter().find(|entry| entry.matches(target));
+        entry.is_some_and(|entry| entry.permits)
+    }
+}
+
+impl Entry {
+    /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`; the mask may also stand behind the port (H2O compatibility).
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const FORMAT: &str =
+            "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
+        let (permits, text) = match text.as_bytes() {
+            [b'+', ..] => (true, &text[1..]),
+            [b'-', ..] => (false, &text[1..]),
+            _ => return Err("ACL entry must begin with + or -"),
+        };
+        let (address, is_v6, mut rest) = if let Some(text) = text.strip_prefix('[') {
+            let (address, rest) = text.split_once(']').ok_or(FORMAT)?;
+            (address, true, rest)
+        } else {
+            let end = text.find(['/', ':']).unwrap_or(text.len());
+            (&text[..end], false, &text[end..])
+        };
+        if address.is_empty() {
+            return Err(FORMAT);
+        }
+        let (mut mask, mut ports) = (None, None);
+        while !rest.is_empty() {
+            let (part, is_mask) = match (rest.strip_prefix('/'), rest.strip_prefix(':')) {
+                (Some(part), _) if mask.is_none() => (part, true),
+                (_, Some(part)) if ports.is_none() => (part, false),
+                _ => return Err(FORMAT),
+            };
+            let end = part.find(['/', ':']).unwrap_or(part.len());
+            let (part, behind) = part.split_at(end);
+            rest = behind;
+            if is_mask {
+                mask = Some(number(part).filter(|mask| *mask > 0).ok_or(FORMAT)?);
+            } else {
+                ports = Some(parse_ports(part).ok_or(FORMAT)?);
+            }
+        }
+        let (low, high) = ports.unwrap_or((0, u16::MAX));
+        let addresses = if address == "*" && !is_v6 {
+            if mask.is_some() {
+                return Err("wildcard address (*) cannot have a netmask");
+            }
+            Addresses::Any
+        } else {
+            parse_network(address, is_v6, mask)?
+        };
+        if low > high {
+            return Err("port range end must be >= start");
+        }
+        Ok(Self {
+            permits,
+            addresses,
+            ports: low..=high,
+        })
+    }
+
+    fn matches(&self, target: SocketAddr) -> bool {
+        if !self.ports.contains(&target.port()) {
+            return false;
+        }
+        match (&self.addresses, target.ip()) {
+            (Addresses::Any, _) => true,
+            (Addresses::V4 { bits, mask }, IpAddr::V4(address)) => {
+                address.to_bits() & mask == *bits
+            }
+            (Addresses::V6 { bits, mask }, IpAddr::V6(address)) => {
+                address.to_bits() & mask == *bits
+            }
+            // The system connects to the IPv4 address all the same: whoever denies that means this as well. H2O does
+            // not look into such addresses.
+            (Addresses::V4 { bits, mask }, IpAddr::V6(address)) => {
+                !self.permits
+                    && address
+                        .to_ipv4_mapped()
+                        .is_some_and(|address| address.to_bits() & mask == *bits)
+            }
+            (Addresses::V6 { .. }, IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+fn parse_network(address: &str, is_v6: bool, mask: Option<u32>) -> Result<Addresses, &'static str> {
+    const MASK: &str = "invalid address mask";
+    const ADDRESS: &str = "failed to parse address";
+    if is_v6 {
+        let address: std::net::Ipv6Addr = address.parse().map_err(|_| ADDRESS)?;
+        let len = mask.unwrap_or(u128::BITS);
+        let host_bits = u128::BITS.checked_sub(len).ok_or(MASK)?;
+        let mask = u128::MAX << host_bits;
+        let bits = address.to_bits() & mask;
+        return Ok(Addresses::V6 { bits, mask });
+    }
+    let address: std::net::Ipv4Addr = address.parse().map_err(|_| ADDRESS)?;
+    let len = mask.unwrap_or(u32::BITS);
+    let host_bits = u32::BITS.checked_sub(len).ok_or(MASK)?;
+    let mask = u32::MAX << host_bits;
+    let bits = address.to_bits() & mask;
+    Ok(Addresses::V4 { bits, mask })
+}
+
+/// `N`, `LOW-HIGH` or `*`.
+fn parse_ports(text: &str) -> Option<(u16, u16)> {
+    if text == "*" {
+        return Some((0, u16::MAX));
+    }
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let port = |text| u16::try_from(number(text)?).ok();
+    Some((port(low)?, port(high)?))
+}
+
+/// Digits and nothing else.
+fn number(text: &str) -> Option<u32> {
+    let is_number = !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[&str]) -> Acl {
+        let parse = |entry: &&str| Entry::parse(entry).unwrap();
+        Acl(entries.iter().map(parse).collect())
+    }
+
+    #[test]
+    fn the_first_entry_that_matches_decides() {
+        let local = [
+            "-127.0.0.0/8",
+            "-[::1]",
+            "+*:443",
+            "+192.0.2.0/24:8000-8099",
+        ];
+        let cases: &[(&[&str], &str, bool)] = &[
+            (&[], "192.0.2.1:80", false),
+            (&["+*"], "192.0.2.1:80", true),
+            (&["+*"], "[2001:db8::1]:80", true),
+            (&["-*", "+*"], "192.0.2.1:80", false),
+            (&["+192.0.2.1"], "192.0.2.1:80", true),
+            (&["+192.0.2.1"], "192.0.2.2:80", false),
+            // Bits behind the mask do not count.
+            (&["+192.0.2.77/31"], "192.0.2.76:80", true),
+            (&["+192.0.2.77/31"], "192.0.2.78:80", false),
+            (&["+10.0.0.0:80/8"], "10.255.255.255:80", true),
+            (&["+10.0.0.0:80/8"], "10.255.255.255:81", false),
+            (&["+10.0.0.0:80/8"], "11.0.0.0:80", false),
+            (&["+0.0.0.0/1"], "127.255.255.255:1", true),
+            (&["+0.0.0.0/1"], "128.0.0.0:1", false),
+            (&["+[2001:db8::]/32"], "[2001:db8:ffff::1]:1", true),
+            (&["+[2001:db8::]/32"], "[2001:db9::1]:1", false),
+            (&["+[2001:db8::]/32"], "32.1.13.184:1", false),
+            (&["+[::]/1:5-6"], "[7fff::]:6", true),
+            (&["+[::]/1:5-6"], "[8000::]:6", false),
+            (&["+[::]/1:5-6"], "[::]:7", false),
+            (&["+*:*"], "192.0.2.1:65535", true),
+            (&["+*:0"], "192.0.2.1:1", false),
+            (&local, "127.1.2.3:443", false),
+            (&local, "[::1]:443", false),
+            (&local, "192.0.2.9:443", true),
+            (&local, "192.0.2.9:8000", true),
+            (&local, "192.0.2.9:8099", true),
+            (&local, "192.0.2.9:8100", false),
+            (&local, "192.0.3.9:8000", false),
+            // IPv4 addresses in the clothes of IPv6: no way around a denial, and nothing that permits them.
+            (&local, "[::ffff:127.0.0.1]:443", false),
+            (&local, "[::ffff:192.0.2.9]:443", true),
+            (&["+192.0.2.9"], "[::ffff:192.0.2.9]:443", false),
+        ];
+        for (entries, target, want) in cases {
+            let got = acl(entries).permits(target.parse().unwrap());
+            assert_eq!(got, *want, "{entries:?} {target}");
+        }
+    }
+
+    #[test]
+    fn entries_that_cannot_be_read_are_told_apart() {
+        let format =
+            "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
+        let address = "failed to parse address";
+        let mask = "invalid address mask";
+        let cases = [
+            ("", "ACL entry must begin with + or -"),
+            ("192.0.2.1", "ACL entry must begin with + or -"),
+            ("é", "ACL entry must begin with + or -"),
+            ("+", format),
+            ("+:80", format),
+            ("+/8", format),
+            ("+::1", format),
+            ("+[::1", format),
+            ("+[::1]x", format),
+            ("+[::1]é", format),
+            ("+[]", format),
+            ("+1.2.3.4:", format),
+            ("+1.2.3.4:é", format),
+            ("+1.2.3.4/", format),
+            ("+1.2.3.4/0", format),
+            ("+1.2.3.4/8/8", format),
+            ("+1.2.3.4:1:1", format),
+            ("+1.2.3.4:65536", format),
+            ("+1.2.3.4:-1", format),
+            ("+1.2.3.4:1-", format),
+            ("+1.2.3.4:1-2-3", format),
+            ("+1.2.3.4:+1", format),
+            ("+1.2.3.4/x", format),
+            ("+1.2.3.4/4294967296", format),
+            ("+1.2.3.4/33", mask),
+            ("+1.2.3.4:80/33", mask),
+            ("+[::1]/129", mask),
+            ("+*/8", "wildcard address (*) cannot have a netmask"),
+            ("+*:80/8", "wildcard address (*) cannot have a netmask"),
+            ("+example.com", address),
+            ("+1.2.3", address),
+            ("+[1.2.3.4]", address),
+            ("+[*]", address),
+            ("+é", address),
+            ("+1.2.3.4:81-80", "port range end must be >= start"),
+        ];
+        for (entry, want) in cases {
+            assert_eq!(Entry::parse(entry), Err(want), "{entry}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Capsules (RFC 9297 §3.2) with datagrams of UDP in them (RFC 9298 §5).
+
+use bytes::{Buf, Bytes};
+
+/// The type of capsules that hold a datagram (RFC 9297 §3.5).
+const DATAGRAM: u64 = 0;
+/// Octets of the longest payload that UDP has (RFC 9298 §5).
+const MAX_PAYLOAD: usize = 65_527;
+/// Octets of the longest integer of variable length (RFC 9000 §16).
+const MAX_VARINT: usize = 8;
+
+/// How datagrams look in capsules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// A context identifier goes first; 0 means a payload of UDP (RFC 9298 §4).
+    ContextId,
+    /// The payload and nothing else (draft 03 of the same).
+    Bare,
+}
+
+/// Finds the datagrams in what a client sends, in pieces of any size.
+#[derive(Debug)]
+pub(super) struct CapsuleReader {
+    format: Format,
+    state: State,
+    /// Octets of an incomplete head, or of an incomplete capsule with a datagram.
+    kept: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Type and length.
+    Head,
+    /// The content of a datagram capsule: so many octets.
+    Datagram(usize),
+    /// The content of another one: so many octets are still to come.
+    Skipping(u64),
+}
+
+/// A datagram is longer than UDP can have it: the client does not know what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl CapsuleReader {
+    pub(super) const fn new(format: Format) -> Self {
+        Self {
+            format,
+            state: State::Head,
+            kept: Vec::new(),
+        }
+    }
+
+    /// The payload of the next datagram in `piece`, whose octets are taken as far as they were needed. `None`: all were.
+    ///
+    /// # Errors
+    /// [`TooLong`], after which there is nothing more to be found.
+    pub(super) fn next(&mut self, piece: &mut Bytes) -> Result<Option<Bytes>, TooLong> {
+        loop {
+            match self.state {
+                State::Head => {
+                    if !self.read_head(piece)? {
+                        return Ok(None);
+                    }
+                }
+                State::Skipping(left) => {
+                    let skipped =
+                        usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
+                    piece.advance(skipped);
+                    let left = left - skipped as u64;
+                    if left > 0 {
+                        self.state = State::Skipping(left);
+                        return Ok(None);
+                    }
+                    self.state = State::Head;
+                }
+                State::Datagram(len) => {
+                    let Some(content) = self.collect(piece, len) else {
+                        return Ok(None);
+                    };
+                    self.state = State::Head;
+                    if let Some(payload) = self.payload(content)? {
+                        return Ok(Some(payload));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads type and length; false if they are incomplete.
+    fn read_head(&mut self, piece: &mut Bytes) -> Result<bool, TooLong> {
+        let had = self.kept.len();
+        let more = piece.len().min(2 * MAX_VARINT - had);
+        self.kept.extend_from_slice(&piece[..more]);
+        let Some((kind, len, size)) = parse_head(&self.kept) else {
+            piece.advance(more);
+            return Ok(false);
+        };
+        piece.advance(size - had);
+        self.kept.clear();
+        let max = MAX_PAYLOAD + MAX_VARINT;
+        self.state = match usize::try_from(len) {
+            _ if kind != DATAGRAM => State::Skipping(len),
+            Ok(len) if len <= max => State::Datagram(len),
+            _ => return Err(TooLong),
+        };
+        Ok(true)
+    }
+
+    /// The next `len` octets, once they are there.
+    fn collect(&mut self, piece: &mut Bytes, len: usize) -> Option<Bytes> {
+        if self.kept.is_empty() && piece.len() >= len {
+            return Some(piece.split_to(len));
+        }
+        let more = piece.len().min(len - self.kept.len());
+        self.kept.extend_from_slice(&piece[..more]);
+        piece.advance(more);
+        (self.kept.len() == len).then(|| std::mem::take(&mut self.kept).into())
+    }
+
+    /// What is to be sent of the content of a capsule.
+    fn payload(&self, mut content: Bytes) -> Result<Option<Bytes>, TooLong> {
+        if self.format == Format::ContextId {
+            match parse_varint(&content) {
+                Some((0, size)) => content.advance(size),
+                // Other contexts would have to be agreed upon first; what has none is no datagram.
+                Some(_) | None => return Ok(None),
+            }
+        }
+        if content.len() > MAX_PAYLOAD {
+            return Err(TooLong);
+        }
+        Ok(Some(content))
+    }
+}
+
+fn parse_head(octets: &[u8]) -> Option<(u64, u64, usize)> {
+    let (kind, at) = parse_varint(octets)?;
+    let (len, size) = parse_varint(&octets[at..])?;
+    Some((kind, len, at + size))
+}
+
+/// An integer of variable length at the beginning of `octets`, and how many it has (RFC 9000 §16).
+fn parse_varint(octets: &[u8]) -> Option<(u64, usize)> {
+    let first = *octets.first()?;
+    let size = 1 << (first >> 6);
+    let rest = octets.get(1..size)?;
+    let start = u64::from(first & 0x3f);
+    let value = rest
+        .iter()
+        .fold(start, |value, octet| value << 8 | u64::from(*octet));
+    Some((value, size))
+}
+
+/// Octets that [`begin`] writes at most.
+pub(super) const MAX_HEAD: usize = 6;
+
+/// Appends what comes before a payload of `len` octets, which is at most 65527.
+pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
+    debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
+    let context_id: &[u8] = match format {
+        Format::ContextId => &[0],
+        Format::Bare => &[],
+    };
+    let len = u32::try_from(len + context_id.len()).unwrap_or(u32::MAX);
+    let octets = len.to_be_bytes();
+    out.extend([0]);
+    match len {
+        0..0x40 => out.extend([octets[3]]),
+        0x40..0x4000 => out.extend([0x40 | octets[2], octets[3]]),
+        _ => out.extend([0x80 | octets[0], octets[1], octets[2], octets[3]]),
+    }
+    out.extend(context_id.iter().copied());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The payloads in `input`, which comes in pieces of `size` octets.
+    fn read(format: Format, input: &[u8], size: usize) -> Result<Vec<Vec<u8>>, TooLong> {
+        let mut reader = CapsuleReader::new(format);
+        let mut found = Vec::new();
+        for piece in input.chunks(size) {
+            let mut piece = Bytes::copy_from_slice(piece);
+            while let Some(payload) = reader.next(&mut piece)? {
+                found.push(payload.to_vec());
+            }
+            assert!(piece.is_empty(), "all is taken");
+        }
+        assert!(reader.kept.capacity() <= 2 * (MAX_PAYLOAD + MAX_VARINT));
+        Ok(found)
+    }
+
+    fn capsule(format: Format, payload: &[u8]) -> Vec<u8> {
+        let mut capsule = Vec::new();
+        begin(format, payload.len(), &mut capsule);
+        assert!(capsule.len() <= MAX_HEAD);
+        capsule.extend_from_slice(payload);
+        capsule
+    }
+
+    #[test]
+    fn datagrams_come_out_as_they_went_in_however_they_are_split() {
+        for format in [Format::ContextId, Format::Bare] {
+            let payloads: Vec<Vec<u8>> =
+                [0, 1, 62, 63, 64, 65, 1500, 16_382, 16_383, 16_384, 65_527]
+                    .iter()
+                    .map(|len| vec![b'x'; *len])
+                    .collect();
+            let input: Vec<u8> = payloads
+                .iter()
+                .flat_map(|payload| capsule(format, payload))
+                .collect();
+            for size in [1, 2, 3, 7, 1000, input.len()] {
+                assert_eq!(read(format, &input, size), Ok(payloads.clone()), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_may_be_written_in_any_size() {
+        let want = Ok(vec![b"ab".to_vec()]);
+        for input in [
+            &b"\0\x03\0ab"[..],
+            b"\0\x40\x03\0ab",
+            b"\x40\0\x80\0\0\x03\0ab",
+            b"\xc0\0\0\0\0\0\0\0\xc0\0\0\0\0\0\0\x03\0ab",
+            // The context identifier, too.
+            b"\0\x04\x40\0ab",
+        ] {
+            for size in [1, input.len()] {
+                assert_eq!(read(Format::ContextId, input, size), want, "{input:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_datagram_of_udp_is_passed_over() {
+        let good = capsule(Format::ContextId, b"good");
+        let strange: [&[u8]; 5] = [
+            // Other types, an empty one among them.
+            b"\x01\x03abc",
+            b"\x7f\xff\0",
+            // Other contexts.
+            b"\0\x03\x02ab",
+            b"\0\x04\x40\x01ab",
+            // No context at all.
+            b"\0\0",
+        ];
+        for strange in strange {
+            let input = [strange, &good, strange, &good].concat();
+            for size in [1, 5, input.len()] {
+                let found = read(Format::ContextId, &input, size);
+                assert_eq!(found, Ok(vec![b"good".to_vec(); 2]), "{strange:?}");
+            }
+        }
+        // A type that never ends is no burden.
+        let mut endless = b"\x01\xff\xff\xff\xff\xff\xff\xff\xff".to_vec();
+        endless.resize(200_000, b'x');
+        assert_eq!(read(Format::ContextId, &endless, 1000), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn datagrams_that_udp_cannot_have_are_errors() {
+        let len = |len: u32| [&[0], &(0x8000_0000 | len).to_be_bytes()[..]].concat();
+        // With the context identifier in eight octets it fits.
+        let mut fits = len(65_535);
+        fits.extend_from_slice(b"\xc0\0\0\0\0\0\0\0");
+        fits.resize(fits.len() + 65_527, b'x');
+        let found = read(Format::ContextId, &fits, 1000).unwrap();
+        assert_eq!(found[0].len(), 65_527);
+        let mut long = len(65_529);
+        long.resize(long.len() + 65_529, 0);
+        assert_eq!(read(Format::ContextId, &long, 1000), Err(TooLong));
+        for input in [len(65_536), b"\0\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()] {
+            assert_eq!(read(Format::ContextId, &input, 1), Err(TooLong));
+        }
+    }
+}

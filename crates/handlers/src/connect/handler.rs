@@ -1,0 +1,326 @@
+//! The handlers of `proxy.connect` and `proxy.connect-udp`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_exchange::{
+    Body, BodyPipe, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
+};
+use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
+use h2o_upstream::{ConnectError, Family, HappyEyeballs, Resolver, connect, connect_error_text};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use super::acl::Acl;
+use super::capsule::Format;
+use super::proxy_status::Report;
+use super::target::Target;
+use super::{tcp, udp};
+
+/// What both handlers have of their configuration.
+pub(super) struct Service {
+    pub(super) acl: Acl,
+    pub(super) limits: HappyEyeballs,
+    pub(super) io_timeout: Duration,
+    /// In whose name `proxy-status` is sent, encoded; `None`: it is not.
+    pub(super) identity: Option<Box<str>>,
+}
+
+/// `proxy.connect`
+pub(super) struct TcpHandler {
+    pub(super) service: Arc<Service>,
+    /// `proxy.connect.masque-draft-03`
+    pub(super) takes_connect_udp: bool,
+}
+
+/// `proxy.connect-udp`
+pub(super) struct UdpHandler {
+    pub(super) service: Arc<Service>,
+}
+
+/// Label of the lines in the error log (H2O compatibility).
+const LABEL: &str = "lib/handler/connect.c";
+
+impl Handler for TcpHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let request = &exchange.request;
+        let is_udp = match request.method {
+            Method::Connect if request.upgrade().is_empty() => false,
+            Method::ConnectUdp => true,
+            _ => return Outcome::Declined,
+        };
+        if is_udp && !self.takes_connect_udp {
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            exchange.worker.counters.count_status(status);
+            let text = "Method Not Allowed";
+            return Outcome::Done(Response::error(status, text, text));
+        }
+        let target = Target::from_authority(request.authority());
+        let target = target.ok_or(Failure::BadRequest("invalid host:port"));
+        let wanted = if is_udp {
+            Wanted::Udp {
+                format: Format::Bare,
+                is_upgrade: false,
+            }
+        } else {
+            Wanted::Tcp
+        };
+        self.service.answer(exchange, target, wanted)
+    }
+
+    fn streams_request_body(&self) -> bool {
+        true
+    }
+}
+
+impl Handler for UdpHandler {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let request = &exchange.request;
+        let is_upgrade = request.version < Version::Http2;
+        let is_method_fit = match request.method {
+            Method::Get => is_upgrade,
+            Method::Connect => true,
+            _ => false,
+        };
+        if !is_method_fit || !request.upgrade().eq_ignore_ascii_case(b"connect-udp") {
+            return Outcome::Declined;
+        }
+        let path = exchange.site.path(exchange.route).rest(request.path());
+        let target = Target::from_path(path).ok_or(Failure::BadRequest("invalid URI"));
+        let wanted = Wanted::Udp {
+            format: Format::ContextId,
+            is_upgrade,
+        };
+        self.service.answer(exchange, target, wanted)
+    }
+
+    fn streams_request_body(&self) -> bool {
+        true
+    }
+}
+
+/// What a tunnel leads to.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Tcp,
+    Udp {
+        format: Format,
+        /// The answer is 101.
+        is_upgrade: bool,
+    },
+}
+
+/// Why there is no tunnel.
+enum Failure {
+    /// The target is none, as the text says.
+    BadRequest(&'static str),
+    Connect(ConnectError),
+}
+
+impl Service {
+    fn answer(
+        self: &Arc<Self>,
+        exchange: &mut Exchange,
+        target: Result<Target, Failure>,
+        wanted: Wanted,
+    ) -> Outcome {
+        let RequestBody::Stream(pipe) = &exchange.body else {
+            // An internal redirect has taken the client's direction away.
+            return Outcome::Declined;
+        };
+        if exchange.is_early {
+            // Not to be done twice because somebody plays it again (RFC 8470 §5.2).
+            let text = "Too Early";
+            return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
+        }
+        let target = match target {
+            Ok(target) => target,
+            Err(failure) => return Outcome::Done(self.refuse(exchange, &failure)),
+        };
+        let Some(reference) = exchange.worker.reference(exchange) else {
+            // Only a test has exchanges that no worker knows.
+            return Outcome::Declined;
+        };
+        let pipe = Rc::clone(pipe);
+        exchange.body = RequestBody::None;
+        let service = Arc::clone(self);
+        Outcome::Later(Box::pin(async move {
+            Outcome::Done(service.open(reference, target, wanted, pipe).await)
+        }))
+    }
+
+    async fn open(
+        &self,
+        reference: ExchangeRef,
+        target: Target,
+        wanted: Wanted,
+        pipe: Rc<BodyPipe>,
+    ) -> Response {
+        let resolver = reference.borrow().worker.local::<Resolver>();
+        let opened = match wanted {
+            Wanted::Tcp => self.open_tcp(&resolver, &target, pipe).await,
+            Wanted::Udp { format, .. } => self.open_udp(&resolver, &target, format, pipe).await,
+        };
+        let (body, address) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                let failure = Failure::Connect(error);
+                return self.refuse(&mut reference.borrow_mut(), &failure);
+            }
+        };
+        let mut headers = Headers::new();
+        let mut status = StatusCode::OK;
+        if let Wanted::Udp { format, is_upgrade } = wanted {
+            if is_upgrade {
+                status = StatusCode::SWITCHING_PROTOCOLS;
+                headers.push(Known::Upgrade, b"connect-udp");
+            }
+            if format == Format::ContextId {
+                headers.push(Name::Other("capsule-protocol"), b"?1");
+            }
+        }
+        let report = Report {
+            next_hop: Some(address.ip()),
+            ..Report::default()
+        };
+        self.add_status(&mut headers, &report);
+        Response::new(status, headers, body)
+    }
+
+    async fn open_tcp(
+        &self,
+        resolver: &Resolver,
+        target: &Target,
+        pipe: Rc<BodyPipe>,
+    ) -> Result<(Body, SocketAddr), ConnectError> {
+        let is_permitted = |address| self.acl.permits(address);
+        let Target { host, port } = target;
+        let connected = connect(resolver, host, *port, self.limits, is_permitted).await;
+        connected.map(|(stream, address)| (tcp::open(stream, pipe, self.io_timeout), address))
+    }
+
+    async fn open_udp(
+        &self,
+        resolver: &Resolver,
+        target: &Target,
+        format: Format,
+        pipe: Rc<BodyPipe>,
+    ) -> Result<(Body, SocketAddr), ConnectError> {
+        let connected = timeout(
+            self.limits.connect_timeout,
+            self.connect_udp(resolver, target),
+        );
+        let (socket, address) = connected
+            .await
+            .unwrap_or(Err(ConnectError::TimedOut { next_hop: None }))?;
+        let body = udp::open(socket, format, pipe, self.io_timeout);
+        Ok((body, address))
+    }
+
+    /// A socket that is connected with the first permitted address for which the system has a route; those of IPv6 go first
+    /// (H2O compatibility).
+    async fn connect_udp(
+        &self,
+        resolver: &Resolver,
+        target: &Target,
+    ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
+        let found = resolver.resolve_family(&target.host, Family::Any).await;
+        let found = found.map_err(ConnectError::Unresolved)?;
+        let (v6, v4): (Vec<IpAddr>, Vec<_>) = found.iter().partition(|address| address.is_ipv6());
+        let mut failure = ConnectError::Prohibited;
+        for address in v6.into_iter().chain(v4) {
+            let address = SocketAddr::new(address, target.port);
+            if !self.acl.permits(address) {
+                continue;
+            }
+            match local_connect(address).await {
+                Ok(socket) => return Ok((socket, address)),
+                Err(error) => {
+                    let next_hop = address.ip();
+                    failure = ConnectError::Failed { next_hop, error };
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// The answer to a request that gets no tunnel, which is also logged.
+    fn refuse(&self, exchange: &mut Exchange, failure: &Failure) -> Response {
+        let report = failure.report();
+        exchange.note_error(LABEL, &report.log_text());
+        let (status, reason, text) = failure.answer();
+        exchange.worker.counters.count_status(status);
+        let mut response = Response::error(status, reason, text);
+        self.add_status(&mut response.headers, &report);
+        response
+    }
+
+    fn add_status(&self, headers: &mut Headers, report: &Report) {
+        if let Some(identity) = &self.identity {
+            headers.push(Known::ProxyStatus, report.field(identity).as_bytes());
+        }
+    }
+}
+
+async fn local_connect(address: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(address).await?;
+    Ok(socket)
+}
+
+impl Failure {
+    /// Status, reason and text of the answer (H2O compatibility).
+    fn answer(&self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "Bad Request", "Bad Request"),
+            Self::Connect(error @ ConnectError::Prohibited) => {
+                (StatusCode::FORBIDDEN, error.text(), error.text())
+            }
+            Self::Connect(error) => (StatusCode::BAD_GATEWAY, "Gateway Error", error.text()),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let error = match self {
+            Self::BadRequest(details) => {
+                return Report {
+                    error: Some("http_request_error"),
+                    details: Some(details),
+                    ..Report::default()
+                };
+            }
+            Self::Connect(error) => error,
+        };
+        let (kind, rcode, details) = match error {
+            ConnectError::Prohibited => ("destination_ip_prohibited", None, None),
+            ConnectError::Unresolved(error) => ("dns_error", error.rcode(), Some(error.text())),
+            ConnectError::TimedOut { next_hop: None } => ("dns_timeout", None, None),
+            ConnectError::TimedOut { next_hop: Some(_) } => ("connection_timeout", None, None),
+            ConnectError::Failed { error, .. } => match error.kind() {
+                io::ErrorKind::ConnectionRefused => ("connection_refused", None, None),
+                io::ErrorKind::TimedOut => ("connection_timeout", None, None),
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                    ("destination_ip_unroutable", None, None)
+                }
+                _ => (
+                    "proxy_internal_error",
+                    None,
+                    Some(connect_error_text(error)),
+                ),
+            },
+        };
+        Report {
+            error: Some(kind),
+            rcode,
+            details,
+            next_hop: error.next_hop(),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! `proxy.connect` and `proxy.connect-udp`: tunnels to wherever clients ask for, as far as the list lets them.
+//!
+//! [`handler`] is the way of a request, [`tunnel`] what becomes of it once there is a connection.
+
+mod acl;
+mod capsule;
+mod handler;
+mod proxy_status;
+mod target;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+mod udp;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::Scope;
+use h2o_upstream::HappyEyeballs;
+
+use crate::proxy::settings::ProxySettings;
+use acl::Acl;
+use handler::{Service, TcpHandler, UdpHandler};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive {
+        name: "proxy.connect",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SEQUENCE,
+        value: "a sequence of `+ADDRESS[/BITS][:PORT]` and `-ADDRESS[/BITS][:PORT]`",
+        default: "",
+        help: "Connects clients that ask with CONNECT, as a forward proxy does. Each address that a name has is held \
+               against the list: the first entry that matches permits (`+`) or denies (`-`) it, and what none matches is \
+               denied. ADDRESS is `*`, an IPv4 address or an IPv6 address in brackets; PORT a number, a range `LOW-HIGH` \
+               or `*`. Belongs to the path `/` of the default host.",
+        apply: |scope, command| {
+            let service = service(scope, command)?;
+            let takes_connect_udp = scope.settings.get::<ConnectSettings>().masque_draft_03;
+            scope.handlers.push(Box::new(TcpHandler {
+                service,
+                takes_connect_udp,
+            }));
+            Ok(())
+        },
+    },
+    Directive {
+        name: "proxy.connect-udp",
+        levels: Levels::PATH,
+        pass: Pass::Content,
+        kinds: Kinds::SEQUENCE,
+        value: "as `proxy.connect`",
+        default: "",
+        help: "Carries datagrams of UDP for clients that ask for it (RFC 9298). Their requests end in `/HOST/PORT/`; \
+               clients that are told nothing else look for `/.well-known/masque/udp` in front of that.",
+        apply: |scope, command| {
+            let service = service(scope, command)?;
+            scope.handlers.push(Box::new(UdpHandler { service }));
+            Ok(())
+        },
+    },
+    setting(
+        "proxy.connect.emit-proxy-status",
+        "ON|OFF",
+        "OFF",
+        "Whether the answers of `proxy.connect` and `proxy.connect-udp` tell in `proxy-status` what became of the \
+         connection (RFC 9209).",
+        emit_proxy_status,
+    ),
+    setting(
+        "proxy.connect.proxy-status",
+        "ON|OFF",
+        "OFF",
+        "The old name of `proxy.connect.emit-proxy-status`.",
+        |scope, command| {
+            deprecated(scope, command, "proxy.connect.emit-proxy-status");
+            emit_proxy_status(scope, command)
+        },
+    ),
+    setting(
+        "proxy.connect.masque-draft-03",
+        "ON|OFF",
+        "OFF",
+        "Whether `proxy.connect` takes the method CONNECT-UDP of the early draft that became RFC 9298.",
+        |scope, command| {
+            settings(scope).masque_draft_03 = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    setting(
+        "proxy.proxy-status.identity",
+        "TEXT",
+        "`h2o`",
+        "The name under which `proxy-status` speaks of this server: printable ASCII characters.",
+        identity,
+    ),
+    Directive {
+        levels: Levels::GLOBAL_ONLY,
+        ..setting(
+            "proxy-status.identity",
+            "TEXT",
+            "`h2o`",
+            "The old name of `proxy.proxy-status.identity`.",
+            |scope, command| {
+                deprecated(scope, command, "proxy.proxy-status.identity");
+                identity(scope, command)
+            },
+        )
+    },
+    setting(
+        "proxy.happy-eyeballs.name-resolution-delay",
+        "MILLISECONDS",
+        "50",
+        "How long `proxy.connect` waits for the IPv6 addresses of a name that has IPv4 addresses.",
+        |scope, command| {
+            settings(scope).name_resolution_delay = milliseconds(command)?;
+            Ok(())
+        },
+    ),
+    setting(
+        "proxy.happy-eyeballs.connection-attempt-delay",
+        "MILLISECONDS",
+        "250",
+        "How long `proxy.connect` waits for a connection before it tries the next address, if there is one.",
+        |scope, command| {
+            settings(scope).connection_attempt_delay = milliseconds(command)?;
+            Ok(())
+        },
+    ),
+];
+
+/// The settings of a level, besides those of [`ProxySettings`].
+#[derive(Clone, Debug)]
+struct ConnectSettings {
+    emits_proxy_status: bool,
+    masque_draft_03: bool,
+    /// Encoded.
+    identity: Box<str>,
+    name_resolution_delay: Duration,
+    connection_attempt_delay: Duration,
+}
+
+impl Default for ConnectSettings {
+    fn default() -> Self {
+        Self {
+            emits_proxy_status: false,
+            masque_draft_03: false,
+            identity: "h2o".into(),
+            name_resolution_delay: Duration::from_millis(50),
+            connection_attempt_delay: Duration::from_millis(250),
+        }
+    }
+}
+
+const fn setting(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        name,
+        levels: Levels::ALL,
+        pass: Pass::Settings,
+        kinds: Kinds::SCALAR,
+        value,
+        default,
+        help,
+        apply,
+    }
+}
+
+fn settings(scope: &mut Scope) -> &mut ConnectSettings {
+    scope.edit()
+}
+
+fn emit_proxy_status(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    settings(scope).emits_proxy_status = command.node.on_off()?;
+    Ok(())
+}
+
+fn identity(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let text = command.node.scalar()?;
+    if !text.bytes().all(|octet| (0x20..=0x7e).contains(&octet)) {
+        return Err(command.error("the identity must only consist of printable ASCII characters"));
+    }
+    settings(scope).identity = proxy_status::encode_identity(text).into();
+    Ok(())
+}
+
+fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
+    let limit = command.node.integer("%lu", 0..=u64::MAX)?;
+    Ok(Duration::from_millis(limit))
+}
+
+/// A limit that can be added to any moment.
+fn at_most_a_century(limit: Duration) -> Duration {
+    limit.min(Duration::from_secs(100 * 366 * 86_400))
+}
+
+fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
+    let text = format!("the command is deprecated; use {successor}");
+    scope.warnings.push(command.error(text).to_string());
+}
+
+/// What a handler is made with: the list, and the settings of its level.
+fn service(scope: &Scope, command: &Command<'_>) -> Result<Arc<Service>, Error> {
+    let acl = Acl::read(command)?;
+    let timeouts = scope.settings.get::<ProxySettings>().timeouts;
+    let settings = scope.settings.get::<ConnectSettings>();
+    Ok(Arc::new(Service {
+        acl,
+        limits: HappyEyeballs {
+            name_resolution_delay: at_most_a_century(settings.name_resolution_delay),
+            connection_attempt_delay: at_most_a_century(settings.connection_attempt_delay),
+            connect_timeout: at_most_a_century(timeouts.connect),
+        },
+        io_timeout: at_most_a_century(timeouts.io),
+        identity: settings
+            .emits_proxy_status
+            .then(|| settings.identity.clone()),
+    }))
+}

@@ -1,0 +1,131 @@
+//! What became of a request for a tunnel: for the error log, and for the client in `proxy-status` (RFC 9209).
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use h2o_http::is_token_octet;
+
+/// The parts of a report; those that are absent are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Type of the error (RFC 9209 §2.3); none for success.
+    pub(super) error: Option<&'static str>,
+    /// DNS response code.
+    pub(super) rcode: Option<&'static str>,
+    pub(super) details: Option<&'static str>,
+    /// The address that was connected to.
+    pub(super) next_hop: Option<IpAddr>,
+}
+
+impl Report {
+    /// The value of the field, in the name of `identity`, which is [encoded](encode_identity).
+    pub(super) fn field(&self, identity: &str) -> String {
+        let mut value = identity.to_owned();
+        if let Some(error) = self.error {
+            value.push_str("; error=");
+            value.push_str(error);
+        }
+        for (name, text) in [("rcode", self.rcode), ("details", self.details)] {
+            if let Some(text) = text {
+                // Our own texts have nothing that is to be escaped.
+                let _ = write!(value, "; {name}=\"{text}\"");
+            }
+        }
+        if let Some(next_hop) = self.next_hop {
+            let _ = write!(value, "; next-hop=\"{next_hop}\"");
+        }
+        value
+    }
+
+    /// What the error log says (H2O compatibility).
+    pub(super) fn log_text(&self) -> String {
+        const NULL: &str = "(null)";
+        let (error, rcode) = (self.error.unwrap_or(NULL), self.rcode.unwrap_or(NULL));
+        let details = self.details.unwrap_or(NULL);
+        match self.next_hop {
+            Some(next_hop) => {
+                format!("{error}; rcode={rcode}; details={details}; next-hop={next_hop}")
+            }
+            None => format!("{error}; rcode={rcode}; details={details}; next-hop={NULL}"),
+        }
+    }
+}
+
+/// The name of a proxy as the member of a structured field: as it is if that is a token, else as a string (RFC 8941
+/// §3.3.3 and §3.3.4).
+pub(super) fn encode_identity(name: &str) -> String {
+    let octets = name.as_bytes();
+    let may_begin = |octet: u8| octet.is_ascii_alphabetic() || octet == b'*';
+    let may_follow = |octet: &u8| is_token_octet(*octet) || matches!(octet, b':' | b'/');
+    if octets.first().is_some_and(|first| may_begin(*first)) && octets.iter().all(may_follow) {
+        return name.to_owned();
+    }
+    let mut quoted = String::with_capacity(name.len() + 2);
+    quoted.push('"');
+    for letter in name.chars() {
+        if matches!(letter, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_tokens_or_strings() {
+        let cases = [
+            ("h2o", "h2o"),
+            ("*", "*"),
+            ("a.example:443/x", "a.example:443/x"),
+            ("my proxy", "\"my proxy\""),
+            ("a\"b\\c", r#""a\"b\\c""#),
+            ("1a", "\"1a\""),
+            ("", "\"\""),
+        ];
+        for (name, want) in cases {
+            assert_eq!(encode_identity(name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn absent_parts_are_left_out_of_the_field_and_null_in_the_log() {
+        let next_hop = Some("2001:db8::1".parse().unwrap());
+        let success = Report {
+            next_hop,
+            ..Report::default()
+        };
+        assert_eq!(success.field("h2o"), "h2o; next-hop=\"2001:db8::1\"");
+        let refused = Report {
+            error: Some("connection_refused"),
+            next_hop: Some("192.0.2.1".parse().unwrap()),
+            ..Report::default()
+        };
+        assert_eq!(
+            refused.field("\"my proxy\""),
+            "\"my proxy\"; error=connection_refused; next-hop=\"192.0.2.1\""
+        );
+        assert_eq!(
+            refused.log_text(),
+            "connection_refused; rcode=(null); details=(null); next-hop=192.0.2.1"
+        );
+        let unresolved = Report {
+            error: Some("dns_error"),
+            rcode: Some("NXDOMAIN"),
+            details: Some("hostname does not exist"),
+            next_hop: None,
+        };
+        assert_eq!(
+            unresolved.field("h2o"),
+            "h2o; error=dns_error; rcode=\"NXDOMAIN\"; details=\"hostname does not exist\""
+        );
+        assert_eq!(
+            unresolved.log_text(),
+            "dns_error; rcode=NXDOMAIN; details=hostname does not exist; next-hop=(null)"
+        );
+    }
+}

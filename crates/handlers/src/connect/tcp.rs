@@ -1,0 +1,251 @@
+//! Tunnels to TCP connections.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource};
+use tokio::net::TcpStream;
+
+use super::tunnel::{Sink, Tunnel, broken};
+
+/// Octets per read (H2O compatibility), and held at most on the way to the client.
+const READ_SIZE: usize = 64 * 1024;
+/// Room below which a read is given a new buffer.
+const MIN_READ: usize = 4096;
+
+/// The content of a response that carries what `stream` brings, while what comes out of `pipe` goes to `stream`. Must be
+/// called within the worker's runtime.
+pub(super) fn open(stream: TcpStream, pipe: Rc<BodyPipe>, io_timeout: Duration) -> Body {
+    let stream = Rc::new(stream);
+    Body::Stream(Box::new(Download {
+        tunnel: Tunnel::open(Rc::clone(&stream), pipe, io_timeout),
+        stream,
+        buffer: BytesMut::new(),
+    }))
+}
+
+/// What comes from the connection.
+struct Download {
+    tunnel: Tunnel,
+    stream: Rc<TcpStream>,
+    /// Read and not taken yet. An idle tunnel holds none.
+    buffer: BytesMut,
+}
+
+impl BodySource for Download {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        while self.buffer.is_empty() {
+            if self.buffer.capacity() < MIN_READ {
+                self.buffer.reserve(READ_SIZE);
+            }
+            match self.stream.try_read_buf(&mut self.buffer) {
+                Ok(0) => {
+                    self.tunnel.on_end();
+                    return Poll::Ready(None);
+                }
+                Ok(_) => self.tunnel.on_received(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.buffer = BytesMut::new();
+                    if !self.tunnel.may_wait(context) {
+                        return Poll::Ready(None);
+                    }
+                    match self.stream.poll_read_ready(context) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
+                    }
+                }
+                Err(error) => return Poll::Ready(Some(Err(broken(&error)))),
+            }
+        }
+        let len = max.min(self.buffer.len());
+        Poll::Ready(Some(Ok(self.buffer.split_to(len).freeze())))
+    }
+}
+
+impl Sink for Rc<TcpStream> {
+    fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !piece.is_empty() {
+            match self.try_write(piece) {
+                Ok(written) => piece.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match self.poll_write_ready(context) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    }
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A tunnel, and its far end.
+    async fn tunnel(io_timeout: Duration) -> (Box<dyn BodySource>, Rc<BodyPipe>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let near = TcpStream::connect(address).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        let pipe = Rc::new(BodyPipe::default());
+        let body = open(near, Rc::clone(&pipe), io_timeout);
+        (body.into_source(), pipe, far)
+    }
+
+    fn run(future: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(tokio::runtime::LocalOptions::default())
+            .unwrap()
+            .block_on(async { tokio::time::timeout(LIMIT, future).await.unwrap() });
+    }
+
+    async fn next(source: &mut Box<dyn BodySource>) -> Result<Bytes, String> {
+        match poll_fn(|context| source.poll_next(context, 5)).await {
+            Some(Ok(piece)) => Ok(piece),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("end".into()),
+        }
+    }
+
+    #[test]
+    fn octets_go_both_ways_and_the_destination_may_end_first() {
+        run(async {
+            let (mut source, pipe, mut far) = tunnel(LIMIT).await;
+            pipe.push("hello".into());
+            let mut read = [0; 5];
+            far.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, b"hello");
+            far.write_all(b"to you").await.unwrap();
+            assert_eq!(next(&mut source).await.unwrap(), "to yo", "as asked for");
+            assert_eq!(next(&mut source).await.unwrap(), "u");
+            far.shutdown().await.unwrap();
+            assert_eq!(next(&mut source).await.unwrap_err(), "end");
+            drop(source);
+            // The client may go on sending.
+            pipe.push("still here".into());
+            let mut read = [0; 10];
+            far.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, b"still here");
+            pipe.finish(Ok(()));
+            assert_eq!(far.read(&mut read).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn the_end_of_what_the_client_sends_is_that_of_the_tunnel() {
+        run(async {
+            let (mut source, pipe, mut far) = tunnel(LIMIT).await;
+            far.write_all(b"abc").await.unwrap();
+            pipe.push("last words".into());
+            pipe.finish(Ok(()));
+            let mut read = [0; 10];
+            far.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, b"last words");
+            // What has come by then is not lost.
+            assert_eq!(next(&mut source).await.unwrap(), "abc");
+            assert_eq!(next(&mut source).await.unwrap_err(), "end");
+            drop(source);
+            assert_eq!(far.read(&mut read).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_client_that_is_gone_closes_the_connection() {
+        run(async {
+            let (source, pipe, mut far) = tunnel(LIMIT).await;
+            pipe.push("x".into());
+            let mut read = [0; 10];
+            assert_eq!(far.read(&mut read).await.unwrap(), 1);
+            drop(source);
+            assert_eq!(far.read(&mut read).await.unwrap(), 0);
+            assert!(pipe.is_abandoned());
+        });
+    }
+
+    #[test]
+    fn a_destination_that_breaks_off_is_no_clean_end() {
+        run(async {
+            let (mut source, pipe, far) = tunnel(LIMIT).await;
+            far.set_zero_linger().unwrap();
+            drop(far);
+            assert_eq!(next(&mut source).await.unwrap_err(), "I/O error");
+            // Nobody takes what comes now.
+            pipe.push("x".into());
+            while !pipe.is_abandoned() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(pipe.given_up(), None);
+        });
+    }
+
+    #[test]
+    fn a_tunnel_in_which_nothing_moves_is_given_up() {
+        run(async {
+            let limit = Duration::from_millis(400);
+            let (mut source, pipe, mut far) = tunnel(limit).await;
+            let begin = Instant::now();
+            // Either direction keeps it alive.
+            for octet in b"xyxy" {
+                tokio::time::sleep(limit / 2).await;
+                if *octet == b'x' {
+                    pipe.push("x".into());
+                    far.read_exact(&mut [0]).await.unwrap();
+                } else {
+                    far.write_all(b"y").await.unwrap();
+                    next(&mut source).await.unwrap();
+                }
+                assert_eq!(pipe.given_up(), None, "after {:?}", begin.elapsed());
+            }
+            let begin = Instant::now();
+            while pipe.given_up().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(begin.elapsed() > limit / 2);
+            assert_eq!(pipe.given_up(), Some("I/O timeout"));
+            drop(source);
+            assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_destination_that_does_not_read_fills_the_pipe_and_no_more() {
+        run(async {
+            let (_source, pipe, mut far) = tunnel(LIMIT).await;
+            let mut pushed = 0;
+            let full = async {
+                loop {
+                    poll_fn(|context| pipe.poll_room(context)).await;
+                    pipe.push(vec![b'x'; 16 * 1024].into());
+                    pushed += 16 * 1024;
+                }
+            };
+            let held_up = tokio::time::timeout(Duration::from_millis(300), full).await;
+            assert!(held_up.is_err());
+            assert!((BodyPipe::CAPACITY..2 * BodyPipe::CAPACITY).contains(&pipe.queued()));
+            let mut all = vec![0; pushed];
+            far.read_exact(&mut all).await.unwrap();
+            assert!(all.iter().all(|octet| *octet == b'x'));
+        });
+    }
+}

@@ -1,0 +1,216 @@
+//! Tunnels to UDP sockets: a datagram is a capsule.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource};
+use tokio::net::UdpSocket;
+
+use super::capsule::{self, CapsuleReader, Format};
+use super::tunnel::{Sink, Tunnel, broken};
+
+/// The longest payload from the network that is handed on (H2O compatibility).
+const MAX_PAYLOAD: usize = 1500;
+/// Octets of capsules put together before they go on their way.
+const BATCH: usize = 16 * 1024;
+
+/// The content of a response that carries what `socket`, which is connected, receives, while the datagrams that come out
+/// of `pipe` are sent by it. Must be called within the worker's runtime.
+pub(super) fn open(
+    socket: UdpSocket,
+    format: Format,
+    pipe: Rc<BodyPipe>,
+    io_timeout: Duration,
+) -> Body {
+    let socket = Rc::new(socket);
+    let upload = Upload {
+        socket: Rc::clone(&socket),
+        capsules: CapsuleReader::new(format),
+        payload: None,
+    };
+    Body::Stream(Box::new(Download {
+        tunnel: Tunnel::open(upload, pipe, io_timeout),
+        socket,
+        format,
+        capsules: BytesMut::new(),
+    }))
+}
+
+/// What comes from the socket.
+struct Download {
+    tunnel: Tunnel,
+    socket: Rc<UdpSocket>,
+    format: Format,
+    /// Not taken yet. An idle tunnel holds none.
+    capsules: BytesMut,
+}
+
+impl Download {
+    /// Receives what is there, until a batch is full.
+    fn receive(&mut self) -> io::Result<()> {
+        // One octet more than is handed on shows what is too long.
+        let mut payload = [0; MAX_PAYLOAD + 1];
+        while self.capsules.len() < BATCH {
+            let len = match self.socket.try_recv(&mut payload) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Nobody listens there now; that may change.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(error) => return Err(error),
+            };
+            self.tunnel.on_received();
+            if len > MAX_PAYLOAD {
+                continue;
+            }
+            if self.capsules.capacity() - self.capsules.len() < capsule::MAX_HEAD + len {
+                self.capsules.reserve(BATCH);
+            }
+            capsule::begin(self.format, len, &mut self.capsules);
+            self.capsules.extend_from_slice(&payload[..len]);
+        }
+        Ok(())
+    }
+}
+
+impl BodySource for Download {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        while self.capsules.is_empty() {
+            if let Err(error) = self.receive() {
+                return Poll::Ready(Some(Err(broken(&error))));
+            }
+            if self.capsules.is_empty() {
+                self.capsules = BytesMut::new();
+                if !self.tunnel.may_wait(context) {
+                    return Poll::Ready(None);
+                }
+                match self.socket.poll_recv_ready(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
+                }
+            }
+        }
+        let len = max.min(self.capsules.len());
+        Poll::Ready(Some(Ok(self.capsules.split_to(len).freeze())))
+    }
+}
+
+/// What the client sends.
+struct Upload {
+    socket: Rc<UdpSocket>,
+    capsules: CapsuleReader,
+    /// Not sent yet.
+    payload: Option<Bytes>,
+}
+
+impl Sink for Upload {
+    fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let payload = match self.payload.take() {
+                Some(payload) => payload,
+                None => match self.capsules.next(piece) {
+                    Ok(Some(payload)) => payload,
+                    Ok(None) => return Poll::Ready(Ok(())),
+                    // RFC 9298 §5: a payload that UDP cannot have is malformed.
+                    Err(_) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                },
+            };
+            match self.socket.try_send(&payload) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.payload = Some(payload);
+                    match self.socket.poll_send_ready(context) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    }
+                }
+                // What cannot be sent is lost, as datagrams may be.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn run(future: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(tokio::runtime::LocalOptions::default())
+            .unwrap()
+            .block_on(async { tokio::time::timeout(LIMIT, future).await.unwrap() });
+    }
+
+    /// A tunnel, and its far end.
+    async fn tunnel(format: Format) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
+        let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        near.connect(far.local_addr().unwrap()).await.unwrap();
+        far.connect(near.local_addr().unwrap()).await.unwrap();
+        let pipe = Rc::new(BodyPipe::default());
+        let body = open(near, format, Rc::clone(&pipe), LIMIT);
+        (body.into_source(), pipe, far)
+    }
+
+    async fn next(source: &mut Box<dyn BodySource>, max: usize) -> Option<Bytes> {
+        let piece = poll_fn(|context| source.poll_next(context, max)).await;
+        piece.map(|piece| piece.unwrap())
+    }
+
+    #[test]
+    fn datagrams_go_both_ways() {
+        for (format, head) in [(Format::ContextId, "\0\x05\0"), (Format::Bare, "\0\x04")] {
+            run(async {
+                let (mut source, pipe, far) = tunnel(format).await;
+                // In two pieces.
+                pipe.push(format!("{head}pi").into());
+                pipe.push("ng".into());
+                let mut received = [0; 2000];
+                assert_eq!(far.recv(&mut received).await.unwrap(), 4);
+                assert_eq!(&received[..4], b"ping");
+                far.send(b"pong").await.unwrap();
+                assert_eq!(
+                    next(&mut source, 9000).await.unwrap(),
+                    format!("{head}pong")
+                );
+                // What is too long is dropped, what is just not is not.
+                far.send(&[b'x'; 1501]).await.unwrap();
+                far.send(&[b'y'; 1500]).await.unwrap();
+                let mut capsule = next(&mut source, 9000).await.unwrap();
+                assert!(capsule.ends_with(&[b'y'; 1500]) && !capsule.contains(&b'x'));
+                // No more than is asked for.
+                far.send(b"piece").await.unwrap();
+                capsule = next(&mut source, 6).await.unwrap();
+                assert_eq!(capsule.len(), 6);
+                assert!(next(&mut source, 6).await.unwrap().ends_with(b"e"));
+                // The client's end is that of the tunnel.
+                pipe.finish(Ok(()));
+                assert_eq!(next(&mut source, 6).await, None);
+            });
+        }
+    }
+
+    #[test]
+    fn nonsense_ends_the_tunnel() {
+        run(async {
+            let (_source, pipe, _far) = tunnel(Format::ContextId).await;
+            pipe.push(vec![0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0].into());
+            while pipe.given_up().is_none() {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
