@@ -147,6 +147,7 @@ const EVENTS: &[(&str, Act)] = &[
         reports(talk, format!("{passed:?}"));
     }),
     ("upgrade", |talk| talk.connection.upgrade()),
+    ("recv_end", |talk| talk.connection.recv_end()),
     ("shut_down, respond 200", |talk| {
         talk.connection.shut_down();
         talk.respond(200, Some(0));

@@ -366,6 +366,12 @@ fn connect_becomes_a_tunnel_with_2xx() {
     );
     talk.client_sends("abc")
         .expect("raw octets", &[data("abc")]);
+    assert!(!talk.connection.is_body_done());
+    talk.connection.recv_end();
+    assert!(talk.connection.is_body_done(), "the client has said all");
+    talk.send("d").expect_output("the other way is open", "d");
+    talk.finish();
+    assert_eq!(talk.connection.next(talk.now), Next::Close);
 
     let mut talk = Conversation::new();
     talk.client_sends(ask).events.clear();

@@ -301,3 +301,15 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
         assert!(costs <= 1, "uploads that are refused cost nothing: {costs}");
     }
 }
+
+#[test]
+fn a_tunnel_that_nobody_takes_anything_from_any_more_ends_without_an_error() {
+    let mut talk = server::Conversation::new();
+    talk.client_sends(headers(1, END_HEADERS, CONNECT))
+        .respond(1, 200, true)
+        .release(1);
+    talk.expect_output(
+        "RFC 9113 §8.1",
+        &["HEADERS 1 END :status=200", "RST_STREAM 1 NO_ERROR"],
+    );
+}
