@@ -1,0 +1,192 @@
+//! The forward proxy: CONNECT and CONNECT-UDP through the server, to servers on this machine.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, Response, Server, Setup, run};
+
+/// Clients may reach ALLOWEDPORT and DEADPORT, where nobody listens, of 127.0.0.1 and no other address. The server itself
+/// answers at TLSPORT with TLS, and is allowed.
+fn start(settings: &str) -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
+    let config = format!(
+        "
+num-threads: 1
+{settings}
+listen: @PORT@
+listen:
+  port: @TLSPORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+access-log: {{ path: @DIR@/log, format: '%m %U %s %b' }}
+header.add: 'x-filtered: yes'
+hosts:
+  default:
+    paths:
+      /:
+        proxy.connect: [ '+127.0.0.1:@ALLOWEDPORT@', '+127.0.0.1:@DEADPORT@', '+127.0.0.1:@TLSPORT@' ]
+        file.dir: @DIR@/www
+      /udp:
+        proxy.connect-udp: [ '+127.0.0.1:@ALLOWEDPORT@' ]
+"
+    );
+    Setup::in_folder(folder, &config)
+        .file("www/small", "hello")
+        .file("www/large", vec![b'x'; 3_000_000])
+        .start()
+}
+
+fn connect(server: &Server, target: &str) -> Response {
+    let mut connection = server.connect();
+    connection.send(format!(
+        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+    ));
+    connection.read_response("CONNECT")
+}
+
+#[test]
+fn curl_gets_its_files_through_a_tunnel() {
+    let server = start("");
+    let proxy = server.url("");
+    let url = |path: &str| format!("https://127.0.0.1:{}{path}", server.port_of("TLSPORT"));
+    for (protocol, path, len) in [("--http1.1", "/small", 5), ("--http2", "/large", 3_000_000)] {
+        let url = url(path);
+        let options = ["-sS", "-k", protocol, "-p", "-x", &proxy, &url];
+        assert_eq!(run("curl", &options).success().len(), len, "{path}");
+    }
+    // Who asks for something else than a tunnel is served by the next handler.
+    server
+        .ask("GET /small")
+        .must_be("200 OK\nx-filtered: yes\n\nhello");
+    let log = server.read_until("log", "CONNECT");
+    assert!(log.contains(" 200 "), "{log}");
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_and_logged() {
+    let server =
+        start("proxy.connect.emit-proxy-status: ON\nproxy.proxy-status.identity: my proxy");
+    let (allowed, dead) = (server.port_of("ALLOWEDPORT"), server.port_of("DEADPORT"));
+    let target = format!("127.0.0.1:{dead}");
+    connect(&server, &target).must_be(
+        "502 Gateway Error\nconnection: close\ncontent-type: text/plain; charset=utf-8\nx-filtered: yes\nproxy-status: \"my proxy\"; error=connection_refused; next-hop=\"127.0.0.1\"\n\nconnection refused",
+    );
+    for denied in [
+        "127.0.0.1:1",
+        &format!("127.0.0.2:{allowed}"),
+        "[::1]:80",
+        &format!("[::ffff:127.0.0.1]:{allowed}"),
+    ] {
+        connect(&server, denied).must_be(
+            "403 Destination IP Prohibited\nconnection: close\nproxy-status: \"my proxy\"; error=destination_ip_prohibited\n\nDestination IP Prohibited",
+        );
+    }
+    let unknown = connect(&server, "no-such-host.invalid:80");
+    assert_eq!(unknown.status, "502 Gateway Error");
+    let field = unknown.field("proxy-status").unwrap_or_default();
+    let details = format!("; details=\"{}\"", unknown.text());
+    assert!(
+        field.starts_with("\"my proxy\"; error=dns_error; rcode=") && field.ends_with(&details),
+        "{unknown}"
+    );
+    let messages = server.messages();
+    let line = format!(
+        "[lib/handler/connect.c] in request:{target}:connection_refused; rcode=(null); details=(null); next-hop=127.0.0.1\n"
+    );
+    assert!(messages.contains(&line), "{messages}");
+    let line = "[lib/handler/connect.c] in request:127.0.0.1:1:destination_ip_prohibited; rcode=(null); details=(null); next-hop=(null)\n";
+    assert!(messages.contains(line), "{messages}");
+}
+
+#[test]
+fn octets_pass_both_ways_until_one_side_ends() {
+    let server = start("proxy.connect.emit-proxy-status: ON\nproxy.timeout.io: 1000");
+    let port = server.port_of("ALLOWEDPORT");
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    let target = format!("127.0.0.1:{port}");
+    let open = || {
+        let mut connection = server.connect();
+        // Without waiting for the answer.
+        connection.send(format!(
+            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nearly"
+        ));
+        let (mut far, _) = listener.accept().expect("somebody connects");
+        far.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("the time is not zero");
+        let mut early = [0; 5];
+        far.read_exact(&mut early).expect("it comes");
+        assert_eq!(&early, b"early");
+        connection.read_head().must_be(
+            "200 OK\nconnection: close\nproxy-status: h2o; next-hop=\"127.0.0.1\"\n!content-length\n!transfer-encoding\n!x-filtered",
+        );
+        (connection, far)
+    };
+    // The client ends first: what it has said arrives.
+    let (mut connection, mut far) = open();
+    far.write_all(b"welcome").expect("it is taken");
+    assert_eq!(connection.read_exactly(7), b"welcome");
+    connection.send("bye");
+    connection.finish();
+    let mut rest = Vec::new();
+    far.read_to_end(&mut rest).expect("it comes");
+    assert_eq!(rest, b"bye");
+    assert_eq!(connection.read_to_end(), b"");
+    // The destination ends first.
+    let (mut connection, mut far) = open();
+    far.write_all(b"that is all").expect("it is taken");
+    far.shutdown(Shutdown::Write).expect("it is connected");
+    assert_eq!(connection.read_to_end(), b"that is all");
+    // Nobody says anything for a while.
+    let (mut connection, mut far) = open();
+    let took = connection.time_to_close(Duration::from_secs(10));
+    assert!(took > Duration::from_millis(700), "{took:?}");
+    assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
+}
+
+#[test]
+fn datagrams_pass_both_ways() {
+    let server = start("proxy.connect.emit-proxy-status: ON");
+    let port = server.port_of("ALLOWEDPORT");
+    let far = UdpSocket::bind(("127.0.0.1", port)).expect("the port is free");
+    far.set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("the time is not zero");
+    let ask = |path: &str| {
+        let mut connection = server.connect();
+        connection.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n\r\n"
+        ));
+        connection
+    };
+    let mut connection = ask(&format!("/udp/127.0.0.1/{port}/"));
+    connection.read_head().must_be(
+        "101 Switching Protocols\nconnection: upgrade\nupgrade: connect-udp\ncapsule-protocol: ?1\nproxy-status: h2o; next-hop=\"127.0.0.1\"\n!x-filtered",
+    );
+    // Another capsule goes first, which means nothing here.
+    connection.send(b"\x21\x02??\0\x05\0ping");
+    let mut datagram = [0; 100];
+    let (len, near) = far.recv_from(&mut datagram).expect("it comes");
+    assert_eq!(&datagram[..len], b"ping");
+    far.send_to(b"pong!", near).expect("there is a route");
+    assert_eq!(connection.read_exactly(8), b"\0\x06\0pong!");
+
+    let refused = [
+        (
+            "/udp/127.0.0.1/1/",
+            "403 Destination IP Prohibited\nproxy-status: h2o; error=destination_ip_prohibited\n\nDestination IP Prohibited",
+        ),
+        (
+            "/udp/127.0.0.1/1",
+            "400 Bad Request\nproxy-status: h2o; error=http_request_error; details=\"invalid URI\"\n\nBad Request",
+        ),
+        ("/udp/", "400 Bad Request\n\nBad Request"),
+    ];
+    for (path, want) in refused {
+        ask(path).read_response("GET").must_be(want);
+    }
+    // Who asks for something else is not served here.
+    server
+        .ask("GET /udp/127.0.0.1/1/")
+        .must_be("404 File Not Found");
+}
