@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::body::BodyError;
 use crate::file::FileRange;
@@ -38,6 +38,8 @@ pub struct BodyPipe {
 #[derive(Default)]
 struct Inner {
     queue: VecDeque<Bytes>,
+    /// Small pieces put together; comes behind `queue`.
+    tail: BytesMut,
     queued: usize,
     end: Option<Result<(), String>>,
     abandoned: bool,
@@ -47,15 +49,32 @@ struct Inner {
     owner: Option<Waker>,
 }
 
+impl Inner {
+    /// The first piece.
+    fn pop(&mut self) -> Option<Bytes> {
+        let piece = match self.queue.pop_front() {
+            Some(piece) => piece,
+            None if self.tail.is_empty() => return None,
+            None => std::mem::take(&mut self.tail).freeze(),
+        };
+        self.queued -= piece.len();
+        Some(piece)
+    }
+}
+
 impl BodyPipe {
     /// Octets a pipe takes before it says it is full.
     pub const CAPACITY: usize = 64 * 1024;
+    /// Pieces below that many octets are put together while the handler does not take them: a peer that sends octets one by
+    /// one is not to cost a multiple of them.
+    const SMALL: usize = 512;
+    /// Octets that are put together at most.
+    const TOGETHER: usize = 16 * 1024;
 
     /// The next piece; `None` at the end. Called by the handler.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut inner = self.inner.borrow_mut();
-        if let Some(piece) = inner.queue.pop_front() {
-            inner.queued -= piece.len();
+        if let Some(piece) = inner.pop() {
             if let Some(writer) = inner.writer.take() {
                 writer.wake();
             }
@@ -76,6 +95,7 @@ impl BodyPipe {
         let mut inner = self.inner.borrow_mut();
         inner.abandoned = true;
         inner.queue.clear();
+        inner.tail = BytesMut::new();
         inner.queued = 0;
         if let Some(writer) = inner.writer.take() {
             writer.wake();
@@ -140,7 +160,7 @@ impl BodyPipe {
     /// Ready when there is a piece, or the end. Called by the handler.
     pub fn poll_begun(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.borrow_mut();
-        if inner.queue.is_empty() && inner.end.is_none() {
+        if inner.queued == 0 && inner.end.is_none() {
             inner.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -154,19 +174,17 @@ impl BodyPipe {
         if inner.end != Some(Ok(())) {
             return None;
         }
-        inner.queued = 0;
-        let mut queue = std::mem::take(&mut inner.queue);
         if let Some(writer) = inner.writer.take() {
             writer.wake();
         }
-        let first = queue.pop_front().unwrap_or_default();
-        if queue.is_empty() {
+        let first = inner.pop().unwrap_or_default();
+        if inner.queued == 0 {
             return Some(first);
         }
         let mut whole = first.to_vec();
-        queue
-            .iter()
-            .for_each(|piece| whole.extend_from_slice(piece));
+        while let Some(piece) = inner.pop() {
+            whole.extend_from_slice(&piece);
+        }
         Some(whole.into())
     }
 
@@ -174,7 +192,7 @@ impl BodyPipe {
     #[must_use]
     pub fn is_starved(&self) -> bool {
         let inner = self.inner.borrow();
-        inner.queue.is_empty() && inner.end.is_none() && !inner.abandoned
+        inner.queued == 0 && inner.end.is_none() && !inner.abandoned
     }
 
     /// The caller is woken when the handler takes something, or abandons the pipe. Called by the connection.
@@ -188,8 +206,19 @@ impl BodyPipe {
         if inner.abandoned || piece.is_empty() {
             return;
         }
+        let is_first = inner.queued == 0;
         inner.queued += piece.len();
-        inner.queue.push_back(piece);
+        if inner.tail.len() + piece.len() > Self::TOGETHER || piece.len() >= Self::SMALL {
+            let tail = std::mem::take(&mut inner.tail).freeze();
+            if !tail.is_empty() {
+                inner.queue.push_back(tail);
+            }
+        }
+        if is_first || piece.len() >= Self::SMALL {
+            inner.queue.push_back(piece);
+        } else {
+            inner.tail.extend_from_slice(&piece);
+        }
         if let Some(reader) = inner.reader.take() {
             reader.wake();
         }
@@ -249,6 +278,43 @@ mod tests {
         pipe.finish(Err("late".into()));
         assert!(pipe.is_complete());
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn small_pieces_are_put_together_and_stay_in_order() {
+        let pipe = BodyPipe::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut sent = Vec::new();
+        // Mostly small ones, with large ones among them.
+        for number in 0..40_000_usize {
+            let len = [1, 2, 511, 512, 3000][if number % 97 == 0 {
+                number % 5
+            } else {
+                number % 2
+            }];
+            let octet = number.to_le_bytes()[0];
+            pipe.push(vec![octet; len].into());
+            sent.extend(vec![octet; len]);
+        }
+        assert_eq!(pipe.queued(), sent.len());
+        let mut pieces = 0;
+        let mut taken = Vec::new();
+        while let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) {
+            assert!(!piece.is_empty());
+            pieces += 1;
+            taken.extend_from_slice(&piece);
+            assert_eq!(pipe.queued(), sent.len() - taken.len());
+        }
+        assert_eq!(taken, sent);
+        assert!(pieces < 1000, "{pieces}");
+        assert!(pipe.is_starved());
+        // What is alone is not copied.
+        let alone = Bytes::from_static(b"alone");
+        pipe.push(alone.clone());
+        let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) else {
+            panic!("a piece was pushed")
+        };
+        assert_eq!(piece.as_ptr(), alone.as_ptr());
     }
 
     #[test]
