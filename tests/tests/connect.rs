@@ -190,3 +190,33 @@ fn datagrams_pass_both_ways() {
         .ask("GET /udp/127.0.0.1/1/")
         .must_be("404 File Not Found");
 }
+
+#[test]
+fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
+    for (settings, is_wanted) in [("", false), ("proxy.connect.masque-draft-03: ON", true)] {
+        let server = start(settings);
+        let port = server.port_of("ALLOWEDPORT");
+        let far = UdpSocket::bind(("127.0.0.1", port)).expect("the port is free");
+        far.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("the time is not zero");
+        let mut connection = server.connect();
+        connection.send(format!(
+            "CONNECT-UDP masque://127.0.0.1:{port}/ HTTP/1.1\r\n\r\n"
+        ));
+        if !is_wanted {
+            connection
+                .read_response("CONNECT-UDP")
+                .must_be("405 Method Not Allowed\n\nMethod Not Allowed");
+            continue;
+        }
+        connection
+            .read_head()
+            .must_be("200 OK\n!capsule-protocol\n!proxy-status\n!content-length");
+        connection.send(b"\0\x04ping");
+        let mut datagram = [0; 100];
+        let (len, near) = far.recv_from(&mut datagram).expect("it comes");
+        assert_eq!(&datagram[..len], b"ping");
+        far.send_to(b"pong!", near).expect("there is a route");
+        assert_eq!(connection.read_exactly(7), b"\0\x05pong!");
+    }
+}
