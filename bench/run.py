@@ -77,6 +77,11 @@ def pick_servers(args, notes):
     elif args.quick:
         servers = [server for server in servers if server.role != "peer" or server.quick]
     for server in servers:
+        problem = server.build()
+        if problem:
+            notes.append(f"{server.title} cannot be built ({problem}) and was left out.")
+            servers = [other for other in servers if other is not server]
+    for server in servers:
         if server.binary is None and server.own:
             sys.exit(f"{server.wanted} not found: run `cargo build --release` first, or name the binary by --h2o PATH")
         if server.binary is None:
@@ -88,7 +93,13 @@ def pick_servers(args, notes):
     return servers
 
 
-def pick_cases(args, notes):
+def back_ends(args):
+    """The servers that proxies may ask, by name: those that are installed, whether they take part or not."""
+    every = server_files.load_all(HERE / "servers", args.h2o)
+    return {server.name: server for server in every if server.name in case_files.BACKENDS and server.binary}
+
+
+def pick_cases(args, notes, behind):
     wanted = args.cases.split(",") if args.cases else ()
     cases = case_files.load_all(HERE / "cases", wanted)
     if not cases:
@@ -102,6 +113,8 @@ def pick_cases(args, notes):
         needs = DRIVERS[case.driver].needs
         if needs and not shutil.which(needs):
             notes.append(f"{case.title}: left out, {needs} is not installed.")
+        elif case.backend not in ("", case_files.ITSELF, *behind):
+            notes.append(f"{case.title}: left out, {case.backend} is not installed.")
         else:
             runnable.append(case)
     return runnable
@@ -128,8 +141,8 @@ class Entrant:
 class Run:
     """Measures every case with every server, in turn."""
 
-    def __init__(self, args, servers, cores, data):
-        self.args, self.servers, self.cores, self.data = args, servers, cores, data
+    def __init__(self, args, servers, cores, data, behind):
+        self.args, self.servers, self.cores, self.data, self.behind = args, servers, cores, data, behind
         self.deadline = time.monotonic() + args.max_minutes * 60
         self.own_failed = False
 
@@ -178,11 +191,11 @@ class Run:
 
     def enter(self, cases, records, site, stack):
         """Starts all servers, once for each setup; they stay until the batch is done."""
-        entrants, started = [], {}
+        entrants, started, behind = [], {}, {}
         for case in cases:
             driver = self.driver(case)
             for server in self.servers:
-                if server.role == "floor" and not case.floor:
+                if not server.takes_part(case):
                     continue
                 reason = server.left_out(case)
                 if reason:
@@ -193,7 +206,8 @@ class Run:
                 key = (server.name, Setup.of(case))
                 try:
                     if key not in started:
-                        started[key] = stack.enter_context(self.start(server, case, site))
+                        backend = self.backend(server, case, site, behind, stack)
+                        started[key] = stack.enter_context(self.start(server, case, site, backend))
                     running = started[key]
                     records[case.name]["answers"][server.name] = self.check(running, case, site)
                     prepared = driver.prepare(running, case, site)
@@ -205,8 +219,17 @@ class Run:
                     self.note(server, case, problem)
         return entrants
 
-    def start(self, server, case, site):
-        return Running(server, site, self.cores.server, Setup.of(case))
+    def backend(self, server, case, site, started, stack):
+        """What the server is to be a proxy for, or None. It has the client's core, and its time is not counted."""
+        if not case.backend:
+            return None
+        kind = server if case.backend == case_files.ITSELF else self.behind[case.backend]
+        if kind.name not in started:
+            started[kind.name] = stack.enter_context(Running(kind, site, self.cores.client))
+        return started[kind.name]
+
+    def start(self, server, case, site, backend=None):
+        return Running(server, site, self.cores.server, Setup.of(case), backend)
 
     def measure(self, entrant, site):
         driver, case = self.driver(entrant.case), entrant.case
@@ -293,7 +316,8 @@ def main():
 
     notes = []
     servers = pick_servers(args, notes)
-    cases = pick_cases(args, notes)
+    behind = back_ends(args)
+    cases = pick_cases(args, notes, behind)
     cores = pick_cores(args)
     data = {
         "began": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -323,7 +347,7 @@ def main():
     }
     # Servers and directories are cleaned up when a script stops this one, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    run = Run(args, servers, cores, data)
+    run = Run(args, servers, cores, data, behind)
     interrupted = False
     try:
         run.all(cases)

@@ -39,6 +39,9 @@ MODES = {
 }
 VERSIONS = {"1.2": "TLSv1.2", "1.3": "TLSv1.3"}
 LIMITS = ("peer", "floor")
+# Whom a proxy may ask: a server of servers/, or each its own kind.
+ITSELF = "itself"
+BACKENDS = ("nginx", "h2o", ITSELF)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Case:
     files: int = 1
     # How many hosts are configured beside the default one; the last of them is asked.
     hosts: int = 0
+    # What the servers are proxies for, if that is what the case is about.
+    backend: str = ""
     # Belongs to the daily subset.
     quick: bool = False
     # Cases with the same word are measured in turn, so that they can be compared.
@@ -124,6 +129,11 @@ class Case:
             "the driver connections asks by HTTP/1 in cleartext",
         )
         must(case.streams == 1 or case.protocol == "h2", "only HTTP/2 has several streams")
+        must(case.backend in ("", *BACKENDS), f"backend must be one of {', '.join(BACKENDS)}")
+        must(
+            not case.backend or (case.driver == "h2load" and not case.hosts and not case.floor),
+            "proxies are asked by the driver h2load, without hosts and without the floor program",
+        )
         must(set(case.limits) <= set(LIMITS), f"limits are {' and '.join(LIMITS)}")
         must("floor" not in case.limits or case.floor, "a limit to the floor program needs floor = true")
         if case.compare:
@@ -138,12 +148,14 @@ class Case:
     def needs(self):
         """What a server must be able to do; see `[lacks]` in servers/*.toml."""
         needs = {"h1" if self.protocol == "h1" else "h2" if self.scheme == "https" else "h2c"}
+        if self.backend:
+            needs |= {"proxy", "proxy-to-itself" if self.backend == ITSELF else "proxy"}
         if self.scheme == "https":
             needs.add("tls12" if self.tls == "1.2" else "tls13")
         if self.status == 301:
             needs.add("redirect")
         elif size_of_name(self.path) > BULK:
-            needs.add("bulk")
+            needs.add("proxy-bulk" if self.backend else "bulk")
         if self.path.startswith("/many/"):
             needs.add("many-files")
         if self.hosts:

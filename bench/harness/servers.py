@@ -46,6 +46,14 @@ class Server:
     command: list
     template: str
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
+    # Its configuration as a proxy, with `@backend_port@` for the port of the server behind it.
+    proxy_template: str = ""
+    # Its command line as a proxy, if it is another one.
+    proxy_command: list = field(default_factory=list)
+    # It is nothing but a proxy, and takes part where proxies are measured.
+    proxy_only: bool = False
+    # How it is built, in a directory of bench/, if the program that does so is installed; see `build`.
+    built: dict = field(default_factory=dict)
     # What it cannot do, and why: the names that `Case.needs` gives.
     lacks: dict = field(default_factory=dict)
     # `@tls@` in the template, by the only version of TLS it then speaks.
@@ -77,6 +85,7 @@ class Server:
                 wanted=wanted,
                 version_args=spec.pop("version"),
                 template=(path.parent / spec.pop("config")).read_text() if "config" in spec else "",
+                proxy_template=(path.parent / spec.pop("proxy_config")).read_text() if "proxy_config" in spec else "",
                 **{key: value for key, value in spec.items() if key != "binary"},
             )
         except KeyError as error:
@@ -89,6 +98,29 @@ class Server:
             return "of this tree"
         return machine.first_line([self.binary, *self.version_args]) or "unknown version"
 
+    def build(self):
+        """Builds it, if it is built here at all and can be; says why not, or None."""
+        if not self.built:
+            return None
+        program, *arguments = self.built["command"]
+        if not shutil.which(program):
+            return f"{program} is not installed"
+        target = Path(self.wanted).absolute()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = [program, *(fill_in(argument, {"target": target}) for argument in arguments)]
+        directory = Path(__file__).parents[1] / self.built["directory"]
+        made = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=300)
+        if made.returncode:
+            return (made.stderr.strip().splitlines() or [f"{program} failed"])[-1]
+        self.binary = shutil.which(self.wanted)
+        return None
+
+    def takes_part(self, case):
+        """Whether the case is of the server's kind at all."""
+        if self.role == "floor":
+            return case.floor
+        return bool(case.backend) or not self.proxy_only
+
     def left_out(self, case):
         """Why the server cannot take part in the case, or None."""
         return next((self.lacks[need] for need in sorted(case.needs()) if need in self.lacks), None)
@@ -100,10 +132,12 @@ class Setup:
 
     tls: str = "1.3"
     hosts: int = 0
+    # Whom it is a proxy for; empty if it serves files.
+    backend: str = ""
 
     @classmethod
     def of(cls, case):
-        return cls(case.tls, case.hosts)
+        return cls(case.tls, case.hosts, case.backend)
 
     def values(self, server):
         hosts = range(self.hosts)
@@ -114,12 +148,18 @@ class Setup:
 
 
 class Running:
-    """A server process with its own directory and ports. A context manager."""
+    """A server process with its own directory and ports. A context manager.
 
-    def __init__(self, server, site, core, setup=Setup()):
+    `backend` is the server behind it, if it is to be a proxy.
+    """
+
+    def __init__(self, server, site, core, setup=Setup(), backend=None):
         self.server = server
+        template, command = server.template, server.command
+        if backend:
+            template, command = server.proxy_template, server.proxy_command or server.command
         self.http_port, self.https_port, self.h2c_port = free_ports(3)
-        if not any("@h2c_port@" in text for text in (server.template, *server.command)):
+        if not any("@h2c_port@" in text for text in (template, *command)):
             # It tells HTTP/1 and HTTP/2 apart by the first octets.
             self.h2c_port = self.http_port
         self.dir = site.new_dir(server.name)
@@ -135,13 +175,15 @@ class Running:
             "https_port": self.https_port,
             "h2c_port": self.h2c_port,
         }
+        if backend:
+            values["backend_port"] = backend.http_port
         # These hold names of the others themselves.
         values |= {name: fill_in(text, values) for name, text in setup.values(server).items()}
-        values["config"].write_text(fill_in(server.template, values))
+        values["config"].write_text(fill_in(template, values))
         for name, text in server.files.items():
             (self.dir / name).write_text(fill_in(text, values))
         environment = os.environ | {name: fill_in(text, values) for name, text in server.environment.items()}
-        command = [os.path.abspath(server.binary), *(fill_in(arg, values) for arg in server.command)]
+        command = [os.path.abspath(server.binary), *(fill_in(arg, values) for arg in command)]
         self.log = self.dir / "stderr"
         with self.log.open("wb") as log:
             self.process = process.spawn(

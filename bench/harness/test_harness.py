@@ -111,6 +111,8 @@ class Harness(unittest.TestCase):
             ("files = 3", "path must be /many"),
             ("streams = 3", "only HTTP/2"),
             ('mode = "full"', "mode must be one of ''"),
+            ('backend = "apache"', "backend must be one of nginx, h2o, itself"),
+            ('backend = "nginx"\nfloor = true', "proxies are asked by the driver h2load"),
             ("limits = { peers = 1.0 }", "limits are peer and floor"),
             ("limits = { floor = 1.0 }", "needs floor = true"),
             ('compare = { with = "y", metric = "gb_per_second" }', "compare needs"),
@@ -144,10 +146,13 @@ class Harness(unittest.TestCase):
             self.assertEqual(len(figures), 1, f"{case.group} has one chart")
         for server in servers.load_all(BENCH / "servers"):
             self.assertLessEqual(set(server.lacks), needs, server.name)
-            setups = {servers.Setup.of(case) for case in every if not server.left_out(case)}
+            mine = [case for case in every if server.takes_part(case) and not server.left_out(case)]
+            setups = {servers.Setup.of(case) for case in mine}
             for setup in setups:
                 self.assertTrue(server.tls.get(setup.tls) or setup.tls == "1.3" or server.role != "peer", server.name)
                 self.assertTrue(server.host or not setup.hosts, server.name)
+                knows_backend = any("@backend_port@" in text for text in (server.proxy_template, *server.proxy_command))
+                self.assertTrue(knows_backend or not setup.backend, server.name)
 
     @staticmethod
     def command(case):
@@ -160,6 +165,32 @@ class Harness(unittest.TestCase):
         server = servers.Server(**spec, command=[], template="", lacks={"h2c": "not at all", "bulk": "too large"})
         self.assertEqual(server.left_out(case), "too large")
         self.assertIsNone(server.left_out(self.load(CASE)))
+
+    def test_proxies_and_file_servers_take_part_in_what_they_are(self):
+        plain, behind = self.load(CASE), self.load(CASE + 'backend = "itself"\n')
+        self.assertEqual(behind.needs(), {"h1", "proxy", "proxy-to-itself"})
+        self.assertEqual(self.load(CASE + 'backend = "nginx"\n').needs(), {"h1", "proxy"})
+        self.assertNotEqual(servers.Setup.of(plain), servers.Setup.of(behind))
+        spec = {"name": "x", "title": "x", "binary": None, "wanted": "x", "version_args": []}
+        proxy = servers.Server(**spec, role="peer", command=[], template="", proxy_only=True)
+        floor = servers.Server(**spec, role="floor", command=[], template="")
+        peer = servers.Server(**spec, role="peer", command=[], template="")
+        self.assertEqual([server.takes_part(plain) for server in (proxy, floor, peer)], [False, False, True])
+        self.assertEqual([server.takes_part(behind) for server in (proxy, floor, peer)], [True, False, True])
+
+    def test_what_cannot_be_built_is_told(self):
+        spec = {"name": "x", "title": "x", "role": "peer", "binary": None, "version_args": []}
+        with tempfile.TemporaryDirectory() as directory:
+            target = Path(directory) / "made" / "it"
+            for command, reason in (
+                (["no-such-program"], "no-such-program is not installed"),
+                (["sh", "-c", "echo bad source >&2; exit 1"], "bad source"),
+                (["sh", "-c", "install -m 755 /dev/null $0", "@target@"], None),
+            ):
+                built = {"directory": "go-proxy", "command": command}
+                server = servers.Server(**spec, wanted=str(target), command=[], template="", built=built)
+                self.assertEqual(server.build(), reason)
+                self.assertEqual(server.binary, None if reason else str(target))
 
     def test_command_line_offers_one_version_and_suite(self):
         suite = "ECDHE-ECDSA-CHACHA20-POLY1305"

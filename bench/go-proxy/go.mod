@@ -1,0 +1,3 @@
+module h2o.invalid/go-proxy
+
+go 1.18
