@@ -14,6 +14,7 @@
 //! The binary is `$H2O_BIN`, else the one built beside the tests. Every wait has a limit; servers and clients end with
 //! the value that stands for them.
 
+mod backend;
 pub mod certs;
 mod clients;
 mod deadline;
@@ -22,10 +23,13 @@ pub mod http2;
 mod message;
 mod raw;
 mod server;
+mod service;
 
+pub use backend::{Backend, ClosedPort, FINE, Request, Talk};
 pub use clients::{Output, curl, openssl, run, run_with_input, tool};
 pub use deadline::{Deadline, eventually};
 pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
 pub use message::Response;
 pub use raw::Raw;
 pub use server::{Refused, Server, Setup, binary};
+pub use service::Service;

@@ -117,6 +117,43 @@ impl Raw {
         self.received.drain(..count).collect()
     }
 
+    /// The next `count` octets, or what there is of them before the connection ends.
+    pub fn read_at_most(&mut self, count: usize) -> Vec<u8> {
+        while self.received.len() < count && self.receive() > 0 {}
+        let count = count.min(self.received.len());
+        self.received.drain(..count).collect()
+    }
+
+    /// Chunked content that may be cut; says whether it has its end.
+    pub fn read_chunks_that_may_break(&mut self) -> (Vec<u8>, bool) {
+        let mut body = Vec::new();
+        loop {
+            let line = self.read_line_that_may_break();
+            let Ok(size) = usize::from_str_radix(line.trim(), 16) else {
+                return (body, false);
+            };
+            body.extend(self.read_at_most(size));
+            if self.read_at_most(2) != b"\r\n" {
+                return (body, false);
+            }
+            if size == 0 {
+                return (body, true);
+            }
+        }
+    }
+
+    fn read_line_that_may_break(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let octet = self.read_at_most(1);
+            if octet.is_empty() {
+                break;
+            }
+            line.extend(octet);
+        }
+        String::from_utf8_lossy(&line).into_owned()
+    }
+
     /// Everything up to the end of the connection.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive() > 0 {}

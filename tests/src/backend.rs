@@ -1,0 +1,428 @@
+//! Servers behind the server: they note every octet they are sent and answer what a test says, right or wrong.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
+
+use crate::eventually;
+
+/// How long a back end waits for octets, or for room for its own, before it gives a connection up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An answer that goes with every request.
+pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine";
+
+/// A server on a port of its own. It ends with this value.
+#[derive(Debug)]
+pub struct Backend {
+    port: u16,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    connections: Mutex<Vec<Connection>>,
+}
+
+/// What is known of a connection.
+#[derive(Debug)]
+struct Connection {
+    /// To shut it down by; none once it is to be reset.
+    stream: Option<TcpStream>,
+    received: Vec<u8>,
+    /// The client has closed it.
+    is_ended: bool,
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.connections
+            .lock()
+            .expect("nothing panics while it holds the lock")
+    }
+}
+
+impl Backend {
+    /// Runs `script` for each connection, on a thread of its own; with its end the connection is closed.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    pub fn start(script: impl Fn(&mut Talk) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        let port = listener.local_addr().expect("the socket is bound").port();
+        let shared = Arc::new(Shared::default());
+        let script = Arc::new(script);
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let over = shared.is_over.load(Ordering::Acquire);
+                    let (false, Ok(stream)) = (over, stream) else {
+                        return;
+                    };
+                    let mut talk = Talk::new(stream, &shared);
+                    let script = Arc::clone(&script);
+                    std::thread::spawn(move || script(&mut talk));
+                }
+            })
+        };
+        Self {
+            port,
+            shared,
+            accepting: Some(accepting),
+        }
+    }
+
+    /// Gives every request the same answer, for as long as its client goes on.
+    #[must_use]
+    pub fn answering(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        Self::start(move |talk| {
+            while talk.read_request().is_some() {
+                talk.send(&answer);
+            }
+        })
+    }
+
+    /// Gives each request the answer that is made for it, for as long as its client goes on.
+    #[must_use]
+    pub fn by_request(answer: impl Fn(&Request) -> String + Send + Sync + 'static) -> Self {
+        Self::start(move |talk| {
+            while let Some(request) = talk.read_request() {
+                talk.send(answer(&request));
+            }
+        })
+    }
+
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `http://127.0.0.1:PORT` and the path.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// How many connections there have been.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections().len()
+    }
+
+    /// How many of them their client has closed.
+    #[must_use]
+    pub fn ended(&self) -> usize {
+        let connections = self.shared.connections();
+        connections.iter().filter(|each| each.is_ended).count()
+    }
+
+    /// All that has come over a connection, the first being 0.
+    #[must_use]
+    pub fn received(&self, connection: usize) -> Vec<u8> {
+        let connections = self.shared.connections();
+        let found = connections.get(connection);
+        found.map(|each| each.received.clone()).unwrap_or_default()
+    }
+
+    /// All that has come over all connections.
+    #[must_use]
+    pub fn received_by_all(&self) -> Vec<u8> {
+        let connections = self.shared.connections();
+        connections
+            .iter()
+            .flat_map(|each| each.received.clone())
+            .collect()
+    }
+
+    /// Waits until something has come that has `text` in it.
+    ///
+    /// # Panics
+    /// If that does not come.
+    pub fn wait_for(&self, text: &str) {
+        eventually(&format!("`{text}` at the back end"), || {
+            let received = self.received_by_all();
+            let mut windows = received.windows(text.len());
+            windows
+                .any(|window| window == text.as_bytes())
+                .then_some(())
+        });
+    }
+
+    /// Waits until clients have closed so many connections.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn wait_for_ended(&self, count: usize) {
+        eventually(&format!("{count} connections to be closed"), || {
+            (self.ended() >= count).then_some(())
+        });
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        // So that it stops waiting for the next one.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        let connections = self.shared.connections();
+        for stream in connections.iter().filter_map(|each| each.stream.as_ref()) {
+            // The script may have closed it already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A connection as the back end's script has it.
+#[derive(Debug)]
+pub struct Talk {
+    /// Which one it is, the first being 0.
+    pub number: usize,
+    stream: TcpStream,
+    unread: Vec<u8>,
+    is_reset: bool,
+    shared: Arc<Shared>,
+}
+
+/// A request as a back end has received it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The request line and the fields, each with its line end, and the empty line.
+    pub head: String,
+    /// The content without its framing.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// The request target.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// The first value of that name, any letter case.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (known, value) = line.split_once(':')?;
+            known.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+impl Talk {
+    fn new(stream: TcpStream, shared: &Arc<Shared>) -> Self {
+        stream.set_nodelay(true).expect("it is a TCP socket");
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .expect("the time is not zero");
+        let mut connections = shared.connections();
+        connections.push(Connection {
+            stream: stream.try_clone().ok(),
+            received: Vec::new(),
+            is_ended: false,
+        });
+        let talk = Self {
+            number: connections.len() - 1,
+            stream,
+            unread: Vec::new(),
+            is_reset: false,
+            shared: Arc::clone(shared),
+        };
+        talk.set_patience(PATIENCE);
+        talk
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends; the client may have closed the connection. True if all was taken.
+    pub fn send(&mut self, octets: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(octets.as_ref()).is_ok()
+    }
+
+    /// Receives once; false at the end.
+    fn receive(&mut self) -> bool {
+        let mut buffer = [0; 64 * 1024];
+        let count = self.stream.read(&mut buffer);
+        let mut connections = self.shared.connections();
+        let known = &mut connections[self.number];
+        match count {
+            Ok(count) if count > 0 => {
+                known.received.extend_from_slice(&buffer[..count]);
+                self.unread.extend_from_slice(&buffer[..count]);
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            _ => {
+                known.is_ended = true;
+                false
+            }
+        }
+    }
+
+    /// Everything up to and with `end`, unless the connection ends before.
+    pub fn read_until(&mut self, end: &[u8]) -> Option<Vec<u8>> {
+        loop {
+            let mut windows = self.unread.windows(end.len());
+            if let Some(at) = windows.position(|window| window == end) {
+                return Some(self.unread.drain(..at + end.len()).collect());
+            }
+            if !self.receive() {
+                return None;
+            }
+        }
+    }
+
+    /// The next `count` octets, unless the connection ends before.
+    pub fn read_exactly(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.unread.len() < count {
+            if !self.receive() {
+                return None;
+            }
+        }
+        Some(self.unread.drain(..count).collect())
+    }
+
+    /// The head of the next request, unless the connection ends before.
+    pub fn read_head(&mut self) -> Option<Request> {
+        let head = self.read_until(b"\r\n\r\n")?;
+        Some(Request {
+            head: String::from_utf8_lossy(&head).into_owned(),
+            body: Vec::new(),
+        })
+    }
+
+    /// The next request with its content, unless the connection ends before.
+    pub fn read_request(&mut self) -> Option<Request> {
+        let mut request = self.read_head()?;
+        if request.field("transfer-encoding") == Some("chunked") {
+            request.body = self.read_chunks()?;
+        } else if let Some(length) = request.field("content-length") {
+            request.body = self.read_exactly(length.parse().ok()?)?;
+        }
+        Some(request)
+    }
+
+    /// Chunked content, unless the connection ends before.
+    pub fn read_chunks(&mut self) -> Option<Vec<u8>> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.read_chunk()? {
+            body.extend(chunk);
+        }
+        Some(body)
+    }
+
+    /// The next chunk, `None` within for the last one.
+    fn read_chunk(&mut self) -> Option<Option<Vec<u8>>> {
+        let line = self.read_until(b"\r\n")?;
+        let size = usize::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).ok()?;
+        let chunk = self.read_exactly(size)?;
+        let end = self.read_exactly(2)?;
+        assert_eq!(end, b"\r\n", "a chunk ends in CR LF");
+        Some((size > 0).then_some(chunk))
+    }
+
+    /// What has come, or comes next; `None` at the end.
+    pub fn read_some(&mut self) -> Option<Vec<u8>> {
+        let has_some = !self.unread.is_empty() || self.receive();
+        has_some.then(|| std::mem::take(&mut self.unread))
+    }
+
+    /// True if something comes within `limit`.
+    ///
+    /// # Panics
+    /// If `limit` is zero.
+    pub fn has_more(&mut self, limit: Duration) -> bool {
+        self.set_patience(limit);
+        let has_more = !self.unread.is_empty() || self.receive();
+        self.set_patience(PATIENCE);
+        has_more
+    }
+
+    fn set_patience(&self, limit: Duration) {
+        let set = self.stream.set_read_timeout(Some(limit));
+        set.expect("the time is not zero");
+    }
+
+    /// Waits until the client closes the connection.
+    pub fn read_to_end(&mut self) {
+        while self.receive() {}
+    }
+
+    /// Resets the connection once the script is over.
+    ///
+    /// # Panics
+    /// If the system refuses.
+    pub fn reset(&mut self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .expect("it is a socket");
+        // A reset is sent when the last descriptor goes.
+        self.shared.connections()[self.number].stream = None;
+        self.is_reset = true;
+    }
+}
+
+impl Drop for Talk {
+    // Also when a script fails, so that its client does not wait.
+    fn drop(&mut self) {
+        if !self.is_reset {
+            // The client may have reset it.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A port that refuses connections for as long as this value lives: it is bound, and nobody listens.
+#[derive(Debug)]
+pub struct ClosedPort {
+    port: u16,
+    _socket: OwnedFd,
+}
+
+impl ClosedPort {
+    /// Picks one.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it takes a port, which no default should"
+    )]
+    pub fn new() -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+            .expect("there are descriptors left");
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("there are free ports");
+        let address = getsockname(&socket).expect("the socket is bound");
+        let address = SocketAddrV4::try_from(address).expect("it is an IPv4 address");
+        Self {
+            port: address.port(),
+            _socket: socket,
+        }
+    }
+
+    /// `http://127.0.0.1:PORT/`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+}

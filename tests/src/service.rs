@@ -1,0 +1,100 @@
+//! Servers that are not ours, as back ends.
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Deadline, Folder, eventually, tool};
+
+/// A server's process. It ends with this value.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+}
+
+impl Service {
+    fn start(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::piped()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child }
+    }
+
+    /// nginx with these `server` blocks, in which `@PORT@` stands for the port that is returned and `@DIR@` for the folder.
+    ///
+    /// # Panics
+    /// If it is not installed or does not serve.
+    #[must_use]
+    pub fn nginx(folder: &Folder, servers: &str) -> (Self, u16) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        let port = listener.local_addr().expect("the socket is bound").port();
+        drop(listener);
+        let dir = folder.make_dir("nginx").display().to_string();
+        // Its workers may read what root has written.
+        let user = if rustix::process::getuid().is_root() {
+            "user root;"
+        } else {
+            ""
+        };
+        let temp: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
+            .concat();
+        let config = format!(
+            "daemon off;\n{user}\nworker_processes 1;\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
+             http {{\naccess_log {dir}/access.log;\n{temp}default_type text/plain;\n{}\n}}\n",
+            servers
+                .replace("@PORT@", &port.to_string())
+                .replace("@DIR@", &folder.path().display().to_string())
+        );
+        let config = folder.write("nginx/nginx.conf", config);
+        let mut command = Command::new("/usr/sbin/nginx");
+        command.arg("-p").arg(&dir).arg("-c").arg(&config);
+        command.arg("-e").arg(format!("{dir}/error.log"));
+        let service = Self::start(&mut command);
+        eventually("nginx", || TcpStream::connect(("127.0.0.1", port)).ok());
+        (service, port)
+    }
+
+    /// The server in `tests/clients/go-backend`, with a certificate of the folder: its ports without and with TLS.
+    ///
+    /// # Panics
+    /// If it cannot be built or does not serve.
+    #[must_use]
+    pub fn go(folder: &Folder, certificate: &str) -> (Self, u16, u16) {
+        let mut command = Command::new(tool("go-backend"));
+        command.arg(folder.at(&format!("{certificate}.crt")));
+        command.arg(folder.at(&format!("{certificate}.key")));
+        command.stdout(Stdio::piped());
+        let mut service = Self::start(&mut command);
+        let stdout = service.child.stdout.take().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("it tells its ports");
+        let numbers: Vec<u16> = line
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        let [http, https] = numbers[..] else {
+            panic!("no ports: {line}");
+        };
+        (service, http, https)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let deadline = Deadline::after(Duration::from_secs(5));
+        while !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let signal = if deadline.has_passed() {
+                Signal::KILL
+            } else {
+                Signal::TERM
+            };
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
