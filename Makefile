@@ -52,8 +52,8 @@ install-build:
 
 install-test:
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
-		go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
-	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client
+		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
+	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client target/tools/go-backend
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -68,8 +68,8 @@ install-bench:
 		.ci/install $$peer || echo "left out: $${peer#*:}" >&2; \
 	done
 
-# The HTTP/2 client that comes with Go.
-target/tools/go-client: tests/clients/go-client/main.go tests/clients/go-client/go.mod
+# The HTTP/2 client and the server that come with Go.
+target/tools/go-client target/tools/go-backend: target/tools/%: tests/clients/%/main.go tests/clients/%/go.mod
 	@mkdir -p $(@D)
 	cd $(<D) && go build -o $(CURDIR)/$@ .
 	@touch $@

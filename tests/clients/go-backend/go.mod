@@ -1,0 +1,3 @@
+module h2o.invalid/go-backend
+
+go 1.18

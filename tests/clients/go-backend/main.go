@@ -1,0 +1,252 @@
+// A back end made with Go's own server, for HTTP/1.1 in cleartext and for HTTP/2 and HTTP/1.1 with TLS.
+//
+//	go-backend CERTIFICATE KEY
+//
+// It tells its ports in a line, `{"http":1,"https":2}`, and ends with its standard input.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// What is told of a request.
+type told struct {
+	Proto    string              `json:"proto"`
+	Method   string              `json:"method"`
+	Host     string              `json:"host"`
+	Target   string              `json:"target"`
+	Fields   map[string][]string `json:"fields"`
+	Length   int64               `json:"length"`
+	Octets   int                 `json:"octets"`
+	SHA256   string              `json:"sha256"`
+	Trailers map[string][]string `json:"trailers"`
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	sum := sha256.Sum256(body)
+	w.Header().Set("content-type", "application/json")
+	answer := told{r.Proto, r.Method, r.Host, r.RequestURI, r.Header, r.ContentLength, len(body), hex.EncodeToString(sum[:]), r.Trailer}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		panic(err)
+	}
+}
+
+// So many octets: `0000000 0000001 0000002 ...`
+func content(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/content/"))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.RawQuery != "chunked" {
+		w.Header().Set("content-length", strconv.Itoa(size))
+	}
+	w.Header().Set("content-type", "application/octet-stream")
+	out := bufio.NewWriterSize(w, 8192)
+	for written := 0; written < size; written += 8 {
+		piece := fmt.Sprintf("%07d ", written/8)
+		if left := size - written; left < 8 {
+			piece = piece[:left]
+		}
+		if _, err := out.WriteString(piece); err != nil {
+			return
+		}
+	}
+	_ = out.Flush()
+}
+
+// As calls of gRPC: what came goes back at once, the outcome is in the trailers.
+func call(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("trailer", "grpc-status, grpc-message")
+	w.Header().Set("content-type", "application/grpc")
+	body := io.Reader(r.Body)
+	if r.ProtoMajor == 1 {
+		// There Go's server does not read any more once it writes.
+		content, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		body = bytes.NewReader(content)
+	}
+	w.WriteHeader(200)
+	w.(http.Flusher).Flush()
+	buffer := make([]byte, 4096)
+	for {
+		count, err := body.Read(buffer)
+		if _, failed := w.Write(buffer[:count]); failed != nil {
+			return
+		}
+		w.(http.Flusher).Flush()
+		if err != nil {
+			break
+		}
+	}
+	w.Header().Set("grpc-status", "7")
+	w.Header().Set("grpc-message", "not today")
+}
+
+// Says something and goes away.
+func abort(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("content-length", "100")
+	_, _ = w.Write([]byte("begin"))
+	w.(http.Flusher).Flush()
+	time.Sleep(50 * time.Millisecond)
+	panic(http.ErrAbortHandler)
+}
+
+// A WebSocket (RFC 6455) that sends back what it gets. Frames come whole, as from browsers.
+func webSocket(w http.ResponseWriter, r *http.Request) {
+	key := r.Header.Get("Sec-WebSocket-Key")
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || key == "" {
+		http.Error(w, "this is a WebSocket", http.StatusBadRequest)
+		return
+	}
+	conn, stream, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
+		"Sec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
+	for {
+		if err := stream.Flush(); err != nil {
+			return
+		}
+		head, payload, err := readFrame(stream)
+		if err != nil {
+			return
+		}
+		const ping, pong, end = 0x89, 0x8a, 0x88
+		if head == ping {
+			head = pong
+		}
+		writeFrame(stream, head, payload)
+		if head == end {
+			_ = stream.Flush()
+			return
+		}
+	}
+}
+
+func readFrame(stream io.Reader) (byte, []byte, error) {
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(stream, head); err != nil {
+		return 0, nil, err
+	}
+	length := uint64(head[1] & 0x7f)
+	if more := map[uint64]int{126: 2, 127: 8}[length]; more > 0 {
+		field := make([]byte, 8)
+		if _, err := io.ReadFull(stream, field[8-more:]); err != nil {
+			return 0, nil, err
+		}
+		length = binary.BigEndian.Uint64(field)
+	}
+	if head[1]&0x80 == 0 || length > 1<<24 {
+		return 0, nil, fmt.Errorf("no frame of a client")
+	}
+	rest := make([]byte, 4+length)
+	if _, err := io.ReadFull(stream, rest); err != nil {
+		return 0, nil, err
+	}
+	mask, payload := rest[:4], rest[4:]
+	for index := range payload {
+		payload[index] ^= mask[index%4]
+	}
+	return head[0], payload, nil
+}
+
+func writeFrame(stream io.Writer, head byte, payload []byte) {
+	frame := []byte{head}
+	switch length := len(payload); {
+	case length < 126:
+		frame = append(frame, byte(length))
+	case length < 1<<16:
+		frame = append(frame, 126, byte(length>>8), byte(length))
+	default:
+		field := make([]byte, 9)
+		field[0] = 127
+		binary.BigEndian.PutUint64(field[1:], uint64(length))
+		frame = append(frame, field...)
+	}
+	_, _ = stream.Write(append(frame, payload...))
+}
+
+func listen() []net.Listener {
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	// What "localhost" may mean as well.
+	port := first.Addr().(*net.TCPAddr).Port
+	second, err := net.Listen("tcp", "[::1]:"+strconv.Itoa(port))
+	if err != nil {
+		return []net.Listener{first}
+	}
+	return []net.Listener{first, second}
+}
+
+func main() {
+	var connections int64
+	released := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/echo", echo)
+	mux.HandleFunc("/echo/", echo)
+	mux.HandleFunc("/content/", content)
+	mux.HandleFunc("/call", call)
+	mux.HandleFunc("/abort", abort)
+	mux.HandleFunc("/ws", webSocket)
+	// A page is not complete before its script says so.
+	mux.HandleFunc("/hold", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-released:
+		case <-time.After(20 * time.Second):
+		}
+	})
+	mux.HandleFunc("/release", func(w http.ResponseWriter, r *http.Request) {
+		released <- struct{}{}
+	})
+	mux.HandleFunc("/connections", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, atomic.LoadInt64(&connections))
+	})
+	server := &http.Server{
+		Handler:  mux,
+		ErrorLog: log.New(io.Discard, "", 0),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				atomic.AddInt64(&connections, 1)
+			}
+		},
+	}
+	clear, tls := listen(), listen()
+	for _, listener := range clear {
+		go func(listener net.Listener) { panic(server.Serve(listener)) }(listener)
+	}
+	for _, listener := range tls {
+		go func(listener net.Listener) { panic(server.ServeTLS(listener, os.Args[1], os.Args[2])) }(listener)
+	}
+	port := func(listeners []net.Listener) int { return listeners[0].Addr().(*net.TCPAddr).Port }
+	fmt.Printf("{\"http\":%d,\"https\":%d}\n", port(clear), port(tls))
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
