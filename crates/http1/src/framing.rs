@@ -9,12 +9,14 @@ use crate::FramingError;
 pub(crate) struct FramingFields<'a> {
     content_length: Option<&'a [u8]>,
     lengths_differ: bool,
+    length_repeated: bool,
     transfer_encoding: Option<&'a [u8]>,
     coding_repeated: bool,
 }
 
 impl<'a> FramingFields<'a> {
     pub(crate) fn on_content_length(&mut self, value: &'a [u8]) {
+        self.length_repeated |= self.content_length.is_some();
         let first = *self.content_length.get_or_insert(value);
         self.lengths_differ |= first != value;
     }
@@ -45,6 +47,23 @@ impl<'a> FramingFields<'a> {
             (Some(digits), None) => parse_content_length(digits)
                 .map(BodyLength::Known)
                 .ok_or(FramingError::ContentLengthInvalid),
+        }
+    }
+}
+
+impl FramingFields<'_> {
+    /// As [`FramingFields::body_length`], for a response; [`BodyLength::None`] is content until the connection closes.
+    ///
+    /// Two differences (H2O compatibility): a length that is said twice is refused even if it is the same, and the coding
+    /// `identity` is none.
+    pub(crate) fn body_length_of_response(
+        &self,
+        is_http10: bool,
+    ) -> Result<BodyLength, FramingError> {
+        match (self.content_length, self.transfer_encoding) {
+            (Some(_), None) if self.length_repeated => Err(FramingError::ContentLengthsDiffer),
+            (None, Some(b"identity")) if !self.coding_repeated => Ok(BodyLength::None),
+            (_, _) => self.body_length(is_http10),
         }
     }
 }
@@ -146,5 +165,34 @@ mod tests {
             fields.body_length(true),
             Err(FramingError::TransferEncodingInHttp10)
         );
+    }
+
+    #[test]
+    fn responses_say_their_length_once_and_may_be_identical() {
+        type Want = Result<BodyLength, FramingError>;
+        let cases: &[(&[&str], &[&str], Want)] = &[
+            (&["5"], &[], Ok(BodyLength::Known(5))),
+            (&["5", "5"], &[], Err(FramingError::ContentLengthsDiffer)),
+            (&["5", "6"], &[], Err(FramingError::ContentLengthsDiffer)),
+            (&[], &["identity"], Ok(BodyLength::None)),
+            (&[], &["chunked"], Ok(BodyLength::Unknown)),
+            (&["5"], &["identity"], Err(FramingError::LengthAndCoding)),
+            (
+                &[],
+                &["identity", "chunked"],
+                Err(FramingError::TransferEncodingRepeated),
+            ),
+        ];
+        for (lengths, codings, want) in cases {
+            let mut fields = FramingFields::default();
+            for value in *lengths {
+                fields.on_content_length(value.as_bytes());
+            }
+            for value in *codings {
+                fields.on_transfer_encoding(value.as_bytes());
+            }
+            let got = fields.body_length_of_response(false);
+            assert_eq!(got, *want, "{lengths:?} {codings:?}");
+        }
     }
 }

@@ -145,7 +145,7 @@ fn judge(
     } else if head.status.is_informational() {
         Delimited::Interim
     } else {
-        let body = framing.body_length(is_http10)?;
+        let body = framing.body_length_of_response(is_http10)?;
         if let BodyLength::Known(length) = body {
             head.length = Some(length);
         }
