@@ -1,0 +1,4 @@
+//! The reverse proxy between clients and back ends, both octet by octet and of other people's making.
+
+mod kit;
+mod request;
