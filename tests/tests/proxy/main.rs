@@ -1,4 +1,5 @@
 //! The reverse proxy between clients and back ends, both octet by octet and of other people's making.
 
 mod kit;
+mod mapping;
 mod request;
