@@ -4,4 +4,5 @@ mod broken;
 mod hostile;
 mod kit;
 mod mapping;
+mod pool;
 mod request;

@@ -1,0 +1,331 @@
+//! Which connection to a back end a request takes, and which ones are never taken again.
+
+use std::time::Duration;
+
+use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, Talk, eventually};
+
+use super::kit::{config, proxy};
+
+/// The first response is `first`; then `after` happens, and any further request is answered well.
+fn after_first(first: &'static str, after: fn(&mut Talk)) -> Backend {
+    Backend::start(move |talk| {
+        if talk.read_request().is_none() {
+            return;
+        }
+        if talk.number == 0 {
+            talk.send(first);
+            after(talk);
+        } else {
+            talk.send(FINE);
+        }
+        while talk.read_request().is_some() {
+            talk.send(FINE);
+        }
+    })
+}
+
+fn nothing(_: &mut Talk) {}
+
+/// Asks twice; says over how many connections the back end was.
+fn connections_of_two(server: &Server, backend: &Backend) -> usize {
+    for number in 0..2 {
+        let response = server.ask("GET /");
+        assert_eq!(response.code(), 200, "request {number}: {response}");
+    }
+    backend.connections()
+}
+
+#[test]
+fn connections_are_used_again_where_both_sides_may() {
+    for (first, want) in [
+        (FINE, 1),
+        (
+            "HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 4\r\n\r\nfine",
+            1,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n",
+            1,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\nx: y\r\n\r\n",
+            1,
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1),
+        (
+            "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 4\r\n\r\nfine",
+            1,
+        ),
+        ("HTTP/1.0 200 OK\r\ncontent-length: 4\r\n\r\nfine", 2),
+        (
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\nfine",
+            2,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nconnection: foo\r\ncontent-length: 4\r\n\r\nfine",
+            2,
+        ),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine!", 2),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfineHTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            2,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\nX",
+            2,
+        ),
+    ] {
+        let backend = after_first(first, nothing);
+        let server = proxy("", &backend);
+        assert_eq!(connections_of_two(&server, &backend), want, "{first}");
+    }
+    let backend = after_first(FINE, nothing);
+    let server = proxy("proxy.timeout.keepalive: 0", &backend);
+    assert_eq!(connections_of_two(&server, &backend), 2);
+}
+
+#[test]
+fn what_comes_between_two_requests_is_nobodys_answer() {
+    for (name, leftover) in [
+        (
+            "a second response",
+            "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+        ),
+        ("one octet", "X"),
+        ("a line end", "\r\n"),
+    ] {
+        let (told, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let backend = Backend::start(move |talk| {
+            while talk.read_request().is_some() {
+                talk.send(FINE);
+                if talk.number == 0 {
+                    // The response was complete and has been passed on.
+                    let _ = wait.lock().unwrap().recv();
+                    talk.send(leftover);
+                }
+            }
+        });
+        let server = proxy("proxy.timeout.keepalive: 60000", &backend);
+        server.ask("GET /1").must_be("200 OK\n\nfine");
+        told.send(()).unwrap();
+        drop(told);
+        // So that it has come.
+        std::thread::sleep(Duration::from_millis(100));
+        server.ask("GET /2").must_be("200 OK\n\nfine");
+        assert_eq!(backend.connections(), 2, "{name}");
+        let line = "[WARN] unexpectedly received data to a pooled socket (see issue #679)";
+        let messages = server.messages();
+        assert!(messages.contains(line), "{name}: {messages}");
+    }
+}
+
+#[test]
+fn content_after_head_does_not_become_the_next_answer() {
+    let first = "HTTP/1.1 200 OK\r\ncontent-length: 46\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nsmuggled";
+    let backend = after_first(first, nothing);
+    let server = proxy("", &backend);
+    server.ask("HEAD /").must_be("200 OK\ncontent-length: 46");
+    server.ask("GET /").must_be("200 OK\n\nfine");
+}
+
+#[test]
+fn a_connection_that_the_back_end_has_closed_is_replaced() {
+    let backend = Backend::start(|talk| {
+        let _ = talk.read_request();
+        talk.send(FINE);
+    });
+    let server = proxy("proxy.timeout.keepalive: 60000", &backend);
+    for _ in 0..3 {
+        server.ask("GET /").must_be("200 OK\n\nfine");
+        // For the end to come.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(backend.connections(), 3);
+    let line = "[WARN] detected close by upstream before the expected timeout (see issue #679)";
+    let messages = server.messages();
+    assert!(messages.contains(line), "{messages}");
+}
+
+#[test]
+fn an_idle_connection_is_closed_when_its_time_is_over() {
+    let backend = Backend::answering(FINE);
+    let server = proxy("proxy.timeout.keepalive: 300", &backend);
+    assert_eq!(connections_of_two(&server, &backend), 1);
+    backend.wait_for_ended(1);
+    server.ask("GET /").must_be("200 OK\n\nfine");
+    assert_eq!(backend.connections(), 2);
+}
+
+#[test]
+fn requests_side_by_side_have_connections_of_their_own() {
+    let backend = Backend::start(|talk| {
+        while let Some(request) = talk.read_request() {
+            // Answered once the other one is there, too.
+            std::thread::sleep(Duration::from_millis(200));
+            let target = request.target();
+            talk.send(format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}",
+                target.len()
+            ));
+        }
+    });
+    let server = proxy("", &backend);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                let response = server.ask(&format!("GET /{number}"));
+                response.must_be(&format!("200 OK\n\n/{number}"));
+            });
+        }
+    });
+    let connections = backend.connections();
+    assert!((2..=8).contains(&connections), "{connections}");
+    server.ask("GET /again").must_be("200 OK\n\n/again");
+    assert_eq!(backend.connections(), connections);
+}
+
+#[test]
+fn an_upload_that_is_answered_early_ends_its_connection() {
+    let backend = Backend::start(|talk| {
+        let Some(request) = talk.read_head() else {
+            return;
+        };
+        talk.send(FINE);
+        if request.target() == "/upload" {
+            return talk.read_to_end();
+        }
+        while talk.read_request().is_some() {
+            talk.send(FINE);
+        }
+    });
+    let server = proxy("", &backend);
+    let mut client = server.connect();
+    client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    client.read_response("POST").must_be("200 OK\n\nfine");
+    server.ask("GET /").must_be("200 OK\n\nfine");
+    assert_eq!(backend.connections(), 2, "the first one is not free");
+    let received = backend.received(0);
+    assert!(received.ends_with(b"hello"), "{}", received.escape_ascii());
+}
+
+/// A server before several back ends, given as the lines of a list.
+fn balanced(settings: &str, value: &str) -> Server {
+    Setup::new(&config(settings, "X").replace("'X'", value)).start()
+}
+
+fn named(name: &'static str) -> Backend {
+    Backend::by_request(move |_| {
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}",
+            name.len()
+        )
+    })
+}
+
+#[test]
+fn new_connections_go_round() {
+    let (a, b, c) = (named("a"), named("b"), named("c"));
+    let (a_url, b_url, c_url) = (a.url("/"), b.url("/"), c.url("/"));
+    let alone = "proxy.timeout.keepalive: 0";
+    for (value, want) in [
+        (format!("['{a_url}', '{b_url}', '{c_url}']"), "abcabcabc"),
+        (
+            format!(
+                "[{{ url: '{a_url}', weight: 2 }}, '{b_url}', {{ url: '{c_url}', weight: 3 }}]"
+            ),
+            "aabcccaab",
+        ),
+        (
+            format!("{{ balancer: round-robin, backends: ['{b_url}', '{a_url}'] }}"),
+            "babababab",
+        ),
+        (
+            // Nothing is in use when the next one is asked for.
+            format!("{{ balancer: least-conn, backends: ['{b_url}', '{a_url}'] }}"),
+            "bbbbbbbbb",
+        ),
+    ] {
+        let server = balanced(alone, &value);
+        let got: String = (0..9).map(|_| server.ask("GET /").text()).collect();
+        assert_eq!(got, want, "{value}");
+    }
+}
+
+#[test]
+fn the_least_used_back_end_comes_first() {
+    let waiting = |name: &'static str| {
+        Backend::start(move |talk: &mut Talk| {
+            while let Some(request) = talk.read_request() {
+                if request.target() == "/wait" {
+                    return talk.read_to_end();
+                }
+                talk.send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{name}"
+                ));
+            }
+        })
+    };
+    let (a, b) = (waiting("a"), waiting("b"));
+    let value = format!(
+        "{{ balancer: least-conn, backends: ['{}', {{ url: '{}', weight: 2 }}] }}",
+        a.url("/"),
+        b.url("/")
+    );
+    let server = balanced("proxy.timeout.keepalive: 0", &value);
+    let mut waiting = Vec::new();
+    let mut wait_at = |backend: &Backend, count| {
+        let mut client = server.connect();
+        client.send("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n");
+        waiting.push(client);
+        eventually("the request that waits", || {
+            (backend.connections() == count).then_some(())
+        });
+    };
+    // In use by weight: none; a 1; a 1, b 1/2; a 1, b 2/2, where the first has it.
+    wait_at(&a, 1);
+    wait_at(&b, 1);
+    wait_at(&b, 2);
+    wait_at(&a, 2);
+}
+
+#[test]
+fn a_back_end_that_refuses_is_passed_over() {
+    let (closed, other) = (ClosedPort::new(), ClosedPort::new());
+    let backend = named("well");
+    for balancer in ["round-robin", "least-conn"] {
+        let value = format!(
+            "{{ balancer: {balancer}, backends: ['{}', '{}', '{}'] }}",
+            closed.url(),
+            backend.url("/"),
+            other.url()
+        );
+        let server = balanced("proxy.timeout.keepalive: 0", &value);
+        for _ in 0..6 {
+            server.ask("GET /").must_be("200 OK\n\nwell");
+            server
+                .ask("POST /\nContent-Length: 5\n\nhello")
+                .must_be("200 OK\n\nwell");
+        }
+        let value = value.replace(&backend.url("/"), &closed.url());
+        let server = balanced("", &value);
+        server
+            .ask("GET /")
+            .must_be("502 Gateway Error\n\nconnection refused");
+    }
+}
+
+#[test]
+fn a_request_that_was_sent_is_not_sent_again() {
+    let broken = Backend::start(|talk| {
+        let _ = talk.read_request();
+    });
+    let well = named("well");
+    let value = format!("['{}', '{}']", broken.url("/"), well.url("/"));
+    let server = balanced("proxy.timeout.keepalive: 0", &value);
+    for want in ["502 Gateway Error\n\nI/O error", "200 OK\n\nwell"] {
+        server.ask("GET /").must_be(want);
+    }
+    assert_eq!((broken.connections(), well.connections()), (1, 1));
+}
