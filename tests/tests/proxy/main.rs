@@ -6,3 +6,4 @@ mod kit;
 mod mapping;
 mod pool;
 mod request;
+mod streaming;
