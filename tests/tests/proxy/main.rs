@@ -3,7 +3,9 @@
 mod broken;
 mod hostile;
 mod kit;
+mod logs;
 mod mapping;
 mod pool;
+mod refused;
 mod request;
 mod streaming;
