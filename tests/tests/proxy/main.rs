@@ -6,6 +6,7 @@ mod kit;
 mod logs;
 mod mapping;
 mod pool;
+mod real;
 mod refused;
 mod request;
 mod streaming;
