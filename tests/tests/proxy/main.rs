@@ -2,6 +2,7 @@
 
 mod broken;
 mod hostile;
+mod informational;
 mod kit;
 mod logs;
 mod mapping;
