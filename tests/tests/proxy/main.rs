@@ -2,12 +2,14 @@
 
 mod broken;
 mod hostile;
+mod http2_upstream;
 mod informational;
 mod kit;
 mod logs;
 mod mapping;
 mod pool;
 mod real;
+mod real_http2;
 mod refused;
 mod request;
 mod streaming;

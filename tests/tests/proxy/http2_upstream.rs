@@ -1,0 +1,497 @@
+//! Back ends that are asked by HTTP/2 in cleartext, frame by frame.
+
+use std::time::Duration;
+
+use h2o_tests::http2::{Decoder, Frame, Http2, PREFACE, code, encode, flag, get, kind, post};
+use h2o_tests::{Backend, Server, Setup, Talk, eventually};
+
+use super::kit::config;
+
+const SETTINGS: &str =
+    "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100\nproxy.timeout.io: 3000";
+
+/// A connection as an HTTP/2 back end has it.
+pub(crate) struct Frames<'a> {
+    pub(crate) talk: &'a mut Talk,
+    decoder: Decoder,
+}
+
+impl<'a> Frames<'a> {
+    /// Once the preface is there.
+    pub(crate) fn new(talk: &'a mut Talk) -> Option<Self> {
+        let preface = talk.read_exactly(PREFACE.len())?;
+        assert_eq!(preface, PREFACE, "it begins with the preface");
+        Some(Self {
+            talk,
+            decoder: Decoder::default(),
+        })
+    }
+
+    fn read(&mut self) -> Option<Frame> {
+        let head = self.talk.read_exactly(9)?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let payload = self.talk.read_exactly(usize::try_from(length).ok()?)?;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Some(Frame::new(head[3], head[4], stream, payload))
+    }
+
+    /// The next request's stream and fields.
+    pub(crate) fn read_request(&mut self) -> Option<(u32, Vec<(String, String)>)> {
+        loop {
+            let frame = self.read()?;
+            if frame.kind == kind::HEADERS {
+                assert!(frame.has(flag::END_HEADERS), "it is short");
+                assert!(!frame.has(flag::PADDED), "it is not padded");
+                let skipped = if frame.has(flag::PRIORITY) { 5 } else { 0 };
+                let fields = self.decoder.decode(&frame.payload[skipped..]);
+                return Some((frame.stream, fields));
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, frames: &[Frame]) {
+        let octets: Vec<u8> = frames.iter().flat_map(Frame::octets).collect();
+        self.talk.send(octets);
+    }
+}
+
+pub(crate) fn start(backend: &Backend) -> Server {
+    Setup::new(&config(SETTINGS, &backend.url("/"))).start()
+}
+
+fn fields(fields: &[(&str, &str)]) -> Frame {
+    Frame::request_with_content(1, encode(fields))
+}
+
+fn ok() -> Frame {
+    fields(&[(":status", "200")])
+}
+
+/// What the client must see, and the log.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    /// 502 with this text, which is logged.
+    Error(&'static str),
+    /// A response whose content is cut; the text is logged.
+    Cut(&'static str),
+    /// A whole response.
+    Whole(u16, &'static str),
+}
+
+/// A name, the frames that answer a request on stream 1, and what comes of it.
+type Row = (&'static str, Vec<Frame>, Want);
+
+fn rows() -> Vec<Row> {
+    let wrong = Want::Error("protocol violation");
+    let end = |content: &str| Frame::data(1, flag::END_STREAM, content);
+    let many = vec![("x", "1"); 101];
+    vec![
+        (
+            "content",
+            vec![ok(), Frame::data(1, 0, "he"), end("llo")],
+            Want::Whole(200, "hello"),
+        ),
+        (
+            "no content",
+            vec![Frame::request(1, encode(&[(":status", "204")]))],
+            Want::Whole(204, ""),
+        ),
+        (
+            "padding, unknown frames and an interim response",
+            vec![
+                Frame::new(0xee, 7, 1, *b"?"),
+                fields(&[(":status", "103"), ("link", "</a>")]),
+                ok(),
+                Frame::data(1, flag::END_STREAM, "hello").padded(9),
+            ],
+            Want::Whole(200, "hello"),
+        ),
+        (
+            "no :status",
+            vec![Frame::request(1, encode(&[("x", "y")]))],
+            wrong,
+        ),
+        (
+            "a :status in letters",
+            vec![Frame::request(1, encode(&[(":status", "2oo")]))],
+            wrong,
+        ),
+        (
+            "a :status of two digits",
+            vec![Frame::request(1, encode(&[(":status", "20")]))],
+            wrong,
+        ),
+        (
+            "two of :status",
+            vec![Frame::request(
+                1,
+                encode(&[(":status", "200"), (":status", "200")]),
+            )],
+            wrong,
+        ),
+        (
+            "a pseudo field of requests",
+            vec![Frame::request(
+                1,
+                encode(&[(":status", "200"), (":path", "/")]),
+            )],
+            wrong,
+        ),
+        (
+            "status 101",
+            vec![Frame::request(1, encode(&[(":status", "101")]))],
+            wrong,
+        ),
+        (
+            "connection",
+            vec![Frame::request(
+                1,
+                encode(&[(":status", "200"), ("connection", "close")]),
+            )],
+            wrong,
+        ),
+        (
+            "an upper-case name",
+            vec![Frame::request(1, encode(&[(":status", "200"), ("X", "y")]))],
+            wrong,
+        ),
+        (
+            "a line end in a value",
+            vec![Frame::request(
+                1,
+                encode(&[(":status", "200"), ("x", "a\r\nb: c")]),
+            )],
+            wrong,
+        ),
+        (
+            "101 fields",
+            vec![Frame::request(
+                1,
+                encode(&[&[(":status", "200")][..], &many].concat()),
+            )],
+            wrong,
+        ),
+        (
+            "two lengths",
+            vec![
+                fields(&[
+                    (":status", "200"),
+                    ("content-length", "5"),
+                    ("content-length", "6"),
+                ]),
+                end("hello"),
+            ],
+            wrong,
+        ),
+        (
+            "a length in letters",
+            vec![
+                fields(&[(":status", "200"), ("content-length", "five")]),
+                end("hello"),
+            ],
+            wrong,
+        ),
+        (
+            "content before the head",
+            vec![Frame::data(1, 0, "hello"), ok()],
+            wrong,
+        ),
+        (
+            "a section that is none",
+            vec![Frame::request(1, [0xff; 12])],
+            wrong,
+        ),
+        ("content on stream 0", vec![Frame::data(0, 0, "x")], wrong),
+        (
+            "a push",
+            vec![Frame::new(
+                kind::PUSH_PROMISE,
+                flag::END_HEADERS,
+                1,
+                [0, 0, 0, 2, 0x88],
+            )],
+            wrong,
+        ),
+        (
+            "a frame above the limit",
+            vec![Frame::new(kind::DATA, 0, 1, vec![0; 16_385])],
+            wrong,
+        ),
+        (
+            "a reset",
+            vec![Frame::rst_stream(1, code::INTERNAL_ERROR)],
+            Want::Error("I/O error"),
+        ),
+        ("silence", vec![], Want::Error("first byte timeout")),
+        (
+            "half the content",
+            vec![ok(), Frame::data(1, 0, "he")],
+            Want::Cut("I/O timeout"),
+        ),
+        (
+            "a reset within the content",
+            vec![
+                ok(),
+                Frame::data(1, 0, "he"),
+                Frame::rst_stream(1, code::CANCEL),
+            ],
+            Want::Cut("I/O error"),
+        ),
+    ]
+}
+
+#[test]
+fn what_an_http2_back_end_does_wrong_is_not_passed_on() {
+    let mut failures = Vec::new();
+    for (name, frames, want) in rows() {
+        for is_http2 in [false, true] {
+            eprintln!("{name}, HTTP/2: {is_http2}");
+            let frames = frames.clone();
+            let backend = Backend::start(move |talk: &mut Talk| {
+                let Some(mut connection) = Frames::new(talk) else {
+                    return;
+                };
+                connection.send(&[Frame::settings(&[])]);
+                if connection.read_request().is_some() {
+                    connection.send(&frames);
+                    connection.talk.read_to_end();
+                }
+            });
+            let server = start(&backend);
+            let seen = if is_http2 {
+                ask_http2(&server)
+            } else {
+                ask_http1(&server)
+            };
+            let is_right = match want {
+                Want::Error(text) => seen == Seen::Whole(502, text.to_owned()),
+                Want::Whole(status, text) => seen == Seen::Whole(status, text.to_owned()),
+                Want::Cut(_) => seen == Seen::Cut(is_http2.then_some(code::PROTOCOL_ERROR)),
+            };
+            if !is_right {
+                failures.push(format!("* {name}: wanted {want:?}, got {seen:?}\n"));
+            }
+            let logged = match want {
+                Want::Error(text) | Want::Cut(text) => text,
+                Want::Whole(..) => continue,
+            };
+            let end = format!("/x:{logged}\n");
+            eventually(&format!("{name}: {end}"), || {
+                server.messages().contains(&end).then_some(())
+            });
+        }
+    }
+    assert!(failures.is_empty(), "\n{}", failures.concat());
+}
+
+/// What came of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Whole(u16, String),
+    /// With the code of RST_STREAM.
+    Cut(Option<u32>),
+    /// No response, but the code of RST_STREAM.
+    Nothing(Option<u32>),
+}
+
+pub(crate) fn ask_http1(server: &Server) -> Seen {
+    let mut client = server.connect();
+    client.send("GET /x HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n");
+    let octets = client.read_to_end();
+    let text = String::from_utf8_lossy(&octets).into_owned();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return Seen::Nothing(None);
+    };
+    let status = head[9..12].parse().expect("it is a status");
+    let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    let Some(rest) = body.strip_suffix("0\r\n\r\n").filter(|_| is_chunked) else {
+        return if is_chunked {
+            Seen::Cut(None)
+        } else {
+            Seen::Whole(status, body.to_owned())
+        };
+    };
+    let content = rest.split("\r\n").skip(1).step_by(2);
+    Seen::Whole(status, content.collect())
+}
+
+pub(crate) fn ask_http2(server: &Server) -> Seen {
+    let mut client = Http2::open(server.port(), &[]);
+    let answer = client.ask(1, &get("/x"));
+    match (answer.status(), answer.is_ended) {
+        (0, _) => Seen::Nothing(answer.reset),
+        (_, false) => Seen::Cut(answer.reset),
+        (status, true) => Seen::Whole(status, answer.text()),
+    }
+}
+
+#[test]
+fn a_back_end_that_does_not_begin_with_settings_is_none() {
+    for first in [
+        Frame::ping([0; 8]).octets(),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+    ] {
+        let backend = Backend::start(move |talk: &mut Talk| {
+            talk.send(&first);
+            talk.read_to_end();
+        });
+        let server = start(&backend);
+        let response = server.ask("GET /x");
+        response.must_be("502 Gateway Error\n\nprotocol violation");
+    }
+}
+
+#[test]
+fn a_request_is_pseudo_fields_and_then_the_list() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        while let Some((stream, fields)) = connection.read_request() {
+            let mut text = String::new();
+            for (name, value) in fields {
+                text += &format!("{name}={value}\n");
+            }
+            let head = encode(&[
+                (":status", "200"),
+                ("content-length", &text.len().to_string()),
+            ]);
+            connection.send(&[
+                Frame::request_with_content(stream, head),
+                Frame::data(stream, flag::END_STREAM, text.as_str()),
+            ]);
+        }
+    });
+    let server = start(&backend);
+    let own = format!("127.0.0.1:{}", backend.port());
+    let get =
+        server.ask("GET /a?b\nX-Spelt: C\nCookie: a=1\nCookie: b=2\nTE: trailers\nKeep-Alive: 1");
+    let want = format!(
+        ":method=GET\n:scheme=http\n:authority={own}\n:path=/a?b\nx-spelt=C\ncookie=a=1; b=2\nx-forwarded-proto=http\n\
+         x-forwarded-for=127.0.0.1\nvia=1.1 www.example.com\n"
+    );
+    let lines = |text: &str| {
+        // The order of pseudo fields is free.
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let pseudo = lines
+            .iter()
+            .take_while(|line| line.starts_with(':'))
+            .count();
+        lines[..pseudo].sort();
+        lines
+    };
+    assert_eq!(lines(&get.text()), lines(&want));
+    let post = server.ask("POST /a\nContent-Length: 5\n\nhello").text();
+    assert!(post.contains("\ncontent-length=5\n"), "{post}");
+    assert_eq!(backend.connections(), 1, "both have the same connection");
+}
+
+#[test]
+fn streams_share_a_connection_as_far_as_the_back_end_lets_them() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[(
+            h2o_tests::http2::setting::MAX_CONCURRENT_STREAMS,
+            2,
+        )])]);
+        let mut open = 0;
+        while let Some((stream, _)) = connection.read_request() {
+            open += 1;
+            assert!(open <= 2, "no more than were allowed");
+            std::thread::sleep(Duration::from_millis(50));
+            connection.send(&[Frame::request(stream, encode(&[(":status", "204")]))]);
+            open -= 1;
+        }
+    });
+    let server = start(&backend);
+    assert_eq!(server.ask("GET /").code(), 204);
+    assert_eq!(backend.connections(), 1);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| assert_eq!(server.ask("GET /").code(), 204));
+        }
+    });
+}
+
+#[test]
+fn a_client_that_goes_away_resets_the_stream() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        if connection.read_request().is_some() {
+            connection.send(&[ok()]);
+        }
+        while let Some(frame) = connection.read() {
+            if frame.kind == kind::RST_STREAM {
+                let is_cancelled = frame.payload == code::CANCEL.to_be_bytes();
+                assert!(frame.stream == 1 && is_cancelled, "{frame:?}");
+                // So that the test learns of it.
+                return;
+            }
+        }
+    });
+    let server = start(&backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&Frame::request(1, get("/")));
+    client.read_until("the head", |client| client.answer(1).status() == 200);
+    client.send_frame(&Frame::rst_stream(1, code::CANCEL));
+    eventually("the stream to be reset", || {
+        let received = backend.received(0);
+        // RST_STREAM of stream 1 with CANCEL.
+        let want = Frame::rst_stream(1, code::CANCEL).octets();
+        received
+            .windows(want.len())
+            .any(|window| window == want)
+            .then_some(())
+    });
+}
+
+#[test]
+fn uploads_wait_for_the_windows_of_the_back_end() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        let window = h2o_tests::http2::setting::INITIAL_WINDOW_SIZE;
+        connection.send(&[Frame::settings(&[(window, 1000)])]);
+        let Some((stream, _)) = connection.read_request() else {
+            return;
+        };
+        let mut received = 0;
+        while let Some(frame) = connection.read() {
+            if frame.kind != kind::DATA {
+                continue;
+            }
+            received += frame.payload.len();
+            if frame.has(flag::END_STREAM) {
+                break;
+            }
+            let room = u32::try_from(frame.payload.len()).unwrap_or(0);
+            if room > 0 {
+                connection.send(&[
+                    Frame::window_update(0, room),
+                    Frame::window_update(stream, room),
+                ]);
+            }
+        }
+        let text = received.to_string();
+        connection.send(&[
+            Frame::request_with_content(stream, encode(&[(":status", "200")])),
+            Frame::data(stream, flag::END_STREAM, text.as_str()),
+        ]);
+        connection.talk.read_to_end();
+    });
+    let server = start(&backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&Frame::request_with_content(1, post("/")));
+    for _ in 0..3 {
+        client.send_frame(&Frame::data(1, 0, vec![b'x'; 16_000]));
+    }
+    client.send_frame(&Frame::data(1, flag::END_STREAM, vec![b'x'; 2_000]));
+    assert_eq!(client.read_answer(1).text(), "50000");
+}
