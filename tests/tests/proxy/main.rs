@@ -13,3 +13,4 @@ mod real_http2;
 mod refused;
 mod request;
 mod streaming;
+mod tunnel;

@@ -1,0 +1,235 @@
+//! Upgrades and CONNECT through the reverse proxy.
+
+use std::time::Duration;
+
+use h2o_tests::http2::{Frame, Http2, code, encode, flag, setting};
+use h2o_tests::{Backend, FINE, Raw, Server, Talk, eventually};
+
+use super::kit::{proxy, received};
+
+const ON: &str = "proxy.tunnel: ON";
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: www.example.com\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-A: 1\r\n\r\n";
+
+/// A back end that agrees and then sends back what it gets, until there is no more.
+fn echoing() -> Backend {
+    Backend::start(|talk: &mut Talk| {
+        let Some(request) = talk.read_head() else {
+            return;
+        };
+        if request.head.starts_with("CONNECT") {
+            talk.send("HTTP/1.1 200 OK\r\n\r\nready\n");
+        } else if request.field("connection") == Some("upgrade") {
+            talk.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-B: 2\r\n\r\nready\n");
+        } else {
+            talk.send(FINE);
+            return;
+        }
+        while let Some(octets) = talk.read_some() {
+            talk.send(octets);
+        }
+    })
+}
+
+fn upgraded(server: &Server) -> Raw {
+    let mut client = server.connect();
+    client.send(UPGRADE);
+    let head = client.read_head();
+    head.must_be("101 Switching Protocols\nconnection: upgrade\nupgrade: echo\nx-b: 2");
+    assert_eq!(client.read_exactly(6), b"ready\n");
+    client
+}
+
+#[test]
+fn an_upgrade_is_passed_on_and_octets_go_both_ways() {
+    let backend = echoing();
+    let server = proxy(ON, &backend);
+    let mut client = upgraded(&server);
+    let want = "GET /chat HTTP/1.1\nhost: BACKEND\nconnection: upgrade\nupgrade: echo\nX-A: 1\n\
+                x-forwarded-proto: http\nx-forwarded-for: 127.0.0.1\nvia: 1.1 www.example.com\n\n";
+    assert_eq!(received(&backend, 0), want);
+    for piece in [&b"a"[..], b"hello", &[0, 255, 13, 10], &[7; 100_000]] {
+        client.send(piece);
+        assert_eq!(client.read_exactly(piece.len()), piece);
+    }
+}
+
+#[test]
+fn octets_that_come_with_the_request_are_not_lost() {
+    let backend = echoing();
+    let server = proxy(ON, &backend);
+    let mut client = server.connect();
+    client.send(format!("{UPGRADE}early"));
+    assert_eq!(client.read_head().code(), 101);
+    assert_eq!(client.read_exactly(11), b"ready\nearly");
+    client.send("late");
+    assert_eq!(client.read_exactly(4), b"late");
+}
+
+#[test]
+fn either_side_ends_a_tunnel() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let _ = talk.read_head();
+        talk.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\nready\n");
+        // Until the client sends something, or nothing any more.
+        let _ = talk.read_exactly(3);
+    });
+    let server = proxy("proxy.tunnel: ON\nproxy.timeout.io: 60000", &backend);
+    let mut client = server.connect();
+    client.send(UPGRADE);
+    let _ = client.read_until(b"ready\n");
+    client.send("bye");
+    assert_eq!(client.read_to_end(), b"");
+    let mut client = server.connect();
+    client.send(UPGRADE);
+    let _ = client.read_until(b"ready\n");
+    drop(client);
+    backend.wait_for_ended(1);
+}
+
+#[test]
+fn a_tunnel_without_traffic_is_closed() {
+    let backend = echoing();
+    let server = proxy("proxy.tunnel: ON\nproxy.timeout.io: 1000", &backend);
+    let mut client = upgraded(&server);
+    // Traffic puts the end off.
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(500));
+        client.send("x");
+        assert_eq!(client.read_exactly(1), b"x");
+    }
+    let time = client.time_to_close(Duration::from_secs(10));
+    assert!(time > Duration::from_millis(700), "{time:?}");
+    backend.wait_for_ended(1);
+    let line = format!(
+        "[lib/core/proxy.c] in request:127.0.0.1:{}/chat:I/O timeout\n",
+        backend.port()
+    );
+    eventually(&line, || server.messages().contains(&line).then_some(()));
+}
+
+#[test]
+fn an_upgrade_that_is_refused_is_an_ordinary_answer() {
+    for (answer, want) in [
+        (
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno",
+            "400 Bad Request\n\nno",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine",
+            "200 OK\n\nfine",
+        ),
+    ] {
+        let backend = Backend::answering(answer);
+        let server = proxy(ON, &backend);
+        let mut client = server.connect();
+        client.send(UPGRADE);
+        client.read_response("GET").must_be(want);
+        assert_eq!(client.read_to_end(), b"", "the connection ends: {answer}");
+    }
+}
+
+#[test]
+fn without_the_setting_there_are_no_tunnels() {
+    let websocket = UPGRADE.replace("echo", "websocket");
+    let connect = "CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n";
+    let gateway = "403 Forbidden\n\nThe proxy act as a gateway.";
+    let rows = [
+        (UPGRADE, gateway, 0),
+        (connect, "405 Method Not Allowed\n\nrefusing CONNECT", 0),
+        (websocket.as_str(), "200 OK\n!upgrade\n\nfine", 1),
+    ];
+    for (request, want, connections) in rows {
+        let backend = echoing();
+        let server = proxy("", &backend);
+        let mut client = server.connect();
+        client.send(request);
+        client.read_response("GET").must_be(want);
+        assert_eq!(backend.connections(), connections, "{request}");
+        if connections == 0 {
+            assert_eq!(client.read_to_end(), b"", "{request}");
+        }
+    }
+}
+
+#[test]
+fn connect_goes_to_the_back_end_with_the_clients_target() {
+    let backend = echoing();
+    let server = proxy("proxy.tunnel: ON\nproxy.preserve-host: ON", &backend);
+    let mut client = server.connect();
+    client.send("CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
+    assert_eq!(client.read_head().code(), 200);
+    assert_eq!(client.read_exactly(6), b"ready\n");
+    client.send("hello");
+    assert_eq!(client.read_exactly(5), b"hello");
+    let text = received(&backend, 0);
+    let start = "CONNECT a.example:80 HTTP/1.1\nhost: a.example:80\nconnection: keep-alive\n";
+    assert!(text.starts_with(start), "{text}");
+}
+
+/// The fields of an extended CONNECT (RFC 8441).
+fn extended(protocol: &str) -> Frame {
+    Frame::request_with_content(
+        1,
+        encode(&[
+            (":method", "CONNECT"),
+            (":protocol", protocol),
+            (":scheme", "http"),
+            (":path", "/chat"),
+            (":authority", "www.example.com"),
+            ("x-a", "1"),
+        ]),
+    )
+}
+
+#[test]
+fn extended_connect_becomes_an_upgrade() {
+    let backend = echoing();
+    let server = proxy(ON, &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    let allowed = client.frames.iter().any(|frame| {
+        let setting = setting::ENABLE_CONNECT_PROTOCOL.to_be_bytes();
+        let mut settings = frame.payload.chunks_exact(6);
+        frame.kind == h2o_tests::http2::kind::SETTINGS
+            && settings.any(|each| each[..2] == setting && each[2..] == [0, 0, 0, 1])
+    });
+    assert!(allowed, "the server does not offer it (RFC 8441 §3)");
+    client.send_frame(&extended("echo"));
+    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    let answer = client.answer(1);
+    assert_eq!((answer.status(), answer.is_over()), (200, false));
+    assert_eq!(answer.field("x-b"), Some("2"));
+    assert_eq!(answer.field("upgrade"), None);
+    client.send_frame(&Frame::data(1, 0, "hello"));
+    client.read_until("the echo", |client| {
+        client.answer(1).text() == "ready\nhello"
+    });
+    let want = "GET /chat HTTP/1.1\nhost: BACKEND\nconnection: upgrade\nupgrade: echo\nx-a: 1\n\
+                x-forwarded-proto: http\nx-forwarded-for: 127.0.0.1\nvia: 2 www.example.com\n\nhello";
+    assert_eq!(received(&backend, 0), want);
+    client.send_frame(&Frame::data(1, flag::END_STREAM, []));
+    client.read_until("the end", |client| client.answer(1).is_over());
+    backend.wait_for_ended(1);
+}
+
+#[test]
+fn a_stream_that_is_reset_ends_its_tunnel() {
+    let backend = echoing();
+    let server = proxy(ON, &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&extended("echo"));
+    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.send_frame(&Frame::rst_stream(1, code::CANCEL));
+    backend.wait_for_ended(1);
+    client.ping();
+}
+
+#[test]
+fn without_the_setting_extended_connect_is_forbidden() {
+    let backend = echoing();
+    let server = proxy("", &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&extended("websocket"));
+    client.read_until("the refusal", |client| client.answer(1).is_over());
+    assert_eq!(client.answer(1).status(), 403);
+    assert_eq!(backend.connections(), 0);
+}
