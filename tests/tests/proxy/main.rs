@@ -14,3 +14,4 @@ mod refused;
 mod request;
 mod streaming;
 mod tunnel;
+mod websocket;
