@@ -7,6 +7,7 @@ mod informational;
 mod kit;
 mod logs;
 mod mapping;
+mod measures;
 mod pool;
 mod real;
 mod real_http2;
