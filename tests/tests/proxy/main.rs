@@ -1,5 +1,6 @@
 //! The reverse proxy between clients and back ends, both octet by octet and of other people's making.
 
+mod aborts;
 mod broken;
 mod hostile;
 mod http2_upstream;
