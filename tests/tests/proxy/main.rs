@@ -13,6 +13,7 @@ mod pool;
 mod real;
 mod real_http2;
 mod refused;
+mod refused_streams;
 mod request;
 mod streaming;
 mod tunnel;

@@ -1,0 +1,34 @@
+//! Streams that an HTTP/2 back end has not worked on: the client may try again, and is told so.
+
+use h2o_tests::http2::{Frame, code};
+use h2o_tests::{Backend, Talk, eventually};
+
+use super::http2_upstream::{Frames, Seen, ask_http1, ask_http2, start};
+
+#[test]
+fn a_refusal_is_passed_on() {
+    for refusal in [
+        Frame::rst_stream(1, code::REFUSED_STREAM),
+        Frame::goaway(0, code::NO_ERROR, ""),
+    ] {
+        let backend = Backend::start(move |talk: &mut Talk| {
+            let Some(mut connection) = Frames::new(talk) else {
+                return;
+            };
+            connection.send(&[Frame::settings(&[])]);
+            if connection.read_request().is_some() {
+                connection.send(std::slice::from_ref(&refusal));
+                connection.talk.read_to_end();
+            }
+        });
+        let server = start(&backend);
+        let reset = Some(code::REFUSED_STREAM);
+        assert_eq!(ask_http2(&server), Seen::Nothing(reset));
+        // HTTP/1 has no other word for it.
+        assert_eq!(ask_http1(&server), Seen::Nothing(None));
+        eventually("the refusals in the log", || {
+            let count = server.messages().matches("/x:refused stream\n").count();
+            (count == 2).then_some(())
+        });
+    }
+}
