@@ -2,6 +2,7 @@
 
 mod aborts;
 mod broken;
+mod expectations;
 mod hostile;
 mod http2_upstream;
 mod informational;
