@@ -75,3 +75,9 @@ fn speak(is_secure: bool) {
 fn a_browser_speaks_websocket_over_http1() {
     speak(false);
 }
+
+#[test]
+fn a_browser_speaks_websocket_over_a_stream_of_http2() {
+    // RFC 8441: there the browser gives no key, which the back end wants all the same.
+    speak(true);
+}
