@@ -212,6 +212,24 @@ fn extended_connect_becomes_an_upgrade() {
 }
 
 #[test]
+fn last_words_of_a_back_end_come_before_the_end_of_the_stream() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let _ = talk.read_head();
+        talk.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\nready\n");
+        let _ = talk.read_exactly(3);
+        talk.send("goodbye");
+    });
+    let server = proxy(ON, &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&extended("echo"));
+    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.send_frame(&Frame::data(1, 0, "bye"));
+    let answer = client.read_answer(1);
+    assert_eq!(answer.text(), "ready\ngoodbye");
+    assert!(answer.is_ended, "{}", client.story());
+}
+
+#[test]
 fn a_stream_that_is_reset_ends_its_tunnel() {
     let backend = echoing();
     let server = proxy(ON, &backend);
