@@ -188,12 +188,17 @@ impl Connections {
         }
         let mut woken = std::mem::take(&mut self.woken);
         self.context.wakes.take(&mut woken);
-        for (token, stream) in woken.drain(..) {
-            self.run_connection(token, |connection, context| {
-                connection.wake(stream);
+        // What several streams of a connection have to send goes out together.
+        woken.sort_by_key(|&(token, _)| token);
+        for streams in woken.chunk_by(|one, next| one.0 == next.0) {
+            self.run_connection(streams[0].0, |connection, context| {
+                for &(_, stream) in streams {
+                    connection.wake(stream);
+                }
                 connection.run(context)
             });
         }
+        woken.clear();
         self.woken = woken;
     }
 
