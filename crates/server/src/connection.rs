@@ -100,9 +100,7 @@ impl Connection {
 
     /// The socket is ready for something.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Fate {
-        self.link
-            .io
-            .on_ready(ready.readable, ready.writable, ready.closed);
+        self.link.io.on_ready(ready);
         self.run(context)
     }
 

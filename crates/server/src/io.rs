@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::{Buf, Bytes};
 
 use crate::context::{Context, READ_SIZE};
+use crate::reactor::Ready;
 use crate::socket::Socket;
 use crate::tls::{TlsConnection, TlsError};
 
@@ -29,6 +30,7 @@ pub(crate) struct Io {
     can_write: bool,
     /// The peer has ended its direction: a short read is not the end of what can be read.
     peer_closed: bool,
+    broken: bool,
     /// Everything the peer had to say was read, up to its close_notify or the end of the stream.
     ended: bool,
 }
@@ -75,15 +77,22 @@ impl Io {
             can_read: true,
             can_write: true,
             peer_closed: false,
+            broken: false,
             ended: false,
         }
     }
 
     /// Notes what the kernel says the socket is ready for.
-    pub(crate) fn on_ready(&mut self, readable: bool, writable: bool, closed: bool) {
-        self.can_read |= readable || closed;
-        self.can_write |= writable;
-        self.peer_closed |= closed;
+    pub(crate) fn on_ready(&mut self, ready: &Ready) {
+        self.can_read |= ready.readable || ready.closed;
+        self.can_write |= ready.writable;
+        self.peer_closed |= ready.closed;
+        self.broken |= ready.broken;
+    }
+
+    /// True once the connection is gone in both directions. A peer that has only ended its own still reads.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// True if the socket may hold octets that were not read. Closing it then is a reset, which takes what

@@ -24,6 +24,8 @@ pub(crate) struct Ready {
     pub(crate) writable: bool,
     /// The peer has ended its direction, or the connection is broken: reading must go on to the end.
     pub(crate) closed: bool,
+    /// The connection is gone in both directions: nothing that is sent arrives.
+    pub(crate) broken: bool,
 }
 
 /// An epoll set.
@@ -132,6 +134,7 @@ impl Ready {
             readable: broken || flags.contains(epoll::EventFlags::IN),
             writable: broken || flags.contains(epoll::EventFlags::OUT),
             closed: broken || flags.contains(epoll::EventFlags::RDHUP),
+            broken,
         }
     }
 }

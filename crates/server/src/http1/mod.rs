@@ -246,6 +246,8 @@ impl Http1 {
         match std::mem::replace(&mut active.step, Step::Moving) {
             Step::Collecting(collector) => self.collect(context, link, input, collector),
             Step::AwaitingUpload => self.await_upload(context, link, input),
+            // Nobody is there to be answered: what the handler holds goes with it, such as a connection to a backend.
+            Step::Waiting(_) if link.io.is_broken() => Went::Over,
             Step::Waiting(waiting) => {
                 let waker = active
                     .waker
