@@ -13,5 +13,6 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod websocket;
 
 pub(crate) use directives::DIRECTIVES;

@@ -9,6 +9,7 @@ use h2o_upstream::{BackendUrl, Protocol};
 
 use super::target;
 use super::tunnel::Wanted;
+use super::websocket;
 use crate::header::Edit;
 
 /// What is changed in requests.
@@ -60,6 +61,9 @@ impl RequestRules {
         if wanted == Wanted::Protocol {
             let token = head.headers.store(request.upgrade());
             head.set_upgrade(token);
+            if protocol == Protocol::Http1 {
+                websocket::add_key(request, head);
+            }
         }
         if !self.edits.is_empty() {
             self.edit(&mut head.headers);

@@ -8,6 +8,7 @@ use h2o_upstream::{BackendUrl, Failure, Reply};
 
 use super::target::{self, Place};
 use super::tunnel::Wanted;
+use super::websocket;
 use crate::header;
 
 /// An answer that no backend is asked for. The client's connection is closed behind it, where it carries one request at a
@@ -60,6 +61,8 @@ impl ResponseRules {
             let text = "the upstream server did not switch protocols";
             return Outcome::Done(bad_gateway(exchange, text));
         }
+        // The key that is answered was ours.
+        let is_extended = wanted == Wanted::Protocol && exchange.request.method == Method::Connect;
         let mut seen = Seen::default();
         reply.headers.retain(|field| match field.name {
             name if is_of_hop(name) => false,
@@ -71,7 +74,7 @@ impl ResponseRules {
                 seen.location |= known == Known::Location;
                 true
             }
-            Name::Other(_) => true,
+            Name::Other(name) => !(is_extended && name == websocket::ANSWER),
         });
         if seen.location {
             let place = Place {
