@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument("--servers", metavar="A,B", help="only these of servers/*.toml")
     parser.add_argument("--cases", metavar="A,B", help="only these of cases/*.toml: names, patterns or groups")
     parser.add_argument("--rounds", type=int, help="how often each server is measured (default 5, quick 3)")
-    parser.add_argument("--seconds", type=float, help="time of one measurement (default 0.6, quick 0.4)")
+    parser.add_argument("--seconds", type=float, help="time of one measurement (default 0.6, quick 0.3)")
     parser.add_argument("--quick", action="store_true", help="only the cases and servers of the daily subset")
     parser.add_argument("--floor", action="store_true", help="only this server and the floor program")
     parser.add_argument("--no-micro", action="store_true", help="without the costs of single functions")
@@ -57,7 +57,7 @@ def arguments():
         args.h2o = os.path.abspath(args.h2o)
     os.chdir(HERE.parent)
     args.rounds = args.rounds or (3 if args.quick else 5)
-    args.seconds = args.seconds or (0.4 if args.quick else 0.6)
+    args.seconds = args.seconds or (0.3 if args.quick else 0.6)
     # Whoever asks for a part wants that part alone.
     args.micro = not (args.no_micro or args.floor or args.cases or args.servers)
     return args
