@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build test fmt-check lint unit e2e bench bench-quick docs install-build install-test install-bench
+.PHONY: run build test fmt-check lint unit e2e bench bench-quick bench-micro docs install-build install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -46,6 +46,11 @@ bench: install-build install-bench
 bench-quick: install-build install-bench
 	$(CARGO) build --profile bench-quick -p h2o -p h2o-floor
 	bench/run.py --quick --h2o target/bench-quick/h2o
+
+# Instructions of the inner parts, compared with the record: whatever else the machine does.
+bench-micro: install-build
+	@.ci/install valgrind:valgrind
+	bench/micro.py
 
 install-build:
 	@.ci/install cc:gcc make:make openssl:openssl

@@ -59,7 +59,7 @@ def arguments():
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.seconds = args.seconds or (0.3 if args.quick else 0.6)
     # Whoever asks for a part wants that part alone.
-    args.micro = not (args.no_micro or args.floor or args.cases or args.servers)
+    args.micro = not (args.no_micro or args.quick or args.floor or args.cases or args.servers)
     return args
 
 
