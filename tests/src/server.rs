@@ -311,6 +311,13 @@ impl Server {
         self.process.log.text()
     }
 
+    /// Waits until `text` is among its messages, which are read behind its back.
+    pub fn wait_for_message(&self, text: &str) {
+        eventually(&format!("the message `{text}`"), || {
+            self.messages().contains(text).then_some(())
+        });
+    }
+
     /// Connects to `@PORT@`.
     #[must_use]
     pub fn connect(&self) -> Raw {

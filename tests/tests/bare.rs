@@ -4,6 +4,8 @@ use h2o_tests::{Folder, Server, Setup, curl};
 
 /// The first URL with that scheme among the messages, with its port.
 fn url(server: &Server, scheme: &str) -> (String, u16) {
+    // The last words of the greeting.
+    server.wait_for_message("lists the options.");
     let messages = server.messages();
     let start = format!("{scheme}://");
     let at = messages

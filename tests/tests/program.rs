@@ -215,11 +215,7 @@ fn term_lets_transfers_end_and_takes_no_new_ones() {
     assert!(rest.iter().all(|&octet| octet == b'x'));
     let status = server.wait(Duration::from_secs(15));
     assert_eq!(status.code(), Some(0), "{}", server.messages());
-    let messages = server.messages();
-    assert!(
-        messages.contains("received SIGTERM, gracefully shutting down"),
-        "{messages}"
-    );
+    server.wait_for_message("received SIGTERM, gracefully shutting down");
     assert!(!server.folder.at("pid").exists());
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use h2o_tests::http2::{Http2, code, encode, get};
-use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Response, Server, Setup, Talk, eventually};
+use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Response, Server, Setup, Talk};
 
 use super::kit::{config, proxy};
 
@@ -674,7 +674,7 @@ fn a_back_end_that_cannot_be_reached_is_told_about() {
         assert!(texts.contains(&&*text), "{url}: {response}");
         response.must_be(&format!("502 Gateway Error\n!date\n\n{text}"));
         let line = format!("[lib/core/proxy.c] in request:www.example.com/x:{text}\n");
-        eventually(&line, || server.messages().contains(&line).then_some(()));
+        server.wait_for_message(&line);
     }
 }
 

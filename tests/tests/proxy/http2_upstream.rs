@@ -275,10 +275,7 @@ fn what_an_http2_back_end_does_wrong_is_not_passed_on() {
                 Want::Error(text) | Want::Cut(text) => text,
                 Want::Whole(..) => continue,
             };
-            let end = format!("/x:{logged}\n");
-            eventually(&format!("{name}: {end}"), || {
-                server.messages().contains(&end).then_some(())
-            });
+            server.wait_for_message(&format!("/x:{logged}\n"));
         }
     }
     assert!(failures.is_empty(), "\n{}", failures.concat());

@@ -1,7 +1,7 @@
 //! What is written down about requests that are handed on.
 
 use h2o_tests::http2::{Http2, post};
-use h2o_tests::{Backend, ClosedPort, Setup, eventually};
+use h2o_tests::{Backend, ClosedPort, Setup};
 
 use super::kit::{config, proxy};
 
@@ -20,7 +20,7 @@ fn errors_tell_the_request_cut_to_a_length_that_is_readable() {
         ("h".repeat(61) + "...", format!("/{}...", "p".repeat(28))),
     ] {
         let line = format!("[lib/core/proxy.c] in request:{host}{path}:connection refused\n");
-        eventually(&line, || server.messages().contains(&line).then_some(()));
+        server.wait_for_message(&line);
     }
 }
 

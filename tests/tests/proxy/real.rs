@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Response, Server, Service, Setup, curl, eventually, run};
+use h2o_tests::{Folder, Response, Server, Service, Setup, curl, run};
 
 use super::kit::config;
 
@@ -299,9 +299,7 @@ fn certificates_are_checked_unless_that_is_switched_off() {
                 assert_eq!(response.status, "502 Gateway Error", "{settings}");
                 let text = response.text();
                 assert!(texts.contains(&&*text), "{settings}: {text}");
-                eventually("the error log to say so", || {
-                    server.messages().contains(&text).then_some(())
-                });
+                server.wait_for_message(&text);
             }
             None => assert_eq!(response.code(), 200, "{settings}: {response}"),
         }

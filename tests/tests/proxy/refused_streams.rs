@@ -1,7 +1,7 @@
 //! Streams that an HTTP/2 back end has not worked on: the client may try again, and is told so.
 
 use h2o_tests::http2::{Frame, code};
-use h2o_tests::{Backend, Talk, eventually};
+use h2o_tests::{Backend, Talk};
 
 use super::http2_upstream::{Frames, Seen, ask_http1, ask_http2, start};
 
@@ -31,10 +31,7 @@ fn a_refusal_is_passed_on() {
                 // HTTP/1 has no other word for it.
                 assert_eq!(ask_http1(&server), Seen::Nothing(None));
             }
-            eventually("the refusal in the log", || {
-                let messages = server.messages();
-                messages.contains("/x:refused stream\n").then_some(())
-            });
+            server.wait_for_message("/x:refused stream\n");
         }
     }
 }

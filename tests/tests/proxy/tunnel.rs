@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, Http2, code, encode, flag, setting};
-use h2o_tests::{Backend, FINE, Raw, Server, Talk, eventually};
+use h2o_tests::{Backend, FINE, Raw, Server, Talk};
 
 use super::kit::{proxy, received};
 
@@ -104,7 +104,7 @@ fn a_tunnel_without_traffic_is_closed() {
         "[lib/core/proxy.c] in request:127.0.0.1:{}/chat:I/O timeout\n",
         backend.port()
     );
-    eventually(&line, || server.messages().contains(&line).then_some(()));
+    server.wait_for_message(&line);
 }
 
 #[test]
