@@ -203,7 +203,8 @@ impl Local {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static TALKED: AtomicBool = AtomicBool::new(false);
 
-/// Says it the first time it happens in the process (H2O compatibility for the texts).
+/// Says it the first time it happens in the process. The texts are H2O's to the letter, the number of its own tracker
+/// among them: scripts that read logs look for them (H2O compatibility).
 fn warn_once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Relaxed) {
         report!("[WARN] {text} (see issue #679)");
