@@ -39,6 +39,44 @@ pub struct Directive<C: 'static> {
     pub apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
 }
 
+impl<C> Directive<C> {
+    /// A setting with a scalar argument that may stand at any level.
+    #[must_use]
+    pub const fn setting(
+        name: &'static str,
+        value: &'static str,
+        default: &'static str,
+        help: &'static str,
+        apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
+    ) -> Self {
+        Self {
+            name,
+            levels: Levels::ALL,
+            pass: Pass::Settings,
+            kinds: Kinds::SCALAR,
+            value,
+            default,
+            help,
+            apply,
+        }
+    }
+
+    /// A setting with a scalar argument of the whole server.
+    #[must_use]
+    pub const fn global(
+        name: &'static str,
+        value: &'static str,
+        default: &'static str,
+        help: &'static str,
+        apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
+    ) -> Self {
+        Self {
+            levels: Levels::GLOBAL_ONLY,
+            ..Self::setting(name, value, default, help, apply)
+        }
+    }
+}
+
 /// One occurrence of a directive. Its argument is of one of the directive's kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {

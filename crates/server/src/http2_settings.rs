@@ -6,7 +6,7 @@ use std::time::Duration;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_exchange::{CasperSettings, Http2SiteSettings, Scope};
 
-use crate::settings::{global, seconds, settings};
+use crate::settings::{seconds, settings};
 
 /// What every HTTP/2 connection obeys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,19 +71,13 @@ const fn on_off(
     apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
 ) -> Directive<Scope> {
     Directive {
-        name,
         levels,
-        pass: Pass::Settings,
-        kinds: Kinds::SCALAR,
-        value: "ON|OFF",
-        default,
-        help,
-        apply,
+        ..Directive::setting(name, "ON|OFF", default, help, apply)
     }
 }
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
-    global(
+    Directive::global(
         "http2-idle-timeout",
         "SECONDS",
         "10",
@@ -93,7 +87,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-graceful-shutdown-timeout",
         "SECONDS",
         "0",
@@ -105,7 +99,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-max-streams",
         "NUMBER",
         "100",
@@ -116,7 +110,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-max-concurrent-requests-per-connection",
         "NUMBER",
         "100",
@@ -127,7 +121,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-max-concurrent-streaming-requests-per-connection",
         "NUMBER",
         "1",
@@ -138,7 +132,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-input-window-size",
         "OCTETS",
         "16777216",
@@ -152,7 +146,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-latency-optimization-min-rtt",
         "MILLISECONDS",
         "50",
@@ -164,7 +158,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-latency-optimization-max-additional-delay",
         "RATIO",
         "0.1",
@@ -178,7 +172,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-latency-optimization-max-cwnd",
         "OCTETS",
         "65535",
@@ -189,7 +183,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http2-dos-delay",
         "SECONDS",
         "0.1, which cannot be written",

@@ -111,25 +111,6 @@ impl ServerSettings {
     }
 }
 
-pub(crate) const fn global(
-    name: &'static str,
-    value: &'static str,
-    default: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        name,
-        levels: Levels::GLOBAL_ONLY,
-        pass: Pass::Settings,
-        kinds: Kinds::SCALAR,
-        value,
-        default,
-        help,
-        apply,
-    }
-}
-
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     // A year is more than anybody waits, and sums of such times stay far from overflow.
     Ok(Duration::from_secs(node.integer("%lu", 0..=31_536_000)?))
@@ -140,7 +121,7 @@ pub(crate) fn settings(scope: &mut Scope) -> &mut ServerSettings {
 }
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
-    global(
+    Directive::global(
         "user",
         "NAME",
         "`nobody` when started as root",
@@ -154,7 +135,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "pid-file",
         "PATH",
         "none",
@@ -164,7 +145,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "error-log",
         "PATH, or `| COMMAND`",
         "standard error",
@@ -184,7 +165,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         help: "Number of worker threads. With a sequence, one thread is pinned to each CPU named.",
         apply: num_threads,
     },
-    global(
+    Directive::global(
         "max-connections",
         "NUMBER",
         "1024",
@@ -195,7 +176,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "soft-connection-limit",
         "NUMBER",
         "2147483647",
@@ -206,7 +187,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "soft-connection-limit.min-age",
         "SECONDS",
         "30",
@@ -216,7 +197,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "handshake-timeout",
         "SECONDS",
         "10",
@@ -226,7 +207,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "limit-request-body",
         "OCTETS",
         "1073741824",
@@ -236,7 +217,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "max-delegations",
         "NUMBER",
         "5",
@@ -246,7 +227,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "max-reprocesses",
         "NUMBER",
         "5",
@@ -256,7 +237,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "tcp-fastopen",
         "NUMBER",
         "4096",
@@ -266,7 +247,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "tcp-reuseport",
         "ON|OFF",
         "OFF",
@@ -276,7 +257,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "server-name",
         "TEXT",
         "h2o/VERSION",
@@ -323,7 +304,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     },
-    global(
+    Directive::global(
         "temp-buffer-path",
         "DIRECTORY",
         "/tmp",
@@ -337,7 +318,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "temp-buffer-threshold",
         "OCTETS|OFF",
         "33554432",
@@ -357,7 +338,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "connection-budget",
         "UNITS",
         "2000",
@@ -367,7 +348,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "connection-budget.per-second",
         "UNITS",
         "100",
@@ -377,7 +358,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "max-memory",
         "OCTETS|OFF",
         "half of the machine's memory",
@@ -391,7 +372,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http1-request-timeout",
         "SECONDS",
         "10",
@@ -401,7 +382,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http1-request-io-timeout",
         "SECONDS",
         "5",
@@ -411,7 +392,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http1-upgrade-to-http2",
         "ON|OFF",
         "ON",
@@ -421,7 +402,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "http1-strict",
         "ON|OFF",
         "OFF",

@@ -1,6 +1,5 @@
 //! Every specifier against the text it gives, and the directive.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -441,36 +440,4 @@ fn faults_of_the_directive_are_placed() {
         let error = read([text, "{}"]).err().expect(text);
         assert_eq!(error.to_string(), want, "{text}");
     }
-}
-
-#[test]
-#[ignore = "a measurement: cargo test --release -p h2o-handlers -- --ignored --nocapture default_format_speed"]
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
-fn default_format_speed() {
-    use h2o_exchange::Logger;
-    const LINES: u32 = 2_000_000;
-    let worker = kit::worker(0, &Arc::new(kit::shared()));
-    let exchange = complete(&worker);
-    let format = Format::compile(format::DEFAULT, Escape::Apache).unwrap();
-    let (time, mut out) = (LocalTime::default(), Vec::new());
-    let start = std::time::Instant::now();
-    for _ in 0..LINES {
-        out.clear();
-        format.render(std::hint::black_box(&exchange), &time, &mut out);
-        std::hint::black_box(&out);
-    }
-    println!("render: {:?}", start.elapsed() / LINES);
-    let directory = tempfile::tempdir().unwrap();
-    for path in ["/dev/null", directory.path().join("log").to_str().unwrap()] {
-        let target = Arc::new(super::Target::new(path));
-        h2o_exchange::Resource::open(&*target).unwrap();
-        let format = Format::compile(format::DEFAULT, Escape::Apache).unwrap();
-        let log = super::AccessLog { format, target };
-        let start = std::time::Instant::now();
-        for _ in 0..LINES {
-            log.log(std::hint::black_box(&exchange));
-        }
-        println!("log to {path}: {:?}", start.elapsed() / LINES);
-    }
-    drop(Rc::clone(&worker));
 }

@@ -61,7 +61,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     },
-    setting(
+    Directive::setting(
         "proxy.connect.emit-proxy-status",
         "ON|OFF",
         "OFF",
@@ -69,7 +69,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
          connection (RFC 9209).",
         emit_proxy_status,
     ),
-    setting(
+    Directive::setting(
         "proxy.connect.proxy-status",
         "ON|OFF",
         "OFF",
@@ -79,7 +79,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             emit_proxy_status(scope, command)
         },
     ),
-    setting(
+    Directive::setting(
         "proxy.connect.masque-draft-03",
         "ON|OFF",
         "OFF",
@@ -89,7 +89,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    setting(
+    Directive::setting(
         "proxy.proxy-status.identity",
         "TEXT",
         "`h2o`",
@@ -98,7 +98,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive {
         levels: Levels::GLOBAL_ONLY,
-        ..setting(
+        ..Directive::setting(
             "proxy-status.identity",
             "TEXT",
             "`h2o`",
@@ -109,7 +109,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             },
         )
     },
-    setting(
+    Directive::setting(
         "proxy.happy-eyeballs.name-resolution-delay",
         "MILLISECONDS",
         "50",
@@ -119,7 +119,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    setting(
+    Directive::setting(
         "proxy.happy-eyeballs.connection-attempt-delay",
         "MILLISECONDS",
         "250",
@@ -151,25 +151,6 @@ impl Default for ConnectSettings {
             name_resolution_delay: Duration::from_millis(50),
             connection_attempt_delay: Duration::from_millis(250),
         }
-    }
-}
-
-const fn setting(
-    name: &'static str,
-    value: &'static str,
-    default: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        name,
-        levels: Levels::ALL,
-        pass: Pass::Settings,
-        kinds: Kinds::SCALAR,
-        value,
-        default,
-        help,
-        apply,
     }
 }
 

@@ -228,13 +228,6 @@ impl Kit {
         exchange
     }
 
-    /// Makes an exchange ready for the same request again.
-    pub(super) fn reuse(&self, exchange: &mut Exchange) {
-        let request = std::mem::take(&mut exchange.request);
-        exchange.reset(&self.site, &self.connection);
-        exchange.request = request;
-    }
-
     /// The first handler of the path.
     pub(super) fn handler(&self) -> &dyn Handler {
         &*self.site.hosts[0].paths[0].handlers[0]

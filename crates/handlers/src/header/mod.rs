@@ -6,7 +6,7 @@
 mod cookie;
 mod edit;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node};
 use h2o_exchange::{Bag, Exchange, Filter, Filtered, Response, Scope};
 use h2o_http::Headers;
 
@@ -96,21 +96,17 @@ pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping
 pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
 pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
 
-const fn directive(
+/// A command that edits fields; `proxy.header.*` are such ones, too.
+pub(crate) const fn directive(
     name: &'static str,
     value: &'static str,
     help: &'static str,
     apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
 ) -> Directive<Scope> {
     Directive {
-        name,
         levels: Levels::ALL_BUT_EXTENSION,
-        pass: Pass::Settings,
         kinds: Kinds::ANY,
-        value,
-        default: "",
-        help,
-        apply,
+        ..Directive::setting(name, value, "", help, apply)
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                [the page on the proxy](proxy.md).",
         apply: reverse,
     },
-    anywhere(
+    Directive::setting(
         "proxy.preserve-host",
         "ON|OFF",
         "OFF",
@@ -36,7 +36,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.timeout.io",
         "MILLISECONDS",
         "30000",
@@ -48,7 +48,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.timeout.connect",
         "MILLISECONDS",
         "`proxy.timeout.io`",
@@ -59,7 +59,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.timeout.first_byte",
         "MILLISECONDS",
         "`proxy.timeout.io`",
@@ -71,7 +71,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.timeout.keepalive",
         "MILLISECONDS",
         "2000",
@@ -82,61 +82,61 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    edit(
+    header::directive(
         "proxy.header.add",
         header::LINES,
         "Adds the field to requests, also if they have one of that name.",
         |scope, command| add_edits(scope, command, Verb::Add),
     ),
-    edit(
+    header::directive(
         "proxy.header.append",
         header::LINES,
         "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
         |scope, command| add_edits(scope, command, Verb::Append),
     ),
-    edit(
+    header::directive(
         "proxy.header.merge",
         header::LINES,
         "As `proxy.header.append`, but does nothing if the value is already an element of the first field of that name.",
         |scope, command| add_edits(scope, command, Verb::Merge),
     ),
-    edit(
+    header::directive(
         "proxy.header.set",
         header::LINES,
         "Replaces all fields of that name by this one. `host` is the one that is sent.",
         |scope, command| add_edits(scope, command, Verb::Set),
     ),
-    edit(
+    header::directive(
         "proxy.header.setifempty",
         header::LINES,
         "Adds the field if the request has none of that name.",
         |scope, command| add_edits(scope, command, Verb::SetIfEmpty),
     ),
-    edit(
+    header::directive(
         "proxy.header.unset",
         header::NAMES,
         "Removes all fields of these names.",
         |scope, command| add_edits(scope, command, Verb::Unset),
     ),
-    edit(
+    header::directive(
         "proxy.header.unsetunless",
         header::NAMES,
         "Removes all fields but those of these names.",
         |scope, command| add_edits(scope, command, Verb::UnsetUnless),
     ),
-    edit(
+    header::directive(
         "proxy.header.cookie.unset",
         header::COOKIES,
         "Removes the cookies of these names.",
         |scope, command| add_edits(scope, command, Verb::CookieUnset),
     ),
-    edit(
+    header::directive(
         "proxy.header.cookie.unsetunless",
         header::COOKIES,
         "Removes all cookies but those of these names.",
         |scope, command| add_edits(scope, command, Verb::CookieUnsetUnless),
     ),
-    global(
+    Directive::global(
         "proxy.emit-x-forwarded-headers",
         "ON|OFF",
         "ON",
@@ -146,7 +146,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "proxy.preserve-x-forwarded-proto",
         "ON|OFF",
         "OFF",
@@ -157,7 +157,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "proxy.emit-via-header",
         "ON|OFF",
         "ON",
@@ -167,7 +167,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "proxy.emit-missing-date-header",
         "ON|OFF",
         "ON",
@@ -177,7 +177,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.ssl.verify-peer",
         "ON|OFF",
         "ON",
@@ -188,7 +188,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.ssl.cafile",
         "FILE",
         "those that the system trusts",
@@ -208,7 +208,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive {
         kinds: Kinds::ANY,
-        ..anywhere(
+        ..Directive::setting(
             "proxy.ssl.session-cache",
             "ON|OFF, or a mapping of `lifetime` (seconds) and `capacity` (sessions)",
             "ON",
@@ -221,7 +221,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             },
         )
     },
-    anywhere(
+    Directive::setting(
         "proxy.proxy-protocol",
         "ON|OFF",
         "OFF",
@@ -232,7 +232,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.tunnel",
         "ON|OFF",
         "OFF",
@@ -242,7 +242,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.expect",
         "OFF|ON|FORWARD",
         "OFF",
@@ -257,7 +257,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.forward.close-connection",
         "ON|OFF",
         "OFF",
@@ -267,7 +267,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.max-buffer-size",
         "BYTES",
         "",
@@ -281,7 +281,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    global(
+    Directive::global(
         "proxy.zerocopy",
         "OFF|ON|ALWAYS",
         "ON",
@@ -291,7 +291,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http2.ratio",
         "0 to 100",
         "",
@@ -302,7 +302,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http2.force-cleartext",
         "ON|OFF",
         "OFF",
@@ -312,14 +312,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http2.max-concurrent-streams",
         "NUMBER",
         "100",
         "Most requests at a time on an HTTP/2 connection to a backend; the next one gets another connection.",
         max_streams,
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http2.max-concurrent_streams",
         "NUMBER",
         "100",
@@ -333,7 +333,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             max_streams(scope, command)
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http3.ratio",
         "0 to 100",
         "0",
@@ -343,7 +343,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             _ => Err(command.error("HTTP/3 to backends is not supported yet")),
         },
     ),
-    anywhere(
+    Directive::setting(
         "proxy.http3.ecn",
         "ON|OFF",
         "ON",
@@ -354,51 +354,6 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
 ];
-
-const fn anywhere(
-    name: &'static str,
-    value: &'static str,
-    default: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        name,
-        levels: Levels::ALL,
-        pass: Pass::Settings,
-        kinds: Kinds::SCALAR,
-        value,
-        default,
-        help,
-        apply,
-    }
-}
-
-const fn global(
-    name: &'static str,
-    value: &'static str,
-    default: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        levels: Levels::GLOBAL_ONLY,
-        ..anywhere(name, value, default, help, apply)
-    }
-}
-
-const fn edit(
-    name: &'static str,
-    value: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        levels: Levels::ALL_BUT_EXTENSION,
-        kinds: Kinds::ANY,
-        ..anywhere(name, value, "", help, apply)
-    }
-}
 
 fn settings(scope: &mut Scope) -> &mut ProxySettings {
     scope.edit()

@@ -2,7 +2,6 @@
 
 mod caching;
 mod config;
-mod cost;
 mod custom;
 mod listing;
 mod paths;
