@@ -1,5 +1,6 @@
 //! Response bodies: pulled by the engine, never pushed.
 
+use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -69,6 +70,26 @@ pub trait BodySource {
     fn trailers(&mut self) -> Trailers {
         Trailers::None
     }
+
+    /// Where the next octets lie in a socket as they are, another way to have them, which goes round our memory. `None` where
+    /// only [`BodySource::poll_next`] will do; that may change in the course of a response.
+    fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
+        None
+    }
+}
+
+/// Content that the kernel can move by itself.
+pub trait SpliceSource {
+    /// Moves up to `max` octets of the content into `pipe`, which is empty, and says how many there were: at least one.
+    ///
+    /// # Errors
+    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+    ) -> Poll<Result<usize, BodyError>>;
 }
 
 /// What follows the content of a response.

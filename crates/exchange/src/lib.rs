@@ -23,7 +23,7 @@ mod site;
 mod worker;
 
 pub use bag::{Bag, Setting};
-pub use body::{Body, BodyError, BodySource, Trailers};
+pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};

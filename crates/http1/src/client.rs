@@ -231,6 +231,29 @@ impl ClientConnection {
         }
     }
 
+    /// Octets of content that are due, where the head has announced their number: they may be taken off the connection by other
+    /// means, as [`ClientConnection::skip_content`] is told.
+    #[must_use]
+    pub const fn content_left(&self) -> Option<u64> {
+        match self.receiving {
+            Receiving::Sized { left } => Some(left),
+            Receiving::Idle
+            | Receiving::Head(_)
+            | Receiving::Chunked(_)
+            | Receiving::UntilClose
+            | Receiving::Tunnel
+            | Receiving::Failed => None,
+        }
+    }
+
+    /// That many octets of content were taken off the connection by other means: no more than
+    /// [`ClientConnection::content_left`] said.
+    pub const fn skip_content(&mut self, len: u64) {
+        if let Receiving::Sized { left } = &mut self.receiving {
+            *left = left.saturating_sub(len);
+        }
+    }
+
     /// Number of the current request, from 1; 0 before the first. A connection closed before the response
     /// to a later one was probably idle for too long (RFC 9112 §9.3.1).
     #[must_use]

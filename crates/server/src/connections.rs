@@ -21,6 +21,7 @@ use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch
 use crate::reactor::{Reactor, Ready};
 use crate::settings::{SendInformational, ServerSettings};
 use crate::socket::{Socket, address};
+use crate::splice::Pipes;
 use crate::timers::{STEP, Timers};
 use crate::worker::{Seed, worker_plan};
 
@@ -89,6 +90,7 @@ impl Connections {
             wakes: Arc::new(Wakes::default()),
             again: Vec::new().into(),
             scratch: Scratch::default(),
+            pipes: Pipes::default(),
             actives: RefCell::default(),
             worker,
         };

@@ -13,6 +13,7 @@ use h2o_exchange::{HostTable, LocalSite, Worker};
 use crate::budget::BudgetSettings;
 use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
+use crate::splice::Pipes;
 use crate::tls::TlsAcceptor;
 
 /// Octets received at once.
@@ -40,6 +41,7 @@ pub(crate) struct Context {
     /// Connections that gave up their turn with work left.
     pub(crate) again: RefCell<Vec<u64>>,
     pub(crate) scratch: Scratch,
+    pub(crate) pipes: Pipes,
     /// Kept for the next requests.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     pub(crate) actives: RefCell<Vec<Box<Active>>>,

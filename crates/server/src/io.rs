@@ -1,6 +1,7 @@
 //! Octets in and out of one connection, in clear text or over TLS.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
@@ -358,6 +359,19 @@ impl Io {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends what is in a pipe; on clear text with nothing kept. `None`: the socket takes no more for now.
+    pub(crate) fn send_piped(
+        &mut self,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> io::Result<Option<usize>> {
+        if !self.can_write || self.has_output() {
+            return Ok(None);
+        }
+        let sent = self.attempt(|socket| socket.send_piped(pipe, len))?;
+        Ok(Some(sent).filter(|&sent| sent > 0))
     }
 
     /// True while something waits to be sent.

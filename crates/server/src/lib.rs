@@ -26,6 +26,7 @@ mod sending;
 mod serve;
 mod settings;
 mod socket;
+mod splice;
 mod timers;
 mod tls;
 mod worker;

@@ -9,6 +9,7 @@ use h2o_http1::{BodyMode, ServerConnection};
 
 use crate::context::Context;
 use crate::io::Io;
+use crate::splice::Splicing;
 
 /// Octets of content turned into records or chunks at once. What a client that does not read makes us hold
 /// is this much at most.
@@ -25,6 +26,8 @@ pub(crate) enum Sending {
     Bytes(Bytes),
     File(FileReader),
     Stream(Box<dyn BodySource>),
+    /// A stream, where the connection would take the octets as they are.
+    Splice(Splicing),
 }
 
 /// How far a call of [`Sending::pump`] got.
@@ -105,6 +108,9 @@ pub(crate) fn begin(
         Body::File(range) => io
             .send(context, &head)
             .map(|()| Some(Sending::File(FileReader::new(range)))),
+        Body::Stream(source) if io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) => io
+            .send(context, &head)
+            .map(|()| Some(Sending::Splice(Splicing::new(source)))),
         Body::Stream(source) => io
             .send(context, &head)
             .map(|()| Some(Sending::Stream(source))),
@@ -140,6 +146,7 @@ impl Sending {
                 Self::Stream(source) => {
                     send_stream(context, io, engine, source.as_mut(), task, written)?
                 }
+                Self::Splice(splicing) => splicing.send(context, io, engine, task, written)?,
             };
             if let Some(pumped) = step {
                 return Ok(pumped);
@@ -148,7 +155,7 @@ impl Sending {
     }
 }
 
-type Step = Result<Option<Pumped>, Broken>;
+pub(crate) type Step = Result<Option<Pumped>, Broken>;
 
 fn finish(context: &Context, io: &mut Io, engine: &mut ServerConnection) -> Step {
     let mut last = Vec::new();
@@ -288,7 +295,7 @@ fn send_records(
     result
 }
 
-fn send_stream(
+pub(crate) fn send_stream(
     context: &Context,
     io: &mut Io,
     engine: &mut ServerConnection,

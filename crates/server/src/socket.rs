@@ -105,6 +105,17 @@ impl Socket {
         }
     }
 
+    /// Sends up to `len` octets that are in a pipe.
+    pub(crate) fn send_piped(&self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+        loop {
+            let flags = rustix::pipe::SpliceFlags::NONBLOCK;
+            match rustix::pipe::splice(pipe, None, &self.fd, None, len, flags) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
     /// Tells the peer that nothing more will come.
     pub(crate) fn shut_down_write(&self) {
         // The peer may have gone already; then there is nobody to tell.

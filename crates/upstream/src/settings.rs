@@ -18,6 +18,8 @@ pub struct UpstreamSettings {
     pub keepalive: Duration,
     /// `proxy.max-buffer-size`: most octets of a response that are held.
     pub max_buffer_size: Option<u64>,
+    /// `proxy.zerocopy`: content goes from socket to socket within the kernel, where it can.
+    pub zerocopy: bool,
     /// `proxy.proxy-protocol`: connections begin with a PROXY line. Goes with a `keepalive` of zero only.
     pub proxy_protocol: bool,
     /// `proxy.http2.ratio`: percentage of requests sent by HTTP/2; unset: what the server chooses by ALPN.

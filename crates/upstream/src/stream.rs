@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use h2o_exchange::TlsInfo;
 use rustix::net::RecvFlags;
+use rustix::pipe::SpliceFlags;
 use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
@@ -109,6 +110,31 @@ impl PlainStream {
         };
         // An error is found again by reading.
         ready.map(|_| ())
+    }
+
+    /// Moves up to `max` octets of what has arrived into a pipe; 0 at the end.
+    pub(crate) fn poll_splice(
+        &self,
+        context: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let splice = || {
+            let moved = rustix::pipe::splice(self, None, pipe, None, max, SpliceFlags::NONBLOCK);
+            moved.map_err(io::Error::from)
+        };
+        loop {
+            std::task::ready!(self.poll_readable(context));
+            let moved = match self {
+                Self::Tcp(socket) => socket.try_io(Interest::READABLE, splice),
+                Self::Unix(socket) => socket.try_io(Interest::READABLE, splice),
+            };
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                moved => return Poll::Ready(moved),
+            }
+        }
     }
 }
 

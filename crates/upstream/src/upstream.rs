@@ -121,6 +121,7 @@ mod tests {
             io_timeout: Duration::ZERO,
             keepalive: Duration::ZERO,
             max_buffer_size: None,
+            zerocopy: true,
             proxy_protocol: false,
             http2_ratio: None,
             http2_force_cleartext: false,

@@ -16,6 +16,7 @@ mod real_http2;
 mod refused;
 mod refused_streams;
 mod request;
+mod splice;
 mod streaming;
 mod tunnel;
 mod websocket;

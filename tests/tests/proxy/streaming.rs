@@ -20,7 +20,7 @@ const HELD: usize = 32 * MEGABYTE;
 const MUCH: usize = 64 * MEGABYTE;
 
 /// Octets in which no part looks like another nearby.
-fn pattern(length: usize) -> Vec<u8> {
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let mut octets = Vec::with_capacity(length + 8);
     let mut word = 0_u64;
     while octets.len() < length {
@@ -32,7 +32,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// A step of a back end's script that waits until the test lets it go on.
-fn gate() -> (Sender<()>, impl Fn() + Send + Sync) {
+pub(crate) fn gate() -> (Sender<()>, impl Fn() + Send + Sync) {
     let (open, wait): (Sender<()>, Receiver<()>) = channel();
     let wait = Mutex::new(wait);
     let pass = move || {

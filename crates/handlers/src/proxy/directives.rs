@@ -285,9 +285,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.zerocopy",
         "OFF|ON|ALWAYS",
         "ON",
-        "Accepted for compatibility: content of responses is always copied through the server.",
-        |_, command| {
-            command.node.one_of(&["OFF", "ON", "ALWAYS"])?;
+        "Large content goes from socket to socket within the kernel (`splice`), where both connections are HTTP/1 in clear \
+         text and the length is known. `ALWAYS` is the same as `ON`: other clients need their content in our hands.",
+        |scope, command| {
+            settings(scope).zerocopy = command.node.one_of(&["OFF", "ON", "ALWAYS"])? != 0;
             Ok(())
         },
     ),

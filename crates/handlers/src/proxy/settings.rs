@@ -27,6 +27,8 @@ pub(crate) struct ProxySettings {
     pub(super) proxy_protocol: bool,
     /// `proxy.max-buffer-size`
     pub(super) max_buffer_size: Option<u64>,
+    /// `proxy.zerocopy`
+    pub(super) zerocopy: bool,
     /// `proxy.http2.ratio`
     pub(super) http2_ratio: Option<u8>,
     /// `proxy.http2.force-cleartext`
@@ -56,6 +58,7 @@ impl Default for ProxySettings {
             expects_continue: false,
             proxy_protocol: false,
             max_buffer_size: None,
+            zerocopy: true,
             http2_ratio: None,
             http2_force_cleartext: false,
             http2_max_streams: 100,
@@ -75,6 +78,7 @@ impl ProxySettings {
             io_timeout: self.timeouts.io,
             keepalive: self.timeouts.keepalive,
             max_buffer_size: self.max_buffer_size,
+            zerocopy: self.zerocopy,
             proxy_protocol: self.proxy_protocol,
             http2_ratio: self.http2_ratio,
             http2_force_cleartext: self.http2_force_cleartext,

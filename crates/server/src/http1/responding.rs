@@ -134,7 +134,7 @@ impl Http1 {
         };
         let waker = match &sending {
             Sending::Bytes(_) => Waker::noop().clone(),
-            Sending::File(_) | Sending::Stream(_) => active
+            Sending::File(_) | Sending::Stream(_) | Sending::Splice(_) => active
                 .waker
                 .get_or_insert_with(|| context.waker(link.token, 0))
                 .clone(),

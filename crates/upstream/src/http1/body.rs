@@ -1,10 +1,11 @@
 //! The content of a response, pulled from its connection.
 
+use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use h2o_exchange::{BodyError, BodySource};
+use h2o_exchange::{BodyError, BodySource, SpliceSource};
 use h2o_http1::{Awaited, ClientReceived, ClientResponse};
 use tokio::io::AsyncReadExt;
 
@@ -12,9 +13,12 @@ use super::exchange::{Awaits, Exchange, Rest, collect};
 use super::upload::Went;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
+use crate::stream::UpstreamStream;
 
 /// Most octets read at once, and held.
 const PIECE: usize = 64 * 1024;
+/// Least content to come that is worth a pipe (H2O compatibility).
+const SPLICED: u64 = 64 * 1024;
 
 /// The content of a response, or what comes through a tunnel. Owns the connection; reads when it is polled.
 pub(super) struct ContentSource {
@@ -186,5 +190,64 @@ impl BodySource for ContentSource {
             Rest::Nothing { is_clean } => self.poll_request_end(context, is_clean, went),
             Rest::More => self.poll_content(context, max),
         }
+    }
+
+    fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
+        let exchange = self.exchange.as_ref()?;
+        let is_next = self.ready.is_empty() && self.raw.is_empty() && self.rest == Rest::More;
+        let left = exchange.connection.engine.content_left();
+        let can = is_next
+            && exchange.local.upstream.settings.zerocopy
+            && exchange.upload.is_done()
+            && matches!(exchange.connection.stream, UpstreamStream::Plain(_))
+            && left.is_some_and(|left| left >= SPLICED);
+        can.then_some(self)
+    }
+}
+
+impl SpliceSource for ContentSource {
+    fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+    ) -> Poll<Result<usize, BodyError>> {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Ready(Err(broken_off(Failure::IO)));
+        };
+        let connection = &mut exchange.connection;
+        let (UpstreamStream::Plain(socket), Some(left)) =
+            (&connection.stream, connection.engine.content_left())
+        else {
+            return Poll::Ready(Err(broken_off(Failure::IO)));
+        };
+        // What comes behind the content stays in the socket, where the next request finds it.
+        let most = [
+            left,
+            exchange
+                .local
+                .upstream
+                .settings
+                .max_buffer_size
+                .unwrap_or(left),
+        ];
+        let max = most.into_iter().fold(max, |max, most| {
+            max.min(usize::try_from(most).unwrap_or(max))
+        });
+        let text = match socket.poll_splice(context, pipe, max) {
+            Poll::Ready(Ok(moved @ 1..)) => {
+                connection.engine.skip_content(moved as u64);
+                exchange.note_received(moved);
+                exchange.rest();
+                return Poll::Ready(Ok(moved));
+            }
+            Poll::Ready(Ok(0) | Err(_)) => match connection.engine.on_closed() {
+                Ok(_) => Failure::IO,
+                Err(error) => text_of(error),
+            },
+            Poll::Pending => std::task::ready!(exchange.poll_late(context, Awaits::Progress)),
+        };
+        self.exchange = None;
+        Poll::Ready(Err(broken_off(text)))
     }
 }

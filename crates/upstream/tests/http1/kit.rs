@@ -110,6 +110,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         io_timeout: LONG,
         keepalive: Duration::from_secs(2),
         max_buffer_size: None,
+        zerocopy: true,
         proxy_protocol: false,
         http2_ratio: Some(0),
         http2_force_cleartext: false,

@@ -98,6 +98,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         io_timeout: LONG,
         keepalive: LONG,
         max_buffer_size: None,
+        zerocopy: true,
         proxy_protocol: false,
         http2_ratio: None,
         http2_force_cleartext: false,
