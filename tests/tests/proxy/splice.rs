@@ -66,6 +66,7 @@ fn content_is_the_same_whether_it_is_spliced_or_copied() {
             });
         }
         assert_eq!(backend.connections(), 1, "{settings}");
+        drop(client);
         let _ = server.stop();
     }
 }
