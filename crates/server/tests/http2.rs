@@ -9,6 +9,7 @@
     reason = "helpers of tests may fail the test, and look at the clock"
 )]
 
+mod echo;
 mod embedded;
 mod http2_client;
 
@@ -22,6 +23,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
@@ -210,7 +212,7 @@ impl Handler for Trick {
             }
             Self::Echo => {
                 note(format!("began-{name}"));
-                stream(None, Echo(pipe_of(exchange), Bytes::new()))
+                stream(None, Echo::new(pipe_of(exchange)))
             }
             Self::Tunnel => stream(
                 None,
@@ -254,26 +256,6 @@ impl Handler for Trick {
             self,
             Self::Pull | Self::Paced | Self::Echo | Self::Tunnel | Self::Panic
         )
-    }
-}
-
-/// Also holds what is left of a piece that was more than could be sent.
-struct Echo(Rc<BodyPipe>, Bytes);
-
-impl BodySource for Echo {
-    fn poll_next(
-        &mut self,
-        context: &mut Context<'_>,
-        max: usize,
-    ) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if self.1.is_empty() {
-            match self.0.poll_next(context) {
-                Poll::Ready(Some(Ok(piece))) => self.1 = piece,
-                other => return other,
-            }
-        }
-        let len = max.min(self.1.len());
-        Poll::Ready(Some(Ok(self.1.split_to(len))))
     }
 }
 

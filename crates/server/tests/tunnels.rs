@@ -8,6 +8,7 @@
     reason = "helpers of tests may fail the test, and look at the clock"
 )]
 
+mod echo;
 mod embedded;
 mod http2_client;
 
@@ -21,6 +22,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
@@ -55,10 +57,10 @@ impl Handler for Tunnels {
             Outcome::Done(Response::new(status, Headers::new(), Body::Stream(source)))
         };
         match &*what {
-            "echo" => open(Box::new(Echo(pipe, Bytes::new()))),
+            "echo" => open(Box::new(Echo::new(pipe))),
             "later" => Outcome::Later(Box::pin(async move {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                open(Box::new(Echo(pipe, Bytes::new())))
+                open(Box::new(Echo::new(pipe)))
             })),
             "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
             "ordinary" => Outcome::Done(text(StatusCode::NOT_FOUND, "nothing here")),
@@ -105,26 +107,6 @@ impl Handler for Tunnels {
 
 fn text(status: StatusCode, text: &'static str) -> Response {
     Response::new(status, Headers::new(), Body::Bytes(text.into()))
-}
-
-/// Also holds what is left of a piece that was more than could be sent.
-struct Echo(Rc<BodyPipe>, Bytes);
-
-impl BodySource for Echo {
-    fn poll_next(
-        &mut self,
-        context: &mut Context<'_>,
-        max: usize,
-    ) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if self.1.is_empty() {
-            match self.0.poll_next(context) {
-                Poll::Ready(Some(Ok(piece))) => self.1 = piece,
-                other => return other,
-            }
-        }
-        let len = max.min(self.1.len());
-        Poll::Ready(Some(Ok(self.1.split_to(len))))
-    }
 }
 
 struct Once(Option<Bytes>);

@@ -1,0 +1,33 @@
+//! Content that is what the client sends.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodyPipe, BodySource};
+
+/// Also holds what is left of a piece that was more than could be sent.
+pub(crate) struct Echo(Rc<BodyPipe>, Bytes);
+
+impl Echo {
+    pub(crate) const fn new(pipe: Rc<BodyPipe>) -> Self {
+        Self(pipe, Bytes::new())
+    }
+}
+
+impl BodySource for Echo {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.1.is_empty() {
+            match self.0.poll_next(context) {
+                Poll::Ready(Some(Ok(piece))) => self.1 = piece,
+                other => return other,
+            }
+        }
+        let len = max.min(self.1.len());
+        Poll::Ready(Some(Ok(self.1.split_to(len))))
+    }
+}
