@@ -18,7 +18,7 @@ const KEPT: usize = 1024;
 pub struct Forwarded {
     authority: Vec<u8>,
     target: Vec<u8>,
-    /// When what happened; kept only where a log wants it.
+    /// When what happened; kept only where somebody wants it.
     pub trace: Option<Rc<Trace>>,
 }
 

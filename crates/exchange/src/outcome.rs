@@ -204,6 +204,11 @@ pub enum Filtered {
 pub trait Filter: Send + Sync {
     /// Sees the head once, in the fixed order of filters, and may wrap the body.
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered;
+
+    /// True if [`Filter::on_response`] wants to know what happened at upstream servers, and when.
+    fn wants_trace(&self) -> bool {
+        false
+    }
 }
 
 /// Writes a line about an exchange that is over.

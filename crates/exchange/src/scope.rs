@@ -140,12 +140,14 @@ impl Scope {
     /// Makes the route of this scope from its final settings.
     #[must_use]
     pub fn build_path(&mut self, path: &str) -> PathRoute {
-        let filters = self
+        let filters: Vec<_> = self
             .features
             .filters
             .iter()
             .filter_map(|factory| factory(self))
             .collect();
+        let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())
+            || filters.iter().any(|filter| filter.wants_trace());
         PathRoute {
             path: path.into(),
             handlers: std::mem::take(&mut self.handlers),
@@ -154,7 +156,7 @@ impl Scope {
                 .loggers
                 .iter()
                 .any(|logger| logger.wants_unfiltered_headers()),
-            keep_trace: self.loggers.iter().any(|logger| logger.wants_trace()),
+            keep_trace,
             loggers: self.loggers.clone(),
             env: (!self.env.is_empty()).then(|| self.env.clone()),
             emit_request_errors: self.emit_request_errors,

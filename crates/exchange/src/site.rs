@@ -131,7 +131,7 @@ pub struct PathRoute {
     pub loggers: Vec<Arc<dyn Logger>>,
     /// True if a logger wants the fields as they were before the filters.
     pub keep_unfiltered: bool,
-    /// True if a logger wants to know what happened at upstream servers.
+    /// True if a logger or a filter wants to know what happened at upstream servers.
     pub keep_trace: bool,
     /// Applied on entering the path; `None` if there is nothing to apply.
     pub env: Option<EnvCommands>,

@@ -12,6 +12,7 @@ mod http2_debug_state;
 mod proxy;
 pub mod push;
 mod redirect;
+mod server_timing;
 mod status;
 #[cfg(test)]
 mod testing;
@@ -40,6 +41,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         proxy::DIRECTIVES,
         push::DIRECTIVES,
         redirect::DIRECTIVES,
+        server_timing::DIRECTIVES,
         status::DIRECTIVES,
     ]
 }
@@ -52,5 +54,6 @@ pub fn filters() -> Vec<FilterFactory> {
         error_doc::filter,
         expires::filter,
         push::filter,
+        server_timing::filter,
     ]
 }

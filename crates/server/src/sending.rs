@@ -4,7 +4,8 @@ use std::io;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, BodySource, FileReader};
+use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
+use h2o_http::{Headers, Known, Name};
 use h2o_http1::{BodyMode, ServerConnection};
 
 use crate::context::Context;
@@ -157,9 +158,14 @@ impl Sending {
 
 pub(crate) type Step = Result<Option<Pumped>, Broken>;
 
-fn finish(context: &Context, io: &mut Io, engine: &mut ServerConnection) -> Step {
+fn finish(
+    context: &Context,
+    io: &mut Io,
+    engine: &mut ServerConnection,
+    trailers: Option<&Headers>,
+) -> Step {
     let mut last = Vec::new();
-    engine.finish(None, &mut last);
+    engine.finish(trailers, &mut last);
     io.send(context, &last)?;
     Ok(Some(Pumped::Done))
 }
@@ -172,7 +178,7 @@ fn send_bytes(
     written: &mut u64,
 ) -> Step {
     if bytes.is_empty() {
-        return finish(context, io, engine);
+        return finish(context, io, engine, None);
     }
     let piece = bytes.split_to(PIECE.min(bytes.len()));
     send_piece(context, io, engine, &piece, written)
@@ -275,7 +281,7 @@ fn send_records(
     written: &mut u64,
 ) -> Step {
     if reader.remaining() == 0 {
-        return finish(context, io, engine);
+        return finish(context, io, engine, None);
     }
     let mut buffer = context.scratch.file.take();
     buffer.resize(PIECE, 0);
@@ -305,7 +311,10 @@ pub(crate) fn send_stream(
 ) -> Step {
     match source.poll_next(task, PIECE) {
         Poll::Pending => Ok(Some(Pumped::Waiting)),
-        Poll::Ready(None) => finish(context, io, engine),
+        Poll::Ready(None) => {
+            let trailers = trailers(source);
+            finish(context, io, engine, trailers.as_ref())
+        }
         // As it is: nothing is copied together.
         Poll::Ready(Some(piece)) if engine.is_tunnel() => {
             let piece = piece?;
@@ -314,5 +323,16 @@ pub(crate) fn send_stream(
             Ok(None)
         }
         Poll::Ready(Some(piece)) => send_piece(context, io, engine, &piece?, written),
+    }
+}
+
+/// What follows the content over HTTP/1: our own times, nothing of what backends say (H2O compatibility).
+fn trailers(source: &mut dyn BodySource) -> Option<Headers> {
+    match source.trailers() {
+        Trailers::None | Trailers::Unknown => None,
+        Trailers::Fields(mut fields) => {
+            fields.retain(|field| field.name == Name::Known(Known::ServerTiming));
+            (!fields.is_empty()).then_some(fields)
+        }
     }
 }

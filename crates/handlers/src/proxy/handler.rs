@@ -178,7 +178,7 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
     }
 }
 
-/// Begins to note what happens, where a log wants to know.
+/// Begins to note what happens, where somebody wants to know.
 fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
     if !exchange.site.path(exchange.route).keep_trace {
         return None;
