@@ -32,7 +32,7 @@ pub use backend::{BackendHost, BackendUrl};
 pub use call::{Call, OnInformational, Protocol, Reply};
 pub use failure::Failure;
 pub use happy_eyeballs::{ConnectError, HappyEyeballs, connect, connect_error_text};
-pub use resolver::{Family, ResolveError, Resolver};
+pub use resolver::{Family, ResolveError, Resolver, limit_threads};
 pub use settings::UpstreamSettings;
 pub use tls::{TlsClient, TlsClientError, TlsClientSettings};
 pub use upstream::{Backend, Balancing, Upstream};

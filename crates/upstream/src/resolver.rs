@@ -9,15 +9,16 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dns_lookup::{AddrInfoHints, LookupError, getaddrinfo};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::time::Instant;
 
-/// Threads of the process that wait for the system's resolver (H2O compatibility: the default of
-/// `num-name-resolution-threads`). Further look-ups wait for one of them.
+/// Threads of the process that wait for the system's resolver, unless [`limit_threads`] says otherwise (H2O compatibility: the
+/// default of `num-name-resolution-threads`). Further look-ups wait for one of them.
 const MAX_THREADS: usize = 32;
 /// How long an answer is used. H2O asks anew for every connection; so short a time shows nobody an old address for long, and
 /// spares a look-up per connection where keep-alive is off.
@@ -32,7 +33,13 @@ const MAX_NAME_LEN: usize = 254;
 /// Addresses of a name that are kept.
 const MAX_ADDRESSES: usize = 64;
 
-static THREADS: Semaphore = Semaphore::const_new(MAX_THREADS);
+static THREADS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(LIMIT.load(Relaxed)));
+static LIMIT: AtomicUsize = AtomicUsize::new(MAX_THREADS);
+
+/// Sets how many threads of the process look names up at a time. To be called before the first look-up.
+pub fn limit_threads(count: u32) {
+    LIMIT.store(count as usize, Relaxed);
+}
 
 /// Which addresses are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +187,7 @@ type LookUp = dyn Fn(&str, Family) -> Result<Vec<IpAddr>, ResolveError> + Send +
 /// The names that a worker looks up, and for a few seconds what came of it.
 pub struct Resolver {
     look_up: Arc<LookUp>,
+    threads: &'static Semaphore,
     names: RefCell<HashMap<Box<str>, Name>>,
 }
 
@@ -194,14 +202,15 @@ struct Answer {
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self::new(Arc::new(ask_system))
+        Self::new(Arc::new(ask_system), &THREADS)
     }
 }
 
 impl Resolver {
-    fn new(look_up: Arc<LookUp>) -> Self {
+    fn new(look_up: Arc<LookUp>, threads: &'static Semaphore) -> Self {
         Self {
             look_up,
+            threads,
             names: RefCell::default(),
         }
     }
@@ -270,7 +279,7 @@ impl Resolver {
         let (sender, answer) = watch::channel(None);
         names.entry(host.into()).or_default()[family as usize] = Some(answer.clone());
         let look_up = Arc::clone(&self.look_up);
-        tokio::task::spawn_local(find(look_up, host.into(), family, sender));
+        tokio::task::spawn_local(find(self.threads, look_up, host.into(), family, sender));
         Ok(answer)
     }
 }
@@ -299,12 +308,13 @@ fn make_room(names: &mut HashMap<Box<str>, Name>, now: Instant) -> Result<(), Re
 }
 
 async fn find(
+    threads: &'static Semaphore,
     look_up: Arc<LookUp>,
     host: Box<str>,
     family: Family,
     sender: watch::Sender<Option<Answer>>,
 ) {
-    let result = on_a_thread(look_up, host, family).await;
+    let result = on_a_thread(threads, look_up, host, family).await;
     let life = match result {
         Ok(_) => POSITIVE_LIFE,
         Err(_) => NEGATIVE_LIFE,
@@ -315,14 +325,15 @@ async fn find(
     }));
 }
 
-/// Waits for one of [`THREADS`] and runs the look-up on it.
+/// Waits for one of the threads and runs the look-up on it.
 async fn on_a_thread(
+    threads: &'static Semaphore,
     look_up: Arc<LookUp>,
     host: Box<str>,
     family: Family,
 ) -> Result<Vec<IpAddr>, ResolveError> {
     let permit: SemaphorePermit<'static> =
-        THREADS.acquire().await.map_err(|_| ResolveError::Other)?;
+        threads.acquire().await.map_err(|_| ResolveError::Other)?;
     let (sender, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("resolver".to_string());
     let spawned = thread.spawn(move || {
@@ -388,13 +399,17 @@ mod tests {
             .block_on(future)
     }
 
+    fn resolver(look_up: Arc<LookUp>) -> Resolver {
+        Resolver::new(look_up, &THREADS)
+    }
+
     type Asked = Arc<Mutex<Vec<(String, Family)>>>;
 
     /// Answers with `result`, and notes what was asked.
     fn counting(result: Result<Vec<IpAddr>, ResolveError>) -> (Resolver, Asked) {
         let asked = Asked::default();
         let asked_by = Arc::clone(&asked);
-        let resolver = Resolver::new(Arc::new(move |host: &str, family| {
+        let resolver = resolver(Arc::new(move |host: &str, family| {
             asked_by.lock().unwrap().push((host.to_string(), family));
             result.clone()
         }));
@@ -495,7 +510,7 @@ mod tests {
     fn requests_at_the_same_time_share_a_look_up_that_outlives_the_first_of_them() {
         let (go, wait) = mpsc::channel();
         let wait = Mutex::new(wait);
-        let resolver = Resolver::new(Arc::new(move |_: &str, _| {
+        let resolver = resolver(Arc::new(move |_: &str, _| {
             let address = wait.lock().unwrap().recv();
             address
                 .map(|address| vec![address])
@@ -562,7 +577,7 @@ mod tests {
     #[test]
     fn a_look_up_that_panics_is_an_error_and_the_next_is_tried() {
         let times = Mutex::new(0);
-        let resolver = Resolver::new(Arc::new(move |_: &str, _| {
+        let resolver = resolver(Arc::new(move |_: &str, _| {
             let time = {
                 let mut times = times.lock().unwrap();
                 *times += 1;
@@ -595,7 +610,7 @@ mod tests {
     fn look_ups_under_way_are_bounded() {
         let (go, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
-        let resolver = Resolver::new(Arc::new(move |_: &str, _| {
+        let resolver = resolver(Arc::new(move |_: &str, _| {
             // Until the other end is gone.
             let _ = wait.lock().unwrap().recv();
             Ok(vec![ONE])
@@ -614,6 +629,33 @@ mod tests {
                 assert!(answer.wait_for(Option::is_some).await.is_ok());
             }
             assert!(resolver.resolve("another").await.is_ok());
+        });
+    }
+
+    #[test]
+    fn look_ups_wait_for_a_thread() {
+        let (go, wait) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        let wait = Mutex::new(wait);
+        let look_up = move |host: &str, _: Family| {
+            begun.send(host.to_string()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+            Ok(vec![ONE])
+        };
+        let threads: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
+        let resolver = Resolver::new(Arc::new(look_up), threads);
+        run(async {
+            let mut first = resolver.ask("first", Family::Any).unwrap();
+            let mut second = resolver.ask("second", Family::Any).unwrap();
+            tokio::task::yield_now().await;
+            assert_eq!(begins.recv().unwrap(), "first");
+            assert_eq!(threads.available_permits(), 0);
+            assert!(begins.try_recv().is_err());
+            go.send(()).unwrap();
+            assert!(first.wait_for(Option::is_some).await.is_ok());
+            drop(go);
+            assert!(second.wait_for(Option::is_some).await.is_ok());
+            assert_eq!(begins.recv().unwrap(), "second");
         });
     }
 

@@ -1,10 +1,11 @@
 //! The directives.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::Scope;
+use h2o_exchange::{Resource, Resources, Scope};
 use h2o_http::Scheme;
 use h2o_upstream::{BackendUrl, TlsClient, TlsClientError, Upstream};
 
@@ -292,6 +293,24 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
+    max_spare_pipes("max-spare-pipes"),
+    max_spare_pipes("proxy.max-spare-pipes"),
+    Directive::global(
+        "num-name-resolution-threads",
+        "NUMBER",
+        "32",
+        "Most threads of the process that look up names of backends and of the targets of CONNECT at a time; further look-ups \
+         wait.",
+        |scope, command| {
+            let count: u32 = command.node.integer("%zu", 0..=u32::MAX.into())?;
+            if count == 0 {
+                return Err(command.error("num-name-resolution-threads must be >=1"));
+            }
+            let resources = scope.shared.edit::<Resources>();
+            resources.0.push(Arc::new(ResolverThreads(count)));
+            Ok(())
+        },
+    ),
     Directive::setting(
         "proxy.http2.ratio",
         "0 to 100",
@@ -355,6 +374,29 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
 ];
+
+const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
+    Directive::global(
+        name,
+        "NUMBER",
+        "0",
+        "Accepted for compatibility, and of no effect: content of responses never goes through pipes.",
+        |_, command| {
+            command.node.integer::<u64>("%zu", 0..=u64::MAX)?;
+            Ok(())
+        },
+    )
+}
+
+/// `num-name-resolution-threads`: of the process, and so nobody's before the whole configuration is known to be good.
+struct ResolverThreads(u32);
+
+impl Resource for ResolverThreads {
+    fn open(&self) -> Result<(), String> {
+        h2o_upstream::limit_threads(self.0);
+        Ok(())
+    }
+}
 
 fn settings(scope: &mut Scope) -> &mut ProxySettings {
     scope.edit()

@@ -213,6 +213,37 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
+fn threads_and_pipes_are_of_the_process() {
+    let cases = [
+        ("max-spare-pipes: 0", "accepted"),
+        ("proxy.max-spare-pipes: 8", "accepted"),
+        ("max-spare-pipes: x", "argument must match the format: %zu"),
+        ("num-name-resolution-threads: 1", "accepted"),
+        (
+            "num-name-resolution-threads: 0",
+            "num-name-resolution-threads must be >=1",
+        ),
+        (
+            "num-name-resolution-threads: -1",
+            "argument must match the format: %zu",
+        ),
+    ];
+    for (config, want) in cases {
+        let got = match SETUP.read([config, "", ""]) {
+            Ok(_) => "accepted".to_owned(),
+            Err(error) => error.message,
+        };
+        assert_eq!(got, want, "{config}");
+        let inner = SETUP
+            .read(["", config, ""])
+            .err()
+            .map(|error| error.message);
+        let want = "the command cannot be used at this level";
+        assert_eq!(inner.as_deref(), Some(want), "{config}");
+    }
+}
+
+#[test]
 fn old_names_still_work_with_a_warning() {
     let features = Features {
         registry: h2o_config::Registry::new(&[super::DIRECTIVES]),
