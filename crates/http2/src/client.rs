@@ -38,6 +38,8 @@ pub struct ClientResponse {
     pub length: Option<u64>,
     /// How long the content is.
     pub body: BodyLength,
+    /// Octets of the field section as received, that of trailers included.
+    pub section_len: usize,
 }
 
 impl ClientResponse {
@@ -49,6 +51,7 @@ impl ClientResponse {
             headers: Headers::new(),
             length: None,
             body: BodyLength::None,
+            section_len: 0,
         }
     }
 
@@ -57,6 +60,7 @@ impl ClientResponse {
         self.headers.clear();
         self.length = None;
         self.body = BodyLength::None;
+        self.section_len = 0;
     }
 }
 

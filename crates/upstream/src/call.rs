@@ -46,7 +46,7 @@ pub struct Call<'a> {
     pub expects_continue: bool,
     /// Is told of every interim response: status and fields. The 100 that `expects_continue` asked for is left out.
     pub on_informational: Option<OnInformational<'a>>,
-    /// Is told when what happens; by HTTP/1 only (H2O compatibility).
+    /// Is told when what happens.
     pub trace: Option<Rc<Trace>>,
     /// Memory for the fields of the response; see [`h2o_exchange::Exchange::headers`].
     pub headers: Headers,

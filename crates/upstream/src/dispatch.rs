@@ -81,7 +81,11 @@ async fn send_over_new(
         backend,
         in_use,
     } = connected;
+    let tls = stream.tls_info();
     let connection = local.http2.open(settings, backend, in_use, stream);
+    if let Some(tls) = tls {
+        connection.set_tls(tls);
+    }
     // Whoever has waited runs when our request has been made.
     drop(opening);
     send_http2(local, &connection, call, body).await
@@ -104,5 +108,9 @@ async fn send_http2(
     let headers = std::mem::take(&mut call.headers);
     let request = connection.request(&head, body.into_inner(), call.expects_continue, headers);
     local.scratch.put_head(head);
-    request?.response(&mut call.on_informational).await
+    let request = request?;
+    if let Some(trace) = &call.trace {
+        request.observe(trace);
+    }
+    request.response(&mut call.on_informational).await
 }

@@ -1,8 +1,10 @@
 //! What is written down about requests that are handed on.
 
-use h2o_tests::http2::{Http2, post};
-use h2o_tests::{Backend, ClosedPort, Setup};
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::http2::{Frame, Http2, encode, flag, kind, post};
+use h2o_tests::{Backend, ClosedPort, Folder, Server, Service, Setup};
 
+use super::http2_upstream::Frames;
 use super::kit::{config, proxy};
 
 #[test]
@@ -40,4 +42,179 @@ fn errors_are_in_the_access_log_and_need_not_be_in_the_error_log() {
     }
     let messages = server.messages();
     assert!(!messages.contains("in request:"), "{messages}");
+}
+
+/// All that the access log tells of what happened at the back end, the log being `access-log`.
+const TIMES: &str = "%{proxy.idle-time}x %{proxy.connect-time}x %{proxy.request-time}x %{proxy.process-time}x \
+                     %{proxy.response-time}x %{proxy.total-time}x";
+const OCTETS: &str = "%{proxy.request-bytes}x %{proxy.request-bytes-header}x %{proxy.request-bytes-body}x \
+                      %{proxy.response-bytes}x %{proxy.response-bytes-header}x %{proxy.response-bytes-body}x";
+const TLS: &str = "%{proxy.ssl.protocol-version}x %{proxy.ssl.session-reused}x %{proxy.ssl.cipher}x %{proxy.ssl.cipher-bits}x";
+
+fn logging(format: &str) -> String {
+    format!("access-log: {{ path: @DIR@/access-log, format: '{format}' }}\nproxy.timeout.io: 3000")
+}
+
+/// The words of the only line of the log, once it is there.
+fn words(server: &Server) -> Vec<String> {
+    let log = server.read_until("access-log", "\n");
+    log.split_whitespace().map(str::to_owned).collect()
+}
+
+/// How many octets of the request went to the back end, those of its head, and the rest; then the same of the response.
+fn counts(server: &Server) -> Vec<usize> {
+    let words = words(server);
+    words
+        .iter()
+        .map(|word| word.parse().expect("it is a number"))
+        .collect()
+}
+
+#[test]
+fn octets_to_and_from_the_back_end_are_counted_as_they_are_sent() {
+    const HEADS: &str = "HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    const CONTENT: &str = "5\r\nhello\r\n0\r\n\r\n";
+    let backend = Backend::answering([HEADS, CONTENT].concat());
+    let server = proxy(&logging(OCTETS), &backend);
+    let answer = server.ask("POST /\nContent-Length: 7\n\ncontent");
+    assert_eq!(answer.text(), "hello");
+    let sent = backend.received(0).len();
+    let received = [HEADS.len() + CONTENT.len(), HEADS.len(), CONTENT.len()];
+    assert_eq!(
+        counts(&server),
+        [&[sent, sent - 7, 7][..], &received].concat()
+    );
+}
+
+/// A back end of HTTP/2 that answers with `hello`.
+fn over_http2() -> Backend {
+    Backend::start(|talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        let Some((stream, _)) = connection.read_request() else {
+            return;
+        };
+        // Answered when the request is complete.
+        connection.talk.read_until(b"content");
+        connection.send(&[
+            Frame::request_with_content(stream, encode(&[(":status", "103"), ("x", "y")])),
+            Frame::request_with_content(stream, encode(&[(":status", "200")])),
+            Frame::data(stream, 0, "hel"),
+            Frame::data(stream, flag::END_STREAM, "lo"),
+        ]);
+        connection.talk.read_to_end();
+    })
+}
+
+#[test]
+fn octets_of_http_2_are_those_of_the_frames() {
+    let backend = over_http2();
+    let settings = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+    let server = proxy(&format!("{}\n{settings}", logging(OCTETS)), &backend);
+    let answer = server.ask("POST /\nContent-Length: 7\n\ncontent");
+    assert_eq!(answer.text(), "hello");
+    let counts = counts(&server);
+    let (head, content) = (counts[1], counts[2]);
+    assert_eq!(content, 9 + 7);
+    assert_eq!(counts[0], head + content);
+    // Frames of the connection as a whole are nobody's.
+    let all = backend.received(0);
+    let at = all.len() - head - content;
+    assert_eq!(all[at + 3..at + 5], [kind::HEADERS, flag::END_HEADERS]);
+    let heads = 2 * 9
+        + encode(&[(":status", "103"), ("x", "y")]).len()
+        + encode(&[(":status", "200")]).len();
+    let content = 2 * 9 + 5;
+    assert_eq!(counts[3..], [heads + content, heads, content]);
+}
+
+/// True if the word is a number of seconds that a test may take.
+fn is_time(word: &str) -> bool {
+    word.parse::<f64>().is_ok_and(|seconds| seconds < 60.0)
+}
+
+#[test]
+fn times_are_told_as_far_as_they_came() {
+    let fine = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello");
+    let http2 = over_http2();
+    let silent = Backend::start(|talk| {
+        talk.read_request();
+        talk.reset();
+    });
+    let cut = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel");
+    let closed = ClosedPort::new();
+    let by_http2 = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+    // Settings, back end, which of the times there are.
+    let cases = [
+        ("", fine.url("/"), [true; 6]),
+        (by_http2, http2.url("/"), [true; 6]),
+        ("", closed.url(), [true, false, false, false, false, false]),
+        ("", silent.url("/"), [true, true, true, false, false, false]),
+        ("", cut.url("/"), [true, true, true, true, false, false]),
+    ];
+    for (settings, url, want) in cases {
+        let settings = format!("{}\n{settings}", logging(TIMES));
+        let server = Setup::new(&config(&settings, &url)).start();
+        let mut client = server.connect();
+        client.send(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nConnection: close\r\n\r\ncontent",
+        );
+        client.read_to_end();
+        let words = words(&server);
+        let got: Vec<_> = words.iter().map(|word| is_time(word)).collect();
+        assert_eq!(got, want, "{url}: {words:?}");
+        let none = words.iter().zip(want).filter(|(_, is_told)| !is_told);
+        assert!(none.into_iter().all(|(word, _)| word == "-"), "{words:?}");
+    }
+}
+
+#[test]
+fn of_several_back_ends_the_last_one_is_told_of() {
+    let closed = ClosedPort::new();
+    let fine = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello");
+    let config = format!(
+        "{}
+num-threads: 1
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: [ '{}', '{}' ] }}
+",
+        logging(&format!("{OCTETS} {TLS} {TIMES}")),
+        closed.url(),
+        fine.url("/")
+    );
+    let server = Setup::new(&config).start();
+    assert_eq!(server.ask("GET /").text(), "hello");
+    let words = words(&server);
+    let sent = fine.received(0).len().to_string();
+    assert_eq!(words[..3], [&sent, &sent, "0"]);
+    // H2O compatibility: in clear text a session counts as resumed.
+    assert_eq!(words[6..10], ["-", "1", "-", "-"]);
+    assert!(words[10..].iter().all(|word| is_time(word)), "{words:?}");
+}
+
+#[test]
+fn tls_parameters_of_either_version_are_told() {
+    let folder = Folder::new();
+    self_signed(&folder, "backend", Key::EcPkcs8, "localhost");
+    let (_service, _, port) = Service::go(&folder, "backend");
+    for ratio in [0, 100] {
+        let settings = format!(
+            "{}\nproxy.ssl.cafile: {}\nproxy.http2.ratio: {ratio}",
+            logging(TLS),
+            folder.name_of("backend.crt")
+        );
+        let url = format!("https://localhost:{port}/");
+        let server = Setup::new(&config(&settings, &url)).start();
+        let echo = server.ask("GET /echo").text();
+        assert_eq!(echo.contains("HTTP/2"), ratio == 100, "{echo}");
+        let words = words(&server);
+        assert_eq!(words[..2], ["TLSv1.3", "0"], "{words:?}");
+        assert!(words[2].starts_with("TLS_"), "{words:?}");
+        assert!(matches!(&*words[3], "128" | "256"), "{words:?}");
+    }
 }

@@ -384,6 +384,7 @@ impl ClientConnection {
             .decoder
             .decode(&section.octets, |field| fields.field(&field))?;
         let malformed = fields.finish()?;
+        head.section_len = section.octets.len();
         let Some(stream) = stream else {
             return Err(Fault::Stream(id, StreamError::Closed));
         };

@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use h2o_exchange::{Body, RequestBody};
+use h2o_exchange::{Body, RequestBody, Trace};
 use h2o_http::{Headers, Method, RequestHead, StatusCode};
 use h2o_http2::StreamKey;
 
 use super::body::ResponseBody;
 use super::connection::Connection;
-use super::stream::{Head, Response, Stream, StreamFailure};
+use super::stream::{Head, Response, Stream, StreamFailure, now};
 use crate::{Failure, OnInformational, Protocol, Reply};
 
 /// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
@@ -30,6 +30,8 @@ pub(crate) struct Request {
     owned: Owned,
     is_head: bool,
     expects_continue: bool,
+    /// Octets of its HEADERS and CONTINUATION frames.
+    head_len: usize,
 }
 
 impl Connection {
@@ -49,6 +51,7 @@ impl Connection {
         headers: Headers,
     ) -> Result<Request, Failure> {
         let mut state = self.state.borrow_mut();
+        let before = state.out.len();
         let key = state
             .begin(head, body, expects_continue, headers)
             .map_err(|failure| failure_of(failure, false))?;
@@ -59,11 +62,23 @@ impl Connection {
             },
             is_head: head.method == Method::Head,
             expects_continue,
+            head_len: state.out.len() - before,
         })
     }
 }
 
 impl Request {
+    /// Notes from now on when what happens. To be called before anything else can.
+    pub(crate) fn observe(&self, trace: &Rc<Trace>) {
+        let connection = &self.owned.connection;
+        let head_len = self.head_len as u64;
+        trace.begin_request(now(), head_len, connection.tls().cloned());
+        trace.sent.set(head_len);
+        if let Some(stream) = connection.state.borrow_mut().stream(self.owned.key) {
+            stream.trace = Some(Rc::clone(trace));
+        }
+    }
+
     /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! A connection as calls see it.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::task::{Context, Poll, Waker};
 
-use h2o_exchange::RequestBody;
+use h2o_exchange::{RequestBody, TlsInfo};
 use h2o_http::{BodyLength, Headers, Method, RequestHead};
 use h2o_http2::{ClientConnection, ClientResponse, ErrorCode, StreamKey};
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use super::upload::Upload;
 pub(crate) struct Connection {
     /// Index of the backend.
     backend: usize,
+    tls: OnceCell<Box<TlsInfo>>,
     pub(super) state: RefCell<State>,
 }
 
@@ -54,6 +55,7 @@ impl Connection {
         let engine = ClientConnection::new(settings.engine.clone(), now.into_std(), &mut out);
         Self {
             backend,
+            tls: OnceCell::new(),
             state: RefCell::new(State {
                 engine,
                 settings,
@@ -76,6 +78,16 @@ impl Connection {
     /// Index of the backend it leads to.
     pub(crate) const fn backend(&self) -> usize {
         self.backend
+    }
+
+    /// What was agreed on by TLS; `None` for clear text.
+    pub(crate) fn tls(&self) -> Option<&TlsInfo> {
+        self.tls.get().map(|info| &**info)
+    }
+
+    /// Notes what was agreed on by TLS.
+    pub(crate) fn set_tls(&self, info: TlsInfo) {
+        self.tls.get_or_init(|| Box::new(info));
     }
 
     /// True if another request can be made now.

@@ -39,6 +39,7 @@ impl State {
                 } => self.on_data(stream, &rest[data], end_stream, now),
                 ClientReceived::Trailers { stream } => {
                     let trailers = std::mem::take(&mut self.head.headers);
+                    self.note_trailers(stream);
                     self.end(stream, Ok((!trailers.is_empty()).then_some(trailers)));
                 }
                 ClientReceived::Reset {
@@ -59,13 +60,22 @@ impl State {
         Ok(at)
     }
 
+    fn note_trailers(&mut self, key: StreamKey) {
+        let octets = self.head.section_len;
+        if let Some(stream) = self.stream(key) {
+            stream.note_received(octets);
+        }
+    }
+
     fn on_informational(&mut self, key: StreamKey, now: Instant) {
         let status = self.head.status;
         let headers = std::mem::take(&mut self.head.headers);
         let until = now + self.settings.io_timeout;
+        let section_len = self.head.section_len;
         let Some(stream) = self.stream(key) else {
             return;
         };
+        stream.note_section(section_len);
         stream.on_informational(status, headers);
         if stream.deadline.is_some() {
             // Something came; from now on there is to be more of it.

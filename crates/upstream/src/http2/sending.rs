@@ -51,7 +51,13 @@ impl State {
             self.engine.set_content(key, false);
             return;
         };
-        match upload.pull(&mut self.engine, key, max, task, &mut self.out) {
+        let before = self.out.len();
+        let pulled = upload.pull(&mut self.engine, key, max, task, &mut self.out);
+        let made = self.out.len() - before;
+        if let Some(stream) = self.stream(key) {
+            stream.note_sent(made);
+        }
+        match pulled {
             Ok(Pulled::Frame) => self.note_transfer(key, now),
             Ok(Pulled::Starved) => {
                 self.engine.set_content(key, false);
@@ -71,7 +77,7 @@ impl State {
         stream.upload = None;
         if stream.is_left() {
             self.forget(key);
-        } else if stream.is_headless() {
+        } else if stream.is_headless() || stream.trace.is_some() {
             self.unwritten.push(key);
         }
     }
@@ -84,6 +90,9 @@ impl State {
             let Some(stream) = self.stream(key) else {
                 continue;
             };
+            if stream.upload.is_none() {
+                stream.note_request_end();
+            }
             if stream.is_headless() && stream.is_sent() {
                 stream.deadline = Some((until, StreamFailure::FirstByteTimeout));
                 self.note_deadline(until);

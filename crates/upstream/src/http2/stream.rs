@@ -1,9 +1,11 @@
 //! One request with its response, as the connection keeps it.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::{Bytes, BytesMut};
+use h2o_exchange::Trace;
 use h2o_http::{BodyLength, Headers, StatusCode};
 use h2o_http2::{ClientResponse, ErrorCode, PeerError, StreamKey};
 use tokio::time::Instant;
@@ -12,6 +14,14 @@ use super::upload::Upload;
 
 /// Informational responses that are kept for a call which does not take them: more are left out.
 const MAX_INFORMATIONAL: usize = 64;
+
+/// Octets of a frame's header (RFC 9113 §4.1).
+const FRAME_HEADER: usize = 9;
+
+/// The time for a [`Trace`]. The worker's clock may stand still while connections to backends are served.
+pub(super) fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +126,8 @@ pub(super) struct Stream {
     pub(super) asks_for_tunnel: bool,
     /// Octets go both ways as they are, for as long as there are any.
     pub(super) is_tunnel: bool,
+    /// When what happens, where somebody wants to know.
+    pub(super) trace: Option<Rc<Trace>>,
 }
 
 impl Stream {
@@ -133,6 +145,7 @@ impl Stream {
             is_detached: false,
             asks_for_tunnel: false,
             is_tunnel: false,
+            trace: None,
         }
     }
 
@@ -147,6 +160,37 @@ impl Stream {
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
+        }
+    }
+
+    /// Frames of the request were made, of so many octets.
+    pub(super) fn note_sent(&self, octets: usize) {
+        if let Some(trace) = &self.trace {
+            trace.sent.set(trace.sent.get() + octets as u64);
+        }
+    }
+
+    /// All of the request was written.
+    pub(super) fn note_request_end(&self) {
+        if let Some(trace) = &self.trace {
+            trace.request_ended.set(Some(now()));
+        }
+    }
+
+    /// A frame has come, with so many octets behind its header.
+    pub(super) fn note_received(&self, octets: usize) {
+        if let Some(trace) = &self.trace {
+            let octets = (octets + FRAME_HEADER) as u64;
+            trace.received.set(trace.received.get() + octets);
+        }
+    }
+
+    /// A field section has come, with so many octets. That it may have been in several frames is passed over.
+    pub(super) fn note_section(&self, octets: usize) {
+        self.note_received(octets);
+        if let Some(trace) = &self.trace {
+            let octets = (octets + FRAME_HEADER) as u64;
+            trace.received_head.set(trace.received_head.get() + octets);
         }
     }
 
@@ -165,6 +209,10 @@ impl Stream {
     /// The final head. Its memory goes to the response, that of the response to whoever receives the next head.
     pub(super) fn on_head(&mut self, received: &mut ClientResponse) {
         self.deadline = None;
+        self.note_section(received.section_len);
+        if let Some(trace) = &self.trace {
+            trace.response_begun.set(Some(now()));
+        }
         self.is_tunnel = received.body == BodyLength::Tunnel;
         self.missing = match received.body {
             BodyLength::Known(length) => Some(length),
@@ -183,6 +231,7 @@ impl Stream {
     }
 
     pub(super) fn on_content(&mut self, piece: &[u8]) {
+        self.note_received(piece.len());
         self.content.extend_from_slice(piece);
         if let Some(missing) = &mut self.missing {
             // The engine has seen to it that it is not more.
@@ -193,6 +242,11 @@ impl Stream {
 
     /// The response is complete, or has failed. The first call counts.
     pub(super) fn on_end(&mut self, end: End) {
+        if let Some(trace) = &self.trace
+            && end.is_ok()
+        {
+            trace.response_ended.set(Some(now()));
+        }
         match &mut self.response {
             Response::Expected | Response::Content => self.response = Response::Ended(end),
             Response::Head(_, known) => {
