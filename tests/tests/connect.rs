@@ -1,11 +1,12 @@
 //! The forward proxy: CONNECT and CONNECT-UDP through the server, to servers on this machine.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, UdpSocket};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Response, Server, Setup, run};
+use h2o_tests::http2::{Frame, Http2, encode};
+use h2o_tests::{ClosedPort, Folder, Response, Server, Setup, run};
 
 /// Clients may reach ALLOWEDPORT and DEADPORT, where nobody listens, of 127.0.0.1 and no other address. The server itself
 /// answers at TLSPORT with TLS, and is allowed.
@@ -217,5 +218,91 @@ fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
         assert_eq!(&datagram[..len], b"ping");
         far.send_to(b"pong!", near).expect("there is a route");
         assert_eq!(connection.read_exactly(7), b"\0\x05pong!");
+    }
+}
+
+/// A listener whose queue is full: whoever connects waits.
+fn full_listener() -> (TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    rustix::net::listen(&listener, 0).expect("it listens already");
+    let address = listener.local_addr().expect("it is bound");
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        waiting.push(stream);
+    }
+    (listener, waiting)
+}
+
+#[test]
+fn every_way_to_fail_has_its_status_and_its_name() {
+    let server = Setup::new(
+        "
+num-threads: 1
+listen: @PORT@
+proxy.timeout.connect: 500
+proxy.connect.emit-proxy-status: ON
+hosts:
+  default:
+    paths:
+      /:
+        proxy.connect: [ '-[::1]', '+*' ]
+",
+    )
+    .start();
+    let closed = ClosedPort::new();
+    let url = closed.url();
+    let dead = url.trim_start_matches("http://").trim_end_matches('/');
+    let (full, _waiting) = full_listener();
+    let full = full.local_addr().expect("it is bound");
+    // No packet leaves for the last three: nobody connects to many, and a link-local address has no link.
+    let cases = [
+        (
+            "[::1]:80".to_owned(),
+            "403 Destination IP Prohibited",
+            "destination_ip_prohibited",
+            "Destination IP Prohibited",
+        ),
+        (
+            dead.to_owned(),
+            "502 Gateway Error",
+            "connection_refused; next-hop=\"127.0.0.1\"",
+            "connection refused",
+        ),
+        (
+            full.to_string(),
+            "502 Gateway Error",
+            "connection_timeout; next-hop=\"127.0.0.1\"",
+            "I/O timeout",
+        ),
+        (
+            "224.0.0.1:80".to_owned(),
+            "502 Gateway Error",
+            "destination_ip_unroutable; next-hop=\"224.0.0.1\"",
+            "network unreachable",
+        ),
+        (
+            "[fe80::1]:80".to_owned(),
+            "502 Gateway Error",
+            "proxy_internal_error; details=\"connection failure\"; next-hop=\"fe80::1\"",
+            "connection failure",
+        ),
+    ];
+    for (target, status, error, text) in cases {
+        let answer = connect(&server, &target);
+        assert_eq!(answer.status, status, "{target}: {answer}");
+        let field = answer.field("proxy-status").unwrap_or_default();
+        assert_eq!(field, format!("h2o; error={error}"), "{target}");
+        assert_eq!(answer.text(), text, "{target}");
+    }
+    // Over HTTP/1 such a target is no request, which no handler is asked about (RFC 9112 §3.2.3).
+    let mut client = Http2::open(server.port(), &[]);
+    for (number, target) in (0u32..).zip(["127.0.0.1", "127.0.0.1:0"]) {
+        let stream = 2 * number + 1;
+        let section = encode(&[(":method", "CONNECT"), (":authority", target)]);
+        client.send_frame(&Frame::request_with_content(stream, section));
+        let answer = client.read_answer(stream);
+        assert_eq!((answer.status(), &*answer.text()), (400, "Bad Request"));
+        let want = "h2o; error=http_request_error; details=\"invalid host:port\"";
+        assert_eq!(answer.field("proxy-status"), Some(want), "{target}");
     }
 }
