@@ -1,9 +1,10 @@
 //! Server push as nghttp sees it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Server, Setup, run};
+use h2o_tests::{Backend, Folder, Server, Setup, run};
 
 const PAGE: &str = "<!DOCTYPE html><link rel=stylesheet href=style.css>";
 
@@ -430,5 +431,67 @@ fn critical_pushes_and_style_sheets_go_ahead() {
         let pushed = log.lines().find(|line| line.starts_with("2 "));
         let got = pushed.map(|line| line.ends_with(" 0:257"));
         assert_eq!(got, Some(is_ahead), "{element}: {log}");
+    }
+}
+
+#[test]
+fn hints_of_a_back_end_are_pushed_before_there_is_a_response() {
+    // The page is not there before its style sheet was asked for.
+    let (asked, is_asked) = std::sync::mpsc::sync_channel(100);
+    let is_asked = std::sync::Mutex::new(is_asked);
+    let backend = Backend::start(move |talk| {
+        while let Some(request) = talk.read_request() {
+            if request.target() == "/style.css" {
+                asked.send(()).expect("somebody listens");
+                talk.send(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/css\r\ncontent-length: 5\r\n\r\na { }",
+                );
+                continue;
+            }
+            talk.send("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload, </n>; rel=preload; nopush\r\n\r\n");
+            let waited = is_asked
+                .lock()
+                .map(|wait| wait.recv_timeout(Duration::from_secs(5)));
+            let code = if matches!(waited, Ok(Ok(()))) {
+                "200 OK"
+            } else {
+                "504 Late"
+            };
+            let head = "content-type: text/html\r\nlink: </style.css>; rel=preload";
+            talk.send(format!(
+                "HTTP/1.1 {code}\r\n{head}\r\ncontent-length: 4\r\n\r\npage"
+            ));
+        }
+    });
+    for informational in ["except-h1", "none"] {
+        let config = format!(
+            "num-threads: 1
+listen: @PORT@
+send-informational: {informational}
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: '{}' }}
+",
+            backend.url("/")
+        );
+        let server = Setup::new(&config).start();
+        let seen = ask(&server, &[], &["/"]);
+        assert_eq!(seen.promised(), ["/style.css"], "{informational}");
+        let page = &seen.streams[&seen.promises[0].on];
+        assert_eq!(page.octets, 4);
+        let statuses = page.fields.iter().filter(|(name, _)| name == ":status");
+        let statuses: Vec<_> = statuses.map(|(_, value)| value.as_str()).collect();
+        let want = if informational == "none" {
+            &["200"][..]
+        } else {
+            &["103", "200"]
+        };
+        assert_eq!(statuses, want);
+        let pushed = &seen.streams[&seen.promises[0].promised];
+        assert_eq!(
+            (pushed.field("x-http2-push"), pushed.octets),
+            (Some("pushed"), 5)
+        );
     }
 }

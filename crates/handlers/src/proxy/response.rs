@@ -9,7 +9,7 @@ use h2o_upstream::{BackendUrl, Failure, Reply};
 use super::target::{self, Place};
 use super::tunnel::Wanted;
 use super::websocket;
-use crate::header;
+use crate::{header, push};
 
 /// An answer that no backend is asked for. The client's connection is closed behind it, where it carries one request at a
 /// time.
@@ -119,8 +119,9 @@ impl ResponseRules {
     }
 }
 
-/// Hands an interim response on.
+/// Hands an interim response on. What its `link` fields want to be pushed is, also where it does not reach the client.
 pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
+    push::order_links(exchange, headers);
     let mut headers = headers.clone();
     headers.retain(|field| !is_of_hop(field.name));
     if status == StatusCode::EARLY_HINTS {

@@ -7,7 +7,7 @@ use h2o_config::{Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
     Exchange, Filter, Filtered, Http2SiteSettings, Links, PushOrder, Response, Scope,
 };
-use h2o_http::{Known, Method, Name, StatusCode, Version};
+use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
 
 use link::{Base, elements, resolve, without_push_only};
 
@@ -73,9 +73,9 @@ fn read(node: &Node) -> Result<PushLink, Error> {
 pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     match response.links {
         Links::Plain => {}
-        Links::Push => order_links(exchange, response),
+        Links::Push => order_links(exchange, &response.headers),
         Links::PushAndFilter => {
-            order_links(exchange, response);
+            order_links(exchange, &response.headers);
             if response
                 .headers
                 .get_all(Known::Link)
@@ -91,11 +91,12 @@ pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     }
 }
 
-fn order_links(exchange: &mut Exchange, response: &Response) {
-    if response.headers.get(Known::Link).is_none() || !may_push(exchange) {
+/// Notes what the `link` fields of a response, final or interim, want to be pushed.
+pub(crate) fn order_links(exchange: &mut Exchange, headers: &Headers) {
+    if headers.get(Known::Link).is_none() || !may_push(exchange) {
         return;
     }
-    for value in response.headers.get_all(Known::Link) {
+    for value in headers.get_all(Known::Link) {
         for element in elements(value).filter(link::Element::is_to_be_pushed) {
             if let Some(url) = element.url {
                 order(exchange, url, element.critical);

@@ -138,20 +138,39 @@ impl Http2 {
             return self.dress_pushed(stream, exchange, response);
         }
         let orders = std::mem::take(&mut exchange.pushes);
-        let mut has_digest = false;
         if !orders.is_empty() && self.may_push(context, stream) {
-            has_digest = self.push_all(context, link, stream, exchange, &orders, out);
+            self.push_all(context, link, stream, exchange, &orders, out);
         }
-        if let Some(pushing) = &mut self.pushing {
+        if let Some(pushing) = &mut self.pushing
+            && settings(exchange).casper.is_some()
+        {
             pushing.is_cached(exchange, response);
-            if has_digest && settings(exchange).casper.is_some() {
+            if digests(exchange).is_present() {
                 // It says itself what it has.
                 response.headers.push(Known::SetCookie, FORGET.as_bytes());
-            } else if pushing.awaited.is_empty() && settings(exchange).casper.is_some() {
+            } else if pushing.awaited.is_empty() {
                 pushing.set_cookie(response);
             }
         }
         true
+    }
+
+    /// Pushes what an interim response has ordered, ahead of that response (RFC 9113 §8.4.1).
+    pub(super) fn push_early(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
+        exchange: &mut Exchange,
+        out: &mut Vec<u8>,
+    ) {
+        if exchange.pushes.is_empty() || exchange.informational.is_empty() {
+            return;
+        }
+        let orders = std::mem::take(&mut exchange.pushes);
+        if self.may_push(context, stream) {
+            self.push_all(context, link, stream, exchange, &orders, out);
+        }
     }
 
     /// The handler of a push may have answered only now.
@@ -210,7 +229,7 @@ impl Http2 {
             && !context.memory.is_tight()
     }
 
-    /// Pushes what was ordered as far as that is possible. True if the client has told by digests what it has.
+    /// Pushes what was ordered as far as that is possible.
     fn push_all(
         &mut self,
         context: &Context,
@@ -219,9 +238,9 @@ impl Http2 {
         page: &Exchange,
         orders: &[PushOrder],
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) {
         let mut pushing = self.pushing.take().unwrap_or_default();
-        let digests = Digests::parse(page.request.headers.get_all(Known::CacheDigest));
+        let digests = digests(page);
         if let Some(casper) = settings(page).casper
             && !digests.is_present()
         {
@@ -246,7 +265,6 @@ impl Http2 {
             }
         }
         self.pushing = Some(pushing);
-        digests.is_present()
     }
 
     /// Asks for a resource, and promises it unless it is known already that it will not be sent.
@@ -415,6 +433,11 @@ fn scheme(page: &Exchange) -> Scheme {
 fn url(head: &RequestHead) -> Vec<u8> {
     let scheme = head.scheme.as_str().as_bytes();
     [scheme, b"://", head.authority(), head.target()].concat()
+}
+
+/// What the client says that it has.
+fn digests(exchange: &Exchange) -> Digests {
+    Digests::parse(exchange.request.headers.get_all(Known::CacheDigest))
 }
 
 fn settings(exchange: &Exchange) -> Arc<Http2SiteSettings> {

@@ -361,6 +361,7 @@ impl Http2 {
         };
         let mut task = TaskContext::from_waker(&waker);
         let progress = serve::resume(context, &exchange, waiting, &mut task);
+        self.push_early(context, link, stream, &mut exchange.borrow_mut(), out);
         self.inform(context, stream, &mut exchange.borrow_mut(), out);
         match progress {
             Progress::Waiting(waiting) => {
