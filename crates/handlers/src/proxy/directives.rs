@@ -83,55 +83,55 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    header::directive(
+    edit(
         "proxy.header.add",
         header::LINES,
         "Adds the field to requests, also if they have one of that name.",
         |scope, command| add_edits(scope, command, Verb::Add),
     ),
-    header::directive(
+    edit(
         "proxy.header.append",
         header::LINES,
         "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
         |scope, command| add_edits(scope, command, Verb::Append),
     ),
-    header::directive(
+    edit(
         "proxy.header.merge",
         header::LINES,
         "As `proxy.header.append`, but does nothing if the value is already an element of the first field of that name.",
         |scope, command| add_edits(scope, command, Verb::Merge),
     ),
-    header::directive(
+    edit(
         "proxy.header.set",
         header::LINES,
         "Replaces all fields of that name by this one. `host` is the one that is sent.",
         |scope, command| add_edits(scope, command, Verb::Set),
     ),
-    header::directive(
+    edit(
         "proxy.header.setifempty",
         header::LINES,
         "Adds the field if the request has none of that name.",
         |scope, command| add_edits(scope, command, Verb::SetIfEmpty),
     ),
-    header::directive(
+    edit(
         "proxy.header.unset",
         header::NAMES,
         "Removes all fields of these names.",
         |scope, command| add_edits(scope, command, Verb::Unset),
     ),
-    header::directive(
+    edit(
         "proxy.header.unsetunless",
         header::NAMES,
         "Removes all fields but those of these names.",
         |scope, command| add_edits(scope, command, Verb::UnsetUnless),
     ),
-    header::directive(
+    edit(
         "proxy.header.cookie.unset",
         header::COOKIES,
         "Removes the cookies of these names.",
         |scope, command| add_edits(scope, command, Verb::CookieUnset),
     ),
-    header::directive(
+    edit(
         "proxy.header.cookie.unsetunless",
         header::COOKIES,
         "Removes all cookies but those of these names.",
@@ -374,6 +374,19 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
 ];
+
+/// One of `proxy.header.*`. Handlers of extensions cannot be proxies: there it is accepted, as the other settings are.
+const fn edit(
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        levels: Levels::ALL,
+        ..header::directive(name, value, help, apply)
+    }
+}
 
 const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
     Directive::global(

@@ -213,6 +213,15 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
+fn settings_are_accepted_at_every_level() {
+    let directives = super::DIRECTIVES.iter();
+    let inner = directives.filter(|directive| directive.levels.contains(Level::Path));
+    let only_inner = inner.filter(|directive| !directive.levels.contains(Level::Extension));
+    let names: Vec<_> = only_inner.map(|directive| directive.name).collect();
+    assert_eq!(names, ["proxy.reverse.url"]);
+}
+
+#[test]
 fn threads_and_pipes_are_of_the_process() {
     let cases = [
         ("max-spare-pipes: 0", "accepted"),
