@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, Http2, code, encode, flag, setting};
-use h2o_tests::{Backend, FINE, Raw, Server, Talk};
+use h2o_tests::{Backend, ClosedPort, FINE, Raw, Server, Setup, Talk};
 
-use super::kit::{proxy, received};
+use super::kit::{config, proxy, received};
 
 const ON: &str = "proxy.tunnel: ON";
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: www.example.com\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-A: 1\r\n\r\n";
@@ -164,6 +164,26 @@ fn connect_goes_to_the_back_end_with_the_clients_target() {
     let text = received(&backend, 0);
     let start = "CONNECT a.example:80 HTTP/1.1\nhost: a.example:80\nconnection: keep-alive\n";
     assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn the_log_names_the_target_of_connect_once() {
+    let connect = |server: &Server| {
+        let mut client = server.connect();
+        client.send("CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
+        assert_eq!(client.read_response("CONNECT").code(), 502);
+    };
+    let closed = ClosedPort::new();
+    let server = Setup::new(&config(ON, &closed.url())).start();
+    connect(&server);
+    server.wait_for_message("[lib/core/proxy.c] in request:a.example:80:connection refused\n");
+    let backend = Backend::answering("no HTTP\r\n\r\n");
+    let server = proxy(ON, &backend);
+    connect(&server);
+    server.wait_for_message(&format!(
+        "[lib/core/proxy.c] in request:127.0.0.1:{}:failed to parse the response\n",
+        backend.port()
+    ));
 }
 
 /// The fields of an extended CONNECT (RFC 8441).

@@ -97,7 +97,12 @@ impl RequestRules {
             is_normal: true,
         };
         head.set_scanned_target(target, &scanned);
-        exchange.forwarded.set(head.authority(), [head.target()]);
+        // CONNECT has no path: its target is the authority.
+        let path = match wanted {
+            Wanted::Connect => &[][..],
+            Wanted::Nothing | Wanted::Protocol => head.target(),
+        };
+        exchange.forwarded.set(head.authority(), [path]);
     }
 
     /// True if the backend is to say whether the client may send its content. We have said so where the content was

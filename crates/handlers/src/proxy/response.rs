@@ -186,8 +186,15 @@ pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
     if exchange.forwarded.place().is_none() {
         // Nobody was asked: the log names the client's authority and what is below the key of the path.
         let mount = &exchange.site.path(exchange.route).path;
-        let pieces = target::forwarded(mount, b"/", &exchange.request);
-        exchange.forwarded.set(exchange.request.authority(), pieces);
+        let request = &exchange.request;
+        let is_connect = request.method == Method::Connect && request.upgrade().is_empty();
+        let pieces = if is_connect {
+            // CONNECT has no path: its target is the authority.
+            [&[][..]; 3]
+        } else {
+            target::forwarded(mount, b"/", request)
+        };
+        exchange.forwarded.set(request.authority(), pieces);
     }
     let text = failure.log.as_ref().unwrap_or(&failure.text);
     exchange.note_error(Forwarded::LABEL, text);
