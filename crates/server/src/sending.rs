@@ -326,7 +326,7 @@ pub(crate) fn send_stream(
     }
 }
 
-/// What follows the content over HTTP/1: our own times, nothing of what backends say (H2O compatibility).
+/// What follows the content over HTTP/1: times, nothing else that a backend may have sent (H2O compatibility).
 fn trailers(source: &mut dyn BodySource) -> Option<Headers> {
     match source.trailers() {
         Trailers::None | Trailers::Unknown => None,
