@@ -42,7 +42,7 @@ pub struct Call<'a> {
     pub waits_for_content: bool,
     /// True for upgrades that only HTTP/1 has, such as those to `websocket`; others may go by HTTP/2.
     pub needs_http1: bool,
-    /// Adds `expect: 100-continue` (HTTP/1), and holds the content back until an interim or final response is there.
+    /// Adds `expect: 100-continue`, and holds the content back until an interim or final response is there.
     pub expects_continue: bool,
     /// Is told of every interim response: status and fields. The 100 that `expects_continue` asked for is left out.
     pub on_informational: Option<OnInformational<'a>>,

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_http::Method;
+use h2o_http::{BodyLength, Method};
 
 use crate::connect::{Connected, connect};
 use crate::http2::Connection;
@@ -105,8 +105,14 @@ async fn send_http2(
         // Only SETTINGS tell whether the server takes it (RFC 8441 §3).
         poll_fn(|task| connection.poll_settings(task)).await;
     }
+    let has_content = matches!(head.body, BodyLength::Unknown | BodyLength::Known(1..));
+    let expects_continue = call.expects_continue && has_content;
+    if expects_continue {
+        let value = head.headers.store(b"100-continue");
+        head.set_expect(value);
+    }
     let headers = std::mem::take(&mut call.headers);
-    let request = connection.request(&head, body.into_inner(), call.expects_continue, headers);
+    let request = connection.request(&head, body.into_inner(), expects_continue, headers);
     local.scratch.put_head(head);
     let request = request?;
     if let Some(trace) = &call.trace {

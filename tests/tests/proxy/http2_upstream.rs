@@ -492,3 +492,32 @@ fn uploads_wait_for_the_windows_of_the_back_end() {
     client.send_frame(&Frame::data(1, flag::END_STREAM, vec![b'x'; 2_000]));
     assert_eq!(client.read_answer(1).text(), "50000");
 }
+
+#[test]
+fn a_back_end_that_is_to_expect_is_told_so() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        while let Some((stream, fields)) = connection.read_request() {
+            let expect = fields.iter().find(|(name, _)| name == "expect");
+            let expect = expect.map_or("nothing", |(_, value)| value).to_owned();
+            if expect != "nothing" {
+                let proceed = encode(&[(":status", "100")]);
+                connection.send(&[Frame::request_with_content(stream, proceed)]);
+                connection.talk.read_until(b"content");
+            }
+            connection.send(&[
+                Frame::request_with_content(stream, encode(&[(":status", "200")])),
+                Frame::data(stream, flag::END_STREAM, expect.as_str()),
+            ]);
+        }
+    });
+    let settings = format!("{SETTINGS}\nproxy.expect: ON");
+    let server = Setup::new(&config(&settings, &backend.url("/"))).start();
+    let post = server.ask("POST /\nContent-Length: 7\n\ncontent");
+    assert_eq!(post.text(), "100-continue");
+    assert_eq!(server.ask("GET /").text(), "nothing");
+    assert_eq!(server.ask("POST /\nContent-Length: 0").text(), "nothing");
+}
