@@ -90,7 +90,7 @@ impl Connections {
             wakes: Arc::new(Wakes::default()),
             again: Vec::new().into(),
             scratch: Scratch::default(),
-            pipes: Pipes::default(),
+            pipes: Pipes::new(settings.max_spare_pipes),
             actives: RefCell::default(),
             worker,
         };

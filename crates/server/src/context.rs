@@ -41,7 +41,7 @@ pub(crate) struct Context {
     /// Connections that gave up their turn with work left.
     pub(crate) again: RefCell<Vec<u64>>,
     pub(crate) scratch: Scratch,
-    pub(crate) pipes: Pipes,
+    pub(crate) pipes: Rc<Pipes>,
     /// Kept for the next requests.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     pub(crate) actives: RefCell<Vec<Box<Active>>>,

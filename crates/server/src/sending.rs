@@ -1,6 +1,7 @@
 //! The content of an HTTP/1 response on its way to the socket: pulled when there is room.
 
 use std::io;
+use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
@@ -109,9 +110,14 @@ pub(crate) fn begin(
         Body::File(range) => io
             .send(context, &head)
             .map(|()| Some(Sending::File(FileReader::new(range)))),
-        Body::Stream(source) if io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) => io
-            .send(context, &head)
-            .map(|()| Some(Sending::Splice(Splicing::new(source)))),
+        Body::Stream(source) if io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) => {
+            io.send(context, &head).map(|()| {
+                Some(Sending::Splice(Splicing::new(
+                    source,
+                    Rc::clone(&context.pipes),
+                )))
+            })
+        }
         Body::Stream(source) => io
             .send(context, &head)
             .map(|()| Some(Sending::Stream(source))),

@@ -45,6 +45,8 @@ pub struct ServerSettings {
     pub temp_buffer_path: PathBuf,
     /// `temp-buffer-threshold` in octets; `None` for off.
     pub temp_buffer_threshold: Option<u64>,
+    /// `max-spare-pipes`: of each worker.
+    pub max_spare_pipes: usize,
     /// `connection-budget` and `connection-budget.per-second`.
     pub budget: BudgetSettings,
     /// `max-memory`: octets for the buffers of all connections; `None` for no limit.
@@ -85,6 +87,7 @@ impl Default for ServerSettings {
             max_reroutes: (5, 5),
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
+            max_spare_pipes: 0,
             budget: BudgetSettings::default(),
             max_memory: Some(default_max_memory()),
             http1: h2o_http1::Settings::default(),
@@ -318,6 +321,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
+    max_spare_pipes("max-spare-pipes"),
+    max_spare_pipes("proxy.max-spare-pipes"),
     Directive::global(
         "temp-buffer-threshold",
         "OCTETS|OFF",
@@ -413,6 +418,20 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
 ];
+
+const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
+    Directive::global(
+        name,
+        "NUMBER",
+        "0",
+        "How many pipes each thread keeps for the next content that goes through one (`proxy.zerocopy`); no more than 256 are \
+         ever there. `proxy.max-spare-pipes` is another name.",
+        |scope, command| {
+            settings(scope).max_spare_pipes = command.node.integer("%zu", 0..=u64::MAX)?;
+            Ok(())
+        },
+    )
+}
 
 fn num_threads(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     const INVALID: &str = "Invalid CPU number: CPUs must be specified as a non-negative number or as a range of non-negative numbers";

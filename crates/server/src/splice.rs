@@ -1,6 +1,6 @@
 //! Content that goes from a backend's socket to a client's by way of a pipe, within the kernel (`splice(2)`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -22,11 +22,16 @@ pub(crate) struct Splicing {
     source: Box<dyn BodySource>,
     /// There from the first octets that were spliced.
     pipe: Option<Pipe>,
+    pipes: Rc<Pipes>,
 }
 
 impl Splicing {
-    pub(crate) const fn new(source: Box<dyn BodySource>) -> Self {
-        Self { source, pipe: None }
+    pub(crate) const fn new(source: Box<dyn BodySource>, pipes: Rc<Pipes>) -> Self {
+        Self {
+            source,
+            pipe: None,
+            pipes,
+        }
     }
 
     /// Sends the next piece: spliced where the source can do that.
@@ -50,7 +55,7 @@ impl Splicing {
             return Ok(None);
         }
         if let Some(source) = self.source.splice()
-            && let Some(pipe) = Pipe::ensure(&mut self.pipe, &context.pipes)
+            && let Some(pipe) = self.pipes.lend(&mut self.pipe)
         {
             return match source.poll_splice(task, pipe.write.as_fd(), pipe.capacity) {
                 Poll::Pending => Ok(Some(Pumped::Waiting)),
@@ -64,17 +69,26 @@ impl Splicing {
     }
 }
 
-/// How many pipes a worker has.
-#[derive(Default)]
-pub(crate) struct Pipes(Rc<Cell<usize>>);
-
-impl Pipes {
-    /// Most pipes at a time. They cost two descriptors and memory of the kernel each; where many clients are slow, copying is
-    /// not what limits.
-    const MOST: usize = 256;
+impl Drop for Splicing {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.pipes.put(pipe);
+        }
+    }
 }
 
-/// A pipe, counted.
+/// The pipes of a worker.
+#[derive(Default)]
+pub(crate) struct Pipes {
+    /// How many there are.
+    open: Cell<usize>,
+    /// Those that nobody uses.
+    spare: RefCell<Vec<Pipe>>,
+    /// `max-spare-pipes`
+    most_spare: usize,
+}
+
+/// A pipe.
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
@@ -82,41 +96,71 @@ struct Pipe {
     capacity: usize,
     /// Octets in it.
     held: usize,
-    open: Rc<Cell<usize>>,
 }
 
-impl Pipe {
-    /// The pipe that is there, or else a new one, if there may be one more.
-    fn ensure<'a>(slot: &'a mut Option<Self>, pipes: &Pipes) -> Option<&'a mut Self> {
-        if slot.is_none() && pipes.0.get() < Pipes::MOST {
-            match Self::new(pipes) {
-                Ok(pipe) => *slot = Some(pipe),
-                Err(error) => report!(
-                    "[WARN] failed to allocate zero-copy pipe; falling back to read/write: {error}"
-                ),
-            }
+impl Pipes {
+    /// Most pipes at a time. They cost two descriptors and memory of the kernel each; where many clients are slow, copying is
+    /// not what limits.
+    const MOST: usize = 256;
+
+    /// None yet; `most_spare` may be kept when nobody uses them.
+    pub(crate) fn new(most_spare: usize) -> Rc<Self> {
+        Rc::new(Self {
+            most_spare,
+            ..Self::default()
+        })
+    }
+
+    /// The pipe in `slot`; if there is none, an empty one, unless there are too many.
+    fn lend<'a>(&self, slot: &'a mut Option<Pipe>) -> Option<&'a mut Pipe> {
+        if slot.is_none() {
+            *slot = self.take();
         }
         slot.as_mut()
     }
 
-    fn new(pipes: &Pipes) -> io::Result<Self> {
+    fn take(&self) -> Option<Pipe> {
+        if let Some(pipe) = self.spare.borrow_mut().pop() {
+            return Some(pipe);
+        }
+        if self.open.get() >= Self::MOST {
+            return None;
+        }
+        match Pipe::new() {
+            Ok(pipe) => {
+                self.open.set(self.open.get() + 1);
+                Some(pipe)
+            }
+            Err(error) => {
+                report!(
+                    "[WARN] failed to allocate zero-copy pipe; falling back to read/write: {error}"
+                );
+                None
+            }
+        }
+    }
+
+    fn put(&self, pipe: Pipe) {
+        let mut spare = self.spare.borrow_mut();
+        if pipe.held == 0 && spare.len() < self.most_spare {
+            spare.push(pipe);
+        } else {
+            self.open.set(self.open.get() - 1);
+        }
+    }
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Beyond what a user may have in pipes this is refused, and what there is has to do.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
-        pipes.0.set(pipes.0.get() + 1);
         Ok(Self {
             read,
             write,
             capacity,
             held: 0,
-            open: Rc::clone(&pipes.0),
         })
-    }
-}
-
-impl Drop for Pipe {
-    fn drop(&mut self) {
-        self.open.set(self.open.get() - 1);
     }
 }

@@ -72,6 +72,38 @@ fn content_is_the_same_whether_it_is_spliced_or_copied() {
 }
 
 #[test]
+fn pipes_are_kept_as_far_as_that_is_wanted() {
+    let backend = Backend::start(move |talk: &mut Talk| {
+        while talk.read_request().is_some() {
+            talk.send(head(LARGE));
+            talk.send(pattern(LARGE));
+        }
+    });
+    for (settings, want) in [("max-spare-pipes: 1", 1), ("proxy.max-spare-pipes: 8", 2)] {
+        let server = proxy(settings, &backend);
+        let mut clients = [server.connect(), server.connect()];
+        clients.iter_mut().for_each(ask);
+        for client in &mut clients {
+            let _ = client.read_head();
+        }
+        eventually("two pipes", || (pipes(&server) == 2).then_some(()));
+        for client in &mut clients {
+            let _ = client.read_exactly(LARGE);
+        }
+        eventually("the end of the others", || {
+            (pipes(&server) == want).then_some(())
+        });
+        ask(&mut clients[0]);
+        let _ = clients[0].read_head();
+        assert!(
+            clients[0].read_exactly(LARGE) == pattern(LARGE),
+            "{settings}"
+        );
+        assert_eq!(pipes(&server), want, "{settings}");
+    }
+}
+
+#[test]
 fn what_breaks_off_while_it_is_spliced_is_broken_off() {
     let content = pattern(LARGE);
     let backend = Backend::start(move |talk: &mut Talk| {

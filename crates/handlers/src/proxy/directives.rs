@@ -293,8 +293,6 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    max_spare_pipes("max-spare-pipes"),
-    max_spare_pipes("proxy.max-spare-pipes"),
     Directive::global(
         "num-name-resolution-threads",
         "NUMBER",
@@ -386,19 +384,6 @@ const fn edit(
         levels: Levels::ALL,
         ..header::directive(name, value, help, apply)
     }
-}
-
-const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
-    Directive::global(
-        name,
-        "NUMBER",
-        "0",
-        "Accepted for compatibility, and of no effect: content of responses never goes through pipes.",
-        |_, command| {
-            command.node.integer::<u64>("%zu", 0..=u64::MAX)?;
-            Ok(())
-        },
-    )
 }
 
 /// `num-name-resolution-threads`: of the process, and so nobody's before the whole configuration is known to be good.

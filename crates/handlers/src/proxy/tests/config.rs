@@ -222,11 +222,8 @@ fn settings_are_accepted_at_every_level() {
 }
 
 #[test]
-fn threads_and_pipes_are_of_the_process() {
+fn resolver_threads_are_of_the_process() {
     let cases = [
-        ("max-spare-pipes: 0", "accepted"),
-        ("proxy.max-spare-pipes: 8", "accepted"),
-        ("max-spare-pipes: x", "argument must match the format: %zu"),
         ("num-name-resolution-threads: 1", "accepted"),
         (
             "num-name-resolution-threads: 0",
