@@ -16,6 +16,7 @@ pub mod mime;
 mod name;
 pub mod path;
 pub mod prefixed;
+mod reference;
 mod status;
 mod words;
 
@@ -23,4 +24,5 @@ pub use head::{BodyLength, RequestHead, Scheme, Version};
 pub use headers::{Field, Headers, Span, has_break, is_printable, is_visible};
 pub use method::Method;
 pub use name::{Known, Name, is_token, is_token_octet};
+pub use reference::Reference;
 pub use status::StatusCode;

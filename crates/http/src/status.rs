@@ -66,6 +66,12 @@ impl StatusCode {
         self.0 < 200 || self.0 == 204 || self.0 == 304
     }
 
+    /// True for redirects that repeat the request as it is (RFC 9110 §15.4.8, §15.4.9).
+    #[must_use]
+    pub const fn keeps_method(self) -> bool {
+        matches!(self, Self::TEMPORARY_REDIRECT | Self::PERMANENT_REDIRECT)
+    }
+
     /// The registered reason phrase, "OK" for codes without one (H2O compatibility: its default for
     /// every code to which a handler gives none is "OK").
     #[must_use]
