@@ -1,7 +1,6 @@
 //! A group of backends behind one directive.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use h2o_http::Scheme;
 
@@ -35,7 +34,36 @@ pub struct Upstream {
     pub(crate) settings: UpstreamSettings,
 }
 
-static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+/// Numbers are given again when nobody knows the upstream any more: workers find what they keep by it, in tables that are
+/// not to grow with every upstream there ever was.
+struct Ids {
+    next: usize,
+    free: Vec<usize>,
+}
+
+static IDS: Mutex<Ids> = Mutex::new(Ids {
+    next: 0,
+    free: Vec::new(),
+});
+
+fn ids() -> MutexGuard<'static, Ids> {
+    IDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ids {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        ids().free.push(self.id);
+    }
+}
 
 impl Upstream {
     /// An upstream of these backends, each with its weight.
@@ -55,7 +83,7 @@ impl Upstream {
             .collect();
         let weights = backends.iter().map(|backend| backend.weight);
         Arc::new(Self {
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id: ids().take(),
             balancer: Balancer::new(balancing, weights),
             backends,
             settings,
@@ -107,6 +135,17 @@ mod tests {
 
     use super::*;
     use crate::{TlsClient, TlsClientSettings};
+
+    #[test]
+    fn numbers_are_given_again() {
+        let mut ids = Ids {
+            next: 0,
+            free: Vec::new(),
+        };
+        assert_eq!([ids.take(), ids.take()], [0, 1]);
+        ids.free.push(0);
+        assert_eq!([ids.take(), ids.take()], [0, 2]);
+    }
 
     #[test]
     fn http2_is_used_where_it_is_wanted_and_can_be() {
