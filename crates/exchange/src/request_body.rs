@@ -37,6 +37,12 @@ pub struct BodyPipe {
 
 #[derive(Default)]
 struct Inner {
+    /// What was taken, and is handed out once more before the rest.
+    replay: Bytes,
+    /// What was taken, if it is kept.
+    kept: Option<BytesMut>,
+    /// Something was taken, or will not come, and is not kept.
+    is_lost: bool,
     queue: VecDeque<Bytes>,
     /// Small pieces put together; comes behind `queue`.
     tail: BytesMut,
@@ -52,13 +58,37 @@ struct Inner {
 impl Inner {
     /// The first piece.
     fn pop(&mut self) -> Option<Bytes> {
-        let piece = match self.queue.pop_front() {
-            Some(piece) => piece,
-            None if self.tail.is_empty() => return None,
-            None => std::mem::take(&mut self.tail).freeze(),
+        let piece = if !self.replay.is_empty() {
+            let len = self.replay.len().min(BodyPipe::CAPACITY);
+            self.replay.split_to(len)
+        } else {
+            let piece = match self.queue.pop_front() {
+                Some(piece) => piece,
+                None if self.tail.is_empty() => return None,
+                None => std::mem::take(&mut self.tail).freeze(),
+            };
+            self.queued -= piece.len();
+            piece
         };
-        self.queued -= piece.len();
+        self.keep(&piece);
         Some(piece)
+    }
+
+    /// A piece is taken.
+    fn keep(&mut self, piece: &[u8]) {
+        match &mut self.kept {
+            Some(kept) if kept.len() + piece.len() <= BodyPipe::KEPT => {
+                kept.extend_from_slice(piece);
+            }
+            _ => {
+                self.kept = None;
+                self.is_lost = true;
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queued == 0 && self.replay.is_empty()
     }
 }
 
@@ -68,6 +98,8 @@ impl BodyPipe {
     /// Pieces below that many octets are put together while the handler does not take them: a peer that sends octets one by
     /// one is not to cost a multiple of them.
     const SMALL: usize = 512;
+    /// Octets of content that [`BodyPipe::keep`] keeps at most.
+    pub const KEPT: usize = 1024 * 1024;
     /// Octets that are put together at most.
     const TOGETHER: usize = 16 * 1024;
 
@@ -93,7 +125,12 @@ impl BodyPipe {
     /// The handler does not want the rest. Of a tunnel the other direction goes on.
     pub fn abandon(&self) {
         let mut inner = self.inner.borrow_mut();
+        if inner.kept.is_some() {
+            while inner.pop().is_some() {}
+        }
+        inner.is_lost |= inner.kept.is_none();
         inner.abandoned = true;
+        inner.replay.clear();
         inner.queue.clear();
         inner.tail = BytesMut::new();
         inner.queued = 0;
@@ -103,6 +140,37 @@ impl BodyPipe {
         if let Some(owner) = &inner.owner {
             owner.wake_by_ref();
         }
+    }
+
+    /// From now on what is taken is kept as well, up to [`BodyPipe::KEPT`] octets: another handler may want it.
+    pub fn keep(&self) {
+        let mut inner = self.inner.borrow_mut();
+        if !inner.is_lost {
+            inner.kept.get_or_insert_default();
+        }
+    }
+
+    /// Octets that are kept for another handler.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        let inner = self.inner.borrow();
+        inner.replay.len() + inner.kept.as_ref().map_or(0, BytesMut::capacity)
+    }
+
+    /// Makes the pipe ready for another handler, who gets all of the content from its beginning. False if some of it is gone.
+    #[must_use]
+    pub fn rewind(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if inner.is_lost {
+            return false;
+        }
+        if let Some(kept) = &mut inner.kept {
+            let mut taken = std::mem::take(kept);
+            taken.extend_from_slice(&inner.replay);
+            inner.replay = taken.freeze();
+        }
+        inner.abandoned = false;
+        true
     }
 
     /// The tunnel is over, whatever is still under way in either direction: the connection, or its stream, is cut off
@@ -160,7 +228,7 @@ impl BodyPipe {
     /// Ready when there is a piece, or the end. Called by the handler.
     pub fn poll_begun(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.borrow_mut();
-        if inner.queued == 0 && inner.end.is_none() {
+        if inner.is_empty() && inner.end.is_none() {
             inner.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -178,7 +246,7 @@ impl BodyPipe {
             writer.wake();
         }
         let first = inner.pop().unwrap_or_default();
-        if inner.queued == 0 {
+        if inner.is_empty() {
             return Some(first);
         }
         let mut whole = first.to_vec();
@@ -192,7 +260,7 @@ impl BodyPipe {
     #[must_use]
     pub fn is_starved(&self) -> bool {
         let inner = self.inner.borrow();
-        inner.queued == 0 && inner.end.is_none() && !inner.abandoned
+        inner.is_empty() && inner.end.is_none() && !inner.abandoned
     }
 
     /// The caller is woken when the handler takes something, or abandons the pipe. Called by the connection.
@@ -203,7 +271,11 @@ impl BodyPipe {
     /// Hands a piece to the handler.
     pub fn push(&self, piece: Bytes) {
         let mut inner = self.inner.borrow_mut();
-        if inner.abandoned || piece.is_empty() {
+        if piece.is_empty() {
+            return;
+        }
+        if inner.abandoned {
+            inner.is_lost = true;
             return;
         }
         let is_first = inner.queued == 0;
@@ -315,6 +387,74 @@ mod tests {
             panic!("a piece was pushed")
         };
         assert_eq!(piece.as_ptr(), alone.as_ptr());
+    }
+
+    /// What is left of a pipe.
+    fn drained(pipe: &BodyPipe) -> Vec<u8> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut all = Vec::new();
+        while let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) {
+            all.extend_from_slice(&piece);
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_kept_can_be_taken_once_more() {
+        let content: Vec<u8> = (0..BodyPipe::KEPT).map(|n| n.to_le_bytes()[0]).collect();
+        let (first, second) = content.split_at(BodyPipe::CAPACITY + 1);
+        let pipe = BodyPipe::default();
+        pipe.keep();
+        pipe.push(first.to_vec().into());
+        assert_eq!(drained(&pipe), first);
+        pipe.push(second[..7].to_vec().into());
+        pipe.abandon();
+        assert_eq!(pipe.queued(), 0);
+        assert!(pipe.rewind() && !pipe.is_abandoned());
+        assert_eq!((pipe.queued(), pipe.is_starved()), (0, false));
+        // The next handler goes away in the middle of what is there again.
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pipe.poll_begun(&mut context).is_ready());
+        assert!(matches!(
+            pipe.poll_next(&mut context),
+            Poll::Ready(Some(Ok(_)))
+        ));
+        pipe.push(second[7..].to_vec().into());
+        assert!(pipe.rewind());
+        assert_eq!(pipe.take_whole(), None);
+        assert_eq!(drained(&pipe), content);
+        pipe.finish(Ok(()));
+        for _ in 0..2 {
+            assert!(pipe.rewind() && pipe.kept() >= BodyPipe::KEPT);
+            assert_eq!(pipe.take_whole().unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_is_gone() {
+        let piece = Bytes::from(vec![0; BodyPipe::KEPT]);
+        let untouched = BodyPipe::default();
+        untouched.push(piece.clone());
+        assert!(untouched.rewind());
+        let taken = BodyPipe::default();
+        taken.push(piece.clone());
+        assert_eq!(drained(&taken).len(), piece.len());
+        taken.keep();
+        let too_large = BodyPipe::default();
+        too_large.keep();
+        too_large.push(piece);
+        too_large.push(Bytes::from_static(b"x"));
+        assert_eq!(drained(&too_large).len(), BodyPipe::KEPT + 1);
+        assert_eq!(too_large.kept(), 0);
+        let refused = BodyPipe::default();
+        refused.abandon();
+        let late = BodyPipe::default();
+        late.keep();
+        late.abandon();
+        late.push(Bytes::from_static(b"x"));
+        for pipe in [taken, too_large, refused, late] {
+            assert!(!pipe.rewind());
+        }
     }
 
     #[test]

@@ -343,7 +343,8 @@ impl Http1 {
             | Step::Flushing
             | Step::Moving => {
                 // An upload is held up at the capacity of its pipe.
-                active.upload.as_ref().map_or(0, |_| BodyPipe::CAPACITY)
+                let upload = active.upload.as_ref();
+                upload.map_or(0, |pipe| BodyPipe::CAPACITY + pipe.kept())
             }
         };
         heads + content

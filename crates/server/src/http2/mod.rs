@@ -532,7 +532,10 @@ impl Work {
             | Step::Waiting(_)
             | Step::Answered(_)
             | Step::Sending(_)
-            | Step::Receiving => self.upload.as_ref().map_or(0, |upload| upload.queued),
+            | Step::Receiving => {
+                let upload = self.upload.as_ref();
+                upload.map_or(0, |upload| upload.queued + upload.pipe.kept())
+            }
         };
         heads + content
     }
