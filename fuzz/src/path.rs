@@ -1,8 +1,8 @@
-//! Path normalisation and authorities.
+//! Path normalisation, authorities and references.
 
-use h2o_http::{RequestHead, authority, path as paths};
+use h2o_http::{Reference, RequestHead, authority, path as paths};
 
-/// Normal forms have no dot segments, authorities split without loss.
+/// Normal forms have no dot segments, authorities split without loss, references lead to targets.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -10,6 +10,7 @@ pub fn path(input: &[u8]) {
     check_path(input);
     check_head(input);
     check_authority(input);
+    check_reference(input);
 }
 
 fn check_path(input: &[u8]) {
@@ -65,6 +66,24 @@ fn check_authority(input: &[u8]) {
         Some(port) => {
             let digits = std::str::from_utf8(&rest[1..]).expect("digits are ASCII");
             assert_eq!(digits.parse(), Ok(port));
+        }
+    }
+}
+
+fn check_reference(input: &[u8]) {
+    let Some(reference) = Reference::parse(input) else {
+        return;
+    };
+    for octet in b"?# \r\n\0" {
+        let authority = reference.authority.unwrap_or_default();
+        // Between brackets a path may stand.
+        assert!(authority.starts_with(b"[") || !authority.contains(octet));
+    }
+    for current in [&b"/a/b?c"[..], b"/", b"*", b""] {
+        let target = reference.target(current);
+        assert!(target.starts_with(b"/"), "{}", target.escape_ascii());
+        for octet in b"# \r\n\0" {
+            assert!(!target.contains(octet), "{}", target.escape_ascii());
         }
     }
 }

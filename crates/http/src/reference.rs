@@ -62,7 +62,7 @@ impl<'a> Reference<'a> {
     }
 
     /// The path and query that are meant, where the reference stands in a resource with the path and query `current`
-    /// (RFC 3986 §5.2; of dot segments only those at the beginning of a relative path are resolved).
+    /// (RFC 3986 §5.2; of dot segments only those at the beginning of a relative path are resolved). Begins with a slash.
     #[must_use]
     pub fn target(&self, current: &[u8]) -> Cow<'a, [u8]> {
         let path = self.path;
@@ -72,6 +72,12 @@ impl<'a> Reference<'a> {
         if self.authority.is_some() {
             return [b"/", path].concat().into();
         }
+        // `*`, or the authority of CONNECT.
+        let current = if current.starts_with(b"/") {
+            current
+        } else {
+            b"/"
+        };
         if path.is_empty() {
             return current.to_vec().into();
         }
@@ -140,13 +146,17 @@ mod tests {
             let got = reference.target(b"/a/b?q");
             assert_eq!(got.escape_ascii().to_string(), target, "{text}");
         }
-        let bare = Reference::parse(b"x").unwrap();
-        for (current, want) in [("", "/x"), ("*", "/x"), ("/", "/x"), ("/a/?b/c", "/a/x")] {
-            assert_eq!(
-                *bare.target(current.as_bytes()),
-                *want.as_bytes(),
-                "{current}"
-            );
+        for (text, current, want) in [
+            ("x", "", "/x"),
+            ("", "", "/"),
+            ("", "*", "/"),
+            ("?x", "h:443", "/?x"),
+            ("x", "/", "/x"),
+            ("x", "/a/?b/c", "/a/x"),
+        ] {
+            let reference = Reference::parse(text.as_bytes()).unwrap();
+            let got = reference.target(current.as_bytes());
+            assert_eq!(*got, *want.as_bytes(), "{text} {current}");
         }
     }
 
