@@ -2,6 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use h2o_exchange::{RequestBody, TlsInfo};
 use h2o_http::{BodyLength, Headers, Method, RequestHead};
@@ -100,6 +101,15 @@ impl Connection {
     pub(super) fn is_reusable(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.is_reusable()
+    }
+
+    /// The connection is closed when the requests in progress have ended.
+    pub(super) fn retire(&self) {
+        // Otherwise it is being worked on, and closed when it has been idle for as long as before.
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.settings.keepalive = Duration::ZERO;
+            state.wake_task();
+        }
     }
 
     /// Requests in progress.

@@ -84,6 +84,15 @@ pub(crate) struct Connections {
     opened_so_far: Cell<u64>,
 }
 
+impl Drop for Connections {
+    /// The upstream is forgotten: no request finds them any more.
+    fn drop(&mut self) {
+        for connection in self.all.get_mut() {
+            connection.retire();
+        }
+    }
+}
+
 /// A connection is being opened that may become one of HTTP/2. When this is dropped, whoever waits for it looks again.
 pub(crate) struct Opening<'c>(&'c Connections);
 

@@ -1,5 +1,6 @@
 //! What takes too long, and what may take its time.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use h2o_http::BodyLength;
@@ -8,7 +9,7 @@ use h2o_http2::frame::{self, FrameType};
 use tokio::time::{Instant, sleep};
 
 use super::kit::*;
-use crate::http2::Http2Settings;
+use crate::http2::{Connections, Http2Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -180,6 +181,36 @@ fn without_keepalive_a_connection_ends_with_its_requests() {
         let began = Instant::now();
         assert!(matches!(server.next().await, Seen::Closed));
         assert!(began.elapsed() < SECOND / 10);
+    });
+}
+
+#[test]
+fn connections_of_an_upstream_that_is_forgotten_end_with_their_requests() {
+    run(async {
+        for is_idle in [false, true] {
+            let (connection, mut server) = start(Http2Settings {
+                keepalive: 1000 * SECOND,
+                ..settings()
+            });
+            let connections = Connections::default();
+            connections.all.borrow_mut().push(Rc::clone(&connection));
+            let call = ask(&connection, "/");
+            let (stream, _) = server.request().await;
+            if is_idle {
+                server.answer(stream, "x").await;
+                reply(call).await;
+                settle().await;
+                drop(connections);
+            } else {
+                drop(connections);
+                settle().await;
+                server.answer(stream, "x").await;
+                reply(call).await;
+            }
+            let began = Instant::now();
+            assert!(matches!(server.next().await, Seen::Closed));
+            assert!(began.elapsed() < SECOND / 10, "{is_idle}");
+        }
     });
 }
 
