@@ -68,7 +68,7 @@ impl Http2 {
         this.timings.response_start = Some(context.worker.clock.now());
         this.sent.status = Some(response.status);
         let has_body = !response.status.is_bodyless()
-            && this.request.method != Method::Head
+            && *this.original_method() != Method::Head
             && !matches!(response.body, Body::Empty);
         let length = if response.status.is_bodyless() {
             None
