@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, Method, RequestHead, StatusCode};
+use h2o_http::{Headers, Method, RequestHead, Scheme, StatusCode};
 
 use crate::{
-    BodyError, ConnectionInfo, Forwarded, Http2Stream, LocalSite, PushOrder, RequestBody, Restore,
-    Route, Worker,
+    BodyError, ConnectionInfo, Forwarded, Http2Stream, LocalSite, PushOrder, RequestBody,
+    RerouteKind, Response, Restore, Route, Worker,
 };
 
 /// One request with its response, from the first octet of the head to the log line.
@@ -94,6 +94,8 @@ pub struct ScriptPath {
 pub struct Original {
     /// Method.
     pub method: Method,
+    /// Scheme.
+    pub scheme: Scheme,
     /// Authority; empty if there was none.
     pub authority: Vec<u8>,
     /// Path and query.
@@ -225,6 +227,14 @@ impl Exchange {
             .map_or(&self.request.method, |original| &original.method)
     }
 
+    /// Scheme the client used.
+    #[must_use]
+    pub fn original_scheme(&self) -> Scheme {
+        self.original
+            .as_ref()
+            .map_or(self.request.scheme, |original| original.scheme)
+    }
+
     /// Authority as received; empty if there was none.
     #[must_use]
     pub fn original_authority(&self) -> &[u8] {
@@ -239,6 +249,41 @@ impl Exchange {
         self.original
             .as_ref()
             .map_or_else(|| self.request.target(), |original| &original.target)
+    }
+
+    /// The request is about to be run again, or handed to an upstream server, which counts as much. Once it was delegated
+    /// everything counts as a delegation (H2O compatibility).
+    ///
+    /// # Errors
+    /// The answer, once that has happened too often.
+    pub fn count_reroute(&mut self, kind: RerouteKind) -> Result<(), Box<Response>> {
+        let limits = &self.site.reroute_limits;
+        let is_delegation = self.delegated || kind == RerouteKind::Delegation;
+        let (count, limit) = if is_delegation {
+            (&mut self.reroutes.0, limits.delegations)
+        } else {
+            (&mut self.reroutes.1, limits.reprocesses)
+        };
+        *count += 1;
+        if *count > limit {
+            return Err(self.rerouted_too_often(is_delegation));
+        }
+        self.delegated = is_delegation;
+        Ok(())
+    }
+
+    #[cold]
+    fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
+        // The document that was being fetched is not to stand in for this answer.
+        self.restore = None;
+        let text = if is_delegation {
+            "too many internal delegations"
+        } else {
+            "too many internal reprocesses"
+        };
+        let status = StatusCode::BAD_GATEWAY;
+        self.worker.counters.count_status(status);
+        Box::new(Response::error(status, "Gateway Error", text))
     }
 
     /// A request variable.

@@ -77,7 +77,8 @@ impl Forwarded {
         self.forget_place();
     }
 
-    fn forget_place(&mut self) {
+    /// The request goes elsewhere.
+    pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();
             // Requests whose text is longer are rare.

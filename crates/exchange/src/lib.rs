@@ -36,10 +36,10 @@ pub use http2::{
 };
 pub use outcome::{
     Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind,
-    Response, Restore,
+    Response, Restore, Successor,
 };
 pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Features, FilterFactory, Resource, Resources, Scope};
-pub use site::{Host, HostName, LocalSite, PathRoute, Route, Site};
+pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use worker::{ExchangeRef, Mail, Shared, Worker, WorkerHandle};

@@ -21,7 +21,7 @@ pub enum Outcome {
     /// the exchange while it polls: the future may borrow it (see [`crate::Worker::reference`]), though never
     /// across a wait.
     Later(LocalBoxFuture<Self>),
-    /// The request is run again at another place of the site.
+    /// The request is run again at another place.
     Reroute(Reroute),
 }
 
@@ -155,22 +155,49 @@ pub enum RerouteKind {
 /// Applied to the final response of a rerouted request before its filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
-/// An order to run the request again at another place.
+/// Asked in place of the handlers of a path.
+pub type Successor = Box<dyn FnOnce(&mut Exchange) -> Outcome>;
+
+/// An order to run the request again at another place: of this site, or of another server where no host entry has the
+/// name.
 pub struct Reroute {
     /// What it counts as.
     pub kind: RerouteKind,
     /// The method from now on.
     pub method: Method,
-    /// Absolute URL, absolute path, or path relative to the current one.
+    /// Absolute URL, absolute path, or path relative to the current one; that is the one an upstream server was asked for, if
+    /// one was.
     pub url: Vec<u8>,
+    /// Who is asked, where the redirect of an upstream server leads to that server: only the path of `url` is then of
+    /// interest. `None`: it is to be found out.
+    pub successor: Option<Successor>,
     /// False: the request body is dropped.
     pub keep_body: bool,
     /// True: the request's fields are put aside while the other resource is fetched (error documents).
     pub without_fields: bool,
     /// Applied to the final response before its filters run.
     pub restore: Option<Restore>,
-    /// Status and body of the answer if `url` leads nowhere on this server.
+    /// The answer if `url` cannot be understood.
     pub unresolved: fn() -> Response,
+}
+
+impl Reroute {
+    /// An order to fetch the resource at `url` in place of this one.
+    #[must_use]
+    pub fn to(url: Vec<u8>, method: Method, keep_body: bool) -> Self {
+        Self {
+            kind: RerouteKind::Delegation,
+            method,
+            url,
+            successor: None,
+            keep_body,
+            without_fields: false,
+            restore: None,
+            unresolved: || {
+                Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "internal error")
+            },
+        }
+    }
 }
 
 /// Answers requests. Built once from the configuration and shared by all workers; what a worker keeps

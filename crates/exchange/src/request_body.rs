@@ -150,6 +150,12 @@ impl BodyPipe {
         }
     }
 
+    /// There will be no other handler: what is kept is let go.
+    pub fn stop_keeping(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.is_lost |= inner.kept.take().is_some();
+    }
+
     /// Octets that are kept for another handler.
     #[must_use]
     pub fn kept(&self) -> usize {
@@ -452,7 +458,14 @@ mod tests {
         late.keep();
         late.abandon();
         late.push(Bytes::from_static(b"x"));
-        for pipe in [taken, too_large, refused, late] {
+        let stopped = BodyPipe::default();
+        stopped.keep();
+        stopped.push(Bytes::from_static(b"xy"));
+        assert_eq!(drained(&stopped), b"xy");
+        assert!(stopped.rewind());
+        stopped.stop_keeping();
+        assert_eq!(drained(&stopped), b"xy");
+        for pipe in [taken, too_large, refused, late, stopped] {
             assert!(!pipe.rewind());
         }
     }

@@ -16,6 +16,26 @@ pub struct Site {
     pub shared: Bag,
     /// Taken when a request is answered without any host: no handlers, filters or loggers.
     pub nowhere: Host,
+    /// How often a request may be run again.
+    pub reroute_limits: RerouteLimits,
+}
+
+/// How often a request may be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RerouteLimits {
+    /// `max-delegations`
+    pub delegations: u32,
+    /// `max-reprocesses`
+    pub reprocesses: u32,
+}
+
+impl Default for RerouteLimits {
+    fn default() -> Self {
+        Self {
+            delegations: 5,
+            reprocesses: 5,
+        }
+    }
 }
 
 impl Default for Site {
@@ -29,6 +49,7 @@ impl Default for Site {
             settings: Bag::default(),
             shared: Bag::default(),
             nowhere,
+            reroute_limits: RerouteLimits::default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the response it stands for. While that happens, no other document is fetched.
 
 use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Reroute, RerouteKind, Response, Restore, Scope};
+use h2o_exchange::{Exchange, Filter, Filtered, Reroute, Response, Restore, Scope};
 use h2o_http::{Known, Method, Name, StatusCode};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -15,7 +15,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     value: "a mapping of `url` and `status` (400 to 599, or a sequence of those), or a sequence of such mappings",
     default: "",
     help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the \
-           path asked for. If several entries name a status, the one of the outermost level counts.",
+           path asked for, or one of another server. If several entries name a status, the one of the outermost level counts.",
     apply: |scope, command| {
         let documents = read(command)?;
         scope.edit::<Documents>().0.extend(documents);
@@ -112,19 +112,14 @@ impl Filter for ErrorDocFilter {
             return Filtered::Continue;
         };
         exchange.error_document = true;
+        let method = match &exchange.request.method {
+            Method::Post => Method::Get,
+            method => method.clone(),
+        };
         Filtered::Reroute(Reroute {
-            kind: RerouteKind::Delegation,
-            method: match &exchange.request.method {
-                Method::Post => Method::Get,
-                method => method.clone(),
-            },
-            url: document.url.as_bytes().to_vec(),
-            keep_body: true,
             without_fields: true,
             restore: Some(stand_in_for(response)),
-            unresolved: || {
-                Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "internal error")
-            },
+            ..Reroute::to(document.url.as_bytes().to_vec(), method, true)
         })
     }
 }
@@ -165,7 +160,7 @@ fn stand_in_for(failed: &mut Response) -> Restore {
 mod tests {
     use super::*;
     use crate::testing::{Setup, headers, request, shown};
-    use h2o_exchange::Body;
+    use h2o_exchange::{Body, RerouteKind};
 
     const SETUP: Setup = Setup {
         directives: DIRECTIVES,

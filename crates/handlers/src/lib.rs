@@ -12,6 +12,7 @@ mod http2_debug_state;
 mod proxy;
 pub mod push;
 mod redirect;
+mod reproxy;
 mod server_timing;
 mod status;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use h2o_exchange::{FilterFactory, Scope};
 #[doc(hidden)]
 pub use file::fuzzing;
 pub use http2_debug_state::{HpackState, Http2State, StateSettings, StreamState};
+pub use proxy::OtherServer;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// The directives of all features in this crate.
@@ -41,6 +43,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         proxy::DIRECTIVES,
         push::DIRECTIVES,
         redirect::DIRECTIVES,
+        reproxy::DIRECTIVES,
         server_timing::DIRECTIVES,
         status::DIRECTIVES,
     ]
@@ -50,6 +53,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
 #[must_use]
 pub fn filters() -> Vec<FilterFactory> {
     vec![
+        reproxy::filter,
         header::filter,
         error_doc::filter,
         expires::filter,

@@ -1,7 +1,7 @@
 //! `redirect`: sends clients elsewhere, or runs the request again at another place of this server.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope};
+use h2o_exchange::{Exchange, Handler, Outcome, Reroute, Response, Scope};
 use h2o_http::{Method, StatusCode, authority, escape};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -13,7 +13,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     default: "",
     help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
            `*` in the URL stands for what the `*` of the host entry matched. `internal: YES` answers with the resource \
-           at that place instead: with status 307 or 308 it is asked for with the same method and body, with any \
+           at that place instead, on this server or another one: with status 307 or 308 it is asked for with the same method and body, with any \
            other by `GET`.",
     apply: |scope, command| {
         let redirect = read(command)?;
@@ -169,25 +169,14 @@ impl Redirect {
         }
     }
 
-    /// 307 and 308 repeat the request as it is (RFC 9110 §15.4.8, §15.4.9).
-    fn keeps_method(&self) -> bool {
-        self.status == StatusCode::TEMPORARY_REDIRECT
-            || self.status == StatusCode::PERMANENT_REDIRECT
-    }
-
     fn reroute_internally(&self, exchange: &Exchange, url: Vec<u8>) -> Reroute {
-        let keeps_method = self.keeps_method();
+        let keeps_method = self.status.keeps_method();
+        let method = if keeps_method {
+            exchange.request.method.clone()
+        } else {
+            Method::Get
+        };
         Reroute {
-            kind: RerouteKind::Delegation,
-            method: if keeps_method {
-                exchange.request.method.clone()
-            } else {
-                Method::Get
-            },
-            url,
-            keep_body: keeps_method,
-            without_fields: false,
-            restore: None,
             unresolved: || {
                 Response::error(
                     StatusCode::SERVICE_UNAVAILABLE,
@@ -195,25 +184,16 @@ impl Redirect {
                     "internal server error",
                 )
             },
+            ..Reroute::to(url, method, keeps_method)
         }
     }
 
     fn follow(&self, exchange: &Exchange, url: Vec<u8>) -> Reroute {
         let method = match &exchange.request.method {
-            Method::Post if !self.keeps_method() => Method::Get,
+            Method::Post if !self.status.keeps_method() => Method::Get,
             method => method.clone(),
         };
-        Reroute {
-            kind: RerouteKind::Delegation,
-            method,
-            url,
-            keep_body: true,
-            without_fields: false,
-            restore: None,
-            unresolved: || {
-                Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "internal error")
-            },
-        }
+        Reroute::to(url, method, true)
     }
 }
 
@@ -221,7 +201,7 @@ impl Redirect {
 mod tests {
     use super::*;
     use crate::testing::{Setup, request};
-    use h2o_exchange::Body;
+    use h2o_exchange::{Body, RerouteKind};
     use h2o_http::Known;
 
     const SETUP: Setup = Setup {

@@ -57,6 +57,7 @@ impl Setup {
         };
         Ok(Site {
             hosts: vec![host],
+            reroute_limits: *settings.get(),
             settings,
             shared: std::mem::take(&mut scope.shared),
             ..Site::default()

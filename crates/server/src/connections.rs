@@ -78,7 +78,6 @@ impl Connections {
             informs_http1: settings.send_informational == SendInformational::All,
             server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
-            max_reroutes: settings.max_reroutes,
             temp_buffer_path: settings.temp_buffer_path.clone(),
             temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
             budget: settings.budget,

@@ -31,7 +31,6 @@ pub(crate) struct Context {
     pub(crate) informs_http1: bool,
     pub(crate) server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
-    pub(crate) max_reroutes: (u32, u32),
     pub(crate) temp_buffer_path: PathBuf,
     pub(crate) temp_buffer_threshold: u64,
     pub(crate) budget: BudgetSettings,

@@ -21,6 +21,7 @@ mod load;
 mod proxy_protocol;
 mod push;
 mod reactor;
+mod reroute;
 mod routing;
 mod sending;
 mod serve;

@@ -95,6 +95,7 @@ pub fn load_with(
     }
     *scope.shared.edit() = listeners;
     let site = Site {
+        reroute_limits: *scope.settings.get(),
         hosts: scope.hosts,
         settings: scope.settings,
         shared: scope.shared,

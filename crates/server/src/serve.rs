@@ -1,19 +1,19 @@
 //! From a request to its response: routing, handlers, filters, internal redirects, log. The same for every
 //! protocol version.
 
-use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Filtered, HostTable, Links, LocalBoxFuture, Original, Outcome, Reroute,
-    RerouteKind, Response, Route,
+    Exchange, ExchangeRef, Filtered, HostTable, Links, LocalBoxFuture, Outcome, RequestBody,
+    Reroute, Response, Route,
 };
 use h2o_handlers::push;
-use h2o_http::{BodyLength, Headers, Known, Scheme, StatusCode, authority};
+use h2o_http::{Known, Scheme, StatusCode};
 
 use crate::context::Context;
+use crate::reroute::{Asked, reroute};
 
 /// What a request waits for, or what came out of it.
 pub(crate) enum Progress {
@@ -58,7 +58,8 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
     }
 }
 
-fn enter(exchange: &mut Exchange, route: Route) {
+/// The request goes to the handlers of this path.
+pub(crate) fn enter(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
     let site = Rc::clone(&exchange.site);
     if let Some(env) = &site.path(route).env {
@@ -182,8 +183,13 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
             Outcome::Declined => unreachable!("`ask` goes on to the next handler"),
         };
         let exchange = &mut exchange.borrow_mut();
-        (outcome, next) = match reroute(context, exchange, order) {
-            Ok(()) => ask(exchange, 0),
+        (outcome, next) = match reroute(exchange, order) {
+            Ok(Asked::Handlers) => ask(exchange, 0),
+            Ok(Asked::Successor(successor)) => {
+                let asked = fenced(context, || successor(exchange));
+                let outcome = asked.unwrap_or_else(|response| Outcome::Done(*response));
+                (outcome, usize::MAX)
+            }
             Err(response) => (Outcome::Done(*response), usize::MAX),
         };
     }
@@ -194,6 +200,8 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
 fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
         && exchange.http2.is_some()
+        // It may be pointed at another server by now.
+        && !exchange.delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()
 }
 
@@ -236,6 +244,10 @@ fn filter(
             }
         }
     }
+    if let RequestBody::Stream(pipe) = &exchange.body {
+        // Nobody else will want it.
+        pipe.stop_keeping();
+    }
     if let Some(fields) = exchange.saved_headers.take() {
         exchange.request = exchange.request.rebuilt(
             &fields,
@@ -265,167 +277,6 @@ fn panicked() -> Response {
         "Internal Server Error",
         "internal server error",
     )
-}
-
-/// Points the request at another place of the site.
-fn reroute(
-    context: &Context,
-    exchange: &mut Exchange,
-    order: Reroute,
-) -> Result<(), Box<Response>> {
-    let delegates = order.kind == RerouteKind::Delegation || exchange.delegated;
-    let (count, limit, text) = if delegates {
-        (
-            &mut exchange.reroutes.0,
-            context.max_reroutes.0,
-            "too many internal delegations",
-        )
-    } else {
-        (
-            &mut exchange.reroutes.1,
-            context.max_reroutes.1,
-            "too many internal reprocesses",
-        )
-    };
-    *count += 1;
-    if *count > limit {
-        exchange
-            .worker
-            .counters
-            .count_status(StatusCode::BAD_GATEWAY);
-        // The document that was being fetched is not to stand in for this answer.
-        exchange.restore = None;
-        return Err(Box::new(Response::error(
-            StatusCode::BAD_GATEWAY,
-            "Gateway Error",
-            text,
-        )));
-    }
-    exchange.delegated = delegates;
-    let Some(target) = resolve(exchange, &order.url) else {
-        exchange.note_error(
-            "core",
-            &format!(
-                "failed to resolve internal redirect:{}",
-                order.url.escape_ascii()
-            ),
-        );
-        return Err(Box::new((order.unresolved)()));
-    };
-    if exchange.original.is_none() {
-        exchange.original = Some(Box::new(Original {
-            method: exchange.request.method.clone(),
-            authority: exchange.request.authority().to_vec(),
-            target: exchange.request.target().to_vec(),
-        }));
-    }
-    let request = &exchange.request;
-    if order.without_fields {
-        let bare = request.rebuilt(&Headers::new(), &target.authority, &target.path);
-        let full = std::mem::replace(&mut exchange.request, bare);
-        exchange.saved_headers.get_or_insert(full.headers);
-    } else {
-        exchange.request = request.rebuilt(&request.headers, &target.authority, &target.path);
-    }
-    exchange.request.method = order.method;
-    exchange.request.scheme = target.scheme;
-    if !order.keep_body {
-        exchange.request.body = BodyLength::None;
-        exchange.body = h2o_exchange::RequestBody::None;
-    }
-    if order.restore.is_some() {
-        exchange.restore = order.restore;
-    }
-    exchange.mime = None;
-    let route = exchange
-        .site
-        .select_path(target.host, exchange.request.path());
-    enter(exchange, route);
-    Ok(())
-}
-
-struct Target {
-    host: u32,
-    scheme: Scheme,
-    authority: Vec<u8>,
-    path: Vec<u8>,
-}
-
-/// Resolves a reference against the current request (RFC 3986 §5.2) and looks its host up among all host
-/// entries. `None` if there is no such host here, or the reference cannot be understood.
-fn resolve(exchange: &Exchange, url: &[u8]) -> Option<Target> {
-    let (scheme, rest) = match url {
-        [b'h', b't', b't', b'p', b':', rest @ ..] if rest.starts_with(b"//") => {
-            (Scheme::Http, rest)
-        }
-        [b'h', b't', b't', b'p', b's', b':', rest @ ..] if rest.starts_with(b"//") => {
-            (Scheme::Https, rest)
-        }
-        rest => (exchange.request.scheme, rest),
-    };
-    let (authority, path) = match rest.strip_prefix(b"//") {
-        Some(rest) => {
-            let end = rest
-                .iter()
-                .position(|octet| matches!(octet, b'/' | b'?' | b'#'))
-                .unwrap_or(rest.len());
-            (Some(&rest[..end]), &rest[end..])
-        }
-        None => (None, rest),
-    };
-    let path = path
-        .split(|&octet| octet == b'#')
-        .next()
-        .unwrap_or_default();
-    let path: Cow<'_, [u8]> = match path.first() {
-        Some(b'/') => path.into(),
-        _ if authority.is_some() => [b"/", path].concat().into(),
-        None => exchange.request.target().into(),
-        Some(b'?') => [exchange.request.raw_path(), path].concat().into(),
-        Some(_) => {
-            let current = exchange.request.raw_path();
-            let directory = current
-                .iter()
-                .rposition(|&octet| octet == b'/')
-                .map_or(0, |at| at + 1);
-            [&current[..directory], path].concat().into()
-        }
-    };
-    if path
-        .iter()
-        .any(|octet| octet.is_ascii_control() || *octet == b' ')
-    {
-        return None;
-    }
-    let current = exchange
-        .site
-        .hosts
-        .iter()
-        .position(|host| std::ptr::eq(host, exchange.site.host(exchange.route)));
-    let (host, authority) = match authority {
-        // H2O compatibility: the configured name, so that such references never leave the server.
-        None => (
-            current?,
-            exchange.site.host(exchange.route).authority.as_bytes(),
-        ),
-        Some(authority) => {
-            let (name, port) = authority::split(authority)?;
-            (
-                exchange
-                    .site
-                    .hosts
-                    .iter()
-                    .position(|host| host.name.matches(name, port, scheme))?,
-                authority,
-            )
-        }
-    };
-    Some(Target {
-        host: u32::try_from(host).ok()?,
-        scheme,
-        authority: authority.to_vec(),
-        path: path.into_owned(),
-    })
 }
 
 /// Writes the log lines of an exchange that is over.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{KeepsServerField, Scope};
+use h2o_exchange::{KeepsServerField, RerouteLimits, Scope};
 
 use crate::budget::BudgetSettings;
 use crate::http2_settings::Http2Settings;
@@ -39,8 +39,6 @@ pub struct ServerSettings {
     pub send_server_name: bool,
     /// `send-informational`.
     pub send_informational: SendInformational,
-    /// `max-delegations` and `max-reprocesses`.
-    pub max_reroutes: (u32, u32),
     /// `temp-buffer-path`.
     pub temp_buffer_path: PathBuf,
     /// `temp-buffer-threshold` in octets; `None` for off.
@@ -84,7 +82,6 @@ impl Default for ServerSettings {
             server_name: None,
             send_server_name: true,
             send_informational: SendInformational::ExceptHttp1,
-            max_reroutes: (5, 5),
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
             max_spare_pipes: 0,
@@ -224,9 +221,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-delegations",
         "NUMBER",
         "5",
-        "Internal redirects and error documents allowed per request; beyond, the answer is 502.",
+        "How many internal redirects, error documents and `x-reproxy-url` are followed per request; handing such a request to a backend counts as well. Beyond, the answer is 502.",
         |scope, command| {
-            settings(scope).max_reroutes.0 = command.node.integer("%u", 0..=1000)?;
+            scope.edit::<RerouteLimits>().delegations = command.node.integer("%u", 0..=1000)?;
             Ok(())
         },
     ),
@@ -234,9 +231,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-reprocesses",
         "NUMBER",
         "5",
-        "Other internal reruns allowed per request; beyond, the answer is 502.",
+        "Other internal reruns allowed per request, of which handing it to a backend is one; beyond, the answer is 502.",
         |scope, command| {
-            settings(scope).max_reroutes.1 = command.node.integer("%u", 0..=1000)?;
+            scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
             Ok(())
         },
     ),

@@ -326,6 +326,7 @@ fn internal_redirects_do_not_show_in_the_request_line() {
     let mut exchange = complete(&worker);
     exchange.original = Some(Box::new(h2o_exchange::Original {
         method: h2o_http::Method::Head,
+        scheme: h2o_http::Scheme::Http,
         authority: b"first.example".to_vec(),
         target: b"/first?x".to_vec(),
     }));

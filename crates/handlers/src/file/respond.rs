@@ -1,6 +1,6 @@
 //! The answers of the file handler.
 
-use h2o_exchange::{Body, Exchange, Outcome, Reroute, RerouteKind, Response};
+use h2o_exchange::{Body, Exchange, Outcome, Reroute, Response};
 use h2o_http::{Headers, Known, Method, StatusCode, escape};
 
 use super::conditional;
@@ -157,21 +157,11 @@ pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
     escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);
     url.extend_from_slice(exchange.request.query());
     if exchange.delegated {
-        return Outcome::Reroute(Reroute {
-            kind: RerouteKind::Delegation,
-            method: match &exchange.request.method {
-                Method::Post => Method::Get,
-                other => other.clone(),
-            },
-            url,
-            keep_body: true,
-            without_fields: false,
-            restore: None,
-            unresolved: || {
-                let status = StatusCode::BAD_GATEWAY;
-                Response::error(status, "Gateway Error", "internal error")
-            },
-        });
+        let method = match &exchange.request.method {
+            Method::Post => Method::Get,
+            other => other.clone(),
+        };
+        return Outcome::Reroute(Reroute::to(url, method, true));
     }
     let status = StatusCode::MOVED_PERMANENTLY;
     let mut response = Response::redirect(Headers::new(), status, "Moved Permanently", &url);

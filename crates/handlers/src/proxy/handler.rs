@@ -5,20 +5,24 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use h2o_exchange::{Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, Trace};
+use h2o_exchange::{
+    Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, Reroute, RerouteKind,
+    Trace,
+};
 use h2o_http::{BodyLength, StatusCode, authority};
-use h2o_upstream::{Call, Upstream};
+use h2o_upstream::{BackendUrl, Call, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::request::RequestRules;
 use super::response::{self, Refusal, ResponseRules};
 use super::settings::ProxySettings;
+use super::target::{self, Aim};
 use super::tunnel::Wanted;
+use crate::reproxy;
 
-/// One `proxy.reverse.url` with the final settings of its path.
-struct Proxy {
-    /// Tells proxies apart in what workers keep.
-    id: u64,
+/// Upstream servers with the rules for requests to them: those of a `proxy.reverse.url` with the final settings of its
+/// path, or those of the built-in proxy.
+pub(super) struct Proxy {
     upstream: Arc<Upstream>,
     request: RequestRules,
     response: ResponseRules,
@@ -30,27 +34,40 @@ struct Proxy {
     keeps_server: OnceLock<bool>,
 }
 
-/// Answers requests with what backends say.
-pub(super) struct ProxyHandler(Arc<Proxy>);
-
-impl ProxyHandler {
-    /// A handler for requests to `upstream` under these settings.
+impl Proxy {
+    /// For requests to `upstream` under these settings.
     pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(Arc::new(Proxy {
-            id: NEXT.fetch_add(1, Relaxed),
+        Self {
             upstream,
             request: settings.request.clone(),
             response: settings.response,
             tunnels: settings.tunnels,
             expects_continue: settings.expects_continue,
             keeps_server: OnceLock::new(),
-        }))
+        }
+    }
+}
+
+/// Answers requests with what backends say.
+pub(super) struct ProxyHandler {
+    /// Tells handlers apart in what workers keep.
+    id: u64,
+    proxy: Arc<Proxy>,
+}
+
+impl ProxyHandler {
+    /// A handler for requests to `upstream` under these settings.
+    pub(super) fn new(upstream: Arc<Upstream>, settings: &ProxySettings) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            proxy: Arc::new(Proxy::new(upstream, settings)),
+        }
     }
 }
 
 /// A worker's own hold on a [`Proxy`], counted without atomic operations: each request takes one.
-struct LocalProxy(Arc<Proxy>);
+pub(super) struct LocalProxy(pub(super) Arc<Proxy>);
 
 impl std::ops::Deref for LocalProxy {
     type Target = Proxy;
@@ -66,28 +83,15 @@ struct Proxies(RefCell<FxHashMap<u64, Rc<LocalProxy>>>);
 
 impl Handler for ProxyHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        const BAD_HOST: Refusal = Refusal {
-            status: StatusCode::BAD_REQUEST,
-            reason: "Invalid Request",
-            text: "Invalid Request",
-        };
-        let wanted = match Wanted::of(&exchange.request, self.0.tunnels) {
-            Ok(wanted) => wanted,
-            Err(refusal) => return Outcome::Done(refusal.response(exchange)),
-        };
-        if self.0.request.preserve_host && !authority::is_valid(exchange.request.authority()) {
-            return Outcome::Done(BAD_HOST.response(exchange));
+        if let Err(answer) = exchange.count_reroute(RerouteKind::Reprocess) {
+            return Outcome::Done(*answer);
         }
-        let Some(reference) = exchange.worker.reference(exchange) else {
-            // Only a test has exchanges that no worker knows.
-            return Outcome::Declined;
-        };
         let proxies = exchange.worker.local::<Proxies>();
         let mut proxies = proxies.0.borrow_mut();
         let proxy = proxies
-            .entry(self.0.id)
-            .or_insert_with(|| Rc::new(LocalProxy(Arc::clone(&self.0))));
-        Outcome::Later(Box::pin(forward(Rc::clone(proxy), reference, wanted)))
+            .entry(self.id)
+            .or_insert_with(|| Rc::new(LocalProxy(Arc::clone(&self.proxy))));
+        hand_over(Rc::clone(proxy), exchange, Aim::Below)
     }
 
     fn streams_request_body(&self) -> bool {
@@ -95,11 +99,37 @@ impl Handler for ProxyHandler {
     }
 
     fn meets_expectations(&self) -> bool {
-        self.0.request.forwards_expectations
+        self.proxy.request.forwards_expectations
     }
 }
 
-async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) -> Outcome {
+/// Answers the request with what a backend says.
+pub(super) fn hand_over(proxy: Rc<LocalProxy>, exchange: &mut Exchange, aim: Aim) -> Outcome {
+    const BAD_HOST: Refusal = Refusal {
+        status: StatusCode::BAD_REQUEST,
+        reason: "Invalid Request",
+        text: "Invalid Request",
+    };
+    let wanted = match Wanted::of(&exchange.request, proxy.tunnels) {
+        Ok(wanted) => wanted,
+        Err(refusal) => return Outcome::Done(refusal.response(exchange)),
+    };
+    if proxy.request.preserve_host && !authority::is_valid(exchange.request.authority()) {
+        return Outcome::Done(BAD_HOST.response(exchange));
+    }
+    let Some(reference) = exchange.worker.reference(exchange) else {
+        // Only a test has exchanges that no worker knows.
+        return Outcome::Declined;
+    };
+    Outcome::Later(Box::pin(forward(proxy, reference, wanted, aim)))
+}
+
+async fn forward(
+    proxy: Rc<LocalProxy>,
+    reference: ExchangeRef,
+    wanted: Wanted,
+    aim: Aim,
+) -> Outcome {
     let (worker, client, body, headers, expects_continue, needs_http1) = {
         let exchange = &mut *reference.borrow_mut();
         // Without a tunnel there is nothing in the pipe that one would have.
@@ -130,6 +160,12 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
     };
+    if let Some(pipe) = &pipe
+        && wanted == Wanted::Nothing
+        && may_be_rerouted(&reference.borrow())
+    {
+        pipe.keep();
+    }
     let result = proxy
         .upstream
         .send(Call {
@@ -138,7 +174,7 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             build: &mut |backend, protocol, head| {
                 let exchange = &mut *reference.borrow_mut();
                 let rules = &proxy.request;
-                rules.build(exchange, wanted, backend, protocol, head);
+                rules.build(exchange, wanted, aim, backend, protocol, head);
             },
             body,
             waits_for_content: wanted == Wanted::Nothing && !forwards_expectation,
@@ -162,10 +198,14 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
                 .get_or_init(|| exchange.site.settings.get::<KeepsServerField>().0);
             let backend = &proxy.upstream.backends()[reply.backend].url;
             let rules = proxy.response;
-            rules.answer(exchange, wanted, backend, keeps_server, reply)
+            let mut outcome = rules.answer(exchange, wanted, backend, keeps_server, reply);
+            if let Outcome::Reroute(order) = &mut outcome {
+                keep_upstream(&proxy, exchange, backend, order);
+            }
+            outcome
         }
         Err(failure) => {
-            let mut answer = response::failed(exchange, &failure);
+            let mut answer = response::failed(exchange, aim, &failure);
             if let Some(pipe) = pipe
                 && !pipe.is_complete()
             {
@@ -175,6 +215,30 @@ async fn forward(proxy: Rc<LocalProxy>, reference: ExchangeRef, wanted: Wanted) 
             }
             Outcome::Done(answer)
         }
+    }
+}
+
+/// True if the answer may be that the request is to be sent elsewhere, with its content.
+fn may_be_rerouted(exchange: &Exchange) -> bool {
+    exchange.delegated || reproxy::is_on(&exchange.site.path(exchange.route).settings)
+}
+
+/// A redirect that leads to the server it comes from is asked there, under the same settings (H2O compatibility).
+fn keep_upstream(
+    proxy: &Rc<LocalProxy>,
+    exchange: &Exchange,
+    backend: &BackendUrl,
+    order: &mut Reroute,
+) {
+    let scheme = if proxy.request.preserve_host {
+        exchange.request.scheme
+    } else {
+        backend.scheme
+    };
+    let place = exchange.forwarded.place();
+    if place.is_some_and(|(authority, _)| target::stays(&order.url, scheme, authority)) {
+        let proxy = Rc::clone(proxy);
+        order.successor = Some(Box::new(|exchange| hand_over(proxy, exchange, Aim::Whole)));
     }
 }
 

@@ -1,9 +1,11 @@
-//! `proxy.reverse.url`: requests are answered by backends.
+//! `proxy.reverse.url`: requests are answered by backends. [`OtherServer`]: so are requests that are redirected inside the
+//! server to a name that is none of ours.
 //!
 //! [`handler`] is the way of a request: [`request`] says what the backend is sent, [`target`] which resource it is asked for,
 //! [`response`] what becomes of its answer. Connections, balancing and time limits are the affair of `h2o_upstream`.
 
 mod backends;
+mod built_in;
 mod directives;
 mod handler;
 mod request;
@@ -15,4 +17,5 @@ mod tests;
 mod tunnel;
 mod websocket;
 
+pub use built_in::OtherServer;
 pub(crate) use directives::DIRECTIVES;

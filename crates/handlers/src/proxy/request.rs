@@ -7,7 +7,7 @@ use h2o_exchange::{Address, Exchange, RequestBody};
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, Version, escape};
 use h2o_upstream::{BackendUrl, Protocol};
 
-use super::target;
+use super::target::Aim;
 use super::tunnel::Wanted;
 use super::websocket;
 use crate::header::Edit;
@@ -35,6 +35,7 @@ impl RequestRules {
         &self,
         exchange: &mut Exchange,
         wanted: Wanted,
+        aim: Aim,
         backend: &BackendUrl,
         protocol: Protocol,
         head: &mut RequestHead,
@@ -86,7 +87,7 @@ impl RequestRules {
             Wanted::Connect => authority,
             Wanted::Nothing | Wanted::Protocol => {
                 let mount = &*exchange.site.path(exchange.route).path;
-                let pieces = target::forwarded(mount, &backend.path, request);
+                let pieces = aim.target(mount, &backend.path, request);
                 head.headers.store_pieces(pieces)
             }
         };
@@ -137,7 +138,7 @@ impl RequestRules {
         }
         if self.emit_x_forwarded {
             if !self.preserve_x_forwarded_proto {
-                let scheme = request.scheme.as_str().as_bytes();
+                let scheme = exchange.original_scheme().as_str().as_bytes();
                 headers.push(Known::XForwardedProto, scheme);
             }
             let mut text = [0; ADDRESS_LEN];
@@ -152,7 +153,7 @@ impl RequestRules {
                 Version::Http2 => b"2 ",
                 Version::Http3 => b"3 ",
             };
-            let own = [version, request.authority()];
+            let own = [version, exchange.original_authority()];
             headers.push_pieces(Known::Via, listed(received, Known::Via).chain(own));
         }
     }

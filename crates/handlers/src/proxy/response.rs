@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, RerouteKind, Response};
+use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, Response};
 use h2o_http::{Headers, Known, Method, Name, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
-use super::target::{self, Place};
+use super::target::{self, Aim, Place};
 use super::tunnel::Wanted;
 use super::websocket;
 use crate::{header, push};
@@ -36,6 +36,8 @@ pub(super) struct ResponseRules {
     pub(super) emit_missing_date: bool,
     /// `proxy.forward.close-connection`
     pub(super) forward_close: bool,
+    /// `location` fields that name the backend are made to name us.
+    pub(super) relocates: bool,
 }
 
 /// Fields that need a look of their own.
@@ -76,7 +78,13 @@ impl ResponseRules {
             }
             Name::Other(name) => !(is_extended && name == websocket::ANSWER),
         });
-        if seen.location {
+        if seen.location
+            && exchange.delegated
+            && let Some(order) = follow(exchange, &reply)
+        {
+            return Outcome::Reroute(order);
+        }
+        if seen.location && self.relocates {
             let place = Place {
                 scheme: exchange.request.scheme,
                 authority: exchange.request.authority(),
@@ -88,11 +96,6 @@ impl ResponseRules {
                 }
                 _ => None,
             });
-            if exchange.delegated
-                && let Some(order) = follow(exchange, &reply)
-            {
-                return Outcome::Reroute(order);
-            }
         }
         if !seen.date && self.emit_missing_date {
             reply
@@ -162,27 +165,16 @@ fn follow(exchange: &Exchange, reply: &Reply) -> Option<Reroute> {
         return None;
     }
     let url = reply.headers.get(Known::Location)?.to_vec();
-    let keeps_method = matches!(
-        status,
-        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
-    );
     let method = match &exchange.request.method {
-        Method::Post if !keeps_method => Method::Get,
+        Method::Post if !status.keeps_method() => Method::Get,
         method => method.clone(),
     };
-    Some(Reroute {
-        kind: RerouteKind::Delegation,
-        keep_body: method == exchange.request.method,
-        method,
-        url,
-        without_fields: false,
-        restore: None,
-        unresolved: || error("internal error"),
-    })
+    let keep_body = method == exchange.request.method;
+    Some(Reroute::to(url, method, keep_body))
 }
 
 /// The answer to a request that got no response.
-pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
+pub(super) fn failed(exchange: &mut Exchange, aim: Aim, failure: &Failure) -> Response {
     if exchange.forwarded.place().is_none() {
         // Nobody was asked: the log names the client's authority and what is below the key of the path.
         let mount = &exchange.site.path(exchange.route).path;
@@ -192,7 +184,7 @@ pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
             // CONNECT has no path: its target is the authority.
             [&[][..]; 3]
         } else {
-            target::forwarded(mount, b"/", request)
+            aim.target(mount, b"/", request)
         };
         exchange.forwarded.set(request.authority(), pieces);
     }
@@ -206,7 +198,7 @@ pub(super) fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
     bad_gateway(exchange, &failure.text)
 }
 
-fn bad_gateway(exchange: &Exchange, text: &str) -> Response {
+pub(super) fn bad_gateway(exchange: &Exchange, text: &str) -> Response {
     let counters = &exchange.worker.counters;
     counters.count_status(StatusCode::BAD_GATEWAY);
     error(text)

@@ -51,6 +51,7 @@ impl Default for ProxySettings {
             response: ResponseRules {
                 emit_missing_date: true,
                 forward_close: false,
+                relocates: true,
             },
             timeouts: Timeouts::default(),
             tls: Arc::default(),
@@ -87,14 +88,42 @@ impl ProxySettings {
         })
     }
 
+    /// What is left of the settings of the global level for requests that no `proxy.reverse.url` hands on.
+    pub(super) fn of_built_in(&self) -> Self {
+        Self {
+            request: RequestRules {
+                preserve_host: false,
+                forwards_expectations: false,
+                edits: Vec::new(),
+                ..self.request
+            },
+            response: ResponseRules {
+                forward_close: false,
+                relocates: false,
+                ..self.response
+            },
+            tls: Arc::clone(&self.tls),
+            tunnels: false,
+            expects_continue: false,
+            proxy_protocol: false,
+            http2_force_cleartext: false,
+            ..*self
+        }
+    }
+
     /// Changes `proxy.ssl.*`: from this level on there is another session cache (H2O compatibility).
     pub(super) fn edit_tls(&mut self, edit: impl FnOnce(&mut TlsRules)) {
         let mut rules = self.tls.rules.clone();
         edit(&mut rules);
-        self.tls = Arc::new(Tls {
-            rules,
-            client: OnceLock::new(),
-        });
+        let client = OnceLock::new();
+        // The file is read now, also for the built-in proxy: later it may be out of our reach. That it can be read was seen
+        // when it was named.
+        if rules.ca_file.is_some()
+            && let Ok(made) = rules.client()
+        {
+            client.get_or_init(|| made);
+        }
+        self.tls = Arc::new(Tls { rules, client });
     }
 }
 

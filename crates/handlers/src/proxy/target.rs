@@ -1,15 +1,72 @@
 //! Which resource of a backend a request is for, and which of ours a `location` of the backend names.
 
-use h2o_http::{RequestHead, Scheme, authority, path};
+use h2o_http::{Reference, RequestHead, Scheme, authority, path};
 use h2o_upstream::BackendUrl;
+
+/// What a backend is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// What the request has below the key of its path.
+    Below,
+    /// All of the request's target: a server has told us to go there.
+    Whole,
+}
+
+impl Aim {
+    /// Path and query to ask a backend for, in pieces. `mount` is the key of the path, `base` the path of the backend's URL.
+    pub(super) fn target<'a>(
+        self,
+        mount: &str,
+        base: &'a [u8],
+        request: &'a RequestHead,
+    ) -> [&'a [u8]; 3] {
+        match self {
+            Self::Below => forwarded(mount, base, request),
+            Self::Whole => redirected(base, request.target()),
+        }
+    }
+}
+
+/// Path and query to ask a backend for that has told us to go to `target`: below the `base` of its URL. H2O puts that in
+/// front also where it is there already.
+fn redirected<'a>(base: &'a [u8], target: &'a [u8]) -> [&'a [u8]; 3] {
+    let bare = base.strip_suffix(b"/").unwrap_or(base);
+    let is_below = target
+        .strip_prefix(bare)
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')));
+    if is_below {
+        return [target, b"", b""];
+    }
+    [bare, target, b""]
+}
+
+/// True if a reference in the answer to what was sent with this `scheme` and `authority` leads to the same server.
+pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
+    let Some(reference) = Reference::parse(url) else {
+        return false;
+    };
+    let Some(theirs) = reference.authority else {
+        return true;
+    };
+    if reference.scheme.is_some_and(|theirs| theirs != scheme) {
+        return false;
+    }
+    let named = |authority| {
+        let (host, port) = authority::split(authority)?;
+        Some((host, port.unwrap_or(scheme.default_port())))
+    };
+    match (named(theirs), named(authority)) {
+        (Some((theirs, port)), Some((ours, own_port))) => {
+            theirs.eq_ignore_ascii_case(ours) && port == own_port
+        }
+        // A Unix-domain socket.
+        _ => theirs == authority,
+    }
+}
 
 /// Path and query to ask a backend for, in pieces: the `base` of its URL, and what the request has below the path key
 /// `mount`, which is handed on as it was written (H2O compatibility).
-pub(super) fn forwarded<'a>(
-    mount: &str,
-    base: &'a [u8],
-    request: &'a RequestHead,
-) -> [&'a [u8]; 3] {
+fn forwarded<'a>(mount: &str, base: &'a [u8], request: &'a RequestHead) -> [&'a [u8]; 3] {
     let rest = below(mount.as_bytes(), request);
     let begins_with_slash = mount.ends_with('/') || rest.starts_with(b"/");
     match (base.strip_suffix(b"/"), begins_with_slash) {
@@ -113,6 +170,48 @@ mod tests {
         let target = head.headers.store(target.as_bytes());
         head.set_target(target);
         head
+    }
+
+    #[test]
+    fn redirects_of_a_backend_lead_below_its_url() {
+        let cases = [
+            // Path of the backend, where it sends us; sent.
+            ("/", "/x?y", "/x?y"),
+            ("/base", "/x", "/base/x"),
+            ("/base", "/base", "/base"),
+            ("/base", "/base/x", "/base/x"),
+            ("/base", "/base?x", "/base?x"),
+            ("/base", "/basement", "/base/basement"),
+            ("/base/", "/x", "/base/x"),
+            ("/base/", "/base/x", "/base/x"),
+        ];
+        for (base, target, want) in cases {
+            let sent = Aim::Whole
+                .target("/mount", base.as_bytes(), &head(target))
+                .concat();
+            assert_eq!(sent.escape_ascii().to_string(), want, "{base} {target}");
+        }
+    }
+
+    #[test]
+    fn references_stay_at_a_server_that_they_name_or_do_not_name() {
+        let cases = [
+            ("/x", "b:81", true),
+            ("x", "b:81", true),
+            ("http://B:81/x", "b:81", true),
+            ("//b:81", "b:81", true),
+            ("http://b/", "b:80", true),
+            ("http://[unix:/s]/x", "[unix:/s]", true),
+            ("http://b/", "b:81", false),
+            ("https://b:81/", "b:81", false),
+            ("http://c:81/", "b:81", false),
+            ("http://[unix:/t]/x", "[unix:/s]", false),
+            ("http://[", "[", false),
+        ];
+        for (url, authority, want) in cases {
+            let stays = stays(url.as_bytes(), Scheme::Http, authority.as_bytes());
+            assert_eq!(stays, want, "{url} {authority}");
+        }
     }
 
     #[test]

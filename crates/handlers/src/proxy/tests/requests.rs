@@ -9,6 +9,7 @@ use h2o_http::{BodyLength, Known, Method, RequestHead, Scheme, Version};
 use h2o_upstream::{BackendUrl, Protocol};
 
 use super::super::settings::ProxySettings;
+use super::super::target::Aim;
 use super::super::tunnel::Wanted;
 use super::{line, push, request, shown, site};
 
@@ -23,7 +24,7 @@ fn built(
     let backend = BackendUrl::parse(backend).unwrap();
     let mut head = RequestHead::default();
     let rules = &settings.request;
-    rules.build(exchange, wanted, &backend, protocol, &mut head);
+    rules.build(exchange, wanted, Aim::Below, &backend, protocol, &mut head);
     head
 }
 

@@ -6,6 +6,7 @@ use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
 
 use super::super::response;
 use super::super::settings::ProxySettings;
+use super::super::target::Aim;
 use super::super::tunnel::Wanted;
 use super::{push, request, shown, site};
 
@@ -207,7 +208,7 @@ fn redirects_of_delegated_requests_are_followed_here() {
             "POST",
             302,
             "http://b:81/base/y?q",
-            Some("GET https://h/a/y?q"),
+            Some("GET http://b:81/base/y?q"),
         ),
         ("POST", 307, "/y", Some("POST /y")),
         ("HEAD", 301, "/y", Some("HEAD /y")),
@@ -250,7 +251,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
     };
     let site = site("/nx", "");
     let mut exchange = request(site, "GET /nx/z?q", "www.example.com", "");
-    let response = response::failed(&mut exchange, &failure);
+    let response = response::failed(&mut exchange, Aim::Below, &failure);
     assert_eq!(
         (response.status.as_u16(), response.reason()),
         (502, "Gateway Error")
@@ -275,11 +276,11 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         refused: true,
         ..failure.clone()
     };
-    assert!(response::failed(&mut exchange, &refused).is_refusal);
+    assert!(response::failed(&mut exchange, Aim::Below, &refused).is_refusal);
     let counters = &exchange.worker.counters;
     assert_eq!(counters.get(h2o_exchange::Counter::Status502), 1);
     exchange.forwarded.set(b"b:81", [&b"/base"[..]]);
-    response::failed(&mut exchange, &failure);
+    response::failed(&mut exchange, Aim::Below, &failure);
     assert_eq!(
         exchange.forwarded.place(),
         Some((&b"b:81"[..], &b"/base"[..]))

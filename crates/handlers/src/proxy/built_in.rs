@@ -1,0 +1,188 @@
+//! The built-in proxy: what an internal redirect leads to at servers that are none of ours.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_exchange::{Exchange, Outcome, Site};
+use h2o_http::Scheme;
+use h2o_upstream::{BackendUrl, Balancing, TlsClientError, Upstream};
+use rustc_hash::FxHashMap;
+
+use super::handler::{LocalProxy, Proxy, hand_over};
+use super::response;
+use super::settings::ProxySettings;
+use super::target::Aim;
+
+/// No name is longer (RFC 1035 §2.3.4), with its port.
+const MAX_AUTHORITY: usize = 255 + ":65535".len();
+
+/// A server that no host entry stands for.
+pub struct OtherServer(BackendUrl);
+
+impl OtherServer {
+    /// The server of this authority. `None` if there can be none.
+    #[must_use]
+    pub fn new(scheme: Scheme, authority: &[u8]) -> Option<Self> {
+        let authority = std::str::from_utf8(authority).ok()?;
+        if authority.len() > MAX_AUTHORITY {
+            return None;
+        }
+        let url = format!("{}://{authority}/", scheme.as_str());
+        BackendUrl::parse(&url).map(Self)
+    }
+
+    /// Answers the request with what the server says, under the settings of the global level.
+    #[must_use]
+    pub fn fetch(self, exchange: &mut Exchange) -> Outcome {
+        let servers = exchange.worker.local::<OtherServers>();
+        match servers.proxy(exchange, self.0) {
+            Ok(proxy) => hand_over(proxy, exchange, Aim::Whole),
+            Err(error) => {
+                exchange.note_error("core", &error.to_string());
+                Outcome::Done(response::bad_gateway(exchange, "internal error"))
+            }
+        }
+    }
+}
+
+/// The servers that were asked on a worker. Their idle connections are the affair of `h2o_upstream`, which closes them once
+/// nobody else knows the server.
+#[derive(Default)]
+struct OtherServers(RefCell<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// Where the settings are from.
+    site: Option<Arc<Site>>,
+    settings: ProxySettings,
+    /// By scheme and authority.
+    servers: FxHashMap<String, Server>,
+}
+
+struct Server {
+    proxy: Rc<LocalProxy>,
+    used: Instant,
+}
+
+impl OtherServers {
+    fn proxy(
+        &self,
+        exchange: &Exchange,
+        url: BackendUrl,
+    ) -> Result<Rc<LocalProxy>, TlsClientError> {
+        let now = exchange.worker.clock.now();
+        let mut known = self.0.borrow_mut();
+        known.read_settings(&exchange.site.0);
+        let key = format!("{}://{}", url.scheme.as_str(), url.authority);
+        if let Some(server) = known.servers.get_mut(&key) {
+            server.used = now;
+            return Ok(Rc::clone(&server.proxy));
+        }
+        known.make_room(now);
+        let settings = &known.settings;
+        let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, settings.upstream()?);
+        let proxy = Rc::new(LocalProxy(Arc::new(Proxy::new(upstream, settings))));
+        let server = Server {
+            proxy: Rc::clone(&proxy),
+            used: now,
+        };
+        known.servers.insert(key, server);
+        Ok(proxy)
+    }
+}
+
+impl Known {
+    /// How many servers are known at most: responses of backends say whom we ask, and may name many.
+    const MOST: usize = 256;
+    /// A server that nobody asked for so long is forgotten when another one is asked for the first time.
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn read_settings(&mut self, site: &Arc<Site>) {
+        if !(self.site.as_ref()).is_some_and(|known| Arc::ptr_eq(known, site)) {
+            *self = Self {
+                site: Some(Arc::clone(site)),
+                settings: site.settings.get::<ProxySettings>().of_built_in(),
+                servers: FxHashMap::default(),
+            };
+        }
+    }
+
+    /// Forgets servers until there is room for another one.
+    fn make_room(&mut self, now: Instant) {
+        let servers = &mut self.servers;
+        servers.retain(|_, server| now.saturating_duration_since(server.used) < Self::IDLE);
+        while servers.len() >= Self::MOST {
+            let longest_idle = servers.iter().min_by_key(|(_, server)| server.used);
+            let Some(key) = longest_idle.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            servers.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, request};
+
+    const SETUP: Setup = Setup {
+        directives: super::super::DIRECTIVES,
+        filter: None,
+        host: "default",
+        path: "/",
+    };
+
+    #[test]
+    fn servers_have_a_name_that_can_be_one() {
+        let long = "h".repeat(MAX_AUTHORITY + 1);
+        for (authority, want) in [
+            ("h", true),
+            ("H:8080", true),
+            ("[::1]:1", true),
+            ("[unix:/a/b]", true),
+            (&long[1..], true),
+            (&long, false),
+            ("", false),
+            ("u@h", false),
+            ("h:", false),
+            ("h:99999", false),
+            ("[", false),
+        ] {
+            let server = OtherServer::new(Scheme::Http, authority.as_bytes());
+            assert_eq!(server.is_some(), want, "{authority}");
+        }
+        assert!(OtherServer::new(Scheme::Http, b"h\xff").is_none());
+    }
+
+    #[test]
+    fn as_many_servers_are_known_as_may_be() {
+        let config = "proxy.preserve-host: ON\nproxy.tunnel: ON\nproxy.header.set: 'a: b'\nproxy.timeout.io: 7";
+        let site = SETUP.read([config, "", ""]).unwrap();
+        let exchange = request(site, "GET", "default", "/");
+        let servers = OtherServers::default();
+        let ask = |number: usize| {
+            let url = BackendUrl::parse(&format!("http://h{number}/")).unwrap();
+            servers
+                .proxy(&exchange, url)
+                .unwrap_or_else(|error| panic!("{error}"))
+        };
+        let first = ask(0);
+        assert!(Rc::ptr_eq(&first, &ask(0)));
+        for number in 1..=Known::MOST {
+            let last = ask(number);
+            assert!(Rc::ptr_eq(&last, &ask(number)));
+        }
+        let mut known = servers.0.borrow_mut();
+        assert_eq!(known.servers.len(), Known::MOST);
+        let settings = &known.settings;
+        assert!(!settings.request.preserve_host && settings.request.edits.is_empty());
+        assert!(!settings.tunnels && !settings.response.relocates);
+        assert_eq!(settings.timeouts.io, Duration::from_millis(7));
+        let later = exchange.worker.clock.now() + Known::IDLE;
+        known.make_room(later);
+        assert!(known.servers.is_empty());
+    }
+}

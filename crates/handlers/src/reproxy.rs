@@ -1,0 +1,113 @@
+//! `reproxy`: responses may name another resource that is to be sent in their place.
+
+use h2o_config::{Directive, Levels};
+use h2o_exchange::{Bag, Exchange, Filter, Filtered, Reroute, Response, Scope};
+use h2o_http::{Known, Method};
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    levels: Levels::ALL_BUT_EXTENSION,
+    ..Directive::setting(
+        "reproxy",
+        "ON|OFF",
+        "OFF",
+        "Whether a response with `x-reproxy-url` is dropped, and the resource at that URL sent in its place: one of this \
+         server if a host entry has the name, otherwise fetched over the network. Responses with status 307 and 308 have it \
+         asked for with the same method and content, others by `GET`. `OFF`: the field goes to the client. See \
+         [the page on the proxy](proxy.md).",
+        |scope, command| {
+            scope.edit::<Reproxy>().0 = command.node.on_off()?;
+            Ok(())
+        },
+    )
+}];
+
+/// `reproxy` of a level.
+#[derive(Clone, Debug, Default)]
+struct Reproxy(bool);
+
+/// True if responses of a path with these settings may name another resource.
+pub(crate) fn is_on(settings: &Bag) -> bool {
+    settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
+}
+
+pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
+    is_on(&scope.settings).then(|| Box::new(ReproxyFilter) as _)
+}
+
+struct ReproxyFilter;
+
+impl Filter for ReproxyFilter {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+        let Some(url) = response.headers.get(Known::XReproxyUrl) else {
+            return Filtered::Continue;
+        };
+        let keeps_method = response.status.keeps_method();
+        let method = if keeps_method {
+            exchange.request.method.clone()
+        } else {
+            Method::Get
+        };
+        Filtered::Reroute(Reroute::to(url.to_vec(), method, keeps_method))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Setup, headers, request};
+    use h2o_exchange::{Body, RerouteKind};
+    use h2o_http::StatusCode;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: Some(filter),
+        host: "default",
+        path: "/",
+    };
+
+    #[test]
+    fn responses_with_the_field_are_dropped() {
+        let url = "x-reproxy-url: /a\nX-Reproxy-URL: /b";
+        let cases = [
+            // Method, status and fields of the response; method, and whether content is kept.
+            ("POST", 200, url, Some(("GET", false))),
+            ("HEAD", 404, url, Some(("GET", false))),
+            ("POST", 307, url, Some(("POST", true))),
+            ("PUT", 308, url, Some(("PUT", true))),
+            ("POST", 307, "location: /a", None),
+        ];
+        for (method, status, fields, want) in cases {
+            let site = SETUP.read(["", "reproxy: ON", ""]).unwrap();
+            let mut exchange = request(site, method, "default", "/");
+            let status = StatusCode::new(status).unwrap();
+            let mut response = Response::new(status, headers(fields), Body::Empty);
+            let site = std::rc::Rc::clone(&exchange.site);
+            let filter = &site.path(exchange.route).filters[0];
+            let order = match filter.on_response(&mut exchange, &mut response) {
+                Filtered::Continue => None,
+                Filtered::Reroute(order) => Some(order),
+            };
+            let got = order.as_ref().map(|order| {
+                assert_eq!(
+                    (&*order.url, order.kind),
+                    (&b"/a"[..], RerouteKind::Delegation)
+                );
+                (order.method.as_str(), order.keep_body)
+            });
+            assert_eq!(got, want, "{method} {status:?} {fields}");
+        }
+    }
+
+    #[test]
+    fn paths_without_it_have_no_filter() {
+        for levels in [["", "", ""], ["reproxy: ON", "", "reproxy: OFF"]] {
+            let site = SETUP.read(levels).unwrap();
+            assert!(site.hosts[0].paths[0].filters.is_empty(), "{levels:?}");
+        }
+        let refusal = SETUP.refusal("reproxy: YES");
+        assert!(
+            refusal.contains("in command reproxy, argument must be one of: OFF,ON"),
+            "{refusal}"
+        );
+    }
+}

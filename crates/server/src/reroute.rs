@@ -1,0 +1,184 @@
+//! Internal redirects: the request is pointed at another path of the site, at the upstream server that was asked, or at a server
+//! that is none of ours.
+
+use h2o_exchange::{Exchange, Original, RequestBody, Reroute, Response, Successor};
+use h2o_handlers::OtherServer;
+use h2o_http::{BodyLength, Headers, Reference, Scheme, authority};
+
+use crate::serve::{enter, streams_body};
+
+/// Who is asked when a request has been pointed at another place.
+pub(crate) enum Asked {
+    /// The handlers of the path that is there.
+    Handlers,
+    /// An upstream server.
+    Successor(Successor),
+}
+
+/// Points the request at another place.
+pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Asked, Box<Response>> {
+    exchange.count_reroute(order.kind)?;
+    let Some(target) = resolve(exchange, &mut order) else {
+        let url = order.url.escape_ascii();
+        return refuse(
+            exchange,
+            &order,
+            &format!("failed to resolve internal redirect:{url}"),
+        );
+    };
+    if exchange.original.is_none() {
+        exchange.original = Some(Box::new(Original {
+            method: exchange.request.method.clone(),
+            scheme: exchange.request.scheme,
+            authority: exchange.request.authority().to_vec(),
+            target: exchange.request.target().to_vec(),
+        }));
+    }
+    let request = &exchange.request;
+    // Of an error document, and where the method changes, nobody expects that content comes with it.
+    let needs_body = !order.without_fields && request.method == order.method;
+    if order.without_fields {
+        let bare = request.rebuilt(&Headers::new(), &target.authority, &target.path);
+        let full = std::mem::replace(&mut exchange.request, bare);
+        exchange.saved_headers.get_or_insert(full.headers);
+    } else {
+        exchange.request = request.rebuilt(&request.headers, &target.authority, &target.path);
+    }
+    exchange.request.method = order.method.clone();
+    exchange.request.scheme = target.scheme;
+    if order.restore.is_some() {
+        exchange.restore = order.restore.take();
+    } else {
+        // Nothing of the response that was dropped counts.
+        exchange.pushes.clear();
+    }
+    exchange.sent.first_status = None;
+    exchange.forwarded.forget_place();
+    exchange.mime = None;
+    let asked = match target.place {
+        Place::Host(host) => {
+            let route = exchange.site.select_path(host, exchange.request.path());
+            enter(exchange, route);
+            Asked::Handlers
+        }
+        Place::Elsewhere(server) => {
+            Asked::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
+        }
+        Place::Upstream(successor) => Asked::Successor(successor),
+    };
+    let streams = match asked {
+        Asked::Handlers => streams_body(exchange),
+        Asked::Successor(_) => true,
+    };
+    if !order.keep_body || !rewind_body(exchange, streams) {
+        drop_body(exchange);
+        if order.keep_body && needs_body {
+            let text = "the content of the request is gone and cannot be sent again";
+            return refuse(exchange, &order, text);
+        }
+    }
+    Ok(asked)
+}
+
+fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked, Box<Response>> {
+    exchange.note_error("core", note);
+    let response = (order.unresolved)();
+    exchange.worker.counters.count_status(response.status);
+    Err(Box::new(response))
+}
+
+/// Makes the content ready for being taken from its beginning, by a handler that `streams` or does not. False if it cannot
+/// be had that way.
+fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
+    let RequestBody::Stream(pipe) = &exchange.body else {
+        return true;
+    };
+    let has_content = match exchange.request.body {
+        BodyLength::Known(_) | BodyLength::Unknown => true,
+        BodyLength::None | BodyLength::Tunnel => false,
+    };
+    if !has_content {
+        return true;
+    }
+    if !pipe.rewind() {
+        return false;
+    }
+    if streams {
+        return true;
+    }
+    let whole = pipe.take_whole();
+    let is_whole = whole.is_some();
+    if let Some(whole) = whole {
+        exchange.body = RequestBody::Bytes(whole);
+    }
+    is_whole
+}
+
+fn drop_body(exchange: &mut Exchange) {
+    exchange.request.body = BodyLength::None;
+    if let RequestBody::Stream(pipe) = std::mem::take(&mut exchange.body) {
+        pipe.abandon();
+    }
+}
+
+struct Target {
+    place: Place,
+    scheme: Scheme,
+    authority: Vec<u8>,
+    path: Vec<u8>,
+}
+
+/// Where a reference leads.
+enum Place {
+    /// To one of the host entries, by its index.
+    Host(u32),
+    /// To a server that is none of ours.
+    Elsewhere(OtherServer),
+    /// To the server that was asked.
+    Upstream(Successor),
+}
+
+/// Resolves a reference against the current request (RFC 3986 §5.2) and looks its host up among all host entries. `None`
+/// if the reference cannot be understood.
+fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
+    let request = &exchange.request;
+    let reference = Reference::parse(&order.url)?;
+    // What an upstream server was asked for is the current one (H2O compatibility).
+    let current = (exchange.forwarded.place()).map_or(request.target(), |(_, target)| target);
+    let path = reference.target(current).into_owned();
+    if let Some(successor) = order.successor.take() {
+        return Some(Target {
+            place: Place::Upstream(successor),
+            scheme: request.scheme,
+            authority: request.authority().to_vec(),
+            path,
+        });
+    }
+    let scheme = reference.scheme.unwrap_or(request.scheme);
+    let hosts = &exchange.site.hosts;
+    let (host, authority) = match reference.authority {
+        // H2O compatibility: the configured name, so that such references never leave the server.
+        None => {
+            let current = exchange.site.host(exchange.route);
+            let host = hosts.iter().position(|host| std::ptr::eq(host, current))?;
+            (Some(host), current.authority.as_bytes())
+        }
+        Some(authority) => {
+            let host = authority::split(authority).and_then(|(name, port)| {
+                let mut hosts = hosts.iter();
+                hosts.position(|host| host.name.matches(name, port, scheme))
+            });
+            (host, authority)
+        }
+    };
+    let place = match host {
+        Some(host) => Place::Host(u32::try_from(host).ok()?),
+        None => Place::Elsewhere(OtherServer::new(scheme, authority)?),
+    };
+    Some(Target {
+        place,
+        scheme,
+        authority: authority.to_vec(),
+        path,
+    })
+}
