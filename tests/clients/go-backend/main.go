@@ -106,6 +106,28 @@ func call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("grpc-message", "not today")
 }
 
+// How many responses of `instead` are being written.
+var insteads int64
+
+// Names the resource that is to be sent in its place, and goes on with content of its own until nobody wants it.
+func instead(w http.ResponseWriter, r *http.Request) {
+	atomic.AddInt64(&insteads, 1)
+	defer atomic.AddInt64(&insteads, -1)
+	if r.URL.RawQuery != "early" {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
+	status, err := strconv.Atoi(r.Header.Get("x-status"))
+	if err != nil {
+		status = 200
+	}
+	w.Header().Set("x-reproxy-url", r.Header.Get("x-go"))
+	w.WriteHeader(status)
+	piece := bytes.Repeat([]byte("discarded "), 1000)
+	for err = nil; err == nil; {
+		_, err = w.Write(piece)
+	}
+}
+
 // Says something and goes away.
 func abort(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("content-length", "100")
@@ -215,6 +237,10 @@ func main() {
 	mux.HandleFunc("/echo/", echo)
 	mux.HandleFunc("/content/", content)
 	mux.HandleFunc("/call", call)
+	mux.HandleFunc("/instead", instead)
+	mux.HandleFunc("/insteads", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, atomic.LoadInt64(&insteads))
+	})
 	mux.HandleFunc("/abort", abort)
 	mux.HandleFunc("/ws", webSocket)
 	// A page is not complete before its script says so.

@@ -1,0 +1,709 @@
+//! Resources that are fetched in place of others: `reproxy`, internal redirects and error documents that lead to other
+//! servers, redirects that are followed there, and how often.
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::http2::{Http2, encode};
+use h2o_tests::{
+    Backend, ClosedPort, Folder, Request, Response, Server, Service, Setup, Talk, curl, eventually,
+};
+
+/// How curl comes to the server.
+const WAYS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
+
+/// A server whose paths are these lines of YAML, `reproxy: ON` for all; `settings` stand at the global level.
+fn start(settings: &str, paths: &[(&str, String)]) -> Server {
+    Setup::new(&config(settings, paths))
+        .file("www/a.txt", "a file")
+        .start()
+}
+
+fn config(settings: &str, paths: &[(&str, String)]) -> String {
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|(path, content)| format!("      {path}: {{ {content} }}\n"))
+        .collect();
+    format!(
+        "num-threads: 1\nreproxy: ON\nlisten: @PORT@\n{settings}\nhosts:\n  default:\n    paths:\n{}",
+        paths.concat()
+    )
+}
+
+fn to(backend: &Backend, path: &str) -> String {
+    format!("proxy.reverse.url: '{}'", backend.url(path))
+}
+
+/// A back end whose answers the client chooses: by `x-go` the URL that is to be asked, by `x-status` the status.
+fn app() -> Backend {
+    Backend::by_request(|request| {
+        let status = request.field("x-status").unwrap_or("200");
+        let url = request.field("x-go").unwrap_or("/");
+        format!(
+            "HTTP/1.1 {status} Sure\r\nX-Reproxy-URL: {url}\r\nx-reproxy-url: http://second.example/\r\n\
+             set-cookie: app=1\r\nx-app: 1\r\ncontent-length: 9\r\n\r\ndiscarded"
+        )
+    })
+}
+
+/// A back end that answers with what it was asked: method, target, and the content.
+fn echo() -> Backend {
+    Backend::by_request(|request| answer(&format!("{} {}", line(request), text_of(&request.body))))
+}
+
+fn line(request: &Request) -> String {
+    let (line, _) = request.head.split_once(" HTTP/1.1").unwrap_or_default();
+    line.to_owned()
+}
+
+fn text_of(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+fn answer(content: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nx-echo: 1\r\ncontent-length: {}\r\n\r\n{content}",
+        content.len()
+    )
+}
+
+/// Asks by both versions of HTTP with these fields: status, content and the fields of each answer, which must be alike.
+fn ask(server: &Server, method: &str, path: &str, fields: &[(&str, &str)]) -> Response {
+    let lines: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| format!("\n{name}: {value}"))
+        .collect();
+    let response = server.ask(&format!("{method} {path}{}", lines.concat()));
+    let pseudo = [
+        (":method", method),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "www.example.com"),
+    ];
+    let mut http2 = Http2::open(server.port(), &[]);
+    let same = http2.ask(1, &encode(&[&pseudo, fields].concat()));
+    assert_eq!(same.status(), response.code(), "{}", same.text());
+    assert_eq!(same.text(), response.text());
+    for name in ["x-echo", "x-app", "x-reproxy-url", "set-cookie", "x-path"] {
+        assert_eq!(same.field(name), response.field(name), "{name}");
+    }
+    response
+}
+
+#[test]
+fn the_resource_that_a_response_names_is_sent_in_its_place() {
+    let (app, echo) = (app(), echo());
+    let server = start(
+        "",
+        &[
+            (
+                "/",
+                format!("header.add: 'x-path: root', {}", to(&app, "/")),
+            ),
+            (
+                "/files",
+                "file.dir: @DIR@/www, header.add: 'x-path: files'".to_owned(),
+            ),
+            ("/echo", to(&echo, "/base")),
+            ("/off", format!("reproxy: OFF, {}", to(&app, "/"))),
+        ],
+    );
+    let other = echo.url("");
+    let rows: &[(&str, &str, String, &str)] = &[
+        // Method, status of the response that is dropped, URL; the answer.
+        ("GET", "200", format!("{other}/x?y#z"), "GET /x?y "),
+        ("GET", "404", format!("{other}/x"), "GET /x "),
+        ("GET", "302", other.clone(), "GET / "),
+        ("PUT", "200", format!("{other}/x"), "GET /x "),
+        ("POST", "308", format!("{other}/x"), "POST /x "),
+        ("DELETE", "307", format!("{other}/x"), "DELETE /x "),
+        (
+            "GET",
+            "200",
+            format!("//127.0.0.1:{}/y", echo.port()),
+            "GET /y ",
+        ),
+        ("GET", "200", "/echo/z?q".to_owned(), "GET /base/z?q "),
+        ("GET", "200", "http://default/echo".to_owned(), "GET /base "),
+        ("GET", "200", "files/a.txt".to_owned(), "a file"),
+        ("GET", "200", "../../files/./a.txt".to_owned(), "a file"),
+    ];
+    for (method, status, url, want) in rows {
+        let fields = [("x-go", &**url), ("x-status", *status)];
+        let response = ask(&server, method, "/app", &fields);
+        let shown = format!("{method} {status} {url}\n{response}");
+        assert_eq!(response.text(), *want, "{shown}");
+        assert_eq!(response.code(), 200, "{shown}");
+        assert_eq!(response.field("x-app"), None, "{shown}");
+        assert_eq!(response.field("set-cookie"), None, "{shown}");
+        // What is fetched over the network goes through the filters of the path that led there.
+        let path = match *want {
+            "a file" => Some("files"),
+            want if want.starts_with("GET /base") => None,
+            _ => Some("root"),
+        };
+        assert_eq!(response.field("x-path"), path, "{shown}");
+    }
+    let off = ask(
+        &server,
+        "GET",
+        "/off",
+        &[("x-go", "/x"), ("x-status", "201")],
+    );
+    off.must_be(
+        "201 Sure\nx-reproxy-url: /x\nx-reproxy-url: http://second.example/\nx-app: 1\n\ndiscarded",
+    );
+}
+
+#[test]
+fn the_other_server_gets_the_fields_of_the_client() {
+    let (app, echo) = (app(), echo());
+    let settings = "proxy.preserve-host: ON\nproxy.header.set: 'x-set: 1'";
+    let server = start(settings, &[("/", to(&app, "/"))]);
+    let other = echo.url("/x");
+    server
+        .ask(&format!(
+            "GET /\nHost: www.example.com:81\nCookie: a=1\nAuthorization: Basic eA==\nX-Forwarded-For: 192.0.2.1\nX-Go: {other}"
+        ))
+        .must_be("200 OK\n\nGET /x ");
+    let received = text_of(&echo.received(0)).replace("\r\n", "\n");
+    let want = format!(
+        "GET /x HTTP/1.1\nhost: 127.0.0.1:{}\nconnection: keep-alive\nAuthorization: Basic eA==\nX-Go: {other}\ncookie: a=1\n\
+         x-forwarded-proto: http\nx-forwarded-for: 192.0.2.1, 127.0.0.1\nvia: 1.1 www.example.com:81\n\n",
+        echo.port()
+    );
+    assert_eq!(received, want);
+    let first = text_of(&app.received(0));
+    assert!(
+        first.contains("x-set: 1") && first.contains("host: www.example.com:81"),
+        "{first}"
+    );
+    // The next one goes over the same connection.
+    server
+        .ask(&format!("GET /\nX-Go: {}", echo.url("/next")))
+        .must_be("200 OK\n\nGET /next ");
+    assert_eq!(echo.connections(), 1);
+}
+
+#[test]
+fn settings_of_the_global_level_apply() {
+    let app = app();
+    let silent = Backend::start(|talk: &mut Talk| talk.read_to_end());
+    let settings = "proxy.timeout.first_byte: 200\nproxy.timeout.keepalive: 0";
+    let path = format!("proxy.timeout.first_byte: 30000, {}", to(&app, "/"));
+    let server = start(settings, &[("/", path)]);
+    server
+        .ask(&format!("GET /\nX-Go: {}", silent.url("/")))
+        .must_be("502 Gateway Error\n\nfirst byte timeout");
+    silent.wait_for("connection: close");
+}
+
+#[test]
+fn what_cannot_be_fetched_is_502() {
+    let app = app();
+    let closed = ClosedPort::new();
+    let server = start(
+        "access-log: { path: @DIR@/log, format: '\"%r\" %U %s %<s [%{error}x]' }",
+        &[("/", to(&app, "/"))],
+    );
+    let unparsed = [
+        "http://[",
+        "http://",
+        "http://a:99999/",
+        "http://u@h/",
+        "//a b/",
+    ];
+    for url in unparsed {
+        let response = ask(&server, "GET", "/x?y", &[("x-go", url)]);
+        assert_eq!(response.text(), "internal error", "{url}");
+        response.must_be("502 Gateway Error\ncontent-type: text/plain; charset=utf-8");
+        server.wait_for_message(&format!(
+            "[core] in request:127.0.0.1:{}/x?y:failed to resolve internal redirect:{url}\n",
+            app.port()
+        ));
+    }
+    let url = format!("{}z", closed.url());
+    let response = ask(&server, "GET", "/x?y", &[("x-go", &url)]);
+    response.must_be("502 Gateway Error\n\nconnection refused");
+    let place = closed.url().replace("http://", "");
+    server.wait_for_message(&format!(
+        "[lib/core/proxy.c] in request:{place}z:connection refused\n"
+    ));
+    let log = server.read_until("log", "HTTP/2\" /x 502 502 [connection refused]");
+    assert!(
+        log.contains("\"GET /x?y HTTP/1.1\" /x 502 502 [connection refused]\n"),
+        "{log}"
+    );
+    // Of other schemes it is a path; here that leads to the back end, which sends us on for ever.
+    let response = ask(&server, "GET", "/x", &[("x-go", "ftp://h/")]);
+    assert_eq!(response.text(), "too many internal delegations");
+    app.wait_for("GET /ftp://h/ HTTP/1.1");
+}
+
+#[test]
+fn there_is_a_limit_to_how_often() {
+    const TOO_MANY: &str = "502 Gateway Error\n\ntoo many internal delegations";
+    let redirecting = |name: &str| {
+        Backend::answering(format!(
+            "HTTP/1.1 302 Found\r\n{name}: /\r\ncontent-length: 0\r\n\r\n"
+        ))
+    };
+    let asked = |backend: &Backend| text_of(&backend.received_by_all()).matches("GET ").count();
+    // A path that leads to a back end costs two each time.
+    let local = redirecting("x-reproxy-url");
+    for (settings, want) in [
+        ("", 3),
+        ("max-delegations: 0", 1),
+        ("max-delegations: 7", 4),
+    ] {
+        let server = start(settings, &[("/", to(&local, "/"))]);
+        let before = asked(&local);
+        server.ask("GET /").must_be(TOO_MANY);
+        assert_eq!(asked(&local) - before, want, "{settings}");
+    }
+    // Another server costs one, whatever tells us to go there.
+    let elsewhere = echo();
+    let app = app();
+    let location = redirecting("location");
+    for (settings, want) in [("", 5), ("max-delegations: 1", 1)] {
+        let server = start(settings, &[("/", to(&app, "/"))]);
+        let before = asked(&location);
+        server
+            .ask(&format!("GET /\nX-Go: {}", location.url("/")))
+            .must_be(TOO_MANY);
+        assert_eq!(asked(&location) - before, want, "{settings}");
+    }
+    // What is handed on in the first place counts against the other limit.
+    let server = start(
+        "max-reprocesses: 0\nmax-delegations: 2",
+        &[
+            ("/", to(&elsewhere, "/")),
+            (
+                "/in",
+                "redirect: { url: /, status: 307, internal: YES }".to_owned(),
+            ),
+        ],
+    );
+    ask(&server, "GET", "/", &[]).must_be("502 Gateway Error\n\ntoo many internal reprocesses");
+    ask(&server, "GET", "/in/x", &[]).must_be("200 OK\n\nGET /x ");
+}
+
+#[test]
+fn redirects_are_followed_once_a_request_was_redirected_here() {
+    let echo = echo();
+    let third = echo.url("");
+    let other = Backend::by_request(move |request| {
+        let (status, location) = match request.target() {
+            "/relative/x" => ("302", "../to"),
+            "/absolute" => ("301", "/to"),
+            "/post" => ("302", "/to"),
+            "/repeat" => ("308", "/to"),
+            "/own" | "/base/own" => {
+                let host = request.field("host").unwrap_or_default();
+                return format!(
+                    "HTTP/1.1 303 See Other\r\nlocation: http://{host}/base/to\r\ncontent-length: 0\r\n\r\n"
+                );
+            }
+            "/base/start" => ("302", "/to"),
+            "/third" => ("302", &*third),
+            "/304" => ("304", "/to"),
+            _ => return answer(&format!("other: {}", line(request))),
+        };
+        format!("HTTP/1.1 {status} Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n")
+    });
+    let app = app();
+    let server = start(
+        "",
+        &[
+            ("/", to(&app, "/")),
+            ("/plain", to(&other, "/absolute")),
+            ("/mounted", to(&other, "/base")),
+            (
+                "/in",
+                "redirect: { url: /mounted, status: 307, internal: YES }".to_owned(),
+            ),
+            (
+                "/preserved",
+                format!("proxy.preserve-host: ON, {}", to(&other, "/base")),
+            ),
+            (
+                "/through",
+                "redirect: { url: /preserved, status: 307, internal: YES }".to_owned(),
+            ),
+        ],
+    );
+    let rows = [
+        // Method, path; status and content of the answer.
+        ("GET", "/relative/x", 200, "other: GET /to"),
+        ("GET", "/absolute", 200, "other: GET /to"),
+        ("POST", "/post", 200, "other: GET /to"),
+        ("PUT", "/post", 200, "other: PUT /to"),
+        ("POST", "/repeat", 200, "other: POST /to"),
+        ("GET", "/own", 200, "other: GET /base/to"),
+        ("GET", "/third", 200, "GET / "),
+        ("GET", "/304", 304, ""),
+    ];
+    for (method, path, code, want) in rows {
+        let url = other.url(path);
+        let response = ask(&server, method, "/", &[("x-go", &url), ("x-status", "307")]);
+        assert_eq!(
+            (response.code(), &*response.text()),
+            (code, want),
+            "{method} {path}"
+        );
+    }
+    // Without a redirect of ours nothing is followed.
+    ask(&server, "GET", "/plain", &[]).must_be("301 Moved\nlocation: /to");
+    // The same upstream, below the path of its URL.
+    for path in ["/in/start", "/in/own", "/through/own"] {
+        ask(&server, "GET", path, &[]).must_be("200 OK\n\nother: GET /base/to");
+    }
+    let received = text_of(&other.received_by_all());
+    for line in received.lines().filter(|line| line.starts_with("via:")) {
+        assert!(
+            ["via: 1.1 www.example.com", "via: 2 www.example.com"].contains(&line),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn internal_redirects_and_error_documents_lead_to_other_servers() {
+    let echo = echo();
+    let failing = Backend::answering(
+        "HTTP/1.1 500 Broken\r\nx-failed: 1\r\ncontent-type: text/x-failed\r\ncontent-length: 6\r\n\r\nbroken",
+    );
+    let document = Backend::by_request(|request| {
+        let content = line(request);
+        let bare = ["cookie", "x-own"]
+            .iter()
+            .all(|name| request.field(name).is_none());
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/x-document\r\nset-cookie: bare={bare}\r\netag: \"e\"\r\ncontent-length: {}\r\n\r\n{content}",
+            content.len()
+        )
+    });
+    let closed = ClosedPort::new();
+    let server = start(
+        "",
+        &[
+            (
+                "/",
+                format!(
+                    "error-doc: {{ status: 500, url: '{}' }}, {}",
+                    document.url("/d?x"),
+                    to(&failing, "/")
+                ),
+            ),
+            (
+                "/none",
+                format!("error-doc: {{ status: 404, url: '{}' }}", closed.url()),
+            ),
+            (
+                "/get",
+                format!(
+                    "redirect: {{ url: '{}', status: 302, internal: YES }}",
+                    echo.url("/e")
+                ),
+            ),
+            (
+                "/same",
+                format!(
+                    "redirect: {{ url: '{}', status: 307, internal: YES }}",
+                    echo.url("/e/")
+                ),
+            ),
+            (
+                "/bad",
+                "redirect: { url: 'http://[', status: 307, internal: YES }".to_owned(),
+            ),
+        ],
+    );
+    for (method, asked) in [("GET", "GET"), ("POST", "GET"), ("DELETE", "DELETE")] {
+        let fields = [("cookie", "a=1"), ("x-own", "1")];
+        let response = ask(&server, method, "/x", &fields);
+        response.must_be(&format!(
+            "500 Broken\nx-failed: 1\ncontent-type: text/x-document\nset-cookie: bare=true\n!etag\n\n{asked} /d?x"
+        ));
+        assert_eq!(response.all("content-type").count(), 1, "{response}");
+    }
+    ask(&server, "GET", "/none", &[]).must_be("404 File Not Found\n\nconnection refused");
+    ask(&server, "PUT", "/get/x?y", &[]).must_be("200 OK\n\nGET /e/x?y ");
+    ask(&server, "PUT", "/same/x%2Fy", &[]).must_be("200 OK\n\nPUT /e/x/y ");
+    ask(&server, "GET", "/bad", &[]).must_be("503 Internal Server Error\n\ninternal server error");
+}
+
+#[test]
+fn heads_have_no_content_whatever_was_asked_for() {
+    let (app, echo) = (app(), echo());
+    let server = start("", &[("/", to(&app, "/"))]);
+    let mut client = server.connect();
+    for _ in 0..2 {
+        client.send(format!(
+            "HEAD / HTTP/1.1\r\nHost: h\r\nX-Go: {}\r\n\r\n",
+            echo.url("/abc")
+        ));
+        let response = client.read_response("HEAD");
+        response.must_be("200 OK\ncontent-length: 9\nx-echo: 1");
+    }
+    let fields = [("x-go", &*echo.url("/abc"))];
+    assert_eq!(ask(&server, "HEAD", "/", &fields).text(), "");
+    assert!(text_of(&echo.received(0)).starts_with("GET /abc "));
+}
+
+/// Content in which no part looks like another.
+fn content(len: usize) -> String {
+    let mut text = String::with_capacity(len + 8);
+    for number in 0.. {
+        if text.len() >= len {
+            break;
+        }
+        text.push_str(&format!("{number:07} "));
+    }
+    text.truncate(len);
+    text
+}
+
+#[test]
+fn content_comes_along_where_the_method_stays() {
+    let (app, echo) = (app(), echo());
+    let url = echo.url("/x");
+    let server = start(
+        "",
+        &[
+            ("/", to(&app, "/")),
+            (
+                "/in",
+                format!("redirect: {{ url: '{url}', status: 307, internal: YES }}"),
+            ),
+        ],
+    );
+    let folder = Folder::new();
+    for len in [0, 1, 70_000, 1_000_000] {
+        let content = content(len);
+        let file = format!("@{}", folder.write("upload", &content).display());
+        for way in WAYS {
+            for framing in ["x-none: 1", "transfer-encoding: chunked"] {
+                let post = |path: &str, status: &str| {
+                    let (go, status) = (format!("x-go: {url}"), format!("x-status: {status}"));
+                    let url = server.url(path);
+                    let framing = if way == WAYS[0] { framing } else { "x-none: 1" };
+                    let options = [
+                        way,
+                        "-H",
+                        framing,
+                        "-H",
+                        &go,
+                        "-H",
+                        &status,
+                        "-H",
+                        "expect:",
+                        "--data-binary",
+                        &file,
+                        &url,
+                    ];
+                    curl(&options).text()
+                };
+                let shown = format!("{len} {way} {framing}");
+                let same = format!("POST /x {content}");
+                assert!(post("/", "307") == same, "{shown}");
+                assert!(post("/in", "307") == same, "{shown}, redirected");
+                assert_eq!(post("/", "200"), "GET /x ", "{shown}");
+            }
+        }
+    }
+    // More than that is not kept.
+    let file = format!("@{}", folder.write("upload", content(3_000_000)).display());
+    for way in WAYS {
+        let (go, to) = (format!("x-go: {url}"), server.url("/"));
+        let options = [
+            way,
+            "-H",
+            &go,
+            "-H",
+            "x-status: 307",
+            "--data-binary",
+            &file,
+            &to,
+        ];
+        let response = curl(&options);
+        assert_eq!(
+            (response.code(), &*response.text()),
+            (502, "internal error"),
+            "{way}"
+        );
+        server.wait_for_message("the content of the request is gone and cannot be sent again\n");
+        let options = [way, "-H", &go, "--data-binary", &file, &to];
+        assert_eq!(curl(&options).text(), "GET /x ", "{way}");
+    }
+}
+
+#[test]
+fn content_that_is_still_on_its_way_comes_along() {
+    let echo = echo();
+    let url = echo.url("/x");
+    let early = Backend::start(move |talk| {
+        if talk.read_head().is_some() {
+            let _ = talk.read_exactly(10_000);
+            talk.send(format!(
+                "HTTP/1.1 307 Elsewhere\r\nconnection: close\r\nx-reproxy-url: {url}\r\ncontent-length: 0\r\n\r\n"
+            ));
+            talk.read_to_end();
+        }
+    });
+    let server = start("", &[("/", to(&early, "/"))]);
+    let content = content(100_000);
+    let want = format!("POST /x {content}");
+    let mut client = server.connect();
+    client.send(format!(
+        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
+        content.len()
+    ));
+    client.send(&content[..20_000]);
+    // The other server has it before the rest is sent.
+    echo.wait_for("0001249 ");
+    client.send(&content[20_000..]);
+    let response = client.read_response("POST");
+    assert!(response.text() == want, "{}", response.code());
+    let folder = Folder::new();
+    let file = format!("@{}", folder.write("upload", &content).display());
+    for way in WAYS {
+        assert!(
+            curl(&[way, "--data-binary", &file, &server.url("/")]).text() == want,
+            "{way}"
+        );
+    }
+    let url = server.url("/");
+    let chunked = [
+        "-H",
+        "transfer-encoding: chunked",
+        "--data-binary",
+        &file,
+        &url,
+    ];
+    assert!(curl(&chunked).text() == want, "chunked");
+    early.wait_for_ended(4);
+}
+
+#[test]
+fn a_large_response_that_is_dropped_is_not_read() {
+    let echo = echo();
+    let url = echo.url("/x");
+    let endless = Backend::start(move |talk| {
+        while talk.read_request().is_some() {
+            talk.send(format!(
+                "HTTP/1.1 200 OK\r\nx-reproxy-url: {url}\r\ntransfer-encoding: chunked\r\n\r\n"
+            ));
+            let chunk = format!("10000\r\n{}\r\n", "x".repeat(65_536));
+            while talk.send(&chunk) {}
+        }
+    });
+    let server = start("", &[("/", to(&endless, "/"))]);
+    for number in 1..=3 {
+        ask(&server, "GET", "/", &[]).must_be("200 OK\n\nGET /x ");
+        endless.wait_for_ended(2 * number);
+    }
+    assert_eq!(echo.connections(), 1);
+}
+
+#[test]
+fn servers_are_asked_over_tls_and_http2() {
+    let folder = Folder::new();
+    self_signed(&folder, "backend", Key::EcPkcs8, "localhost");
+    let (_go, http, https) = Service::go(&folder, "backend");
+    let app = app();
+    let ca = format!("proxy.ssl.cafile: {}", folder.name_of("backend.crt"));
+    let rows = [
+        (
+            format!("{ca}\n"),
+            format!("https://localhost:{https}"),
+            "HTTP/2.0",
+        ),
+        (
+            format!("{ca}\nproxy.http2.ratio: 0"),
+            format!("https://localhost:{https}"),
+            "HTTP/1.1",
+        ),
+        (
+            "proxy.http2.ratio: 100\nproxy.http2.force-cleartext: ON".to_owned(),
+            format!("http://127.0.0.1:{http}"),
+            "HTTP/1.1",
+        ),
+    ];
+    for (settings, other, proto) in rows {
+        let path = format!(
+            "proxy.http2.ratio: 0, proxy.http2.force-cleartext: OFF, {}",
+            to(&app, "/")
+        );
+        let server = start(&settings, &[("/", path)]);
+        for way in WAYS {
+            let (go, url) = (format!("x-go: {other}/echo/1"), server.url("/"));
+            let told = curl(&[way, "-H", &go, "-H", "x-status: 307", "-d", "content", &url]).text();
+            assert!(told.contains(&format!("\"proto\":\"{proto}\"")), "{told}");
+            assert!(told.contains("\"octets\":7"), "{told}");
+            assert!(told.contains("\"X-Forwarded-Proto\":[\"http\"]"), "{told}");
+            let (go, len) = (format!("x-go: {other}/content/3000000"), 3_000_000);
+            assert_eq!(
+                curl(&[way, "-H", &go, &url]).body.len(),
+                len,
+                "{way} {proto}"
+            );
+        }
+    }
+    // The response that is dropped came by HTTP/2.
+    let path = format!("proxy.reverse.url: 'https://localhost:{https}/'");
+    let server = start(&ca, &[("/", path)]);
+    let told = curl(&[&server.url("/echo")]).text();
+    assert!(told.contains("\"proto\":\"HTTP/2.0\""), "{told}");
+    let content = content(300_000);
+    let file = format!("@{}", folder.write("upload", &content).display());
+    let same = format!("POST /x {content}");
+    let echo = echo();
+    for way in WAYS {
+        let go = format!("x-go: {}", echo.url("/x"));
+        for path in ["/instead", "/instead?early"] {
+            let url = server.url(path);
+            let options = [
+                way,
+                "-H",
+                &go,
+                "-H",
+                "x-status: 307",
+                "--data-binary",
+                &file,
+                &url,
+            ];
+            assert!(curl(&options).text() == same, "{way} {path}");
+        }
+        let url = server.url("/instead");
+        assert_eq!(curl(&[way, "-H", &go, &url]).text(), "GET /x ", "{way}");
+    }
+    eventually("the end of what was dropped", || {
+        (curl(&[&server.url("/insteads")]).text() == "0").then_some(())
+    });
+    // Whom the system does not trust we do not either.
+    let server = start("", &[("/", to(&app, "/"))]);
+    server
+        .ask(&format!("GET /\nX-Go: https://localhost:{https}/echo"))
+        .must_be("502 Gateway Error\n\nself-signed certificate");
+}
+
+#[test]
+fn of_many_servers_some_are_forgotten() {
+    let app = app();
+    let backends: Vec<Backend> = (0..300)
+        .map(|_| Backend::answering(h2o_tests::FINE))
+        .collect();
+    let server = start("proxy.timeout.keepalive: 600000", &[("/", to(&app, "/"))]);
+    let mut client = server.connect();
+    for backend in &backends {
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: h\r\nX-Go: {}\r\n\r\n",
+            backend.url("/")
+        ));
+        assert_eq!(client.read_response("GET").text(), "fine");
+    }
+    // Those that were not asked for longest are forgotten, and with them their connections.
+    for backend in &backends[..40] {
+        backend.wait_for_ended(1);
+    }
+    assert_eq!(backends[299].ended(), 0);
+}
