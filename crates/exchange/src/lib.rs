@@ -40,6 +40,6 @@ pub use outcome::{
 };
 pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
-pub use scope::{Features, FilterFactory, Resource, Resources, Scope};
+pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use worker::{ExchangeRef, Mail, Shared, Worker, WorkerHandle};

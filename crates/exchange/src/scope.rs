@@ -1,5 +1,6 @@
 //! What directives edit while a configuration is read.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use h2o_config::{Error, Level, Node, Registry};
@@ -29,6 +30,19 @@ pub trait Resource: Send + Sync {
 /// The resources of a configuration, in order.
 #[derive(Clone, Default)]
 pub struct Resources(pub Vec<Arc<dyn Resource>>);
+
+/// Something that goes on beside the workers for as long as these run, such as checks of backends.
+pub trait Companion: Send + Sync {
+    /// Begins it, on threads of its own, when the workers are ready. It ends when what is returned is dropped.
+    ///
+    /// # Errors
+    /// The text to show.
+    fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
+}
+
+/// What goes on beside the workers under a configuration.
+#[derive(Clone, Default)]
+pub struct Companions(pub Vec<Arc<dyn Companion>>);
 
 /// One level of the configuration being read. Inner levels begin with a copy of the outer settings;
 /// what is collected for the whole site goes through all levels.

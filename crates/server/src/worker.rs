@@ -1,11 +1,12 @@
 //! Workers: one thread each, with one event loop and its own connections.
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
-use h2o_exchange::{Counters, Mail, Shared, Site, WorkerHandle};
+use h2o_exchange::{Companions, Counters, Mail, Shared, Site, WorkerHandle};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -27,6 +28,8 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     mail: Vec<UnboundedSender<Mail>>,
     shared: Arc<Shared>,
+    /// What goes on beside the workers, until it is dropped.
+    companions: Vec<Box<dyn Any + Send>>,
 }
 
 /// One entry per worker: the CPU it is pinned to, if any.
@@ -92,6 +95,7 @@ impl Server {
             threads: Vec::new(),
             mail: Vec::new(),
             shared: Arc::clone(&shared),
+            companions: Vec::new(),
         };
         let mut handles = Vec::new();
         for (index, cpu) in plan.into_iter().enumerate() {
@@ -129,6 +133,9 @@ impl Server {
                 .recv()
                 .map_err(|_| "a worker ended while it was starting".to_string())??;
         }
+        for companion in &loaded.site.shared.get::<Companions>().0 {
+            server.companions.push(companion.begin()?);
+        }
         Ok(server)
     }
 
@@ -158,6 +165,7 @@ impl Server {
             // A worker's panic has been reported by the panic hook.
             let _ = thread.join();
         }
+        drop(self.companions);
     }
 }
 
