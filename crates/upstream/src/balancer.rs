@@ -44,9 +44,49 @@ impl Balancer {
     pub(crate) fn choose(&self, tried: &[bool]) -> Option<usize> {
         match self {
             Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, tried),
-            Self::LeastConn(loads) => choose_least(loads, tried),
+            Self::LeastConn(loads) => {
+                let weights = loads.iter().zip(tried);
+                choose_least(
+                    loads,
+                    weights.map(
+                        |(load, &was_tried)| {
+                            if was_tried { 0 } else { load.weight.into() }
+                        },
+                    ),
+                )
+            }
         }
     }
+
+    /// A backend by shares that take the place of the weights; `None` if nobody has one. `turns` is kept for the next choice: as
+    /// shares may be less than one, backends get them spread out, and not so many times in a row.
+    pub(crate) fn choose_by(&self, shares: &[u64], turns: &mut [i64]) -> Option<usize> {
+        match self {
+            Self::RoundRobin { .. } => choose_in_proportion(shares, turns),
+            Self::LeastConn(loads) => choose_least(loads, shares.iter().copied()),
+        }
+    }
+}
+
+/// Everybody's turn comes nearer by the share; who is nearest goes, and falls back by what all have gained.
+fn choose_in_proportion(shares: &[u64], turns: &mut [i64]) -> Option<usize> {
+    let mut all = 0;
+    let mut nearest: Option<usize> = None;
+    for (index, &share) in shares.iter().enumerate() {
+        // At most 256 * 1024.
+        let share = i64::try_from(share).unwrap_or(i64::from(u32::MAX));
+        if share == 0 {
+            turns[index] = 0;
+            continue;
+        }
+        all += share;
+        turns[index] += share;
+        if nearest.is_none_or(|nearest| turns[index] > turns[nearest]) {
+            nearest = Some(index);
+        }
+    }
+    turns[nearest?] -= all;
+    nearest
 }
 
 fn choose_in_turn(weights: &[u32], turn: &AtomicU64, tried: &[bool]) -> Option<usize> {
@@ -81,16 +121,16 @@ fn unpack(turn: u64) -> (usize, u32) {
     (index, u32::try_from(turn & 0xffff_ffff).unwrap_or(0))
 }
 
-fn choose_least(loads: &[Load], tried: &[bool]) -> Option<usize> {
+/// Those with a weight of zero are not chosen.
+fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<usize> {
     let mut best: Option<(usize, u64, u64)> = None;
-    for (index, load) in loads.iter().enumerate() {
+    for (index, (load, weight)) in loads.iter().zip(weights).enumerate() {
         let connections = load.connections.load(Relaxed) as u64;
-        let weight = u64::from(load.weight);
         // Compared as fractions: ties go to the first.
         let is_better = best.is_none_or(|(_, best_connections, best_weight)| {
             connections * best_weight < best_connections * weight
         });
-        if !tried[index] && is_better {
+        if weight > 0 && is_better {
             best = Some((index, connections, weight));
         }
     }
@@ -163,6 +203,59 @@ mod tests {
         assert_eq!(balancer.choose(&[true, false, false]), Some(1));
         assert_eq!(balancer.choose(&[false; 3]), Some(2));
         assert_eq!(balancer.choose(&[false; 3]), Some(0));
+    }
+
+    #[test]
+    fn shares_are_dealt_out_evenly() {
+        let in_turn = balancer(Balancing::RoundRobin, &[1, 1, 1]);
+        let cases: [(&[u64], &str); 5] = [
+            (&[1024, 1024, 1024], "012012"),
+            (&[1024, 0, 1024], "020202"),
+            (&[0, 0, 1], "222222"),
+            // Weights of 3 and 1, and one that begins slowly.
+            (&[3072, 1024, 0], "001000"),
+            (&[1024, 256, 0], "00100001"),
+        ];
+        for (shares, want) in cases {
+            let mut turns = [0; 3];
+            let chosen: String = (0..want.len())
+                .map(|_| in_turn.choose_by(shares, &mut turns).unwrap().to_string())
+                .collect();
+            let count = |text: &str, digit| text.matches(digit).count();
+            for digit in ['0', '1', '2'] {
+                assert_eq!(
+                    count(&chosen, digit),
+                    count(want, digit),
+                    "{shares:?}: {chosen}"
+                );
+            }
+        }
+        assert_eq!(in_turn.choose_by(&[0; 3], &mut [0; 3]), None);
+        let mut turns = [0; 3];
+        let slow = (0..1025).filter(|_| {
+            let chosen = in_turn.choose_by(&[1024, 1, 0], &mut turns);
+            chosen == Some(1)
+        });
+        assert_eq!(slow.count(), 1);
+    }
+
+    #[test]
+    fn shares_weigh_connections() {
+        let balancer = balancer(Balancing::LeastConn, &[1, 1]);
+        let Balancer::LeastConn(loads) = &balancer else {
+            panic!("as made above")
+        };
+        loads[0].connections.store(4, Relaxed);
+        loads[1].connections.store(1, Relaxed);
+        for (shares, want) in [
+            ([1024, 1024], Some(1)),
+            ([1024, 255], Some(0)),
+            ([0, 255], Some(1)),
+            ([1024, 0], Some(0)),
+            ([0, 0], None),
+        ] {
+            assert_eq!(balancer.choose_by(&shares, &mut [0; 2]), want, "{shares:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use h2o_http::Scheme;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::balancer::InUse;
+use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
 use crate::{BackendHost, BackendUrl, Failure, Resolver, Upstream};
 
@@ -22,45 +23,72 @@ pub(crate) struct Connected {
     pub(crate) in_use: Option<InUse>,
 }
 
-/// Connects to a backend: the one the balancer chooses, and if that cannot be connected to, the others in turn. A TLS handshake
-/// that fails is final (H2O compatibility). `alpn`: protocols offered to `https` backends.
+/// Connects to a backend: the one that was chosen or that the balancer chooses, and if that cannot be connected to, the others in
+/// turn. A TLS handshake that fails is final (H2O compatibility). `alpn`: protocols offered to `https` backends.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
     alpn: &[&[u8]],
+    aim: &mut Aim,
 ) -> Result<Connected, Failure> {
     let limit = upstream.settings.connect_timeout;
-    tokio::time::timeout(limit, connect_any(worker, upstream, alpn))
-        .await
-        .unwrap_or(Err(Failure::unsent(Failure::CONNECT_TIMEOUT)))
+    let mut backend = None;
+    let connecting = connect_any(worker, upstream, alpn, aim, &mut backend);
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(connected) => connected,
+        Err(_) => {
+            let failure = Failure::unsent(Failure::CONNECT_TIMEOUT);
+            if let Some(backend) = backend {
+                upstream.on_unreachable(backend, &failure, worker.clock.now());
+            }
+            Err(failure)
+        }
+    }
 }
 
+/// Notes in `trying` which backend has its turn.
 async fn connect_any(
     worker: &Rc<Worker>,
     upstream: &Arc<Upstream>,
     alpn: &[&[u8]],
+    aim: &mut Aim,
+    trying: &mut Option<usize>,
 ) -> Result<Connected, Failure> {
-    let mut tried = vec![false; upstream.backends.len()];
     let mut last = Failure::unsent("connection failure");
-    while let Some(backend) = upstream.balancer.choose(&tried) {
-        tried[backend] = true;
+    while let Some(backend) = aim.next(upstream, worker.clock.now()) {
+        *trying = Some(backend);
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
-        match connect_to(worker, url).await {
-            Err(text) => last = Failure::unsent(text),
-            Ok(socket) => {
-                return Ok(Connected {
-                    stream: secure(upstream, url, alpn, socket).await?,
-                    backend,
-                    in_use,
-                });
-            }
-        }
+        let failure = match connect_to(&worker.local::<Resolver>(), url).await {
+            Err(text) => Failure::unsent(text),
+            Ok(socket) => match secure(upstream, url, alpn, socket).await {
+                Err(failure) => {
+                    upstream.on_unreachable(backend, &failure, worker.clock.now());
+                    return Err(failure);
+                }
+                Ok(stream) => {
+                    return Ok(Connected {
+                        stream,
+                        backend,
+                        in_use,
+                    });
+                }
+            },
+        };
+        upstream.on_unreachable(backend, &failure, worker.clock.now());
+        last = failure;
     }
     Err(last)
 }
 
-async fn connect_to(worker: &Rc<Worker>, url: &BackendUrl) -> Result<PlainStream, &'static str> {
+/// Opens the socket.
+///
+/// # Errors
+/// The text to show.
+pub(crate) async fn connect_to(
+    resolver: &Resolver,
+    url: &BackendUrl,
+) -> Result<PlainStream, &'static str> {
     let address = match &url.host {
         BackendHost::Unix(path) => {
             let socket = UnixStream::connect(path).await;
@@ -68,7 +96,6 @@ async fn connect_to(worker: &Rc<Worker>, url: &BackendUrl) -> Result<PlainStream
         }
         BackendHost::Ip(address) => *address,
         BackendHost::Name(name) => {
-            let resolver = worker.local::<Resolver>();
             let addresses = resolver.resolve(name).await.map_err(|error| error.text())?;
             any_of(&addresses).ok_or("hostname does not exist")?
         }
@@ -93,7 +120,8 @@ fn any_of(addresses: &[IpAddr]) -> Option<IpAddr> {
     }
 }
 
-async fn secure(
+/// Does the TLS handshake with `https` backends.
+pub(crate) async fn secure(
     upstream: &Upstream,
     url: &BackendUrl,
     alpn: &[&[u8]],

@@ -11,28 +11,95 @@ use crate::http2::Connection;
 use crate::pool::{Local, Pools};
 use crate::protocol_choice::{ProtocolClass, Way};
 use crate::ready_body::ReadyBody;
+use crate::repeat::{self, Aim, Link, Unanswered};
 use crate::stream::UpstreamStream;
 use crate::{Call, Failure, Protocol, Reply, Upstream, http1};
 
 /// What is offered to servers that may choose.
-const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
+pub(crate) const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
+
+/// Requests of a worker that the budget hears of at once: workers do not share what they write for each.
+const PAID_AT_ONCE: u32 = 32;
 
 /// Sends a request by the protocol whose turn it is.
 pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Failure> {
     let local = call.worker.local::<Pools>().of(upstream);
     let body = ReadyBody::of(&mut call).await;
-    if call.needs_http1 || !upstream.may_use_http2() {
-        return http1::send(&local, &mut call, body).await;
+    let again = body.again(upstream.retry.is_some());
+    if let Some((_, budget)) = &upstream.retry {
+        local.unpaid.update(|unpaid| unpaid + 1);
+        if local.unpaid.get() >= PAID_AT_ONCE {
+            budget.pay_in(local.unpaid.take());
+        }
     }
-    match way(&local) {
-        Way::Http1 => http1::send(&local, &mut call, body).await,
-        Way::Http2 => match local.http2.pick() {
+    let mut aim = Aim::default();
+    if let Some(health) = &upstream.health {
+        let now = call.worker.clock.now();
+        if health.asks(now) {
+            aim.tried.resize(upstream.backends.len(), false);
+            aim.chosen = health.choose(upstream, &aim.tried, now);
+        }
+    }
+    // Not a function of its own: everything would be there twice.
+    aim.by_http1 = call.needs_http1 || !upstream.may_use_http2();
+    let way = if aim.by_http1 {
+        Way::Http1
+    } else {
+        way(&local)
+    };
+    let tried = match way {
+        Way::Http1 => {
+            aim.by_http1 = true;
+            http1::send(&local, &mut call, body, &mut aim).await
+        }
+        Way::Http2 => match local.http2.pick(|backend| aim.suits(upstream, backend)) {
             Some(connection) => send_http2(&local, &connection, &mut call, body).await,
-            None => Box::pin(send_over_new(&local, &mut call, body)).await,
+            None => Box::pin(send_over_new(&local, &mut call, body, &mut aim)).await,
         },
         // Connecting takes a large future, which most requests can do without.
-        Way::New => Box::pin(send_over_new(&local, &mut call, body)).await,
+        Way::New => Box::pin(send_over_new(&local, &mut call, body, &mut aim)).await,
+    };
+    judge(&local, &call, &tried);
+    match tried {
+        Ok(reply) => Ok(reply),
+        Err(unanswered) => Box::pin(repeat::after(&local, &mut call, again, aim, unanswered)).await,
     }
+}
+
+/// What came of an attempt tells something of its backend.
+pub(crate) fn judge(local: &Local, call: &Call<'_>, tried: &Result<Reply, Unanswered>) {
+    if let Some(health) = &local.upstream.health {
+        let now = call.worker.clock.now();
+        match tried {
+            Ok(reply) => health.on_answer(reply.backend, now),
+            Err(unanswered) => {
+                if let Some(backend) = unanswered.blamed() {
+                    health.on_failure(backend, &unanswered.failure.text, now);
+                }
+            }
+        }
+    }
+}
+
+/// Sends a request once more, by the same protocol if that was a choice: over no kept HTTP/1 connection, which may be closed as
+/// well, and to a backend that was not tried, if there is one.
+pub(crate) async fn send_again(
+    local: &Rc<Local>,
+    call: &mut Call<'_>,
+    body: ReadyBody,
+    aim: &mut Aim,
+) -> Result<Reply, Unanswered> {
+    let tried = if aim.by_http1 {
+        http1::send_fresh(local, call, body, aim).await
+    } else {
+        let suits = |backend| aim.suits(&local.upstream, backend);
+        match local.http2.pick(suits) {
+            Some(connection) => send_http2(local, &connection, call, body).await,
+            None => send_over_new(local, call, body, aim).await,
+        }
+    };
+    judge(local, call, &tried);
+    tried
 }
 
 /// How the next request goes.
@@ -54,23 +121,18 @@ async fn send_over_new(
     local: &Rc<Local>,
     call: &mut Call<'_>,
     body: ReadyBody,
-) -> Result<Reply, Failure> {
+    aim: &mut Aim,
+) -> Result<Reply, Unanswered> {
     let settings = &local.upstream.settings;
+    let suits = |backend| aim.suits(&local.upstream, backend);
     if !local.declines_http2.get()
-        && let Some(connection) = local.http2.join(settings.http2_max_streams).await
+        && let Some(connection) = local.http2.join(settings.http2_max_streams, suits).await
     {
         return send_http2(local, &connection, call, body).await;
     }
     let opening = local.http2.begin_opening();
-    let connected = connect(call.worker, &local.upstream, BOTH).await?;
-    let is_http2 = match (&connected.stream, connected.stream.alpn()) {
-        (UpstreamStream::Plain(_), _) => settings.http2_force_cleartext,
-        (UpstreamStream::Tls(_), Some(b"h2")) => true,
-        (UpstreamStream::Tls(_), Some(b"http/1.1") | None) => false,
-        (UpstreamStream::Tls(_), Some(_)) => {
-            return Err(Failure::unsent("unknown alpn protocol"));
-        }
-    };
+    let connected = connect(call.worker, &local.upstream, BOTH, aim).await?;
+    let is_http2 = is_http2(&local.upstream, &connected.stream)?;
     local.declines_http2.set(!is_http2);
     if !is_http2 {
         drop(opening);
@@ -91,12 +153,25 @@ async fn send_over_new(
     send_http2(local, &connection, call, body).await
 }
 
+/// True if HTTP/2 is what the server chose of what it was offered.
+///
+/// # Errors
+/// It was not offered that.
+pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<bool, Failure> {
+    match (stream, stream.alpn()) {
+        (UpstreamStream::Plain(_), _) => Ok(upstream.settings.http2_force_cleartext),
+        (UpstreamStream::Tls(_), Some(b"h2")) => Ok(true),
+        (UpstreamStream::Tls(_), Some(b"http/1.1") | None) => Ok(false),
+        (UpstreamStream::Tls(_), Some(_)) => Err(Failure::unsent("unknown alpn protocol")),
+    }
+}
+
 async fn send_http2(
     local: &Local,
     connection: &Rc<Connection>,
     call: &mut Call<'_>,
     body: ReadyBody,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, Unanswered> {
     let mut head = local.scratch.take_head();
     let url = &local.upstream.backends[connection.backend()].url;
     (call.build)(url, Protocol::Http2, &mut head);
@@ -111,12 +186,33 @@ async fn send_http2(
         let value = head.headers.store(b"100-continue");
         head.set_expect(value);
     }
+    let is_idempotent = http1::is_idempotent(&head.method);
     let headers = std::mem::take(&mut call.headers);
     let request = connection.request(&head, body.into_inner(), expects_continue, headers);
     local.scratch.put_head(head);
-    let request = request?;
-    if let Some(trace) = &call.trace {
-        request.observe(trace);
+    let response = match request {
+        Ok(request) => {
+            if let Some(trace) = &call.trace {
+                request.observe(trace);
+            }
+            request.response(&mut call.on_informational).await
+        }
+        Err(failure) => Err(failure),
+    };
+    match response {
+        Ok(reply) => {
+            connection.has_answered.set(true);
+            Ok(reply)
+        }
+        Err(failure) => Err(Unanswered {
+            failure,
+            asked: Some(connection.backend()),
+            link: if connection.has_answered.get() {
+                Link::Shared
+            } else {
+                Link::New
+            },
+            is_idempotent,
+        }),
     }
-    request.response(&mut call.on_informational).await
 }

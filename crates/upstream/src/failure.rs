@@ -16,6 +16,25 @@ pub struct Failure {
     pub refused: bool,
     /// True if something of the request may have been sent.
     pub reached: bool,
+    /// How the request came to its end.
+    pub cause: Cause,
+}
+
+/// How a request came to its end, as far as it matters to who would make it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There was no connection to send it over.
+    NotConnected,
+    /// Nothing of it was sent, or the backend said that it has not looked at it.
+    NotSent,
+    /// The backend closed the connection or gave the request up, and had said nothing.
+    Silent,
+    /// As `Silent`, but there were interim responses.
+    NotAnswered,
+    /// Nothing went forward for too long.
+    TimedOut,
+    /// The backend broke the protocol, or the client did not send its content.
+    Other,
 }
 
 impl Failure {
@@ -33,6 +52,7 @@ impl Failure {
             log: None,
             refused: false,
             reached: false,
+            cause: Cause::NotConnected,
         }
     }
 
@@ -40,8 +60,14 @@ impl Failure {
     pub(crate) fn sent(text: &'static str) -> Self {
         Self {
             reached: true,
+            cause: Cause::Other,
             ..Self::unsent(text)
         }
+    }
+
+    /// The same with this cause.
+    pub(crate) fn with_cause(self, cause: Cause) -> Self {
+        Self { cause, ..self }
     }
 
     /// A response that is not HTTP/1.

@@ -1,8 +1,8 @@
 //! Connections to backends, and the exchanges that run over them.
 //!
 //! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is made from the
-//! configuration and shared by all workers; of what changes while it is used, only the balancer's counters are shared. A
-//! worker's idle connections stay on that worker (`pool`).
+//! configuration and shared by all workers; of what changes while it is used, only the balancer's counters are shared, and what
+//! is known of the backends' health (`health`). A worker's idle connections stay on that worker (`pool`).
 //!
 //! [`Upstream::send`] carries one request to a backend and comes back with the head of the response and a body that is pulled:
 //! what the client does not take is not read from the backend. What goes wrong before the head is a [`Failure`], later a
@@ -16,12 +16,14 @@ mod deadline;
 mod dispatch;
 mod failure;
 mod happy_eyeballs;
+mod health;
 mod http1;
 mod http2;
 mod pool;
 mod protocol_choice;
 mod proxy_protocol;
 mod ready_body;
+mod repeat;
 mod resolver;
 mod settings;
 mod stream;
@@ -30,9 +32,11 @@ mod upstream;
 
 pub use backend::{BackendHost, BackendUrl};
 pub use call::{Call, OnInformational, Protocol, Reply};
-pub use failure::Failure;
+pub use failure::{Cause, Failure};
 pub use happy_eyeballs::{ConnectError, HappyEyeballs, connect, connect_error_text};
+pub use health::check::HealthChecks;
+pub use health::{BackendCare, HealthCheck, PassiveCheck, Retry};
 pub use resolver::{Family, ResolveError, Resolver, limit_threads};
 pub use settings::UpstreamSettings;
 pub use tls::{TlsClient, TlsClientError, TlsClientSettings};
-pub use upstream::{Backend, Balancing, Upstream};
+pub use upstream::{Backend, Balancing, Care, Upstream};

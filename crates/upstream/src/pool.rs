@@ -40,6 +40,8 @@ pub(crate) struct Local {
     pub(crate) choice: ProtocolChoice,
     /// The last backend that was offered HTTP/2 chose HTTP/1.
     pub(crate) declines_http2: Cell<bool>,
+    /// Requests that the budget for repeating them has not heard of.
+    pub(crate) unpaid: Cell<u32>,
 }
 
 /// A connection of HTTP/1 for as long as there is one.
@@ -54,6 +56,17 @@ impl Drop for Counted {
 struct Kept {
     connection: Box<Connection>,
     since: Instant,
+}
+
+/// Which idle connections a request can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Whatever their backend.
+    Any,
+    /// Those to one backend.
+    Of(usize),
+    /// None of them.
+    None,
 }
 
 /// Memory lent to whichever exchange has its turn.
@@ -123,6 +136,7 @@ impl Pools {
                 http2: http2::Connections::default(),
                 choice: ProtocolChoice::default(),
                 declines_http2: Cell::new(false),
+                unpaid: Cell::new(0),
             })
         });
         Rc::clone(local)
@@ -133,6 +147,7 @@ impl Pools {
         for slot in self.locals.borrow_mut().iter_mut() {
             if let Some(local) = slot {
                 local.expire(now);
+                local.drop_avoided();
                 if Rc::strong_count(local) == 1 && Arc::strong_count(&local.upstream) == 1 {
                     *slot = None;
                 }
@@ -144,10 +159,18 @@ impl Pools {
 impl Local {
     /// The connection that was idle for longest, if it can be used. `thoroughly`: the kernel is asked whether the backend
     /// has closed it.
-    pub(crate) fn take(&self, now: Instant, thoroughly: bool) -> Option<Box<Connection>> {
+    pub(crate) fn take(
+        &self,
+        now: Instant,
+        thoroughly: bool,
+        wanted: Wanted,
+    ) -> Option<Box<Connection>> {
         self.expire(now);
         loop {
-            let mut connection = self.idle.borrow_mut().pop_front()?.connection;
+            let mut connection = self.next(wanted)?;
+            if self.upstream.avoids(connection.backend) {
+                continue;
+            }
             match connection.stream.check(thoroughly) {
                 Idle::Quiet => return Some(connection),
                 Idle::Closed => warn_once(
@@ -159,6 +182,28 @@ impl Local {
                 }
             }
         }
+    }
+
+    /// Takes the next idle connection out.
+    fn next(&self, wanted: Wanted) -> Option<Box<Connection>> {
+        let mut idle = self.idle.borrow_mut();
+        let kept = match wanted {
+            Wanted::Any => idle.pop_front(),
+            Wanted::Of(backend) => {
+                let at = idle
+                    .iter()
+                    .position(|kept| kept.connection.backend == backend)?;
+                idle.remove(at)
+            }
+            Wanted::None => None,
+        };
+        Some(kept?.connection)
+    }
+
+    /// Closes idle connections to backends that are to be left alone.
+    fn drop_avoided(&self) {
+        let mut idle = self.idle.borrow_mut();
+        idle.retain(|kept| !self.upstream.avoids(kept.connection.backend));
     }
 
     /// Keeps a connection on which nothing is outstanding.

@@ -42,6 +42,12 @@ impl ReadyBody {
         }
     }
 
+    /// What the request is made again with: a content that is kept, or with `untouched` any, for as long as nobody has taken
+    /// of it.
+    pub(crate) fn again(&self, untouched: bool) -> Option<Self> {
+        (untouched || self.can_repeat()).then(|| self.clone())
+    }
+
     /// Puts the length into a head that does not know it.
     pub(crate) fn fit(&self, head: &mut RequestHead) {
         if let (BodyLength::Unknown, Some(length)) = (head.body, self.whole) {
@@ -51,5 +57,12 @@ impl ReadyBody {
 
     pub(crate) fn into_inner(self) -> RequestBody {
         self.body
+    }
+}
+
+#[cfg(test)]
+impl From<RequestBody> for ReadyBody {
+    fn from(body: RequestBody) -> Self {
+        Self { body, whole: None }
     }
 }

@@ -1,10 +1,12 @@
 //! A group of backends behind one directive.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use h2o_http::Scheme;
 
 use crate::balancer::Balancer;
+use crate::health::{BackendCare, Budget, Chosen, Health, HealthCheck, Retry};
 use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings, dispatch};
 
 /// How the backend of a new connection is chosen.
@@ -25,6 +27,15 @@ pub struct Backend {
     pub weight: u32,
 }
 
+/// What is done about backends that fail, beyond passing over those that cannot be connected to. By default nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Care {
+    /// How each backend is looked after, in their order; those that are missing are not.
+    pub backends: Vec<BackendCare>,
+    /// `proxy.retry`
+    pub retry: Option<Retry>,
+}
+
 /// A group of backends with one balancer and one set of settings. Shared by all workers.
 pub struct Upstream {
     /// Number of the upstream in this process; workers find by it what they keep for it.
@@ -32,6 +43,12 @@ pub struct Upstream {
     pub(crate) backends: Vec<Backend>,
     pub(crate) balancer: Balancer,
     pub(crate) settings: UpstreamSettings,
+    /// What is known of the backends, if anything is to be.
+    pub(crate) health: Option<Health>,
+    /// When requests are made again, and what is left for that.
+    pub(crate) retry: Option<(Retry, Budget)>,
+    /// By backend.
+    checks: Vec<Option<HealthCheck>>,
 }
 
 /// Numbers are given again when nobody knows the upstream any more: workers find what they keep by it, in tables that are
@@ -76,18 +93,72 @@ impl Upstream {
         balancing: Balancing,
         settings: UpstreamSettings,
     ) -> Arc<Self> {
+        Self::with_care(backends, balancing, settings, Care::default())
+    }
+
+    /// As [`Upstream::new`], with what is done about backends that fail.
+    ///
+    /// # Panics
+    /// If there is no backend.
+    #[must_use]
+    pub fn with_care(
+        backends: Vec<(BackendUrl, u32)>,
+        balancing: Balancing,
+        settings: UpstreamSettings,
+        care: Care,
+    ) -> Arc<Self> {
         assert!(!backends.is_empty(), "an upstream has a backend");
         let backends: Vec<_> = backends
             .into_iter()
             .map(|(url, weight)| Backend { url, weight })
             .collect();
         let weights = backends.iter().map(|backend| backend.weight);
+        let mut cares = care.backends;
+        cares.resize(backends.len(), BackendCare::default());
+        let names = backends.iter().map(|backend| &*backend.url.authority);
+        let origin = tokio::time::Instant::now().into_std();
+        let with_budget = |retry: Retry| (retry, Budget::new(retry.budget, origin));
         Arc::new(Self {
             id: ids().take(),
             balancer: Balancer::new(balancing, weights),
+            health: Health::new(names.zip(&cares), origin),
+            retry: care.retry.map(with_budget),
+            checks: cares.into_iter().map(|care| care.active).collect(),
             backends,
             settings,
         })
+    }
+
+    /// True if backends are checked by asking them.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.checks().next().is_some()
+    }
+
+    /// The backends that are checked, and how.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = (usize, &HealthCheck)> {
+        let checks = self.checks.iter().enumerate();
+        checks.filter_map(|(backend, check)| Some((backend, check.as_ref()?)))
+    }
+
+    /// True if a backend is to be left alone: it is down, and another one is not.
+    pub(crate) fn avoids(&self, backend: usize) -> bool {
+        (self.health.as_ref()).is_some_and(|health| health.avoids(backend))
+    }
+
+    /// A backend to be connected to that was not tried.
+    pub(crate) fn choose(self: &Arc<Self>, tried: &[bool], now: Instant) -> Option<Chosen> {
+        match &self.health {
+            Some(health) => health.choose(self, tried, now),
+            None => self.balancer.choose(tried).map(Chosen::certain),
+        }
+    }
+
+    /// A backend could not be connected to.
+    pub(crate) fn on_unreachable(&self, backend: usize, failure: &Failure, now: Instant) {
+        if let Some(health) = &self.health {
+            health.on_failure(backend, &failure.text, now);
+        }
     }
 
     /// The backends, in the order of the configuration.
@@ -130,11 +201,32 @@ impl Upstream {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::{TlsClient, TlsClientSettings};
+
+    pub(crate) fn settings() -> UpstreamSettings {
+        let tls = TlsClientSettings {
+            verify_peer: false,
+            ca_file: None,
+            session_cache: None,
+        };
+        UpstreamSettings {
+            connect_timeout: Duration::ZERO,
+            first_byte_timeout: Duration::ZERO,
+            io_timeout: Duration::ZERO,
+            keepalive: Duration::ZERO,
+            max_buffer_size: None,
+            zerocopy: true,
+            proxy_protocol: false,
+            http2_ratio: None,
+            http2_force_cleartext: false,
+            http2_max_streams: 100,
+            tls: TlsClient::new(tls).expect("nothing is read"),
+        }
+    }
 
     #[test]
     fn numbers_are_given_again() {
@@ -149,24 +241,7 @@ mod tests {
 
     #[test]
     fn http2_is_used_where_it_is_wanted_and_can_be() {
-        let tls = TlsClientSettings {
-            verify_peer: false,
-            ca_file: None,
-            session_cache: None,
-        };
-        let settings = UpstreamSettings {
-            connect_timeout: Duration::ZERO,
-            first_byte_timeout: Duration::ZERO,
-            io_timeout: Duration::ZERO,
-            keepalive: Duration::ZERO,
-            max_buffer_size: None,
-            zerocopy: true,
-            proxy_protocol: false,
-            http2_ratio: None,
-            http2_force_cleartext: false,
-            http2_max_streams: 100,
-            tls: TlsClient::new(tls).expect("nothing is read"),
-        };
+        let settings = settings();
         // Scheme, ratio, cleartext, PROXY line.
         let cases = [
             ("https", None, false, false, true),

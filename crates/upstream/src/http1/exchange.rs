@@ -12,7 +12,7 @@ use super::Connection;
 use super::upload::{Hold, Upload, Went};
 use crate::failure::text_of;
 use crate::pool::Local;
-use crate::{Failure, OnInformational};
+use crate::{Cause, Failure, OnInformational};
 
 /// One request and its response.
 pub(super) struct Exchange {
@@ -38,22 +38,6 @@ pub(super) enum Awaits {
     FirstByte,
     /// The client, whose time is limited elsewhere.
     Client,
-}
-
-/// An exchange that came to nothing.
-pub(super) struct Failed {
-    pub(super) failure: Failure,
-    /// The backend closed the connection and had said nothing.
-    pub(super) is_silent: bool,
-}
-
-impl Failed {
-    const fn new(failure: Failure) -> Self {
-        Self {
-            failure,
-            is_silent: false,
-        }
-    }
 }
 
 /// Content that came at once, with the head for example.
@@ -99,11 +83,11 @@ impl Exchange {
         context: &mut Context<'_>,
         response: &mut ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
-    ) -> Poll<Result<Arrived, Failed>> {
+    ) -> Poll<Result<Arrived, Failure>> {
         loop {
             let went = self.poll_upload(context);
             if let Some(text) = self.upload.broken {
-                return Poll::Ready(Err(Failed::new(Failure::sent(text))));
+                return Poll::Ready(Err(Failure::sent(text)));
             }
             let scratch = Rc::clone(&self.local.scratch);
             let mut input = scratch.take_input();
@@ -124,7 +108,7 @@ impl Exchange {
                 let awaits = self.awaited(went);
                 return self
                     .poll_late(context, awaits)
-                    .map(|text| Err(Failed::new(Failure::sent(text))));
+                    .map(|text| Err(Failure::sent(text).with_cause(Cause::TimedOut)));
             }
         }
     }
@@ -185,12 +169,14 @@ impl Exchange {
         }
     }
 
-    fn on_closed(&mut self) -> Failed {
-        let closed = self.connection.engine.on_closed();
-        Failed {
-            failure: Failure::sent(Failure::IO),
-            is_silent: closed == Err(UpstreamError::ClosedBeforeResponse),
-        }
+    fn on_closed(&mut self) -> Failure {
+        let cause = match self.connection.engine.on_closed() {
+            Err(UpstreamError::ClosedBeforeResponse) if self.upload.written == 0 => Cause::NotSent,
+            Err(UpstreamError::ClosedBeforeResponse) => Cause::Silent,
+            Err(UpstreamError::HeadTruncated) if self.input.is_empty() => Cause::NotAnswered,
+            _ => Cause::Other,
+        };
+        Failure::sent(Failure::IO).with_cause(cause)
     }
 
     fn on_octets(
@@ -198,7 +184,7 @@ impl Exchange {
         octets: &[u8],
         response: &mut ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
-    ) -> Option<Result<Arrived, Failed>> {
+    ) -> Option<Result<Arrived, Failure>> {
         self.has_begun = true;
         self.awaits = None;
         let mut own = std::mem::take(&mut self.input);
@@ -210,7 +196,7 @@ impl Exchange {
         loop {
             match self.connection.engine.receive(input, response) {
                 Err(error) => {
-                    return Some(Err(Failed::new(Failure::from_http1(error))));
+                    return Some(Err(Failure::from_http1(error)));
                 }
                 Ok(ClientReceived::NeedMore { taken }) => {
                     let left = input.len() - taken;
@@ -242,7 +228,7 @@ impl Exchange {
                 }
                 Ok(ClientReceived::Data { .. } | ClientReceived::BodyEnd { .. }) => {
                     debug_assert!(false, "the head comes first");
-                    return Some(Err(Failed::new(Failure::sent(Failure::IO))));
+                    return Some(Err(Failure::sent(Failure::IO)));
                 }
             }
         }
@@ -303,7 +289,11 @@ impl Exchange {
         } = self;
         let leftover: &[u8] = if is_clean { b"" } else { b"?" };
         let keeps = !local.upstream.settings.keepalive.is_zero();
-        if keeps && upload.is_done() && connection.engine.is_reusable(leftover) {
+        if keeps
+            && upload.is_done()
+            && connection.engine.is_reusable(leftover)
+            && !local.upstream.avoids(connection.backend)
+        {
             connection.in_use = None;
             connection.deadline.clear();
             local.put(connection, worker.clock.now());

@@ -25,15 +25,16 @@ use crate::connect::{Connected, connect};
 use crate::deadline::Deadline;
 use crate::pool::{Counted, Local};
 use crate::ready_body::ReadyBody;
+use crate::repeat::{Aim, Link, Unanswered};
 use crate::stream::UpstreamStream;
-use crate::{Call, Failure, Protocol, Reply, proxy_protocol};
+use crate::{Call, Protocol, Reply, proxy_protocol};
 
 /// A connection to a backend that speaks HTTP/1.
 pub(crate) struct Connection {
     pub(crate) stream: UpstreamStream,
     engine: ClientConnection,
     /// Index of the backend.
-    backend: usize,
+    pub(crate) backend: usize,
     in_use: Option<InUse>,
     deadline: Deadline,
     _counted: Counted,
@@ -44,30 +45,25 @@ pub(crate) async fn send(
     local: &Rc<Local>,
     call: &mut Call<'_>,
     body: ReadyBody,
-) -> Result<Reply, Failure> {
+    aim: &mut Aim,
+) -> Result<Reply, Unanswered> {
     // What cannot be sent again is not risked on a connection that the backend may just have closed.
     let can_repeat = body.can_repeat();
-    let Some(connection) = local.take(call.worker.clock.now(), !can_repeat) else {
-        return Box::pin(send_fresh(local, call, body)).await;
+    let now = call.worker.clock.now();
+    let Some(connection) = local.take(now, !can_repeat, aim.kept()) else {
+        return Box::pin(send_fresh(local, call, body, aim)).await;
     };
-    let again = can_repeat.then(|| body.clone());
-    match (exchange(local, call, connection, body).await, again) {
-        // The backend closed the connection while the request was on its way, and may be asked again (RFC 9112 §9.3.1). H2O
-        // does not; here it is done once, on a new connection.
-        (Err(failed), Some(body)) if failed.may_repeat => {
-            Box::pin(send_fresh(local, call, body)).await
-        }
-        (tried, _) => tried.map_err(|unanswered| unanswered.failure),
-    }
+    exchange(local, call, connection, body, Link::Kept).await
 }
 
 /// Sends a request over a new connection. Connecting takes a large future, which most requests can do without: callers box it.
-async fn send_fresh(
+pub(crate) async fn send_fresh(
     local: &Rc<Local>,
     call: &mut Call<'_>,
     body: ReadyBody,
-) -> Result<Reply, Failure> {
-    let connected = connect(call.worker, &local.upstream, &[]).await?;
+    aim: &mut Aim,
+) -> Result<Reply, Unanswered> {
+    let connected = connect(call.worker, &local.upstream, &[], aim).await?;
     send_new(local, call, connected, body).await
 }
 
@@ -77,7 +73,7 @@ pub(crate) async fn send_new(
     call: &mut Call<'_>,
     connected: Connected,
     body: ReadyBody,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, Unanswered> {
     let connection = Box::new(Connection {
         stream: connected.stream,
         engine: ClientConnection::new(Arc::clone(&local.scratch.engine)),
@@ -86,15 +82,7 @@ pub(crate) async fn send_new(
         deadline: Deadline::new(call.worker),
         _counted: local.count_http1(),
     });
-    let tried = exchange(local, call, connection, body).await;
-    tried.map_err(|unanswered| unanswered.failure)
-}
-
-/// A request that got no response.
-struct Unanswered {
-    failure: Failure,
-    /// The backend has said nothing, and the method is idempotent.
-    may_repeat: bool,
+    exchange(local, call, connection, body, Link::New).await
 }
 
 async fn exchange(
@@ -102,7 +90,9 @@ async fn exchange(
     call: &mut Call<'_>,
     mut connection: Box<Connection>,
     body: ReadyBody,
+    link: Link,
 ) -> Result<Reply, Unanswered> {
+    let backend = connection.backend;
     if connection.in_use.is_none() {
         connection.in_use = InUse::begin(&local.upstream, connection.backend);
     }
@@ -116,9 +106,11 @@ async fn exchange(
     let arrived = poll_fn(|context| exchange.poll_head(context, &mut response, tell)).await;
     match arrived {
         Ok(arrived) => Ok(reply(exchange, response, arrived)),
-        Err(failed) => Err(Unanswered {
-            failure: failed.failure,
-            may_repeat: failed.is_silent && is_idempotent,
+        Err(failure) => Err(Unanswered {
+            failure,
+            asked: Some(backend),
+            link,
+            is_idempotent,
         }),
     }
 }
@@ -166,7 +158,8 @@ fn begin(
     (upload, is_idempotent)
 }
 
-fn is_idempotent(method: &Method) -> bool {
+/// True for methods that may be repeated without further effect (RFC 9110 §9.2.2).
+pub(crate) fn is_idempotent(method: &Method) -> bool {
     match method {
         Method::Get
         | Method::Head

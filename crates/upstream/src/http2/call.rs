@@ -11,7 +11,7 @@ use h2o_http2::StreamKey;
 use super::body::ResponseBody;
 use super::connection::Connection;
 use super::stream::{Head, Response, Stream, StreamFailure, now};
-use crate::{Failure, OnInformational, Protocol, Reply};
+use crate::{Cause, Failure, OnInformational, Protocol, Reply};
 
 /// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
 pub(super) struct Owned {
@@ -172,6 +172,16 @@ fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
     };
     Failure {
         refused: is_refused,
+        cause: match failure {
+            StreamFailure::Refused => Cause::NotSent,
+            StreamFailure::Io if reached => Cause::Silent,
+            StreamFailure::Io => Cause::NotSent,
+            StreamFailure::FirstByteTimeout | StreamFailure::IoTimeout => Cause::TimedOut,
+            StreamFailure::Content
+            | StreamFailure::Protocol
+            | StreamFailure::FlowControl
+            | StreamFailure::NoExtendedConnect => Cause::Other,
+        },
         ..base
     }
 }

@@ -1,6 +1,6 @@
 //! A connection as calls see it.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub(crate) struct Connection {
     /// Index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
+    /// A response has come over it.
+    pub(crate) has_answered: Cell<bool>,
     pub(super) state: RefCell<State>,
 }
 
@@ -57,6 +59,7 @@ impl Connection {
         Self {
             backend,
             tls: OnceCell::new(),
+            has_answered: Cell::new(false),
             state: RefCell::new(State {
                 engine,
                 settings,

@@ -113,12 +113,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl Connections {
-    /// The connection with the fewest streams, if one takes another now; the first of equals (H2O compatibility).
-    pub(crate) fn pick(&self) -> Option<Rc<Connection>> {
+    /// Of the connections to backends that `suits` is true for, the one with the fewest streams, if one takes another now; the
+    /// first of equals (H2O compatibility).
+    pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection>> {
         let mut all = self.all.borrow_mut();
         all.retain(|connection| connection.is_reusable());
         all.iter()
-            .filter(|connection| connection.can_request())
+            .filter(|connection| connection.can_request() && suits(connection.backend()))
             .min_by_key(|connection| connection.used())
             .cloned()
     }
@@ -131,7 +132,11 @@ impl Connections {
 
     /// If connections are being opened that will have room, waits for one: requests that come all at once do not each open
     /// their own. `None` also if none could be opened meanwhile; the caller then does not wait again.
-    pub(crate) async fn join(&self, max_streams: u32) -> Option<Rc<Connection>> {
+    pub(crate) async fn join(
+        &self,
+        max_streams: u32,
+        suits: impl Fn(usize) -> bool,
+    ) -> Option<Rc<Connection>> {
         self.waiting.update(|waiting| waiting + 1);
         let _waiting = Waiting(self);
         loop {
@@ -142,7 +147,7 @@ impl Connections {
             }
             let before = self.opened_so_far.get();
             self.opened.notified().await;
-            if let Some(connection) = self.pick() {
+            if let Some(connection) = self.pick(&suits) {
                 return Some(connection);
             }
             if self.opened_so_far.get() == before {

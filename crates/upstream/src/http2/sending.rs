@@ -65,7 +65,7 @@ impl State {
             }
             Ok(Pulled::End) => self.on_sent(key),
             // The client is gone, or its content cannot be read.
-            Err(_) => self.fail(key, StreamFailure::Io),
+            Err(_) => self.fail(key, StreamFailure::Content),
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum StreamFailure {
     Refused,
     /// The server reset the stream or closed the connection.
     Io,
+    /// The content of the request cannot be completed: the client is gone, or a file cannot be read.
+    Content,
     /// The server broke the protocol.
     Protocol,
     /// More content came than the window allows.
@@ -47,7 +49,7 @@ impl StreamFailure {
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Refused => "refused stream",
-            Self::Io => "I/O error",
+            Self::Io | Self::Content => "I/O error",
             Self::Protocol => "protocol violation",
             Self::FlowControl => "flow control error",
             Self::FirstByteTimeout => "first byte timeout",

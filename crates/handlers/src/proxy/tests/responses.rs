@@ -248,6 +248,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         log: Some("more".into()),
         refused: false,
         reached: true,
+        cause: h2o_upstream::Cause::Other,
     };
     let site = site("/nx", "");
     let mut exchange = request(site, "GET /nx/z?q", "www.example.com", "");

@@ -164,14 +164,17 @@ fn no_more_streams_are_opened_than_either_side_allows() {
 fn the_connection_with_the_fewest_streams_is_picked() {
     run(async {
         let connections = Connections::default();
-        assert!(connections.pick().is_none());
+        assert!(connections.pick(|_| true).is_none());
         let (a, mut server_a) = start(settings());
         let (b, _server_b) = start(settings());
         for connection in [&a, &b] {
             connections.all.borrow_mut().push(Rc::clone(connection));
         }
         let is = |connection: &Rc<Connection>| {
-            Rc::ptr_eq(&connections.pick().expect("there is room"), connection)
+            Rc::ptr_eq(
+                &connections.pick(|_| true).expect("there is room"),
+                connection,
+            )
         };
         assert!(is(&a), "the first of equals");
         let first = ask(&a, "/");

@@ -1,0 +1,252 @@
+//! Active checks: every backend that is to be checked is asked for a resource now and then.
+
+use std::any::Any;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use h2o_exchange::{Companion, RequestBody, report};
+use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
+use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, ClientResponse};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::connect::{connect_to, secure};
+use crate::dispatch::{BOTH, is_http2};
+use crate::stream::UpstreamStream;
+use crate::{BackendUrl, Failure, HealthCheck, Resolver, Upstream, UpstreamSettings, http2};
+
+const USER_AGENT: &[u8] = b"h2o health check";
+
+/// What is read of a response to a check, octets: so much of its content that the backend can finish, and no more.
+const MAX_READ: usize = 64 * 1024;
+/// How long the rest of a response is read after its head.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The upstreams whose backends are checked: those of one configuration.
+#[derive(Default)]
+pub struct HealthChecks(Mutex<Vec<Arc<Upstream>>>);
+
+impl HealthChecks {
+    /// Has the backends of `upstream` checked that are to be.
+    pub fn add(&self, upstream: &Arc<Upstream>) {
+        self.upstreams().push(Arc::clone(upstream));
+    }
+
+    fn start(&self) -> io::Result<RunningChecks> {
+        let upstreams = self.upstreams().clone();
+        let (stop, is_stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("health".to_owned());
+        let thread = thread.spawn(move || run(&upstreams, is_stopped))?;
+        Ok(RunningChecks {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    fn upstreams(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Upstream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Companion for HealthChecks {
+    /// Begins to check, on one thread.
+    fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
+        match self.start() {
+            Ok(running) => Ok(Box::new(running)),
+            Err(error) => Err(format!("failed to start the checks of backends: {error}")),
+        }
+    }
+}
+
+/// Checks that go on for as long as this value lives.
+struct RunningChecks {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for RunningChecks {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
+    let runtime = Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(LocalOptions::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            report!("[WARN] backends are not checked: {error}");
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let resolver = Rc::new(Resolver::default());
+        for upstream in upstreams {
+            for (backend, check) in upstream.checks() {
+                let (upstream, resolver) = (Arc::clone(upstream), Rc::clone(&resolver));
+                tokio::task::spawn_local(watch(upstream, backend, check.clone(), resolver));
+            }
+        }
+        // It is dropped, not sent to.
+        let _ = is_stopped.await;
+    });
+}
+
+/// Checks one backend for ever.
+async fn watch(
+    upstream: Arc<Upstream>,
+    backend: usize,
+    check: HealthCheck,
+    resolver: Rc<Resolver>,
+) {
+    let Some(health) = &upstream.health else {
+        return;
+    };
+    // Not all backends at once, nor at the same time as other servers check them.
+    sleep(check.interval.mul_f64(random())).await;
+    loop {
+        let asked = timeout(check.timeout, ask(&upstream, backend, &check, &resolver)).await;
+        let result = match &asked {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(text)) => Err(&**text),
+            Err(_) => Err("health check timed out"),
+        };
+        health.on_check(backend, result, Instant::now().into_std());
+        sleep(check.interval.mul_f64(0.9 + 0.2 * random())).await;
+    }
+}
+
+/// At least 0, and less than 1.
+fn random() -> f64 {
+    let number = RandomState::new().hash_one(0) >> 40;
+    u32::try_from(number).map_or(0.0, f64::from) / f64::from(1_u32 << 24)
+}
+
+/// Asks a backend once.
+///
+/// # Errors
+/// What is wrong with it.
+async fn ask(
+    upstream: &Upstream,
+    backend: usize,
+    check: &HealthCheck,
+    resolver: &Resolver,
+) -> Result<(), String> {
+    let url = &upstream.backends[backend].url;
+    let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
+    let socket = connect_to(resolver, url).await?;
+    let secured = secure(upstream, url, alpn, socket).await;
+    let stream = secured.map_err(text_of)?;
+    let status = if is_http2(upstream, &stream).map_err(text_of)? {
+        ask_http2(upstream, url, check, stream).await
+    } else {
+        ask_http1(upstream, url, check, stream).await
+    };
+    let status = status.map_err(text_of)?.as_u16();
+    if (200..400).contains(&status) {
+        Ok(())
+    } else {
+        Err(format!("health check got status {status}"))
+    }
+}
+
+fn text_of(failure: Failure) -> String {
+    failure.text.into_owned()
+}
+
+async fn ask_http1(
+    upstream: &Upstream,
+    url: &BackendUrl,
+    check: &HealthCheck,
+    mut stream: UpstreamStream,
+) -> Result<StatusCode, Failure> {
+    let mut out = Vec::new();
+    if upstream.settings.proxy_protocol {
+        // Nobody is behind us.
+        out.extend_from_slice(b"PROXY UNKNOWN\r\n");
+    }
+    let mut engine = ClientConnection::new(Arc::default());
+    let mut headers = Headers::default();
+    headers.push(h2o_http::Known::UserAgent, USER_AGENT);
+    let request = ClientRequest {
+        method: &Method::Get,
+        target: check.path.as_bytes(),
+        host: url.authority.as_bytes(),
+        headers: &headers,
+        body: BodyLength::None,
+        keep_alive: false,
+        upgrade: None,
+        expects_continue: false,
+    };
+    engine.send_request(&request, &mut out);
+    engine.finish(None, &mut out);
+    let lost = |_| Failure::sent(Failure::IO);
+    stream.write_all(&out).await.map_err(lost)?;
+    stream.flush().await.map_err(lost)?;
+    let mut response = ClientResponse::new();
+    let mut input = Vec::new();
+    loop {
+        let received = engine.receive(&input, &mut response);
+        match received.map_err(Failure::from_http1)? {
+            ClientReceived::Interim { taken } => {
+                input.drain(..taken);
+            }
+            ClientReceived::NeedMore { taken } => {
+                input.drain(..taken);
+                if stream.read_buf(&mut input).await.map_err(lost)? == 0 {
+                    return Err(Failure::sent(Failure::IO));
+                }
+            }
+            ClientReceived::Response { .. }
+            | ClientReceived::Data { .. }
+            | ClientReceived::BodyEnd { .. } => break,
+        }
+    }
+    // Who is cut off in the middle of an answer would log that. The check is over all the same.
+    tokio::task::spawn_local(timeout(LINGER, read_rest(stream)));
+    Ok(response.status)
+}
+
+async fn read_rest(stream: UpstreamStream) {
+    let mut rest = stream.take(MAX_READ as u64);
+    let mut scratch = vec![0; 4096];
+    while let Ok(1..) = rest.read(&mut scratch).await {}
+}
+
+async fn ask_http2(
+    upstream: &Upstream,
+    url: &BackendUrl,
+    check: &HealthCheck,
+    stream: UpstreamStream,
+) -> Result<StatusCode, Failure> {
+    let settings = UpstreamSettings {
+        // The connection ends with the request.
+        keepalive: Duration::ZERO,
+        io_timeout: check.timeout,
+        ..upstream.settings.clone()
+    };
+    let connection = http2::Connections::default().open(&settings, 0, None, stream);
+    let mut head = RequestHead::default();
+    head.method = Method::Get;
+    head.scheme = url.scheme;
+    let target = head.headers.store(check.path.as_bytes());
+    head.set_target(target);
+    let authority = head.headers.store(url.authority.as_bytes());
+    head.set_authority(authority);
+    (head.headers).push(h2o_http::Known::UserAgent, USER_AGENT);
+    let request = connection.request(&head, RequestBody::None, false, Headers::default())?;
+    Ok(request.response(&mut None).await?.status)
+}

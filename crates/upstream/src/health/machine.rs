@@ -1,0 +1,417 @@
+//! What is known of one backend, as a state machine on explicit time.
+
+use std::time::{Duration, Instant};
+
+use super::PassiveCheck;
+
+/// The share of a backend that is fully up; one that comes up slowly has less, one that is not to be used none.
+pub(super) const FULL: u32 = 1024;
+
+/// How long the balancer is asked for every request after a backend has its full share again: kept connections lead to the others
+/// only, and would hold on to their requests for as long as these come in.
+const SETTLING: Duration = Duration::from_secs(10);
+
+/// What moves a backend from state to state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// How many checks in a row bring it up, and down; `None`: it is not checked.
+    pub(super) active: Option<(u32, u32)>,
+    /// What failed requests do; `None`: nothing.
+    pub(super) passive: Option<PassiveCheck>,
+    /// How long its share grows once it is up again.
+    pub(super) slow_start: Duration,
+}
+
+/// What is known of one backend.
+#[derive(Debug)]
+pub(super) struct Machine {
+    rules: Rules,
+    state: State,
+    /// Checks in a row that found it well, or not.
+    well: u32,
+    unwell: u32,
+    /// Requests in a row that failed.
+    failures: u32,
+    /// Trials so far.
+    trials: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is used.
+    Up,
+    /// It is used again since then, and has not settled.
+    Returning { since: Instant },
+    /// Checks found it unwell; checks bring it back.
+    Down,
+    /// Requests failed: it is left alone until then, or until checks find it well.
+    Paused { until: Instant },
+    /// The pause is over, and one request is on its way to see.
+    OnTrial { number: u32, until: Instant },
+}
+
+/// What has become of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing that anybody would want to know.
+    Nothing,
+    /// It is not used any more.
+    Down,
+    /// It is used again.
+    Up,
+}
+
+impl Machine {
+    /// A backend begins as healthy.
+    pub(super) const fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            state: State::Up,
+            well: 0,
+            unwell: 0,
+            failures: 0,
+            trials: 0,
+        }
+    }
+
+    /// A check found it well, or not.
+    pub(super) fn on_check(&mut self, is_well: bool, now: Instant) -> Change {
+        let Some((rise, fall)) = self.rules.active else {
+            return Change::Nothing;
+        };
+        if is_well {
+            (self.well, self.unwell) = (self.well.saturating_add(1), 0);
+        } else {
+            (self.well, self.unwell) = (0, self.unwell.saturating_add(1));
+        }
+        match self.state {
+            State::Up | State::Returning { .. } if self.unwell >= fall => {
+                self.state = State::Down;
+                Change::Down
+            }
+            // From now on it takes checks to bring it back.
+            State::Paused { .. } | State::OnTrial { .. } if self.unwell >= fall => {
+                self.state = State::Down;
+                Change::Nothing
+            }
+            State::Down | State::Paused { .. } | State::OnTrial { .. } if self.well >= rise => {
+                self.come_up(now)
+            }
+            State::Up
+            | State::Returning { .. }
+            | State::Down
+            | State::Paused { .. }
+            | State::OnTrial { .. } => Change::Nothing,
+        }
+    }
+
+    /// A request was answered.
+    pub(super) fn on_answer(&mut self, now: Instant) -> Change {
+        match self.state {
+            State::Up | State::Returning { .. } => {
+                self.failures = 0;
+                Change::Nothing
+            }
+            State::OnTrial { .. } => self.come_up(now),
+            // An answer to what was asked before.
+            State::Down | State::Paused { .. } => Change::Nothing,
+        }
+    }
+
+    /// A request failed.
+    pub(super) fn on_failure(&mut self, now: Instant) -> Change {
+        let Some(passive) = &self.rules.passive else {
+            return Change::Nothing;
+        };
+        let until = now + passive.pause;
+        match self.state {
+            State::Up | State::Returning { .. } => {
+                self.failures += 1;
+                if self.failures < passive.fall {
+                    return Change::Nothing;
+                }
+                self.pause(until);
+                Change::Down
+            }
+            State::OnTrial { .. } => {
+                self.pause(until);
+                Change::Nothing
+            }
+            State::Down | State::Paused { .. } => Change::Nothing,
+        }
+    }
+
+    /// The number of a trial that begins now, if the pause is over and nobody else has begun one.
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<u32> {
+        match self.state {
+            State::Paused { until } if until <= now => {
+                self.trials = self.trials.wrapping_add(1);
+                let number = self.trials;
+                self.state = State::OnTrial { number, until };
+                Some(number)
+            }
+            State::Up
+            | State::Returning { .. }
+            | State::Down
+            | State::Paused { .. }
+            | State::OnTrial { .. } => None,
+        }
+    }
+
+    /// The request of a trial is over. If nothing came of it, another one may try.
+    pub(super) fn end_trial(&mut self, number: u32) {
+        match self.state {
+            State::OnTrial {
+                number: ours,
+                until,
+            } if ours == number => {
+                self.state = State::Paused { until };
+            }
+            State::Up
+            | State::Returning { .. }
+            | State::Down
+            | State::Paused { .. }
+            | State::OnTrial { .. } => {}
+        }
+    }
+
+    /// Its share of the requests that its weight gives it, at most [`FULL`].
+    pub(super) fn share(&mut self, now: Instant) -> u32 {
+        match self.state {
+            State::Up => FULL,
+            State::Returning { since } => {
+                let passed = now.saturating_duration_since(since);
+                let slow_start = self.rules.slow_start;
+                if passed >= slow_start + SETTLING {
+                    self.state = State::Up;
+                }
+                grown(passed, slow_start)
+            }
+            State::Down | State::Paused { .. } | State::OnTrial { .. } => 0,
+        }
+    }
+
+    /// True if it is to be left alone as long as there is another one.
+    pub(super) const fn is_down(&self) -> bool {
+        match self.state {
+            State::Up | State::Returning { .. } => false,
+            State::Down | State::Paused { .. } | State::OnTrial { .. } => true,
+        }
+    }
+
+    /// True if the next answer of the backend changes something.
+    pub(super) const fn minds_answers(&self) -> bool {
+        match self.state {
+            State::Up | State::Returning { .. } => self.failures > 0,
+            State::OnTrial { .. } => true,
+            State::Down | State::Paused { .. } => false,
+        }
+    }
+
+    /// From when on the balancer is to be asked for every request; `None`: for new connections only.
+    pub(super) const fn asks_from(&self) -> Option<Instant> {
+        match self.state {
+            State::Returning { since } => Some(since),
+            State::Paused { until } => Some(until),
+            State::Up | State::Down | State::OnTrial { .. } => None,
+        }
+    }
+
+    fn come_up(&mut self, now: Instant) -> Change {
+        self.state = State::Returning { since: now };
+        self.failures = 0;
+        Change::Up
+    }
+
+    fn pause(&mut self, until: Instant) {
+        self.state = State::Paused { until };
+        // Checks count from here.
+        (self.well, self.unwell, self.failures) = (0, 0, 0);
+    }
+}
+
+/// The share after `passed` of `whole`: it grows evenly, and is never nothing.
+fn grown(passed: Duration, whole: Duration) -> u32 {
+    if passed >= whole {
+        return FULL;
+    }
+    let share = passed.as_nanos() * u128::from(FULL) / whole.as_nanos();
+    u32::try_from(share).unwrap_or(FULL).clamp(1, FULL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACTIVE: Option<(u32, u32)> = Some((2, 3));
+    const PASSIVE: Option<PassiveCheck> = Some(PassiveCheck {
+        fall: 3,
+        pause: Duration::from_secs(10),
+    });
+
+    fn origin() -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    fn machine(active: Option<(u32, u32)>, passive: Option<PassiveCheck>) -> Machine {
+        Machine::new(Rules {
+            active,
+            passive,
+            slow_start: Duration::ZERO,
+        })
+    }
+
+    /// What happens at which second: `+` and `-` are checks, `a` and `f` an answer and a failure, `t` and `e` the beginning and
+    /// the end of a trial.
+    fn play(machine: &mut Machine, origin: Instant, events: &[(u64, char)]) -> String {
+        let mut seen = String::new();
+        for &(second, event) in events {
+            let now = origin + Duration::from_secs(second);
+            let change = match event {
+                '+' | '-' => machine.on_check(event == '+', now),
+                'a' => machine.on_answer(now),
+                'f' => machine.on_failure(now),
+                't' => {
+                    seen.push(if machine.begin_trial(now).is_some() {
+                        't'
+                    } else {
+                        'n'
+                    });
+                    continue;
+                }
+                'e' => {
+                    machine.end_trial(machine.trials);
+                    Change::Nothing
+                }
+                other => panic!("no event: {other}"),
+            };
+            seen.push(match change {
+                Change::Nothing => '.',
+                Change::Down => 'D',
+                Change::Up => 'U',
+            });
+        }
+        seen
+    }
+
+    fn at_once(events: &str) -> Vec<(u64, char)> {
+        events.chars().map(|event| (0, event)).collect()
+    }
+
+    #[test]
+    fn checks_and_requests_in_a_row_move_a_backend() {
+        let cases = [
+            // Active, passive, what happens, what is told.
+            (ACTIVE, None, "---", "..D"),
+            (ACTIVE, None, "--+--+--", "........"),
+            (ACTIVE, None, "----+-++-", "..D....U."),
+            (ACTIVE, None, "fffff", "....."),
+            (ACTIVE, None, "---aat", "..D..n"),
+            (None, PASSIVE, "fff", "..D"),
+            (None, PASSIVE, "ffaffaff", "........"),
+            (None, PASSIVE, "----", "...."),
+            // What was asked before says nothing.
+            (None, PASSIVE, "fffafft", "..D...n"),
+            (ACTIVE, PASSIVE, "fff++", "..D.U"),
+            // Checks from before the failures do not count.
+            (ACTIVE, PASSIVE, "+fff+-++", "...D...U"),
+            (ACTIVE, PASSIVE, "fff---++", "..D....U"),
+            (ACTIVE, PASSIVE, "---fff++", "..D....U"),
+            (None, None, "---fff", "......"),
+        ];
+        for (active, passive, events, want) in cases {
+            let mut machine = machine(active, passive);
+            let seen = play(&mut machine, origin(), &at_once(events));
+            assert_eq!(seen, want, "{active:?} {passive:?} {events}");
+        }
+    }
+
+    #[test]
+    fn after_a_pause_one_request_at_a_time_tries() {
+        let fall = [(0, 'f'), (0, 'f'), (0, 'f')];
+        let cases: &[(&[(u64, char)], &str)] = &[
+            (&[(9, 't'), (10, 't'), (10, 't')], "ntn"),
+            (&[(10, 't'), (11, 'a'), (11, 't')], "tUn"),
+            // Another pause.
+            (&[(10, 't'), (12, 'f'), (21, 't'), (22, 't')], "t.nt"),
+            // Nothing came of it.
+            (&[(10, 't'), (11, 'e'), (11, 't'), (11, 'a')], "t.tU"),
+            (&[(10, 't'), (11, 'a'), (11, 'e'), (11, 'f')], "tU.."),
+        ];
+        for (events, want) in cases {
+            let (mut machine, origin) = (machine(None, PASSIVE), origin());
+            assert_eq!(play(&mut machine, origin, &fall), "..D");
+            assert_eq!(play(&mut machine, origin, events), *want, "{events:?}");
+        }
+        // With checks: they bring it back before the pause is over, or take it over for good.
+        for (checks, want) in [("++", ".Un"), ("---", "...n"), ("+", ".t")] {
+            let (mut machine, origin) = (machine(ACTIVE, PASSIVE), origin());
+            play(&mut machine, origin, &fall);
+            let mut events = at_once(checks);
+            events.push((10, 't'));
+            assert_eq!(play(&mut machine, origin, &events), want, "{checks}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_old_trial_does_not_end_the_next() {
+        let (mut machine, origin) = (machine(None, PASSIVE), origin());
+        play(&mut machine, origin, &at_once("fff"));
+        let first = machine.begin_trial(origin + Duration::from_secs(10));
+        let first = first.expect("the pause is over");
+        machine.on_failure(origin + Duration::from_secs(10));
+        let second = machine.begin_trial(origin + Duration::from_secs(20));
+        assert!(second.is_some());
+        machine.end_trial(first);
+        assert_eq!(machine.begin_trial(origin + Duration::from_secs(20)), None);
+    }
+
+    #[test]
+    fn a_backend_that_comes_up_gets_its_share_slowly() {
+        let origin = origin();
+        let mut machine = Machine::new(Rules {
+            active: Some((1, 1)),
+            passive: None,
+            slow_start: Duration::from_secs(8),
+        });
+        assert_eq!((machine.share(origin), machine.asks_from()), (FULL, None));
+        machine.on_check(false, origin);
+        assert_eq!((machine.share(origin), machine.asks_from()), (0, None));
+        machine.on_check(true, origin);
+        for (milliseconds, want) in [
+            (0, 1),
+            (1, 1),
+            (1000, FULL / 8),
+            (4000, FULL / 2),
+            (7999, FULL - 1),
+            (8000, FULL),
+            (17_999, FULL),
+        ] {
+            let now = origin + Duration::from_millis(milliseconds);
+            assert_eq!(machine.share(now), want, "{milliseconds}");
+            assert_eq!(machine.asks_from(), Some(origin), "{milliseconds}");
+        }
+        assert_eq!(machine.share(origin + Duration::from_secs(18)), FULL);
+        assert_eq!(machine.asks_from(), None);
+    }
+
+    #[test]
+    fn answers_are_minded_only_where_they_change_something() {
+        let cases = [
+            ("", false),
+            ("f", true),
+            ("fa", false),
+            ("fff", false),
+            ("ffft", false),
+        ];
+        for (events, want) in cases {
+            let mut machine = machine(None, PASSIVE);
+            play(&mut machine, origin(), &at_once(events));
+            assert_eq!(machine.minds_answers(), want, "{events}");
+        }
+        let (mut machine, origin) = (machine(None, PASSIVE), origin());
+        play(&mut machine, origin, &at_once("fff"));
+        play(&mut machine, origin, &[(10, 't')]);
+        assert!(machine.minds_answers());
+    }
+}

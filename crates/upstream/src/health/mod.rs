@@ -1,0 +1,456 @@
+//! Which backends are well, and which requests are made again: additions to H2O, off unless they are asked for.
+//!
+//! * **What is known** of a backend is a [`machine`]: checks and requests are its events, the time is handed in. The machines of
+//!   an upstream are behind one lock ([`Health`]), which is taken when something changes, or when something is wrong. What
+//!   requests look at while all is well are a few atomics that nobody writes: a number of backends that are down, a time from
+//!   which the balancer is to be asked, and for each backend whether its next answer matters.
+//! * **Active checks** ([`check`]) run on one thread of the process, with connections of their own.
+//! * **Passive checks** are what [`crate::dispatch`] and [`mod@crate::connect`] tell of requests: whom nobody could connect to, who
+//!   broke off or took too long before a response, who answered. A connection that had been of use and is closed counts for
+//!   nothing: that happens to healthy ones.
+//! * **A backend that is down** is [avoided](Health::avoids): kept connections to it are dropped when one is looked for and by the
+//!   sweep, HTTP/2 connections get no requests, the balancer passes it over. If all are down nobody is avoided. After a pause one
+//!   request at a time is a [`Trial`]; who answers is up.
+//! * **A backend that is back** gets its share slowly, if so configured. Kept connections lead to the others then. So for as
+//!   long as that takes, and a little longer, the balancer chooses the backend of every request and not only of every
+//!   connection.
+//! * **Requests are made again** by [`crate::repeat`], as far as the [`budget`] goes.
+
+mod budget;
+pub(crate) mod check;
+mod machine;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use h2o_exchange::report;
+
+pub(crate) use budget::Budget;
+pub use budget::Retry;
+use machine::{Change, Machine, Rules};
+
+use crate::Upstream;
+
+/// How a backend is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What it is asked for: path and query.
+    pub path: Box<str>,
+    /// From one check to the next.
+    pub interval: Duration,
+    /// How long a check may take.
+    pub timeout: Duration,
+    /// Checks in a row that bring a backend up.
+    pub rise: u32,
+    /// Checks in a row that take a backend down.
+    pub fall: u32,
+    /// How long its share grows once it is up again.
+    pub slow_start: Duration,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            path: "/".into(),
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            rise: 2,
+            fall: 3,
+            slow_start: Duration::ZERO,
+        }
+    }
+}
+
+/// What requests that fail tell of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassiveCheck {
+    /// Requests in a row that take a backend down.
+    pub fall: u32,
+    /// How long it is left alone then.
+    pub pause: Duration,
+}
+
+impl Default for PassiveCheck {
+    fn default() -> Self {
+        Self {
+            fall: 3,
+            pause: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How it is found out whether a backend is well. By default it is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendCare {
+    /// By asking it.
+    pub active: Option<HealthCheck>,
+    /// By what becomes of requests.
+    pub passive: Option<PassiveCheck>,
+}
+
+impl BackendCare {
+    const fn is_some(&self) -> bool {
+        self.active.is_some() || self.passive.is_some()
+    }
+}
+
+/// What is known of the backends of an upstream. Shared by the workers.
+pub(crate) struct Health {
+    backends: Box<[Seen]>,
+    /// Backends that are down.
+    down: AtomicUsize,
+    /// From when on the balancer is to be asked for every request, in milliseconds since `origin`.
+    asks_from: AtomicU64,
+    origin: Instant,
+    group: Mutex<Group>,
+}
+
+/// What requests see of a backend.
+struct Seen {
+    /// For messages.
+    name: Box<str>,
+    is_down: AtomicBool,
+    minds_answers: AtomicBool,
+}
+
+struct Group {
+    machines: Vec<Machine>,
+    /// What the balancer keeps for a choice by shares.
+    turns: Vec<i64>,
+}
+
+/// The balancer is not to be asked.
+const NEVER: u64 = u64::MAX;
+
+/// A backend for a request.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) backend: usize,
+    /// The request is to show whether the backend is well again.
+    pub(crate) trial: Option<Box<Trial>>,
+}
+
+impl Chosen {
+    pub(crate) const fn certain(backend: usize) -> Self {
+        Self {
+            backend,
+            trial: None,
+        }
+    }
+}
+
+/// A request that is to show whether a backend is well again. When this is dropped, another one may try.
+pub(crate) struct Trial {
+    upstream: Arc<Upstream>,
+    backend: usize,
+    number: u32,
+}
+
+impl std::fmt::Debug for Trial {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "trial {} of {}", self.number, self.backend)
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if let Some(health) = &self.upstream.health {
+            health.change(self.backend, |machine| {
+                machine.end_trial(self.number);
+                Change::Nothing
+            });
+        }
+    }
+}
+
+impl Health {
+    /// What is to be known of backends with these names; `None` if nobody wants to know anything.
+    pub(crate) fn new<'c>(
+        backends: impl Iterator<Item = (&'c str, &'c BackendCare)>,
+        origin: Instant,
+    ) -> Option<Self> {
+        let (mut seen, mut machines, mut is_wanted) = (Vec::new(), Vec::new(), false);
+        for (name, care) in backends {
+            is_wanted |= care.is_some();
+            seen.push(Seen {
+                name: name.into(),
+                is_down: AtomicBool::new(false),
+                minds_answers: AtomicBool::new(false),
+            });
+            let active = care.active.as_ref();
+            machines.push(Machine::new(Rules {
+                active: active.map(|active| (active.rise, active.fall)),
+                passive: care.passive,
+                slow_start: active.map_or(Duration::ZERO, |active| active.slow_start),
+            }));
+        }
+        let turns = vec![0; machines.len()];
+        is_wanted.then(|| Self {
+            backends: seen.into(),
+            down: AtomicUsize::new(0),
+            asks_from: AtomicU64::new(NEVER),
+            origin,
+            group: Mutex::new(Group { machines, turns }),
+        })
+    }
+
+    /// True if a backend is to be left alone: it is down, and another one is not.
+    pub(crate) fn avoids(&self, backend: usize) -> bool {
+        let down = self.down.load(Relaxed);
+        down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
+    }
+
+    /// True if the balancer is to choose the backend of this request, whatever connections are kept.
+    pub(crate) fn asks(&self, now: Instant) -> bool {
+        let from = self.asks_from.load(Relaxed);
+        from != NEVER && from <= self.milliseconds(now)
+    }
+
+    /// A backend answered.
+    pub(crate) fn on_answer(&self, backend: usize, now: Instant) {
+        if self.backends[backend].minds_answers.load(Relaxed) {
+            let change = self.change(backend, |machine| machine.on_answer(now));
+            self.tell(backend, change, "");
+        }
+    }
+
+    /// A request failed at a backend; `why` is for the message.
+    pub(crate) fn on_failure(&self, backend: usize, why: &str, now: Instant) {
+        let change = self.change(backend, |machine| machine.on_failure(now));
+        self.tell(backend, change, why);
+    }
+
+    /// A check is over.
+    pub(crate) fn on_check(&self, backend: usize, result: Result<(), &str>, now: Instant) {
+        let change = self.change(backend, |machine| machine.on_check(result.is_ok(), now));
+        self.tell(backend, change, result.err().unwrap_or_default());
+    }
+
+    /// Chooses a backend that was not tried: one on trial, or one that is up, or any if none is.
+    pub(crate) fn choose(
+        &self,
+        upstream: &Arc<Upstream>,
+        tried: &[bool],
+        now: Instant,
+    ) -> Option<Chosen> {
+        let balancer = &upstream.balancer;
+        if self.down.load(Relaxed) == 0 && !self.asks(now) {
+            return balancer.choose(tried).map(Chosen::certain);
+        }
+        let group = &mut *self.group();
+        let machines = group.machines.iter_mut().enumerate();
+        let mut untried = machines.filter(|(backend, _)| !tried[*backend]);
+        let trial =
+            untried.find_map(|(backend, machine)| Some((backend, machine.begin_trial(now)?)));
+        let shares: Vec<u64> = self.shares(upstream, group, tried, now);
+        self.publish(group);
+        if let Some((backend, number)) = trial {
+            let upstream = Arc::clone(upstream);
+            let trial = Trial {
+                upstream,
+                backend,
+                number,
+            };
+            return Some(Chosen {
+                backend,
+                trial: Some(Box::new(trial)),
+            });
+        }
+        let chosen = balancer.choose_by(&shares, &mut group.turns);
+        let chosen = chosen.or_else(|| balancer.choose(tried));
+        chosen.map(Chosen::certain)
+    }
+
+    /// The weights of the backends that are up and were not tried, in small units; of the others none.
+    fn shares(
+        &self,
+        upstream: &Upstream,
+        group: &mut Group,
+        tried: &[bool],
+        now: Instant,
+    ) -> Vec<u64> {
+        let machines = group.machines.iter_mut().zip(&upstream.backends);
+        machines
+            .zip(tried)
+            .map(|((machine, backend), &was_tried)| {
+                let share = machine.share(now);
+                u64::from(if was_tried { 0 } else { share * backend.weight })
+            })
+            .collect()
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group> {
+        // Nothing panics half way.
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, backend: usize, event: impl FnOnce(&mut Machine) -> Change) -> Change {
+        let group = &mut *self.group();
+        let change = event(&mut group.machines[backend]);
+        self.publish(group);
+        change
+    }
+
+    /// Shows requests what has become of the machines. The lock is held.
+    fn publish(&self, group: &Group) {
+        for (seen, machine) in self.backends.iter().zip(&group.machines) {
+            seen.is_down.store(machine.is_down(), Relaxed);
+            seen.minds_answers.store(machine.minds_answers(), Relaxed);
+        }
+        let down = group.machines.iter().filter(|machine| machine.is_down());
+        self.down.store(down.count(), Relaxed);
+        let times = group.machines.iter().filter_map(Machine::asks_from);
+        let first = times.min().map_or(NEVER, |first| self.milliseconds(first));
+        self.asks_from.store(first, Relaxed);
+    }
+
+    /// Since the origin, rounded up: what is early is late enough.
+    fn milliseconds(&self, at: Instant) -> u64 {
+        let passed = at.saturating_duration_since(self.origin);
+        u64::try_from(passed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
+    }
+
+    fn tell(&self, backend: usize, change: Change, why: &str) {
+        let name = &self.backends[backend].name;
+        match change {
+            Change::Nothing => {}
+            Change::Down => report!("[INFO] backend {name} is down: {why}"),
+            Change::Up => report!("[INFO] backend {name} is up again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::tests::settings;
+    use crate::{BackendUrl, Balancing, Care};
+
+    const FALL: u32 = 2;
+
+    fn origin() -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    /// Three backends of which each is looked after in both ways.
+    fn upstream(balancing: Balancing) -> Arc<Upstream> {
+        let backends = ["http://a/", "http://b/", "http://c/"];
+        let backends = backends.map(|url| (BackendUrl::parse(url).expect("a URL"), 1));
+        let care = BackendCare {
+            active: Some(HealthCheck {
+                slow_start: Duration::from_secs(8),
+                ..HealthCheck::default()
+            }),
+            passive: Some(PassiveCheck {
+                fall: FALL,
+                ..PassiveCheck::default()
+            }),
+        };
+        let care = Care {
+            backends: vec![care; 3],
+            retry: None,
+        };
+        Upstream::with_care(backends.to_vec(), balancing, settings(), care)
+    }
+
+    fn health(upstream: &Upstream) -> &Health {
+        upstream.health.as_ref().expect("they are looked after")
+    }
+
+    fn fail(upstream: &Upstream, backend: usize, now: Instant) {
+        for _ in 0..FALL {
+            health(upstream).on_failure(backend, "test", now);
+        }
+    }
+
+    fn chosen(upstream: &Arc<Upstream>, times: usize, now: Instant) -> String {
+        (0..times)
+            .map(|_| {
+                let chosen = upstream.choose(&[false; 3], now);
+                chosen.expect("there are some").backend.to_string()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn nobody_asks_who_does_not_want_to_know() {
+        let none = BackendCare::default();
+        let backends = [("a", &none), ("b", &none)];
+        assert!(Health::new(backends.into_iter(), origin()).is_none());
+    }
+
+    #[test]
+    fn those_that_are_down_are_not_chosen_while_others_are_up() {
+        for balancing in [Balancing::RoundRobin, Balancing::LeastConn] {
+            let (upstream, now) = (upstream(balancing), origin());
+            fail(&upstream, 0, now);
+            let avoided = |upstream: &Upstream| [0, 1, 2].map(|backend| upstream.avoids(backend));
+            assert_eq!(avoided(&upstream), [true, false, false]);
+            assert!(!chosen(&upstream, 6, now).contains('0'), "{balancing:?}");
+            // The others failed for this request.
+            let last = upstream.choose(&[false, true, true], now);
+            assert_eq!(last.expect("it was not tried").backend, 0);
+            assert!(upstream.choose(&[true; 3], now).is_none());
+            fail(&upstream, 1, now);
+            assert_eq!(chosen(&upstream, 3, now), "222", "{balancing:?}");
+            fail(&upstream, 2, now);
+            assert_eq!(avoided(&upstream), [false; 3]);
+        }
+        let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
+        (0..3).for_each(|backend| fail(&upstream, backend, now));
+        assert_eq!(chosen(&upstream, 6, now), "012012");
+    }
+
+    #[test]
+    fn a_pause_ends_with_one_request_at_a_time() {
+        let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
+        let health = health(&upstream);
+        fail(&upstream, 1, now);
+        assert!(!health.asks(now + Duration::from_secs(9)));
+        let later = now + Duration::from_secs(10);
+        assert!(health.asks(later));
+        let trial = upstream.choose(&[false; 3], later).expect("one is tried");
+        assert_eq!((trial.backend, trial.trial.is_some()), (1, true));
+        assert!(!health.asks(later));
+        assert!(!chosen(&upstream, 4, later).contains('1'));
+        // It came to nothing.
+        drop(trial);
+        assert!(health.asks(later));
+        let trial = upstream.choose(&[false; 3], later).expect("one is tried");
+        assert_eq!(trial.backend, 1);
+        health.on_answer(1, later);
+        drop(trial);
+        assert!(!upstream.avoids(1));
+    }
+
+    #[test]
+    fn who_comes_back_gets_its_share_slowly() {
+        let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
+        let health = health(&upstream);
+        for is_well in [false, false, false, true, true] {
+            let result = if is_well { Ok(()) } else { Err("test") };
+            health.on_check(2, result, now);
+        }
+        for (seconds, want) in [(2, 25..=26), (4, 45..=46), (8, 75..=75), (17, 75..=75)] {
+            let at = now + Duration::from_secs(seconds);
+            assert!(health.asks(at), "{seconds}");
+            let count = chosen(&upstream, 225, at).matches('2').count();
+            assert!(want.contains(&count), "{count} after {seconds}");
+        }
+        let settled = now + Duration::from_secs(18);
+        chosen(&upstream, 1, settled);
+        assert!(!health.asks(settled));
+        assert_eq!(chosen(&upstream, 3, settled).matches('2').count(), 1);
+    }
+
+    #[test]
+    fn answers_begin_the_count_of_failures_anew() {
+        let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
+        for _ in 0..5 {
+            health(&upstream).on_failure(0, "test", now);
+            health(&upstream).on_answer(0, now);
+        }
+        assert!(!upstream.avoids(0));
+    }
+}
