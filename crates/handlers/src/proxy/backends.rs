@@ -1,12 +1,23 @@
 //! The value of `proxy.reverse.url`: one backend or several, and how they take turns.
 
 use h2o_config::{Attribute, Error, Kinds, Node};
-use h2o_upstream::{BackendUrl, Balancing};
+use h2o_upstream::{BackendUrl, Balancing, HealthCheck};
 
-/// The backends with their weights, and the balancer.
+use super::care;
+
+/// A backend as it is written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BackendSpec {
+    pub(super) url: BackendUrl,
+    pub(super) weight: u32,
+    /// Its own `health-check`, in place of that of the level.
+    pub(super) check: Option<Option<HealthCheck>>,
+}
+
+/// The backends, and the balancer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Backends {
-    pub(super) list: Vec<(BackendUrl, u32)>,
+    pub(super) list: Vec<BackendSpec>,
     pub(super) balancing: Balancing,
 }
 
@@ -52,10 +63,11 @@ fn read_balancer(node: &Node) -> Result<Balancing, Error> {
     }
 }
 
-fn read_backend(node: &Node) -> Result<(BackendUrl, u32), Error> {
-    const SPEC: [Attribute; 2] = [
+fn read_backend(node: &Node) -> Result<BackendSpec, Error> {
+    const SPEC: [Attribute; 3] = [
         Attribute::required("url", Kinds::SCALAR),
         Attribute::optional("weight", Kinds::SCALAR),
+        Attribute::optional("health-check", Kinds::ANY),
     ];
     if node.as_sequence().is_some() {
         return Err(node.error(
@@ -63,7 +75,11 @@ fn read_backend(node: &Node) -> Result<(BackendUrl, u32), Error> {
         ));
     }
     if node.as_str().is_some() {
-        return Ok((read_url(node)?, 1));
+        return Ok(BackendSpec {
+            url: read_url(node)?,
+            weight: 1,
+            check: None,
+        });
     }
     let attributes = node.attributes(&SPEC)?;
     let weight = match attributes.get("weight") {
@@ -72,7 +88,12 @@ fn read_backend(node: &Node) -> Result<(BackendUrl, u32), Error> {
             .integer("%u", 1..=256)
             .map_err(|_| weight.error("weight must be an integer in range 1 - 256"))?,
     };
-    Ok((read_url(attributes.require("url")?)?, weight))
+    let check = attributes.get("health-check");
+    Ok(BackendSpec {
+        url: read_url(attributes.require("url")?)?,
+        weight,
+        check: check.map(care::health_check).transpose()?,
+    })
 }
 
 fn read_url(node: &Node) -> Result<BackendUrl, Error> {
@@ -96,9 +117,14 @@ mod tests {
             Err(message) => message,
             Ok(backends) => {
                 let list = backends.list.iter();
-                let list = list.map(|(url, weight)| {
+                let list = list.map(|BackendSpec { url, weight, check }| {
                     let path = url.path.escape_ascii();
-                    format!("{}{path} {weight}, ", url.authority)
+                    let check = match check {
+                        None => String::new(),
+                        Some(None) => " unchecked".to_owned(),
+                        Some(Some(check)) => format!(" checked at {}", check.path),
+                    };
+                    format!("{}{path} {weight}{check}, ", url.authority)
                 });
                 format!("{}{:?}", list.collect::<String>(), backends.balancing)
             }
@@ -121,6 +147,14 @@ mod tests {
             (
                 "{ backends: [ 'http://[unix:/S]/v', { url: 'https://b' } ], balancer: round-robin }",
                 "[unix:/S]/v 1, b/ 1, RoundRobin",
+            ),
+            (
+                "[ { url: 'http://a', health-check: OFF }, { url: 'http://b', health-check: { path: /x } } ]",
+                "a/ 1 unchecked, b/ 1 checked at /x, RoundRobin",
+            ),
+            (
+                "[ { url: 'http://a', health-check: { path: x } } ]",
+                "path must begin with `/`",
             ),
             ("[]", "at least one backend url must be set"),
             ("{ backends: [] }", "at least one backend url must be set"),

@@ -7,9 +7,10 @@ use std::time::Duration;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{Resource, Resources, Scope};
 use h2o_http::Scheme;
-use h2o_upstream::{BackendUrl, TlsClient, TlsClientError, Upstream};
+use h2o_upstream::{TlsClient, TlsClientError, Upstream};
 
-use super::backends::Backends;
+use super::backends::{BackendSpec, Backends};
+use super::care;
 use super::handler::ProxyHandler;
 use super::settings::{ProxySettings, TlsRules};
 use crate::header::{self, Verb};
@@ -20,7 +21,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         levels: Levels::PATH,
         pass: Pass::Content,
         kinds: Kinds::ANY,
-        value: "URL; a sequence of URLs and mappings of `url` and `weight` (1 to 256); or a mapping of `backends` (either) and `balancer` (`round-robin` or `least-conn`)",
+        value: "URL; a sequence of URLs and mappings of `url`, `weight` (1 to 256) and `health-check`; or a mapping of `backends` (either) and `balancer` (`round-robin` or `least-conn`)",
         default: "",
         help: "Answers with what a backend says. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
                `[unix:/path/of/socket]`. The path of the URL stands in for the key under `paths`. See \
@@ -83,6 +84,54 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
+    Directive {
+        kinds: Kinds::ANY,
+        ..Directive::setting(
+            "proxy.health-check",
+            "OFF|ON, or a mapping of `path`, `interval`, `timeout`, `rise`, `fall` and `slow-start`",
+            "OFF",
+            "Not in H2O: every `interval` (2000 milliseconds) backends are asked for `path` (`/`). Those that do not answer with \
+             2xx or 3xx within `timeout` (1000 milliseconds) `fall` (3) times in a row get no requests, until they do so `rise` (2) \
+             times; from then on their share grows for `slow-start` (0) milliseconds. A backend of `proxy.reverse.url` can have a \
+             `health-check` of its own. Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set.",
+            |scope, command| {
+                let check = care::health_check(command.node)?;
+                settings(scope).health_check = check;
+                Ok(())
+            },
+        )
+    },
+    Directive {
+        kinds: Kinds::ANY,
+        ..Directive::setting(
+            "proxy.passive-health-check",
+            "OFF|ON, or a mapping of `fall` and `pause`",
+            "`ON` for the backends that `proxy.health-check` checks",
+            "Not in H2O: a backend that `fall` (3) requests in a row could not connect to, or got no response from, is left alone \
+             for `pause` (10000) milliseconds. Then one request at a time tries it.",
+            |scope, command| {
+                let check = care::passive_check(command.node)?;
+                settings(scope).passive_check = Some(check);
+                Ok(())
+            },
+        )
+    },
+    Directive {
+        kinds: Kinds::ANY,
+        ..Directive::setting(
+            "proxy.retry",
+            "OFF|ON, or a mapping of `tries` and `budget`",
+            "`ON` where backends are checked, actively or passively",
+            "Not in H2O: requests that got no response are made again, up to `tries` (2) times each, if nothing of them was sent, or \
+             their method is idempotent and their content is kept. At most `budget` (20) percent of all requests are, and 10 \
+             per second in any case.",
+            |scope, command| {
+                let retry = care::retry(command.node)?;
+                settings(scope).retry = Some(retry);
+                Ok(())
+            },
+        )
+    },
     edit(
         "proxy.header.add",
         header::LINES,
@@ -473,14 +522,18 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             "when `proxy.http2.force-cleartext` is `ON`, `proxy.http2.ratio` must be set to `100` (percent)",
         ));
     }
-    let is_tls = |backend: &(BackendUrl, u32)| backend.0.scheme == Scheme::Https;
+    let is_tls = |backend: &BackendSpec| backend.url.scheme == Scheme::Https;
     if backends.list.iter().any(is_tls) {
         warn_of_missing_bundle(scope, &settings);
     }
     let upstream = settings
         .upstream()
         .map_err(|error| unreadable(command, &error))?;
-    let upstream = Upstream::new(backends.list, backends.balancing, upstream);
+    let care = care::of(&settings, &backends.list);
+    let list = backends.list.into_iter();
+    let list = list.map(|backend| (backend.url, backend.weight)).collect();
+    let upstream = Upstream::with_care(list, backends.balancing, upstream, care);
+    care::check(scope, &upstream);
     let handler = ProxyHandler::new(upstream, &settings);
     scope.handlers.push(Box::new(handler));
     Ok(())

@@ -6,6 +6,7 @@
 
 mod backends;
 mod built_in;
+mod care;
 mod directives;
 mod handler;
 mod request;

@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use h2o_config::Level;
-use h2o_upstream::{TlsClient, TlsClientError, TlsClientSettings, UpstreamSettings};
+use h2o_upstream::{
+    HealthCheck, PassiveCheck, Retry, TlsClient, TlsClientError, TlsClientSettings,
+    UpstreamSettings,
+};
 
 use super::request::RequestRules;
 use super::response::ResponseRules;
@@ -35,6 +38,12 @@ pub(crate) struct ProxySettings {
     pub(super) http2_force_cleartext: bool,
     /// `proxy.http2.max-concurrent-streams`
     pub(super) http2_max_streams: u32,
+    /// `proxy.health-check`; `None`: off.
+    pub(super) health_check: Option<HealthCheck>,
+    /// `proxy.passive-health-check`, if it was set.
+    pub(super) passive_check: Option<Option<PassiveCheck>>,
+    /// `proxy.retry`, if it was set.
+    pub(super) retry: Option<Option<Retry>>,
 }
 
 impl Default for ProxySettings {
@@ -63,6 +72,9 @@ impl Default for ProxySettings {
             http2_ratio: None,
             http2_force_cleartext: false,
             http2_max_streams: 100,
+            health_check: None,
+            passive_check: None,
+            retry: None,
         }
     }
 }
@@ -107,6 +119,9 @@ impl ProxySettings {
             expects_continue: false,
             proxy_protocol: false,
             http2_force_cleartext: false,
+            health_check: None,
+            passive_check: None,
+            retry: None,
             ..*self
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use h2o_config::{Level, Memory, load};
 use h2o_exchange::{Features, Scope};
+use h2o_upstream::{HealthCheck, PassiveCheck, Retry};
 
 use super::super::settings::ProxySettings;
 use super::SETUP;
@@ -62,6 +63,50 @@ fn settings_have_the_defaults_of_h2o_and_the_values_they_are_given() {
     assert_eq!((set.http2_ratio, set.http2_max_streams), (Some(0), 7));
     assert_eq!(set.max_buffer_size, Some(9));
     assert!(set.tunnels && set.expects_continue && set.proxy_protocol);
+}
+
+#[test]
+fn checks_and_retries_are_inherited_and_replaced() {
+    let plain = settings(["", "", ""]);
+    assert_eq!(
+        (plain.health_check, plain.passive_check, plain.retry),
+        (None, None, None)
+    );
+    let levels = [
+        "proxy.health-check: { path: /a, interval: 1, timeout: 2, rise: 3, fall: 4, slow-start: 5 }",
+        "proxy.passive-health-check: { fall: 6, pause: 7 }\nproxy.retry: { tries: 8, budget: 9 }",
+        "",
+    ];
+    let milliseconds = Duration::from_millis;
+    let set = settings(levels);
+    let check = HealthCheck {
+        path: "/a".into(),
+        interval: milliseconds(1),
+        timeout: milliseconds(2),
+        rise: 3,
+        fall: 4,
+        slow_start: milliseconds(5),
+    };
+    let passive = PassiveCheck {
+        fall: 6,
+        pause: milliseconds(7),
+    };
+    let retry = Retry {
+        tries: 8,
+        budget: 9,
+    };
+    assert_eq!(set.health_check, Some(check));
+    assert_eq!(
+        (set.passive_check, set.retry),
+        (Some(Some(passive)), Some(Some(retry)))
+    );
+    let inner = "proxy.health-check: ON\nproxy.passive-health-check: off\nproxy.retry: OFF";
+    let replaced = settings([levels[0], levels[1], inner]);
+    assert_eq!(replaced.health_check, Some(HealthCheck::default()));
+    assert_eq!(
+        (replaced.passive_check, replaced.retry),
+        (Some(None), Some(None))
+    );
 }
 
 #[test]

@@ -1,0 +1,228 @@
+//! `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`: additions to H2O.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_exchange::{Companions, Scope};
+use h2o_upstream::{BackendCare, Care, HealthCheck, HealthChecks, PassiveCheck, Retry, Upstream};
+
+use super::backends::BackendSpec;
+use super::settings::ProxySettings;
+
+/// A day: longer times are taken for mistakes.
+const MAX_MILLISECONDS: u64 = 86_400_000;
+/// Most checks, requests and tries that are counted.
+const MAX_COUNT: u64 = 1_000;
+
+/// Reads `proxy.health-check`, or the `health-check` of a backend. `None`: off.
+pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
+    const SPEC: [Attribute; 6] = [
+        Attribute::optional("path", Kinds::SCALAR),
+        Attribute::optional("interval", Kinds::SCALAR),
+        Attribute::optional("timeout", Kinds::SCALAR),
+        Attribute::optional("rise", Kinds::SCALAR),
+        Attribute::optional("fall", Kinds::SCALAR),
+        Attribute::optional("slow-start", Kinds::SCALAR),
+    ];
+    on_off_or(node, &SPEC, |attributes| {
+        let default = HealthCheck::default();
+        let path = match attributes.get("path") {
+            Some(path) => path_of(path)?,
+            None => default.path,
+        };
+        Ok(HealthCheck {
+            path,
+            interval: time(attributes, "interval", 1, default.interval)?,
+            timeout: time(attributes, "timeout", 1, default.timeout)?,
+            rise: count(attributes, "rise", default.rise)?,
+            fall: count(attributes, "fall", default.fall)?,
+            slow_start: time(attributes, "slow-start", 0, default.slow_start)?,
+        })
+    })
+}
+
+/// Reads `proxy.passive-health-check`. `None`: off.
+pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::optional("fall", Kinds::SCALAR),
+        Attribute::optional("pause", Kinds::SCALAR),
+    ];
+    on_off_or(node, &SPEC, |attributes| {
+        let default = PassiveCheck::default();
+        Ok(PassiveCheck {
+            fall: count(attributes, "fall", default.fall)?,
+            pause: time(attributes, "pause", 1, default.pause)?,
+        })
+    })
+}
+
+/// Reads `proxy.retry`. `None`: off.
+pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
+    const SPEC: [Attribute; 2] = [
+        Attribute::optional("tries", Kinds::SCALAR),
+        Attribute::optional("budget", Kinds::SCALAR),
+    ];
+    on_off_or(node, &SPEC, |attributes| {
+        let default = Retry::default();
+        let budget = match attributes.get("budget") {
+            Some(budget) => budget.integer("%u", 0..=100)?,
+            None => default.budget,
+        };
+        Ok(Retry {
+            tries: count(attributes, "tries", default.tries)?,
+            budget,
+        })
+    })
+}
+
+/// `OFF`, `ON` for the defaults, or a mapping.
+fn on_off_or<T: Default>(
+    node: &Node,
+    spec: &[Attribute],
+    read: impl FnOnce(&Attributes<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    if node.as_mapping().is_some() {
+        return read(&node.attributes(spec)?).map(Some);
+    }
+    if node.as_str().is_none() {
+        return Err(node.error("node must be a scalar or a mapping"));
+    }
+    Ok(node.on_off()?.then(T::default))
+}
+
+fn path_of(node: &Node) -> Result<Box<str>, Error> {
+    let path = node.scalar()?;
+    if !path.starts_with('/') {
+        return Err(node.error("path must begin with `/`"));
+    }
+    if !h2o_http::is_visible(path.as_bytes()) {
+        return Err(node.error("path must only consist of visible ASCII characters"));
+    }
+    Ok(path.into())
+}
+
+fn time(
+    attributes: &Attributes<'_>,
+    name: &str,
+    least: u64,
+    default: Duration,
+) -> Result<Duration, Error> {
+    let Some(node) = attributes.get(name) else {
+        return Ok(default);
+    };
+    let milliseconds = node.integer("%lu", least..=MAX_MILLISECONDS)?;
+    Ok(Duration::from_millis(milliseconds))
+}
+
+fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, Error> {
+    match attributes.get(name) {
+        Some(node) => node.integer("%u", 1..=MAX_COUNT),
+        None => Ok(default),
+    }
+}
+
+/// What is done about these backends under these settings.
+pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> Care {
+    let of_backend = |backend: &BackendSpec| {
+        let active = match &backend.check {
+            Some(own) => own.clone(),
+            None => settings.health_check.clone(),
+        };
+        // Whose checks fail is looked after in every way, unless somebody says otherwise.
+        let passive = match settings.passive_check {
+            Some(configured) => configured,
+            None => active.as_ref().map(|_| PassiveCheck::default()),
+        };
+        BackendCare { active, passive }
+    };
+    let backends: Vec<_> = backends.iter().map(of_backend).collect();
+    let is_any = |care: &BackendCare| care.active.is_some() || care.passive.is_some();
+    let retry = match settings.retry {
+        Some(configured) => configured,
+        None => backends.iter().any(is_any).then(Retry::default),
+    };
+    Care { backends, retry }
+}
+
+/// The checks of the configuration, once there are any.
+#[derive(Clone, Default)]
+struct Checks(Option<Arc<HealthChecks>>);
+
+/// Has the backends of `upstream` checked while the server runs, if they are to be.
+pub(super) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
+    if !upstream.is_checked() {
+        return;
+    }
+    let known = &mut scope.shared.edit::<Checks>().0;
+    if let Some(checks) = known {
+        checks.add(upstream);
+        return;
+    }
+    let checks = Arc::<HealthChecks>::default();
+    checks.add(upstream);
+    *known = Some(Arc::clone(&checks));
+    scope.shared.edit::<Companions>().0.push(checks);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use h2o_config::{Memory, load};
+
+    /// How two backends are looked after, the second of which has a `health-check` of its own: `a` and `p` for active and passive
+    /// checks, and how often requests are made again.
+    fn shown(settings: &ProxySettings, own: &str) -> (String, Option<u32>) {
+        let text = format!("[ 'http://a', {{ url: 'http://b', health-check: {own} }} ]");
+        let node = load("f", &Memory::new().file("f", &*text)).unwrap();
+        let backends = super::super::backends::Backends::read(&node).unwrap();
+        let care = of(settings, &backends.list);
+        let kinds = care.backends.iter().map(|care| {
+            let active = care.active.as_ref().map_or("-", |_| "a");
+            let passive = care.passive.map_or("-", |_| "p");
+            format!("{active}{passive} ")
+        });
+        (kinds.collect(), care.retry.map(|retry| retry.tries))
+    }
+
+    #[test]
+    fn who_is_checked_is_looked_after_in_every_way() {
+        let on = Some(HealthCheck::default());
+        let passive = PassiveCheck::default();
+        let seven = Retry {
+            tries: 7,
+            ..Retry::default()
+        };
+        let cases = [
+            // The settings of the level, the check of the second backend's own.
+            (None, None, None, "OFF", ("-- -- ", None)),
+            (None, None, None, "ON", ("-- ap ", Some(2))),
+            (on.clone(), None, None, "OFF", ("ap -- ", Some(2))),
+            (on.clone(), None, None, "{ rise: 1 }", ("ap ap ", Some(2))),
+            (on.clone(), Some(None), None, "OFF", ("a- -- ", Some(2))),
+            (
+                on.clone(),
+                Some(Some(passive)),
+                None,
+                "OFF",
+                ("ap -p ", Some(2)),
+            ),
+            (None, Some(Some(passive)), None, "OFF", ("-p -p ", Some(2))),
+            (on, None, Some(None), "OFF", ("ap -- ", None)),
+            (None, None, Some(Some(seven)), "OFF", ("-- -- ", Some(7))),
+        ];
+        for (health_check, passive_check, retry, own, (kinds, tries)) in cases {
+            let settings = ProxySettings {
+                health_check,
+                passive_check,
+                retry,
+                ..ProxySettings::default()
+            };
+            assert_eq!(
+                shown(&settings, own),
+                (kinds.to_owned(), tries),
+                "{settings:?} {own}"
+            );
+        }
+    }
+}
