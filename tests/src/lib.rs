@@ -32,4 +32,4 @@ pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
 pub use message::Response;
 pub use raw::Raw;
 pub use server::{Refused, Server, Setup, binary};
-pub use service::Service;
+pub use service::{Service, free_port};

@@ -28,9 +28,21 @@ impl Service {
     /// If it is not installed or does not serve.
     #[must_use]
     pub fn nginx(folder: &Folder, servers: &str) -> (Self, u16) {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-        let port = listener.local_addr().expect("the socket is bound").port();
-        drop(listener);
+        let port = free_port();
+        let workers = "worker_processes 1;";
+        (Self::nginx_at(folder, servers, port, workers), port)
+    }
+
+    /// As [`Service::nginx`], as a single process that can be [killed](Service::kill), on this port.
+    ///
+    /// # Panics
+    /// If it is not installed or does not serve.
+    #[must_use]
+    pub fn lone_nginx(folder: &Folder, servers: &str, port: u16) -> Self {
+        Self::nginx_at(folder, servers, port, "master_process off;")
+    }
+
+    fn nginx_at(folder: &Folder, servers: &str, port: u16, processes: &str) -> Self {
         let dir = folder.make_dir("nginx").display().to_string();
         // Its workers may read what root has written.
         let user = if rustix::process::getuid().is_root() {
@@ -42,7 +54,7 @@ impl Service {
             .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
             .concat();
         let config = format!(
-            "daemon off;\n{user}\nworker_processes 1;\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
+            "daemon off;\n{user}\n{processes}\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
              http {{\naccess_log {dir}/access.log;\n{temp}default_type text/plain;\n{}\n}}\n",
             servers
                 .replace("@PORT@", &port.to_string())
@@ -54,7 +66,25 @@ impl Service {
         command.arg("-e").arg(format!("{dir}/error.log"));
         let service = Self::start(&mut command);
         eventually("nginx", || TcpStream::connect(("127.0.0.1", port)).ok());
-        (service, port)
+        service
+    }
+
+    /// Stops it where it is: connections are still made, and nobody answers.
+    ///
+    /// # Panics
+    /// If it has ended before.
+    pub fn freeze(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).expect("the process is ours");
+    }
+
+    /// Kills it in the middle of what it does.
+    ///
+    /// # Panics
+    /// If it has ended before.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it has not been waited for");
+        self.child.wait().expect("nobody else waits for it");
     }
 
     /// The server in `tests/clients/go-backend`, with a certificate of the folder: its ports without and with TLS.
@@ -82,6 +112,16 @@ impl Service {
         };
         (service, http, https)
     }
+}
+
+/// A port that nobody has just now.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+    listener.local_addr().expect("the socket is bound").port()
 }
 
 impl Drop for Service {

@@ -3,6 +3,7 @@
 mod aborts;
 mod broken;
 mod expectations;
+mod health;
 mod hostile;
 mod http2_upstream;
 mod informational;
