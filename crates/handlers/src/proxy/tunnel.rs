@@ -1,6 +1,6 @@
 //! What besides content a request asks for.
 
-use h2o_http::{Method, RequestHead, StatusCode};
+use h2o_http::{Method, RequestHead, StatusCode, escape};
 
 use super::response::Refusal;
 
@@ -37,9 +37,9 @@ impl Wanted {
             Method::ConnectUdp => Err(NO_CONNECT),
             Method::Connect if token.is_empty() && tunnels => Ok(Self::Connect),
             Method::Connect if token.is_empty() => Err(NO_CONNECT),
-            Method::Connect if tunnels => Ok(Self::Protocol),
+            Method::Connect if tunnels && !offers_h2c(token) => Ok(Self::Protocol),
             Method::Connect => Err(NO_GATEWAY),
-            _ if token.is_empty() || is_h2c(token) => Ok(Self::Nothing),
+            _ if token.is_empty() || offers_h2c(token) => Ok(Self::Nothing),
             _ if tunnels => Ok(Self::Protocol),
             _ if token.eq_ignore_ascii_case(b"websocket") => Ok(Self::Nothing),
             _ => Err(NO_GATEWAY),
@@ -47,11 +47,12 @@ impl Wanted {
     }
 }
 
-/// True for the tokens of HTTP/2 over clear text, which are for us (RFC 7540 §3.2).
-fn is_h2c(token: &[u8]) -> bool {
+/// True if HTTP/2 over clear text is among the protocols: that is for us (RFC 7540 §3.2). A backend that took it would hear
+/// requests that we have not seen.
+fn offers_h2c(tokens: &[u8]) -> bool {
     [&b"h2c"[..], b"h2c-14", b"h2c-16"]
         .iter()
-        .any(|known| known.eq_ignore_ascii_case(token))
+        .any(|known| escape::list_contains(tokens, known))
 }
 
 #[cfg(test)]
@@ -65,6 +66,8 @@ mod tests {
             // Method, upgrade, what it is without and with tunnels.
             ("GET", "", Ok(Nothing), Ok(Nothing)),
             ("GET", "h2c", Ok(Nothing), Ok(Nothing)),
+            ("GET", "foo, H2C-14", Ok(Nothing), Ok(Nothing)),
+            ("CONNECT", "h2c", Err(403), Err(403)),
             ("GET", "WebSocket", Ok(Nothing), Ok(Protocol)),
             ("GET", "foo", Err(403), Ok(Protocol)),
             ("POST", "foo", Err(403), Ok(Protocol)),
