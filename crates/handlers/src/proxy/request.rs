@@ -205,7 +205,7 @@ fn takes_trailers(request: &RequestHead) -> bool {
 }
 
 /// True if a value of `connection` may name fields.
-fn names_fields(value: &[u8]) -> bool {
+pub(super) fn names_fields(value: &[u8]) -> bool {
     const WITHOUT_FIELD: [&[u8]; 5] = [
         b"keep-alive",
         b"close",

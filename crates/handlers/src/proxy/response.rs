@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, Response};
-use h2o_http::{Headers, Known, Method, Name, StatusCode};
+use h2o_http::{Field, Headers, Known, Method, Name, StatusCode, escape};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
+use super::request::names_fields;
 use super::target::{self, Aim, Place};
 use super::tunnel::Wanted;
 use super::websocket;
@@ -66,8 +67,12 @@ impl ResponseRules {
         // The key that is answered was ours.
         let is_extended = wanted == Wanted::Protocol && exchange.request.method == Method::Connect;
         let mut seen = Seen::default();
+        let mut options = Vec::new();
         reply.headers.retain(|field| match field.name {
-            name if is_of_hop(name) => false,
+            name if is_of_hop(name) => {
+                note_options(&field, &mut options);
+                false
+            }
             Name::Known(Known::XCompressHint) => false,
             Name::Known(Known::Server) => keeps_server,
             Name::Known(known) => {
@@ -78,6 +83,7 @@ impl ResponseRules {
             }
             Name::Other(name) => !(is_extended && name == websocket::ANSWER),
         });
+        remove_named(&mut reply.headers, &options);
         if seen.location
             && exchange.delegated
             && let Some(order) = follow(exchange, &reply)
@@ -126,7 +132,12 @@ impl ResponseRules {
 pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
     push::order_links(exchange, headers);
     let mut headers = headers.clone();
-    headers.retain(|field| !is_of_hop(field.name));
+    let mut options = Vec::new();
+    headers.retain(|field| {
+        note_options(&field, &mut options);
+        !is_of_hop(field.name)
+    });
+    remove_named(&mut headers, &options);
     if status == StatusCode::EARLY_HINTS {
         let path = exchange.site.path(exchange.route);
         header::edit_early(&path.settings, &mut headers);
@@ -135,6 +146,25 @@ pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Head
         }
     }
     exchange.informational.push((status, headers));
+}
+
+/// Adds what `connection` says to `options`, if it may name fields.
+fn note_options(field: &Field<'_>, options: &mut Vec<u8>) {
+    if field.name == Name::Known(Known::Connection) && names_fields(field.value) {
+        options.extend_from_slice(field.value);
+        options.push(b',');
+    }
+}
+
+/// Takes out the fields that `connection` names: they are for us alone (RFC 9110 §7.6.1). As in requests, fields that are
+/// known to be for all recipients stay.
+fn remove_named(headers: &mut Headers, options: &[u8]) {
+    if !options.is_empty() {
+        headers.retain(|field| match field.name {
+            Name::Known(_) => true,
+            Name::Other(name) => !escape::list_contains(options, name.as_bytes()),
+        });
+    }
 }
 
 /// True for fields that concern our connection with the backend, or that engines write.

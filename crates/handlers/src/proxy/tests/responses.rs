@@ -61,6 +61,12 @@ fn responses_go_on_without_what_concerns_one_connection() {
              Datagram-Flow-Id: 1\nContent-Length: 3\nServer: theirs\nX-Compress-Hint: on",
             "",
         ),
+        // Named by `connection`: those that nobody knows to be for all recipients.
+        (
+            "X-Hop: 1\nConnection: close, X-Hop\nX-End: 2\nConnection: x-other\nx-OTHER: 3",
+            "X-End: 2",
+        ),
+        ("Connection: close, ETag\nETag: a", "ETag: a"),
         (
             "Via: 1.1 x\nTrailer: t\nProxy-Status: s\nProxy-Authenticate: p",
             "Via: 1.1 x\nTrailer: t\nProxy-Status: s\nProxy-Authenticate: p",
@@ -126,6 +132,7 @@ fn interim_responses_are_handed_on_as_rules_leave_them() {
         ("", 102, "", vec![(102, "".to_owned())]),
         ("", 103, "", vec![]),
         ("", 103, "Connection: close", vec![]),
+        ("", 103, "X: 1\nConnection: x", vec![]),
         (
             "",
             103,
