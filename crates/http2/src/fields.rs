@@ -400,10 +400,12 @@ pub(crate) fn parse_length(value: &[u8]) -> Option<u64> {
     Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
-/// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3).
+/// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3). Empty ones would leave a blank at an end, which no
+/// value has (§8.2.1).
 fn join_crumbs(head: &mut RequestHead) {
     let mut joined = Vec::new();
-    for crumb in head.headers.get_all(Known::Cookie) {
+    let crumbs = head.headers.get_all(Known::Cookie);
+    for crumb in crumbs.filter(|crumb| !crumb.is_empty()) {
         if !joined.is_empty() {
             joined.extend_from_slice(b"; ");
         }

@@ -131,7 +131,9 @@ impl RequestRules {
         if exchange.is_early && received.get(Known::EarlyData).is_none() {
             headers.push(Known::EarlyData, b"1");
         }
-        let mut cookies = received.get_all(Known::Cookie);
+        // An empty one would leave a blank at an end of the value, which HTTP/2 does not take (RFC 9113 §8.2.1).
+        let cookies = received.get_all(Known::Cookie);
+        let mut cookies = cookies.filter(|cookies| !cookies.is_empty());
         if let Some(first) = cookies.next() {
             let others = cookies.flat_map(|cookies| [&b"; "[..], cookies]);
             headers.push_pieces(Known::Cookie, std::iter::once(first).chain(others));

@@ -93,6 +93,8 @@ fn what_concerns_one_connection_stays_there() {
             "Cookie: a=1\nX: 1\nCookie: b=2; c=3\ncookie: d",
             "X: 1\ncookie: a=1; b=2; c=3; d",
         ),
+        ("Cookie: \nCookie: a=1\nCookie: ", "cookie: a=1"),
+        ("Cookie: ", ""),
         ("Via: 1.0 a\nvia: b", "Via: 1.0 a\nvia: b"),
         (
             "X-Forwarded-For: a\nX-Forwarded-For: b",
