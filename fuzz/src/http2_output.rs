@@ -1,19 +1,26 @@
 //! What an HTTP/2 engine writes, read by code that shares nothing with it but HPACK.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use h2o_http2::hpack::{Decoder, HpackError};
+
+/// Names and values of a field section, pseudo fields among them.
+pub(crate) type Section = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Reads one direction of a connection.
 pub(crate) struct Output {
     octets: Vec<u8>,
     decoder: Decoder,
     section: Option<(u32, u8, Vec<u8>)>,
-    heads: BTreeSet<u32>,
-    ended: BTreeSet<u32>,
-    reset: BTreeSet<u32>,
+    /// Field sections by stream.
+    pub(crate) sections: BTreeMap<u32, Vec<Section>>,
+    pub(crate) ended: BTreeSet<u32>,
+    pub(crate) reset: BTreeSet<u32>,
     /// Octets of content by stream.
     pub(crate) content: BTreeMap<u32, usize>,
+    /// The stream of each frame with content, and where in `all` that lies.
+    pieces: Vec<(u32, Range<usize>)>,
     pub(crate) has_goaway: bool,
     /// What was written, as it goes out.
     pub(crate) all: Vec<u8>,
@@ -25,10 +32,11 @@ impl Output {
             octets: Vec::new(),
             decoder: Decoder::new(4096),
             section: None,
-            heads: BTreeSet::new(),
+            sections: BTreeMap::new(),
             ended: BTreeSet::new(),
             reset: BTreeSet::new(),
             content: BTreeMap::new(),
+            pieces: Vec::new(),
             has_goaway: false,
             all: Vec::new(),
         }
@@ -48,14 +56,25 @@ impl Output {
             let len =
                 usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
             assert!(len <= 16_384, "everybody takes no more");
-            let (payload, after) = after.split_at(len);
+            let (_, after) = after.split_at(len);
             let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
-            self.frame(header[3], header[4], stream, payload);
+            let end = self.all.len() - after.len();
+            self.frame(header[3], header[4], stream, end - len..end);
             rest = after;
         }
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    /// The content of a stream.
+    pub(crate) fn content_of(&self, stream: u32) -> Vec<u8> {
+        let pieces = self.pieces.iter().filter(|(of, _)| *of == stream);
+        pieces
+            .flat_map(|(_, piece)| &self.all[piece.clone()])
+            .copied()
+            .collect()
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, place: Range<usize>) {
+        let payload = &self.all[place.clone()];
         assert!(
             self.section.is_none() || kind == 9,
             "a frame within a section"
@@ -66,13 +85,17 @@ impl Output {
         }
         match kind {
             0 => {
-                assert!(self.heads.contains(&stream), "DATA ahead of HEADERS");
+                assert!(self.sections.contains_key(&stream), "DATA ahead of HEADERS");
                 *self.content.entry(stream).or_default() += payload.len();
+                self.pieces.push((stream, place));
                 if flags & 1 != 0 {
                     self.ended.insert(stream);
                 }
             }
-            1 => self.section(stream, flags, flags, payload.to_vec()),
+            1 => {
+                let octets = payload.to_vec();
+                self.section(stream, flags, flags, octets);
+            }
             9 => {
                 let (begun, first, mut octets) =
                     self.section.take().expect("a section to continue");
@@ -95,12 +118,14 @@ impl Output {
             self.section = Some((stream, first, octets));
             return;
         }
+        let mut section = Section::new();
         let read = self.decoder.decode(&octets, |field| {
             assert!(field.flaws.is_none(), "a field that no one takes");
+            section.push((field.name.as_bytes().to_vec(), field.value.to_vec()));
             Ok::<(), HpackError>(())
         });
         assert_eq!(read, Ok(()));
-        self.heads.insert(stream);
+        self.sections.entry(stream).or_default().push(section);
         if first & 1 != 0 {
             self.ended.insert(stream);
         }

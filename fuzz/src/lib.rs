@@ -3,19 +3,30 @@
 //! They run in two ways: under libFuzzer (`fuzz_targets/`, see README.md), and under `cargo test`, which
 //! replays the corpora and some thousands of mutations of them (`tests/replay.rs`).
 
+mod acl;
+mod backend_url;
+mod capsules;
 mod chunked_body;
 mod conditional;
 mod configuration;
 mod hpack;
 mod http2_client;
+mod http2_messages;
 mod http2_output;
 mod http2_server;
 mod path;
+mod proxied;
+mod proxy_requests;
+mod proxy_responses;
 mod range;
 mod request_head;
 mod response_head;
 mod server;
+mod strict_http1;
 
+pub use acl::acl;
+pub use backend_url::backend_url;
+pub use capsules::capsules;
 pub use chunked_body::chunked_body;
 pub use conditional::conditional;
 pub use configuration::configuration;
@@ -23,6 +34,8 @@ pub use hpack::{hpack_decode, hpack_round_trip};
 pub use http2_client::http2_client;
 pub use http2_server::http2_server;
 pub use path::path;
+pub use proxy_requests::proxy_requests;
+pub use proxy_responses::proxy_responses;
 pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
@@ -33,6 +46,9 @@ pub type Target = fn(&[u8]);
 /// All targets by name. A new one needs a line here, a function in `src/`, a file in `fuzz_targets/` with
 /// its `[[bin]]` in Cargo.toml, and some seeds in `corpus/NAME/`; the replay test tells what is missing.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("acl", acl),
+    ("backend_url", backend_url),
+    ("capsules", capsules),
     ("chunked_body", chunked_body),
     ("conditional", conditional),
     ("configuration", configuration),
@@ -41,6 +57,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("http2_client", http2_client),
     ("http2_server", http2_server),
     ("path", path),
+    ("proxy_requests", proxy_requests),
+    ("proxy_responses", proxy_responses),
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),

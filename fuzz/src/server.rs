@@ -28,7 +28,7 @@ pub(crate) struct Summary {
     pub(crate) authority: Vec<u8>,
     pub(crate) body: BodyLength,
     pub(crate) upgrade: Vec<u8>,
-    pub(crate) fields: Vec<(String, Vec<u8>)>,
+    pub(crate) fields: Fields,
 }
 
 impl Summary {
@@ -45,7 +45,10 @@ impl Summary {
 }
 
 /// Names and values.
-pub(crate) fn fields(headers: &Headers) -> Vec<(String, Vec<u8>)> {
+pub(crate) type Fields = Vec<(String, Vec<u8>)>;
+
+/// The fields of a block.
+pub(crate) fn fields(headers: &Headers) -> Fields {
     headers
         .iter()
         .map(|field| (field.name.as_str().to_owned(), field.value.to_vec()))

@@ -22,11 +22,17 @@ mod version;
 use h2o_config::Directive;
 use h2o_exchange::{FilterFactory, Scope};
 
-#[doc(hidden)]
-pub use file::fuzzing;
 pub use http2_debug_state::{HpackState, Http2State, StateSettings, StreamState};
 pub use proxy::OtherServer;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
+
+/// Entry points for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::connect::fuzzing::*;
+    pub use crate::file::fuzzing::*;
+    pub use crate::proxy::fuzzing::*;
+}
 
 /// The directives of all features in this crate.
 #[must_use]

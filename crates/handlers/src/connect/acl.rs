@@ -10,15 +10,15 @@ use h2o_config::{Command, Error};
 pub(super) struct Acl(Box<[Entry]>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    permits: bool,
-    addresses: Addresses,
-    ports: RangeInclusive<u16>,
+pub(super) struct Entry {
+    pub(super) permits: bool,
+    pub(super) addresses: Addresses,
+    pub(super) ports: RangeInclusive<u16>,
 }
 
 /// A network: those addresses that have the bits of `bits` where `mask` has ones.
 #[derive(Debug, PartialEq, Eq)]
-enum Addresses {
+pub(super) enum Addresses {
     Any,
     V4 { bits: u32, mask: u32 },
     V6 { bits: u128, mask: u128 },
@@ -48,7 +48,7 @@ impl Acl {
 
 impl Entry {
     /// Reads `+` or `-`, then `ADDRESS[/MASK][:PORT]`; the mask may also stand behind the port (H2O compatibility).
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMAT: &str =
             "failed to parse input, expected format is: [+-]address[/netmask][:port[-port]]";
         let (permits, text) = match text.as_bytes() {
@@ -101,7 +101,7 @@ impl Entry {
         })
     }
 
-    fn matches(&self, target: SocketAddr) -> bool {
+    pub(super) fn matches(&self, target: SocketAddr) -> bool {
         if !self.ports.contains(&target.port()) {
             return false;
         }

@@ -4,6 +4,7 @@
 
 mod acl;
 mod capsule;
+pub(crate) mod fuzzing;
 mod handler;
 mod proxy_status;
 mod target;

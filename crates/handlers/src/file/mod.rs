@@ -9,8 +9,7 @@ mod conditional;
 mod custom;
 mod document;
 mod encoding;
-#[doc(hidden)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 mod gunzip;
 mod handler;
 mod identity;

@@ -9,12 +9,12 @@ use h2o_exchange::{
     Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, Reroute, RerouteKind,
     Trace,
 };
-use h2o_http::{BodyLength, StatusCode, authority};
+use h2o_http::{BodyLength, StatusCode};
 use h2o_upstream::{BackendUrl, Call, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::request::RequestRules;
-use super::response::{self, Refusal, ResponseRules};
+use super::response::{self, ResponseRules};
 use super::settings::ProxySettings;
 use super::target::{self, Aim};
 use super::tunnel::Wanted;
@@ -105,18 +105,10 @@ impl Handler for ProxyHandler {
 
 /// Answers the request with what a backend says.
 pub(super) fn hand_over(proxy: Rc<LocalProxy>, exchange: &mut Exchange, aim: Aim) -> Outcome {
-    const BAD_HOST: Refusal = Refusal {
-        status: StatusCode::BAD_REQUEST,
-        reason: "Invalid Request",
-        text: "Invalid Request",
-    };
-    let wanted = match Wanted::of(&exchange.request, proxy.tunnels) {
+    let wanted = match proxy.request.admit(&exchange.request, proxy.tunnels) {
         Ok(wanted) => wanted,
         Err(refusal) => return Outcome::Done(refusal.response(exchange)),
     };
-    if proxy.request.preserve_host && !authority::is_valid(exchange.request.authority()) {
-        return Outcome::Done(BAD_HOST.response(exchange));
-    }
     let Some(reference) = exchange.worker.reference(exchange) else {
         // Only a test has exchanges that no worker knows.
         return Outcome::Declined;

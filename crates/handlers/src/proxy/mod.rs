@@ -8,6 +8,7 @@ mod backends;
 mod built_in;
 mod care;
 mod directives;
+pub(crate) mod fuzzing;
 mod handler;
 mod request;
 mod response;

@@ -4,9 +4,12 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
 use h2o_exchange::{Address, Exchange, RequestBody};
-use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, Version, escape};
+use h2o_http::{
+    BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode, Version, authority, escape,
+};
 use h2o_upstream::{BackendUrl, Protocol};
 
+use super::response::Refusal;
 use super::target::Aim;
 use super::tunnel::Wanted;
 use super::websocket;
@@ -30,6 +33,23 @@ pub(super) struct RequestRules {
 }
 
 impl RequestRules {
+    /// What `request` asks for, where `tunnels` says whether it may have it (`proxy.tunnel`).
+    ///
+    /// # Errors
+    /// [`Refusal`] if no backend is to be asked.
+    pub(super) fn admit(&self, request: &RequestHead, tunnels: bool) -> Result<Wanted, Refusal> {
+        const BAD_HOST: Refusal = Refusal {
+            status: StatusCode::BAD_REQUEST,
+            reason: "Invalid Request",
+            text: "Invalid Request",
+        };
+        let wanted = Wanted::of(request, tunnels)?;
+        if self.preserve_host && !authority::is_valid(request.authority()) {
+            return Err(BAD_HOST);
+        }
+        Ok(wanted)
+    }
+
     /// Writes the request of `exchange`, as `backend` is to get it, into an empty head.
     pub(super) fn build(
         &self,

@@ -1,0 +1,45 @@
+//! Entry points for fuzzing: what the handler does before a backend is asked, and with what it answers.
+
+use h2o_exchange::{Exchange, Outcome};
+use h2o_http::{Headers, RequestHead, StatusCode};
+use h2o_upstream::{BackendUrl, Protocol, Reply};
+
+use super::response;
+use super::settings::ProxySettings;
+use super::target::Aim;
+
+/// The request of `exchange`, as `backend` is to get it.
+///
+/// # Errors
+/// The status of the answer, if no backend is to be asked.
+pub fn proxied_request(
+    exchange: &mut Exchange,
+    backend: &BackendUrl,
+    protocol: Protocol,
+) -> Result<RequestHead, StatusCode> {
+    let path = exchange.site.path(exchange.route);
+    let settings = path.settings.get::<ProxySettings>().clone();
+    let rules = &settings.request;
+    let wanted = rules
+        .admit(&exchange.request, settings.tunnels)
+        .map_err(|refusal| refusal.status)?;
+    let mut head = RequestHead::default();
+    rules.build(exchange, wanted, Aim::Below, backend, protocol, &mut head);
+    Ok(head)
+}
+
+/// What becomes of the reply of `backend`.
+pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply) -> Outcome {
+    let path = exchange.site.path(exchange.route);
+    let settings = path.settings.get::<ProxySettings>();
+    let rules = &settings.request;
+    match rules.admit(&exchange.request, settings.tunnels) {
+        Ok(wanted) => (settings.response).answer(exchange, wanted, backend, false, reply),
+        Err(refusal) => Outcome::Done(refusal.response(exchange)),
+    }
+}
+
+/// Notes an interim response of the backend for the client.
+pub fn proxied_informational(exchange: &mut Exchange, status: StatusCode, headers: &Headers) {
+    response::inform(exchange, status, headers);
+}

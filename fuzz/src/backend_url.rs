@@ -1,0 +1,31 @@
+//! URLs of backends.
+
+use h2o_upstream::{BackendHost, BackendUrl};
+
+/// What is read of a URL, put together again, is read as the same.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn backend_url(input: &[u8]) {
+    let Some(url) = std::str::from_utf8(input).ok().and_then(BackendUrl::parse) else {
+        return;
+    };
+    let path = std::str::from_utf8(&url.path).expect("a part of the text");
+    let again = format!("{}://{}{path}", url.scheme.as_str(), url.authority);
+    assert_eq!(BackendUrl::parse(&again).as_ref(), Some(&url), "{again}");
+    assert!(url.path.starts_with(b"/") && h2o_http::is_visible(&url.path));
+    assert!(url.port < u16::MAX && !url.tls_name().is_empty());
+    match &url.host {
+        BackendHost::Unix(path) => {
+            let path = path.to_str().expect("a part of the text");
+            assert!(url.authority.starts_with(&format!("[unix:{path}]")));
+        }
+        BackendHost::Ip(_) | BackendHost::Name(_) => {
+            let (host, port) = h2o_http::authority::split(url.authority.as_bytes())
+                .expect("what other servers take for an authority");
+            assert_eq!(port.unwrap_or(url.scheme.default_port()), url.port);
+            let name = String::from_utf8_lossy(host).to_ascii_lowercase();
+            assert_eq!(name.trim_matches(['[', ']']), url.tls_name());
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Capsules with datagrams of UDP in them.
+
+use h2o_handlers::fuzzing;
+
+use crate::{cuts, pieces};
+
+/// Octets of the longest payload that UDP has (RFC 9298 §5).
+const MAX_PAYLOAD: usize = 65_527;
+
+/// The same datagrams are found however the octets arrive, and what is found can be sent on. The first octet of the input
+/// says whether there are context identifiers, then come capsules.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn capsules(input: &[u8]) {
+    let Some((&options, capsules)) = input.split_first() else {
+        return;
+    };
+    let has_context_ids = options & 1 == 0;
+    let want = read(has_context_ids, capsules);
+    let whole = fuzzing::datagrams(has_context_ids, [capsules].into_iter());
+    assert_eq!(whole, want);
+    for cuts in cuts(capsules) {
+        let parts = fuzzing::datagrams(has_context_ids, pieces(capsules, &cuts));
+        assert_eq!(parts, want, "cut at {cuts:?}");
+    }
+    let (payloads, _) = want;
+    let sent: Vec<u8> = payloads
+        .iter()
+        .flat_map(|payload| fuzzing::capsule(has_context_ids, payload))
+        .collect();
+    let again = fuzzing::datagrams(has_context_ids, [&*sent].into_iter());
+    assert_eq!(again, (payloads, false));
+}
+
+/// A second reader, which has everything at once.
+fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
+    let mut payloads = Vec::new();
+    loop {
+        let Some(((kind, len), after)) = take_varint(rest)
+            .and_then(|(kind, rest)| take_varint(rest).map(|(len, rest)| ((kind, len), rest)))
+        else {
+            return (payloads, false);
+        };
+        let len = usize::try_from(len).expect("62 bits");
+        // An identifier may take eight octets.
+        if kind == 0 && len > MAX_PAYLOAD + 8 {
+            return (payloads, true);
+        }
+        let Some((content, after)) = after.split_at_checked(len) else {
+            return (payloads, false);
+        };
+        rest = after;
+        let payload = match (kind, has_context_ids) {
+            (0, true) => take_varint(content)
+                .filter(|(context, _)| *context == 0)
+                .map(|(_, payload)| payload),
+            (0, false) => Some(content),
+            _ => None,
+        };
+        match payload {
+            Some(payload) if payload.len() > MAX_PAYLOAD => return (payloads, true),
+            Some(payload) => payloads.push(payload.to_vec()),
+            None => {}
+        }
+    }
+}
+
+/// RFC 9000 §16.
+fn take_varint(octets: &[u8]) -> Option<(u64, &[u8])> {
+    let (first, _) = octets.split_first()?;
+    let (octets, rest) = octets.split_at_checked(1 << (first >> 6))?;
+    let mut number = [0; 8];
+    number[8 - octets.len()..].copy_from_slice(octets);
+    number[8 - octets.len()] &= 0x3f;
+    Some((u64::from_be_bytes(number), rest))
+}

@@ -1,0 +1,215 @@
+//! Messages over HTTP/2, written by hand; and requests as the server role reads them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use h2o_http::RequestHead;
+use h2o_http2::{Received, ServerConnection, Settings};
+
+use crate::server::any_moment;
+
+/// A request as a server has it.
+#[derive(Clone, Default)]
+pub(crate) struct Incoming {
+    pub(crate) head: RequestHead,
+    pub(crate) content: Vec<u8>,
+    /// Nothing is missing.
+    pub(crate) is_whole: bool,
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Octets of the preface that servers do not send.
+const MAGIC: usize = 24;
+const MAX_FRAME: usize = 16_384;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// How a request is put into frames.
+#[derive(Clone, Copy)]
+pub(crate) struct Framing {
+    /// The end comes in a frame of its own.
+    pub(crate) ends_apart: bool,
+    /// The end does not come.
+    pub(crate) has_no_end: bool,
+    /// Octets of content in a frame.
+    pub(crate) piece: usize,
+}
+
+/// What a client sends: `text` is lines `name: value`, an empty line, content; behind a line `--` lines of trailers.
+pub(crate) fn write(text: &[u8], framing: Framing) -> Vec<u8> {
+    let mut out = PREFACE.to_vec();
+    write_message(text, framing, &mut out);
+    out
+}
+
+/// What a server sends. Ahead of the final head there may be others, which end with a line `--`.
+pub(crate) fn write_response(text: &[u8], framing: Framing) -> Vec<u8> {
+    let mut out = PREFACE[MAGIC..].to_vec();
+    let mut rest = text;
+    loop {
+        let (interim, after) = split(rest, b"\n--\n");
+        if after.is_empty() || interim.windows(2).any(|part| part == b"\n\n") {
+            break;
+        }
+        section(interim, false, &mut out);
+        rest = after;
+    }
+    write_message(rest, framing, &mut out);
+    out
+}
+
+fn write_message(text: &[u8], framing: Framing, out: &mut Vec<u8>) {
+    let (head, rest) = split(text, b"\n\n");
+    let (content, trailers) = split(rest, b"\n--\n");
+    let is_bare = content.is_empty() && trailers.is_empty();
+    let ends = !framing.has_no_end;
+    let ends_with_head = is_bare && ends && !framing.ends_apart;
+    section(head, ends_with_head, out);
+    let ends_with_content = ends && trailers.is_empty() && !framing.ends_apart;
+    let mut pieces = content.chunks(framing.piece.clamp(1, MAX_FRAME)).peekable();
+    while let Some(piece) = pieces.next() {
+        let is_end = ends_with_content && pieces.peek().is_none();
+        frame(DATA, if is_end { END_STREAM } else { 0 }, piece, out);
+    }
+    if !trailers.is_empty() {
+        section(trailers, ends, out);
+    } else if ends && framing.ends_apart {
+        frame(DATA, END_STREAM, b"", out);
+    }
+}
+
+fn split<'t>(text: &'t [u8], separator: &[u8]) -> (&'t [u8], &'t [u8]) {
+    match text
+        .windows(separator.len())
+        .position(|part| part == separator)
+    {
+        Some(at) => (&text[..at], &text[at + separator.len()..]),
+        None => (text, b""),
+    }
+}
+
+fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
+    let mut block = Vec::new();
+    for line in lines
+        .split(|&octet| octet == b'\n')
+        .filter(|line| !line.is_empty())
+    {
+        // The names of pseudo fields begin with a colon.
+        let (name, value) = match line[1..].windows(2).position(|pair| pair == b": ") {
+            Some(at) => (&line[..at + 1], &line[at + 3..]),
+            None => (line, &b""[..]),
+        };
+        // Literals without indexing, and without Huffman's code (RFC 7541 §6.2.2).
+        block.push(0);
+        string(name, &mut block);
+        string(value, &mut block);
+    }
+    let mut parts = block.chunks(MAX_FRAME).peekable();
+    let mut kind = HEADERS;
+    loop {
+        let part = parts.next().unwrap_or_default();
+        let mut flags = 0;
+        if kind == HEADERS && is_end {
+            flags |= END_STREAM;
+        }
+        if parts.peek().is_none() {
+            flags |= END_HEADERS;
+        }
+        frame(kind, flags, part, out);
+        kind = CONTINUATION;
+        if flags & END_HEADERS != 0 {
+            return;
+        }
+    }
+}
+
+/// RFC 7541 §5.1 and §5.2.
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text.len();
+    if rest < 127 {
+        out.extend(u8::try_from(rest));
+    } else {
+        out.push(127);
+        rest -= 127;
+        while rest >= 128 {
+            out.extend(u8::try_from(rest % 128 + 128));
+            rest /= 128;
+        }
+        out.extend(u8::try_from(rest));
+    }
+    out.extend_from_slice(text);
+}
+
+fn frame(kind: u8, flags: u8, payload: &[u8], out: &mut Vec<u8>) {
+    let len = u32::try_from(payload.len())
+        .expect("a frame's")
+        .to_be_bytes();
+    out.extend_from_slice(&len[1..]);
+    out.extend_from_slice(&[kind, flags, 0, 0, 0, 1]);
+    out.extend_from_slice(payload);
+}
+
+/// Reads what a client has sent, all of which is there. What the server refuses is left out.
+pub(crate) fn read(octets: &[u8]) -> Vec<Incoming> {
+    let now = any_moment();
+    let mut server = ServerConnection::new(Arc::new(Settings::default()), None, now);
+    let mut requests: BTreeMap<usize, Incoming> = BTreeMap::new();
+    let (mut at, mut out) = (0, Vec::new());
+    loop {
+        let mut head = RequestHead::default();
+        let Ok(step) = server.receive(&octets[at..], &mut head, now, &mut out) else {
+            break;
+        };
+        match step.received {
+            Received::NeedMore => break,
+            Received::Charged => {
+                server.take_costs();
+                server.take_rejected();
+            }
+            Received::Request {
+                stream,
+                end_stream,
+                refusal,
+            } => {
+                if refusal.is_none() {
+                    let request = Incoming {
+                        head,
+                        content: Vec::new(),
+                        is_whole: end_stream,
+                    };
+                    requests.insert(stream.index(), request);
+                    server.accept_content(stream, &mut out);
+                }
+            }
+            Received::Data {
+                stream,
+                data,
+                end_stream,
+            } => {
+                server.release_content(stream, data.len(), &mut out);
+                if let Some(request) = requests.get_mut(&stream.index()) {
+                    let data = &octets[at + data.start..at + data.end];
+                    request.content.extend_from_slice(data);
+                    request.is_whole = end_stream;
+                }
+            }
+            Received::Trailers { stream } => {
+                if let Some(request) = requests.get_mut(&stream.index()) {
+                    request.is_whole = true;
+                }
+            }
+            Received::Reset { stream, .. } => {
+                if let Some(request) = requests.get_mut(&stream.index()) {
+                    request.is_whole = false;
+                }
+                server.release(stream, &mut out);
+            }
+        }
+        at += step.taken;
+    }
+    requests.into_values().collect()
+}

@@ -1,0 +1,123 @@
+//! Paths that a proxy answers, and requests that were routed there.
+
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use h2o_config::{Level, Memory, Registry, load};
+use h2o_exchange::{
+    Address, ConnectionInfo, Counters, Exchange, Features, Host, HostName, LocalSite, Scope,
+    Shared, Site, Transport, Worker,
+};
+use h2o_http::RequestHead;
+use h2o_upstream::BackendUrl;
+
+/// A path that is answered by a backend.
+pub(crate) struct Proxied {
+    worker: Rc<Worker>,
+    site: Rc<LocalSite>,
+    connection: Rc<ConnectionInfo>,
+    pub(crate) backend: BackendUrl,
+    /// The key of the path.
+    pub(crate) mount: &'static str,
+}
+
+/// What stands in for the authority of requests that have none.
+pub(crate) const HOST: &str = "default";
+
+impl Proxied {
+    /// The path `mount` of a site with these directives at its global level.
+    pub(crate) fn new(directives: &str, mount: &'static str, backend: &str) -> Self {
+        let shared = Shared {
+            started: Duration::ZERO,
+            generation: None,
+            connections: AtomicUsize::new(1),
+            max_connections: 1,
+            soft_connection_limit: 1,
+            soft_connection_min_age: Duration::ZERO,
+            listeners: 1,
+            workers: OnceLock::new(),
+        };
+        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let connection = ConnectionInfo {
+            id: 1,
+            peer: Address::Unix,
+            accepted: worker.clock.now(),
+            tls: None,
+            transport: Rc::new(Nowhere),
+            listener: 0,
+        };
+        Self {
+            worker,
+            site: Rc::new(LocalSite(Arc::new(site(directives, mount)))),
+            connection: Rc::new(connection),
+            backend: BackendUrl::parse(backend).expect("a backend"),
+            mount,
+        }
+    }
+
+    /// A request that has come; `None` if it is for another path.
+    pub(crate) fn exchange(&self, request: &RequestHead) -> Option<Exchange> {
+        let (worker, site) = (Rc::clone(&self.worker), Rc::clone(&self.site));
+        let mut exchange = Exchange::new(worker, site, Rc::clone(&self.connection));
+        exchange.request = request.clone();
+        if exchange.request.authority().is_empty() {
+            let authority = exchange.request.headers.store(HOST.as_bytes());
+            exchange.request.set_authority(authority);
+        }
+        exchange.route = exchange.site.select_path(0, exchange.request.path());
+        let path = &exchange.site.path(exchange.route).path;
+        (**path == *self.mount).then_some(exchange)
+    }
+}
+
+fn site(directives: &str, mount: &str) -> Site {
+    let features = Features {
+        registry: Registry::new(&h2o_handlers::directives()),
+        filters: Vec::new(),
+    };
+    let mut scope = Scope::new(Arc::new(features));
+    if !directives.is_empty() {
+        let files = Memory::new().file("h2o.conf", directives);
+        let node = load("h2o.conf", &files).expect("YAML");
+        scope.run(&node).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let settings = scope.settings.clone();
+    let paths = scope.enter(Level::Host, |scope| {
+        let path = scope.enter(Level::Path, |scope| {
+            scope.path = Some(mount.into());
+            Ok(scope.build_path(mount))
+        })?;
+        Ok(vec![path, scope.build_path("")])
+    });
+    let host = Host {
+        name: HostName {
+            name: HOST.into(),
+            port: None,
+        },
+        authority: HOST.into(),
+        paths: paths.unwrap_or_else(|error: h2o_config::Error| panic!("{error}")),
+        ..Host::default()
+    };
+    Site {
+        hosts: vec![host],
+        settings,
+        shared: std::mem::take(&mut scope.shared),
+        ..Site::default()
+    }
+}
+
+struct Nowhere;
+
+impl Transport for Nowhere {
+    fn local_address(&self) -> Option<Address> {
+        None
+    }
+    fn congestion_controller(&self) -> Option<String> {
+        None
+    }
+    fn delivery_rate(&self) -> Option<u64> {
+        None
+    }
+}

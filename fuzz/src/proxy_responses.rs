@@ -1,0 +1,50 @@
+//! Responses on their way through the proxy: what the client understands is what the backend has said.
+
+mod backend;
+mod handed;
+mod http1;
+mod http2;
+mod options;
+mod request;
+
+use h2o_upstream::Protocol;
+
+use crate::http2_messages;
+use crate::{cuts, pieces};
+use options::Options;
+use request::ask;
+
+/// Three octets of [`Options`], then what a backend sends: octets over HTTP/1, or what [`http2_messages::write_response`]
+/// makes frames of. The response goes to a client over HTTP/1 and to one over HTTP/2, and is read there by other code.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn proxy_responses(input: &[u8]) {
+    let Some((&options, text)) = input.split_first_chunk() else {
+        return;
+    };
+    let options = Options(options);
+    let frames;
+    let octets = match options.backend() {
+        Protocol::Http1 => text,
+        Protocol::Http2 => {
+            frames = http2_messages::write_response(text, options.framing());
+            &frames
+        }
+    };
+    let proxied = options.proxied();
+    let ask = |client| ask(&proxied, options, client);
+    let (Some(by_http1), Some(by_http2)) = (ask(Protocol::Http1), ask(Protocol::Http2)) else {
+        return;
+    };
+    let whole = by_http1.read([octets].into_iter());
+    for cuts in cuts(octets) {
+        let parts = by_http1.read(pieces(octets, &cuts));
+        assert_eq!(parts, whole, "cut at {cuts:?}");
+    }
+    by_http1.check_ends(octets, &whole);
+    // Who asks for it makes no difference.
+    assert_eq!(by_http2.read([octets].into_iter()), whole);
+    by_http1.hand_on(&whole);
+    by_http2.hand_on(&whole);
+}

@@ -1,0 +1,153 @@
+//! A client's request, for which the backend's response is.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use h2o_exchange::{Body, BodyPipe, Exchange, Outcome, RequestBody};
+use h2o_handlers::fuzzing;
+use h2o_http::{RequestHead, Scheme, StatusCode};
+use h2o_http2::{Received, StreamKey};
+use h2o_upstream::{Protocol, Reply};
+
+use super::backend::Read;
+use super::handed::{Handed, headers};
+use super::options::{Asks, Options};
+use crate::http2_messages::{self, Framing};
+use crate::proxied::Proxied;
+use crate::server::any_moment;
+
+/// A client's request that has come.
+pub(super) struct Request<'a> {
+    pub(super) proxied: &'a Proxied,
+    pub(super) options: Options,
+    pub(super) client: Protocol,
+    pub(super) request: RequestHead,
+    /// As it goes to the backend.
+    pub(super) head: RequestHead,
+}
+
+pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Option<Request<'_>> {
+    let asks = options.asks();
+    if asks == Asks::WebSocket && options.backend() == Protocol::Http2 {
+        // Only HTTP/1 has that upgrade.
+        return None;
+    }
+    let request = match client {
+        Protocol::Http1 => {
+            let (_, request) = http1_server(asks);
+            request
+        }
+        Protocol::Http2 => {
+            let (_, _, request) = http2_server(asks);
+            request
+        }
+    };
+    let mut asked = Request {
+        proxied,
+        options,
+        client,
+        request,
+        head: RequestHead::default(),
+    };
+    let mut exchange = asked.exchange();
+    let backend = &proxied.backend;
+    let head = fuzzing::proxied_request(&mut exchange, backend, options.backend());
+    asked.head = head.expect("what is asked for may be had");
+    Some(asked)
+}
+
+/// A server that has received the request.
+pub(super) fn http1_server(asks: Asks) -> (h2o_http1::ServerConnection, RequestHead) {
+    let now = any_moment();
+    let mut head = RequestHead::default();
+    let mut server = h2o_http1::ServerConnection::new(Arc::default(), Scheme::Http, now);
+    let octets = asks.http1().as_bytes();
+    let received = server.receive(octets, now, &mut head);
+    let taken = octets.len();
+    assert_eq!(received, Ok(h2o_http1::Received::Request { taken }));
+    (server, head)
+}
+
+/// The same over HTTP/2.
+pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKey, RequestHead) {
+    let now = any_moment();
+    let mut head = RequestHead::default();
+    let mut server = h2o_http2::ServerConnection::new(Arc::default(), None, now);
+    let (text, is_end) = asks.http2();
+    let framing = Framing {
+        ends_apart: false,
+        has_no_end: !is_end,
+        piece: 1,
+    };
+    let octets = http2_messages::write(text.as_bytes(), framing);
+    let step = server
+        .receive(&octets, &mut head, now, &mut Vec::new())
+        .expect("a request");
+    let Received::Request { stream, .. } = step.received else {
+        panic!("no request: {:?}", step.received);
+    };
+    (server, stream, head)
+}
+
+impl Request<'_> {
+    pub(super) fn exchange(&self) -> Exchange {
+        let mut exchange = self.proxied.exchange(&self.request).expect("our path");
+        if self.request.asks_for_tunnel() {
+            exchange.body = RequestBody::Stream(Rc::new(BodyPipe::default()));
+        }
+        exchange
+    }
+
+    /// Gives the client what came from the backend.
+    pub(super) fn hand_on(&self, read: &Read) {
+        let sections = read.interims.iter().map(|(_, fields)| fields);
+        let mut sections = sections.chain(read.head.iter().map(|head| &head.fields));
+        if sections.any(|fields| fields.iter().any(|(name, _)| name == "close")) {
+            // An option, and never a field (RFC 9110 §9.6): what becomes of one does not matter.
+            return;
+        }
+        let mut exchange = self.exchange();
+        for (status, fields) in &read.interims {
+            let status = std::str::from_utf8(status).expect("digits");
+            let status = status.parse().ok().and_then(StatusCode::new);
+            let status = status.expect("it was one");
+            // Nobody has asked the backend for that.
+            if status != StatusCode::CONTINUE {
+                fuzzing::proxied_informational(&mut exchange, status, &headers(fields));
+            }
+        }
+        let Some(head) = &read.head else {
+            return;
+        };
+        let reply = Reply {
+            status: head.status,
+            reason: head.reason.clone().map(Into::into),
+            headers: headers(&head.fields),
+            length: head.length,
+            body: Body::Empty,
+            backend: 0,
+            closes: head.closes,
+            is_tunnel: head.is_tunnel,
+            protocol: self.options.backend(),
+        };
+        let outcome = fuzzing::proxied_response(&exchange, &self.proxied.backend, reply);
+        let Outcome::Done(response) = outcome else {
+            panic!("nothing but a response is expected");
+        };
+        if response.status == StatusCode::BAD_GATEWAY && head.status != response.status {
+            // A success that is none of the protocol asked for.
+            assert!(!head.is_tunnel && self.client == Protocol::Http2);
+            assert!(self.options.asks().is_upgrade());
+            return;
+        }
+        let handed = Handed {
+            asked: self,
+            read,
+            head,
+        };
+        match self.client {
+            Protocol::Http1 => handed.by_http1(&exchange, response),
+            Protocol::Http2 => handed.by_http2(&exchange, response),
+        }
+    }
+}
