@@ -95,7 +95,7 @@ fn forward(proxied: &Proxied, options: Options, incoming: &Incoming, protocol: P
     exchange.is_early = options.is_early();
     let forwards_expectation = options.forwards_expectations()
         && !incoming.head.expect().is_empty()
-        && incoming.head.body != BodyLength::Tunnel
+        && !incoming.head.asks_for_tunnel()
         && matches!(exchange.body, RequestBody::Stream(_));
     let head = fuzzing::proxied_request(&mut exchange, &proxied.backend, protocol);
     let request = exchange.request;

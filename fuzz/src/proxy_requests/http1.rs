@@ -94,6 +94,9 @@ impl Outgoing<'_> {
         self.check_expect(&sent.values("expect"));
         let lengths = sent.values("content-length");
         let codings = sent.values("transfer-encoding");
+        // An expectation is about content (RFC 9110 §10.1.1).
+        let has_content = !codings.is_empty() || !matches!(&*lengths, [] | [b"0"]);
+        assert!(has_content || sent.values("expect").is_empty());
         let may_be_chunked = matches!(self.incoming.head.body, BodyLength::Unknown);
         assert!(codings.is_empty() || (may_be_chunked && !self.is_complete));
         if self.asks_for_tunnel() {

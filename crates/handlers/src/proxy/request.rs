@@ -131,7 +131,7 @@ impl RequestRules {
     pub(super) fn forwards_expectation(&self, exchange: &Exchange) -> bool {
         self.forwards_expectations
             && !exchange.request.expect().is_empty()
-            && exchange.request.body != BodyLength::Tunnel
+            && !exchange.request.asks_for_tunnel()
             && matches!(exchange.body, RequestBody::Stream(_))
     }
 

@@ -339,6 +339,16 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
+    // What a tunnel carries is no content (RFC 9110 §10.1.1).
+    let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
+    exchange.body = pipe();
+    let expect = exchange.request.headers.store(b"100-continue");
+    exchange.request.set_expect(expect);
+    let token = exchange.request.headers.store(b"websocket");
+    exchange.request.set_upgrade(token);
+    let head = built(&mut exchange, Wanted::Protocol, "http://b", Protocol::Http1);
+    assert_eq!(head.headers.get(Known::Expect), None);
+    assert!(head.expect().is_empty());
 }
 
 #[test]
