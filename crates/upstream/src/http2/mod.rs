@@ -13,6 +13,7 @@ mod body;
 mod call;
 mod connection;
 mod driver;
+mod queue;
 mod receiving;
 mod sending;
 mod stream;

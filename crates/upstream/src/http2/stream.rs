@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2o_exchange::Trace;
 use h2o_http::{BodyLength, Headers, StatusCode};
 use h2o_http2::{ClientResponse, ErrorCode, PeerError, StreamKey};
 use tokio::time::Instant;
 
+use super::queue::Queue;
 use super::upload::Upload;
 
 /// Informational responses that are kept for a call which does not take them: more are left out.
@@ -112,8 +113,8 @@ pub(super) struct Stream {
     pub(super) response: Response,
     /// Informational responses that the call has not seen yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Content that its owner has not taken. The stream's window bounds it.
-    content: BytesMut,
+    /// Content that its owner has not taken.
+    content: Queue,
     /// Octets that are missing of the announced length.
     missing: Option<u64>,
     /// Content on its way to the server.
@@ -139,7 +140,7 @@ impl Stream {
             spare,
             informational: VecDeque::new(),
             response: Response::Expected,
-            content: BytesMut::new(),
+            content: Queue::default(),
             missing: None,
             upload,
             waker: None,
@@ -234,7 +235,7 @@ impl Stream {
 
     pub(super) fn on_content(&mut self, piece: &[u8]) {
         self.note_received(piece.len());
-        self.content.extend_from_slice(piece);
+        self.content.push(piece);
         if let Some(missing) = &mut self.missing {
             // The engine has seen to it that it is not more.
             *missing = missing.saturating_sub(piece.len() as u64);
@@ -295,18 +296,16 @@ impl Stream {
         self.content.len()
     }
 
-    /// At most `max` of them.
+    /// At most `max` of them, at least one if there are any.
     pub(super) fn take_content(&mut self, max: usize) -> Bytes {
-        if self.content.len() <= max {
-            return std::mem::take(&mut self.content).freeze();
-        }
-        self.content.split_to(max).freeze()
+        self.content.take(max)
     }
 
-    /// All of the content, if it is complete and nothing follows it.
+    /// All of the content, if it is complete, in one piece, and nothing follows it.
     pub(super) fn take_whole(&mut self) -> Option<Bytes> {
         matches!(self.response, Response::Ended(Ok(None)))
-            .then(|| std::mem::take(&mut self.content).freeze())
+            .then(|| self.content.take_whole())
+            .flatten()
     }
 
     /// True if the owner has had all of the response, though its end may still be to come.
