@@ -88,7 +88,8 @@ impl ContentSource {
             let engine = &mut exchange.connection.engine;
             match engine.receive(&self.raw, &mut ClientResponse::new()) {
                 Ok(ClientReceived::Data { taken, data }) if taken == self.raw.len() => {
-                    self.ready = self.raw.split_to(taken).freeze().slice(data);
+                    // All of the memory goes along: none is kept for a client that does not come for more.
+                    self.ready = std::mem::take(&mut self.raw).freeze().slice(data);
                     return self.take_ready(max);
                 }
                 Ok(ClientReceived::Data { taken, data }) => {
