@@ -305,6 +305,49 @@ impl Server {
         self.process.child.id()
     }
 
+    /// Its memory in octets: the proportional set size, as pages are shared with other processes of the binary.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let text = self.process_file("smaps_rollup");
+        let kilobytes = text.lines().find_map(|line| {
+            let rest = line.strip_prefix("Pss:")?;
+            rest.trim().strip_suffix(" kB")?.parse::<usize>().ok()
+        });
+        kilobytes.expect("the kernel accounts memory") * 1024
+    }
+
+    /// Its memory once it has nothing to do: its processor time stands still for a while.
+    #[must_use]
+    pub fn memory_at_rest(&self) -> usize {
+        let deadline = Deadline::after(START);
+        let mut before = self.processor_time();
+        let mut quiet = 0;
+        while quiet < 4 && !deadline.has_passed() {
+            std::thread::sleep(Duration::from_millis(25));
+            let now = self.processor_time();
+            quiet = if now == before { quiet + 1 } else { 0 };
+            before = now;
+        }
+        self.memory()
+    }
+
+    /// User and system time, in ticks.
+    fn processor_time(&self) -> u64 {
+        let text = self.process_file("stat");
+        // The second column is a name in parentheses; the times are the fourteenth and the fifteenth.
+        let (_, rest) = text.rsplit_once(')').unwrap_or_default();
+        let columns = rest.split_whitespace().skip(11).take(2);
+        columns.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    }
+
+    fn process_file(&self, name: &str) -> String {
+        let path = format!("/proc/{}/{name}", self.pid());
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
     /// What it has written to standard output and standard error.
     #[must_use]
     pub fn messages(&self) -> String {

@@ -54,7 +54,7 @@ impl Service {
             .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
             .concat();
         let config = format!(
-            "daemon off;\n{user}\n{processes}\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
+            "daemon off;\n{user}\n{processes}\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{ worker_connections 4096; }}\n\
              http {{\naccess_log {dir}/access.log;\n{temp}default_type text/plain;\n{}\n}}\n",
             servers
                 .replace("@PORT@", &port.to_string())

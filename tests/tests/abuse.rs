@@ -1,6 +1,5 @@
 //! Clients that hold on to connections without using them.
 
-use std::fs;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -202,17 +201,6 @@ fn connections_above_the_maximum_wait_and_are_served_later() {
     assert_eq!(waiting.read_response("GET").code(), 404);
 }
 
-/// Proportional set size of a process in octets.
-fn memory(pid: u32) -> usize {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let kilobytes = text.lines().find_map(|line| {
-        let rest = line.strip_prefix("Pss:")?;
-        rest.trim().strip_suffix(" kB")?.parse::<usize>().ok()
-    });
-    kilobytes.expect("the kernel accounts memory") * 1024
-}
-
 #[test]
 fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
     const CLIENTS: usize = 200;
@@ -229,7 +217,7 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
             assert_eq!(server.ask("GET /none").code(), 404);
             assert_eq!(server.ask("GET /large").body.len(), 20_000_000);
         }
-        let before = memory(server.pid());
+        let before = server.memory();
         let mut clients: Vec<Raw> = (0..CLIENTS).map(|_| server.connect()).collect();
         for client in &mut clients {
             client.send(begun);
@@ -240,7 +228,7 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
         for client in clients.iter().filter(|_| begun == LARGE) {
             wait_for_octets(client.stream());
         }
-        let each = memory(server.pid()).saturating_sub(before) / CLIENTS;
+        let each = server.memory().saturating_sub(before) / CLIENTS;
         eprintln!("{what}: {each} octets");
         assert!(each <= LIMIT, "{what}: {each} octets");
     }

@@ -321,7 +321,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-buffer-size",
         "BYTES",
         "",
-        "Most octets of a response that are held for a client that is slower than the backend.",
+        "Most octets of a response that are held for a client that is slower than the backend, besides some 64 KiB on their way \
+         to the client. Without it at most 64 KiB are read ahead of the client over HTTP/1, and 256 KiB over HTTP/2.",
         |scope, command| {
             let size = command.node.integer("%zu", 0..=u64::MAX)?;
             if size == 0 {

@@ -1,0 +1,86 @@
+"""Many clients that ask for something large and hardly read it.
+
+    slow_clients.py http1|http2 clear|tls PORT PATH CONNECTIONS STREAMS WINDOW
+
+Each connection has so many streams over HTTP/2, with that window each and as much for the connection. Says `ready` once a
+kilobyte has come on all connections. Then, for each line on standard input, every connection reads four kilobytes, if as much
+comes, and it says `read` and how many octets that were. It ends with its standard input.
+"""
+
+import socket
+import ssl
+import struct
+import sys
+
+PATIENCE = 20
+# What the kernel holds for a client: what the server cannot send waits in the server.
+RECEIVE_BUFFER = 16 * 1024
+
+
+def frame(kind, flags, stream, payload):
+    return struct.pack("!I", len(payload))[1:] + bytes([kind, flags]) + struct.pack("!I", stream) + payload
+
+
+def literal(index, value):
+    return bytes([index, len(value)]) + value
+
+
+def requests(way, path, streams, window):
+    if way == "http1":
+        return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    # :method GET, :scheme http; :path and :authority as literals (RFC 7541, appendix A).
+    section = b"\x82\x86" + literal(4, path.encode()) + literal(1, b"localhost")
+    octets = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
+    if window > 65535:
+        octets += frame(8, 0, 0, struct.pack("!I", window - 65535))
+    for stream in range(streams):
+        octets += frame(1, 5, 2 * stream + 1, section)
+    return octets
+
+
+def connect(port, context):
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    connection.settimeout(PATIENCE)
+    connection.connect(("127.0.0.1", port))
+    if context is not None:
+        connection = context.wrap_socket(connection, server_hostname="localhost")
+    return connection
+
+
+def read(connection, most):
+    """Reads up to so many octets, fewer if no more come for a moment."""
+    count = 0
+    while count < most:
+        try:
+            octets = connection.recv(most - count)
+        except (TimeoutError, ssl.SSLWantReadError):
+            break
+        if not octets:
+            sys.exit("a connection has ended")
+        count += len(octets)
+    return count
+
+
+def main():
+    way, security, port, path, connections, streams, window = sys.argv[1:]
+    context = None
+    if security == "tls":
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2" if way == "http2" else "http/1.1"])
+    clients = [connect(int(port), context) for _ in range(int(connections))]
+    for client in clients:
+        client.sendall(requests(way, path, int(streams), int(window)))
+    for client in clients:
+        if read(client, 1024) < 1024:
+            sys.exit("no answer")
+    print("ready", flush=True)
+    for client in clients:
+        client.settimeout(0.001)
+    for _ in sys.stdin:
+        print("read", sum(read(client, 4096) for client in clients), flush=True)
+
+
+main()

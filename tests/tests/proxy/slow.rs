@@ -1,0 +1,233 @@
+//! What clients that hardly read make the server hold.
+//!
+//! Counted is the memory of the server's process. What the kernel holds in the buffers of its sockets is not: that is for
+//! `net.ipv4.tcp_wmem` and `tcp_rmem` to say.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Folder, Server, Service, Setup, curl};
+
+/// The length of what is asked for.
+const LARGE: usize = 10_000_000;
+/// What a client may cost besides `proxy.max-buffer-size`.
+const BESIDES: usize = 64 * 1024;
+/// What is held for a client where there is no such limit: what is read at once.
+const ONE_READ: usize = 64 * 1024;
+/// What is held where there is no such limit and the back end speaks HTTP/2: the window of a stream.
+const ONE_WINDOW: usize = 256 * 1024;
+
+/// Clients of a way.
+#[derive(Clone, Copy, Debug)]
+struct Clients {
+    way: &'static str,
+    security: &'static str,
+    connections: usize,
+    streams: usize,
+    window: u32,
+}
+
+impl Clients {
+    const fn http1(security: &'static str, connections: usize) -> Self {
+        Self {
+            way: "http1",
+            security,
+            connections,
+            streams: 1,
+            window: 0,
+        }
+    }
+
+    const fn http2(security: &'static str, connections: usize, window: u32) -> Self {
+        Self {
+            way: "http2",
+            security,
+            connections,
+            streams: 10,
+            window,
+        }
+    }
+}
+
+/// Clients that are at it. They end with this value.
+struct Running {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(clients: Clients, server: &Server) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/slow_clients.py");
+        let name = if clients.security == "tls" {
+            "TLS_PORT"
+        } else {
+            "PORT"
+        };
+        let numbers = [
+            clients.connections,
+            clients.streams,
+            usize::try_from(clients.window).expect("it is a size"),
+        ];
+        let mut child = Command::new("/usr/bin/python3")
+            .args([script, clients.way, clients.security])
+            .arg(server.port_of(name).to_string())
+            .arg("/large")
+            .args(numbers.map(|number| number.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python is installed");
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        let mut running = Self {
+            child,
+            stdin,
+            stdout: BufReader::new(stdout),
+        };
+        assert_eq!(running.line(), "ready", "{clients:?}");
+        running
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.stdout.read_line(&mut line).expect("it is text");
+        line.trim_end().to_owned()
+    }
+
+    /// All read a little.
+    fn read(&mut self) {
+        self.stdin.write_all(b"read\n").expect("they are there");
+        let line = self.line();
+        let (what, octets) = line.split_once(' ').unwrap_or_default();
+        let octets: usize = octets.parse().unwrap_or_default();
+        assert!(what == "read" && octets > 0, "{line}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// nginx with large content: over HTTP/1 at a port, at sockets of the folder over HTTP/2 and over either with TLS.
+fn backend() -> (Folder, Service, u16) {
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    folder.write("large", vec![b'x'; LARGE]);
+    let (service, port) = Service::nginx(
+        &folder,
+        "server { listen 127.0.0.1:@PORT@; root @DIR@; }
+         server { listen unix:@DIR@/http2 http2; root @DIR@; }
+         server {
+           listen unix:@DIR@/tls ssl http2; root @DIR@;
+           ssl_certificate @DIR@/server.crt; ssl_certificate_key @DIR@/server.key;
+         }",
+    );
+    (folder, service, port)
+}
+
+/// What each stream costs, in octets.
+fn cost(clients: Clients, settings: &str, url: &str) -> usize {
+    let config = format!(
+        "{settings}
+proxy.timeout.io: 60000
+http1-request-io-timeout: 60
+num-threads: 1
+listen: @PORT@
+listen:
+  port: @TLS_PORT@
+  ssl: {{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }}
+hosts: {{ default: {{ paths: {{ /: {{ proxy.reverse.url: '{url}' }} }} }} }}
+"
+    );
+    let folder = Folder::new();
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let server = Setup::in_folder(folder, &config).start();
+    // What is made once is made now.
+    for _ in 0..4 {
+        assert_eq!(curl(&[&server.url("/large")]).body.len(), LARGE);
+    }
+    let before = server.memory();
+    let mut running = Running::start(clients, &server);
+    let mut most = server.memory_at_rest();
+    for _ in 0..4 {
+        running.read();
+        most = most.max(server.memory_at_rest());
+    }
+    let each = most.saturating_sub(before) / (clients.connections * clients.streams);
+    eprintln!("{clients:?} {settings:?}: {each} octets");
+    each
+}
+
+/// Clients, `proxy.max-buffer-size`, and other settings.
+type Row = (Clients, Option<usize>, &'static str);
+
+/// No row costs more than it may, where `unlimited` octets are held without a limit.
+fn must_be_modest(rows: &[Row], unlimited: usize, url: &str) {
+    for (clients, limit, settings) in rows {
+        let limited = limit.map(|limit| format!("proxy.max-buffer-size: {limit}\n"));
+        let each = cost(*clients, &(limited.unwrap_or_default() + settings), url);
+        let most = limit.unwrap_or(unlimited) + BESIDES;
+        assert!(each <= most, "{clients:?} {limit:?}: {each} octets");
+    }
+}
+
+/// Windows that never end.
+const WIDE: u32 = 0x7fff_ffff;
+/// Windows that end before the socket is full.
+const NARROW: u32 = 65_535;
+
+#[test]
+fn slow_clients_of_http1_hold_no_more_than_the_limit() {
+    let (_folder, _service, port) = backend();
+    let rows = [
+        (Clients::http1("clear", 1000), Some(32_768), ""),
+        (Clients::http1("clear", 1000), None, ""),
+        (Clients::http1("tls", 200), Some(32_768), ""),
+        (Clients::http1("tls", 200), Some(262_144), ""),
+    ];
+    must_be_modest(&rows, ONE_READ, &format!("http://127.0.0.1:{port}/"));
+}
+
+#[test]
+fn slow_clients_of_http2_hold_no_more_than_the_limit() {
+    let (_folder, _service, port) = backend();
+    let rows = [
+        (Clients::http2("clear", 100, WIDE), Some(32_768), ""),
+        (Clients::http2("tls", 20, WIDE), None, ""),
+        (Clients::http2("clear", 20, NARROW), Some(262_144), ""),
+    ];
+    must_be_modest(&rows, ONE_READ, &format!("http://127.0.0.1:{port}/"));
+}
+
+#[test]
+fn slow_clients_before_an_http2_back_end_hold_no_more_than_the_limit() {
+    const HTTP2: &str =
+        "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100\nproxy.preserve-host: ON\n";
+    let (folder, _service, _) = backend();
+    let rows = [
+        (Clients::http1("clear", 200), Some(262_144), HTTP2),
+        (Clients::http2("clear", 20, WIDE), Some(32_768), HTTP2),
+        (Clients::http2("tls", 20, NARROW), None, HTTP2),
+    ];
+    let url = format!("http://[unix:{}]/", folder.at("http2").display());
+    must_be_modest(&rows, ONE_WINDOW, &url);
+}
+
+#[test]
+fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
+    const HTTP2: &str = "proxy.ssl.verify-peer: OFF\nproxy.preserve-host: ON\n";
+    const HTTP1: &str =
+        "proxy.ssl.verify-peer: OFF\nproxy.preserve-host: ON\nproxy.http2.ratio: 0\n";
+    let (folder, _service, _) = backend();
+    let rows = [
+        (Clients::http1("clear", 200), Some(32_768), HTTP1),
+        (Clients::http1("clear", 200), Some(262_144), HTTP2),
+    ];
+    let url = format!("https://[unix:{}]/", folder.at("tls").display());
+    must_be_modest(&rows, ONE_WINDOW, &url);
+}
