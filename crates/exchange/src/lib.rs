@@ -15,6 +15,7 @@ pub mod file;
 mod forwarded;
 mod host_table;
 mod http2;
+mod octet_queue;
 mod outcome;
 mod report;
 mod request_body;
@@ -34,6 +35,7 @@ pub use host_table::HostTable;
 pub use http2::{
     CasperSettings, DebugState, Http2SiteSettings, Http2Stream, PushOrder, StreamPriority,
 };
+pub use octet_queue::OctetQueue;
 pub use outcome::{
     Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind,
     Response, Restore, Successor,

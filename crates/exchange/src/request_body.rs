@@ -1,12 +1,12 @@
 //! Request bodies: collected before a handler runs, or pulled by a handler that can stream.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::OctetQueue;
 use crate::body::BodyError;
 use crate::file::FileRange;
 
@@ -43,10 +43,7 @@ struct Inner {
     kept: Option<BytesMut>,
     /// Something was taken, or will not come, and is not kept.
     is_lost: bool,
-    queue: VecDeque<Bytes>,
-    /// Small pieces put together; comes behind `queue`.
-    tail: BytesMut,
-    queued: usize,
+    queue: OctetQueue,
     end: Option<Result<(), String>>,
     abandoned: bool,
     given_up: Option<&'static str>,
@@ -58,17 +55,13 @@ struct Inner {
 impl Inner {
     /// The first piece.
     fn pop(&mut self) -> Option<Bytes> {
-        let piece = if !self.replay.is_empty() {
+        let piece = if self.is_empty() {
+            return None;
+        } else if !self.replay.is_empty() {
             let len = self.replay.len().min(BodyPipe::CAPACITY);
             self.replay.split_to(len)
         } else {
-            let piece = match self.queue.pop_front() {
-                Some(piece) => piece,
-                None if self.tail.is_empty() => return None,
-                None => std::mem::take(&mut self.tail).freeze(),
-            };
-            self.queued -= piece.len();
-            piece
+            self.queue.take(usize::MAX)
         };
         self.keep(&piece);
         Some(piece)
@@ -88,20 +81,15 @@ impl Inner {
     }
 
     fn is_empty(&self) -> bool {
-        self.queued == 0 && self.replay.is_empty()
+        self.queue.is_empty() && self.replay.is_empty()
     }
 }
 
 impl BodyPipe {
     /// Octets a pipe takes before it says it is full.
     pub const CAPACITY: usize = 64 * 1024;
-    /// Pieces below that many octets are put together while the handler does not take them: a peer that sends octets one by
-    /// one is not to cost a multiple of them.
-    const SMALL: usize = 512;
     /// Octets of content that [`BodyPipe::keep`] keeps at most.
     pub const KEPT: usize = 1024 * 1024;
-    /// Octets that are put together at most.
-    const TOGETHER: usize = 16 * 1024;
 
     /// The next piece; `None` at the end. Called by the handler.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
@@ -131,9 +119,7 @@ impl BodyPipe {
         inner.is_lost |= inner.kept.is_none();
         inner.abandoned = true;
         inner.replay.clear();
-        inner.queue.clear();
-        inner.tail = BytesMut::new();
-        inner.queued = 0;
+        inner.queue = OctetQueue::default();
         if let Some(writer) = inner.writer.take() {
             writer.wake();
         }
@@ -216,7 +202,7 @@ impl BodyPipe {
         if inner.abandoned {
             return Poll::Ready(Self::CAPACITY);
         }
-        match Self::CAPACITY.saturating_sub(inner.queued) {
+        match Self::CAPACITY.saturating_sub(inner.queue.len()) {
             0 => {
                 inner.writer = Some(context.waker().clone());
                 Poll::Pending
@@ -228,7 +214,7 @@ impl BodyPipe {
     /// Octets that the handler has not taken.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.inner.borrow().queued
+        self.inner.borrow().queue.len()
     }
 
     /// Ready when there is a piece, or the end. Called by the handler.
@@ -255,7 +241,8 @@ impl BodyPipe {
         if inner.is_empty() {
             return Some(first);
         }
-        let mut whole = first.to_vec();
+        let mut whole = Vec::with_capacity(first.len() + inner.replay.len() + inner.queue.len());
+        whole.extend_from_slice(&first);
         while let Some(piece) = inner.pop() {
             whole.extend_from_slice(&piece);
         }
@@ -274,29 +261,18 @@ impl BodyPipe {
         self.inner.borrow_mut().writer = Some(context.waker().clone());
     }
 
-    /// Hands a piece to the handler.
-    pub fn push(&self, piece: Bytes) {
+    /// Hands octets to the handler.
+    pub fn push(&self, octets: impl AsRef<[u8]>) {
+        let octets = octets.as_ref();
         let mut inner = self.inner.borrow_mut();
-        if piece.is_empty() {
+        if octets.is_empty() {
             return;
         }
         if inner.abandoned {
             inner.is_lost = true;
             return;
         }
-        let is_first = inner.queued == 0;
-        inner.queued += piece.len();
-        if inner.tail.len() + piece.len() > Self::TOGETHER || piece.len() >= Self::SMALL {
-            let tail = std::mem::take(&mut inner.tail).freeze();
-            if !tail.is_empty() {
-                inner.queue.push_back(tail);
-            }
-        }
-        if is_first || piece.len() >= Self::SMALL {
-            inner.queue.push_back(piece);
-        } else {
-            inner.tail.extend_from_slice(&piece);
-        }
+        inner.queue.push(octets);
         if let Some(reader) = inner.reader.take() {
             reader.wake();
         }
@@ -322,7 +298,7 @@ mod tests {
         for pieces in [&["con", "tent"][..], &["content"], &[]] {
             let pipe = BodyPipe::default();
             assert!(pipe.poll_begun(&mut context).is_pending());
-            pieces.iter().for_each(|piece| pipe.push((*piece).into()));
+            pieces.iter().for_each(|piece| pipe.push(piece));
             assert_eq!(pipe.poll_begun(&mut context).is_ready(), !pieces.is_empty());
             assert_eq!(pipe.take_whole(), None);
             pipe.finish(Ok(()));
@@ -341,12 +317,13 @@ mod tests {
         let pipe = BodyPipe::default();
         let mut context = Context::from_waker(Waker::noop());
         assert!(pipe.poll_next(&mut context).is_pending());
-        pipe.push(Bytes::from(vec![1; BodyPipe::CAPACITY]));
+        pipe.push(vec![1; BodyPipe::CAPACITY]);
         assert!(pipe.poll_room(&mut context).is_pending());
-        let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) else {
-            panic!("a piece was pushed")
-        };
-        assert_eq!(piece.len(), BodyPipe::CAPACITY);
+        let mut taken = 0;
+        while let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) {
+            taken += piece.len();
+        }
+        assert_eq!(taken, BodyPipe::CAPACITY);
         assert_eq!(
             pipe.poll_room(&mut context),
             Poll::Ready(BodyPipe::CAPACITY)
@@ -356,43 +333,6 @@ mod tests {
         pipe.finish(Err("late".into()));
         assert!(pipe.is_complete());
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
-    }
-
-    #[test]
-    fn small_pieces_are_put_together_and_stay_in_order() {
-        let pipe = BodyPipe::default();
-        let mut context = Context::from_waker(Waker::noop());
-        let mut sent = Vec::new();
-        // Mostly small ones, with large ones among them.
-        for number in 0..40_000_usize {
-            let len = [1, 2, 511, 512, 3000][if number % 97 == 0 {
-                number % 5
-            } else {
-                number % 2
-            }];
-            let octet = number.to_le_bytes()[0];
-            pipe.push(vec![octet; len].into());
-            sent.extend(vec![octet; len]);
-        }
-        assert_eq!(pipe.queued(), sent.len());
-        let mut pieces = 0;
-        let mut taken = Vec::new();
-        while let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) {
-            assert!(!piece.is_empty());
-            pieces += 1;
-            taken.extend_from_slice(&piece);
-            assert_eq!(pipe.queued(), sent.len() - taken.len());
-        }
-        assert_eq!(taken, sent);
-        assert!(pieces < 1000, "{pieces}");
-        assert!(pipe.is_starved());
-        // What is alone is not copied.
-        let alone = Bytes::from_static(b"alone");
-        pipe.push(alone.clone());
-        let Poll::Ready(Some(Ok(piece))) = pipe.poll_next(&mut context) else {
-            panic!("a piece was pushed")
-        };
-        assert_eq!(piece.as_ptr(), alone.as_ptr());
     }
 
     /// What is left of a pipe.
@@ -411,9 +351,9 @@ mod tests {
         let (first, second) = content.split_at(BodyPipe::CAPACITY + 1);
         let pipe = BodyPipe::default();
         pipe.keep();
-        pipe.push(first.to_vec().into());
+        pipe.push(first);
         assert_eq!(drained(&pipe), first);
-        pipe.push(second[..7].to_vec().into());
+        pipe.push(&second[..7]);
         pipe.abandon();
         assert_eq!(pipe.queued(), 0);
         assert!(pipe.rewind() && !pipe.is_abandoned());
@@ -425,7 +365,7 @@ mod tests {
             pipe.poll_next(&mut context),
             Poll::Ready(Some(Ok(_)))
         ));
-        pipe.push(second[7..].to_vec().into());
+        pipe.push(&second[7..]);
         assert!(pipe.rewind());
         assert_eq!(pipe.take_whole(), None);
         assert_eq!(drained(&pipe), content);
@@ -440,16 +380,16 @@ mod tests {
     fn what_is_not_kept_is_gone() {
         let piece = Bytes::from(vec![0; BodyPipe::KEPT]);
         let untouched = BodyPipe::default();
-        untouched.push(piece.clone());
+        untouched.push(&piece);
         assert!(untouched.rewind());
         let taken = BodyPipe::default();
-        taken.push(piece.clone());
+        taken.push(&piece);
         assert_eq!(drained(&taken).len(), piece.len());
         taken.keep();
         let too_large = BodyPipe::default();
         too_large.keep();
         too_large.push(piece);
-        too_large.push(Bytes::from_static(b"x"));
+        too_large.push(b"x");
         assert_eq!(drained(&too_large).len(), BodyPipe::KEPT + 1);
         assert_eq!(too_large.kept(), 0);
         let refused = BodyPipe::default();
@@ -457,10 +397,10 @@ mod tests {
         let late = BodyPipe::default();
         late.keep();
         late.abandon();
-        late.push(Bytes::from_static(b"x"));
+        late.push(b"x");
         let stopped = BodyPipe::default();
         stopped.keep();
-        stopped.push(Bytes::from_static(b"xy"));
+        stopped.push(b"xy");
         assert_eq!(drained(&stopped), b"xy");
         assert!(stopped.rewind());
         stopped.stop_keeping();
@@ -482,7 +422,7 @@ mod tests {
         let rung = || bell.0.load(std::sync::atomic::Ordering::Relaxed);
         let pipe = BodyPipe::default();
         pipe.set_owner(std::sync::Arc::clone(&bell).into());
-        pipe.push(Bytes::from_static(b"a"));
+        pipe.push("a");
         assert_eq!((rung(), pipe.given_up()), (0, None));
         pipe.abandon();
         assert_eq!((rung(), pipe.given_up(), pipe.queued()), (1, None, 0));

@@ -132,7 +132,7 @@ mod tests {
     fn octets_go_both_ways_and_the_destination_may_end_first() {
         run(async {
             let (mut source, pipe, mut far) = tunnel(LIMIT).await;
-            pipe.push("hello".into());
+            pipe.push("hello");
             let mut read = [0; 5];
             far.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"hello");
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(next(&mut source).await.unwrap_err(), "end");
             drop(source);
             // The client may go on sending.
-            pipe.push("still here".into());
+            pipe.push("still here");
             let mut read = [0; 10];
             far.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"still here");
@@ -157,7 +157,7 @@ mod tests {
         run(async {
             let (mut source, pipe, mut far) = tunnel(LIMIT).await;
             far.write_all(b"abc").await.unwrap();
-            pipe.push("last words".into());
+            pipe.push("last words");
             pipe.finish(Ok(()));
             let mut read = [0; 10];
             far.read_exact(&mut read).await.unwrap();
@@ -174,7 +174,7 @@ mod tests {
     fn a_client_that_is_gone_closes_the_connection() {
         run(async {
             let (source, pipe, mut far) = tunnel(LIMIT).await;
-            pipe.push("x".into());
+            pipe.push("x");
             let mut read = [0; 10];
             assert_eq!(far.read(&mut read).await.unwrap(), 1);
             drop(source);
@@ -191,7 +191,7 @@ mod tests {
             drop(far);
             assert_eq!(next(&mut source).await.unwrap_err(), "I/O error");
             // Nobody takes what comes now.
-            pipe.push("x".into());
+            pipe.push("x");
             while !pipe.is_abandoned() {
                 tokio::task::yield_now().await;
             }
@@ -209,7 +209,7 @@ mod tests {
             for octet in b"xyxy" {
                 tokio::time::sleep(limit / 2).await;
                 if *octet == b'x' {
-                    pipe.push("x".into());
+                    pipe.push("x");
                     far.read_exact(&mut [0]).await.unwrap();
                 } else {
                     far.write_all(b"y").await.unwrap();
@@ -236,7 +236,7 @@ mod tests {
             let full = async {
                 loop {
                     poll_fn(|context| pipe.poll_room(context)).await;
-                    pipe.push(vec![b'x'; 16 * 1024].into());
+                    pipe.push(vec![b'x'; 16 * 1024]);
                     pushed += 16 * 1024;
                 }
             };

@@ -176,8 +176,8 @@ mod tests {
             run(async {
                 let (mut source, pipe, far) = tunnel(format).await;
                 // In two pieces.
-                pipe.push(format!("{head}pi").into());
-                pipe.push("ng".into());
+                pipe.push(format!("{head}pi"));
+                pipe.push("ng");
                 let mut received = [0; 2000];
                 assert_eq!(far.recv(&mut received).await.unwrap(), 4);
                 assert_eq!(&received[..4], b"ping");
@@ -207,7 +207,7 @@ mod tests {
     fn nonsense_ends_the_tunnel() {
         run(async {
             let (_source, pipe, _far) = tunnel(Format::ContextId).await;
-            pipe.push(vec![0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0].into());
+            pipe.push(vec![0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0]);
             while pipe.given_up().is_none() {
                 tokio::task::yield_now().await;
             }

@@ -264,9 +264,7 @@ impl Http1 {
                     if is_tunnel {
                         exchange.borrow_mut().request_body_bytes += data.len() as u64;
                     }
-                    pipe.push(Bytes::copy_from_slice(
-                        &input.buffer[input.at + data.start..input.at + data.end],
-                    ));
+                    pipe.push(&input.buffer[input.at + data.start..input.at + data.end]);
                     input.at += taken;
                 }
                 Ok(Received::BodyEnd { taken }) => {

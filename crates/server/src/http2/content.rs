@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::task::Context as TaskContext;
 
-use bytes::Bytes;
 use h2o_exchange::{ExchangeRef, RequestBody, Response};
 use h2o_http::StatusCode;
 use h2o_http2::StreamKey;
@@ -160,7 +159,7 @@ impl Http2 {
             pipe: Rc::default(),
             queued: 0,
         });
-        upload.pipe.push(Bytes::copy_from_slice(piece));
+        upload.pipe.push(piece);
         upload.queued += piece.len();
         if end_stream {
             upload.pipe.finish(Ok(()));

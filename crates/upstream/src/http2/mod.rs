@@ -13,7 +13,6 @@ mod body;
 mod call;
 mod connection;
 mod driver;
-mod queue;
 mod receiving;
 mod sending;
 mod stream;

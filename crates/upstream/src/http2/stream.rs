@@ -5,12 +5,11 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::Trace;
+use h2o_exchange::{OctetQueue, Trace};
 use h2o_http::{BodyLength, Headers, StatusCode};
 use h2o_http2::{ClientResponse, ErrorCode, PeerError, StreamKey};
 use tokio::time::Instant;
 
-use super::queue::Queue;
 use super::upload::Upload;
 
 /// Informational responses that are kept for a call which does not take them: more are left out.
@@ -113,8 +112,8 @@ pub(super) struct Stream {
     pub(super) response: Response,
     /// Informational responses that the call has not seen yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Content that its owner has not taken.
-    content: Queue,
+    /// Content that its owner has not taken. The stream's window bounds it.
+    content: OctetQueue,
     /// Octets that are missing of the announced length.
     missing: Option<u64>,
     /// Content on its way to the server.
@@ -140,7 +139,7 @@ impl Stream {
             spare,
             informational: VecDeque::new(),
             response: Response::Expected,
-            content: Queue::default(),
+            content: OctetQueue::default(),
             missing: None,
             upload,
             waker: None,

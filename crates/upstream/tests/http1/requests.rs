@@ -155,7 +155,7 @@ fn content_that_is_there_as_a_whole_has_a_length() {
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
             let (request, pipe) = streamed(BodyLength::Unknown);
-            pieces.iter().for_each(|piece| pipe.push((*piece).into()));
+            pieces.iter().for_each(|piece| pipe.push(piece));
             pipe.finish(Ok(()));
             assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
         });
@@ -188,11 +188,11 @@ fn streamed_content_leaves_as_it_comes() {
                 received.try_recv().is_err(),
                 "nothing is sent before the first piece"
             );
-            pipe.push("one".into());
+            pipe.push("one");
             tokio::time::sleep(Duration::from_millis(50)).await;
             let first = received.recv_timeout(LONG).unwrap();
             assert!(first.ends_with("\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"));
-            pipe.push("two".into());
+            pipe.push("two");
             pipe.finish(Ok(()));
             received
         });
@@ -219,7 +219,7 @@ fn a_backend_that_does_not_read_holds_up_the_client() {
         tokio::task::spawn_local(async move {
             while count.get() < 2000 {
                 std::future::poll_fn(|context| pipe.poll_room(context)).await;
-                pipe.push(Bytes::from(vec![0; PIECE]));
+                pipe.push(vec![0; PIECE]);
                 count.set(count.get() + 1);
             }
             pipe.finish(Ok(()));
@@ -252,13 +252,13 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
         let (request, pipe) = streamed(BodyLength::Unknown);
-        pipe.push("one".into());
+        pipe.push("one");
         let reply = send(&worker, &upstream, request).await.unwrap();
         let Body::Stream(mut source) = reply.body else {
             panic!("the request is not complete")
         };
         assert_eq!(next(&mut source).await.unwrap().unwrap(), "ok");
-        pipe.push("two".into());
+        pipe.push("two");
         pipe.finish(Ok(()));
         assert_eq!(next(&mut source).await, None);
     });
@@ -279,7 +279,7 @@ fn a_refusal_ends_the_request() {
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
         let (request, pipe) = streamed(BodyLength::Unknown);
-        pipe.push("one".into());
+        pipe.push("one");
         let reply = send(&worker, &upstream, request).await.unwrap();
         assert_eq!(reply.status.as_u16(), 413);
         assert_eq!(content(reply.body).await, (b"no".to_vec(), Ok(())));
@@ -297,7 +297,7 @@ fn a_client_that_breaks_off_is_no_complete_request() {
     on_worker(|worker| async move {
         let upstream = upstream(&[address], settings());
         let (request, pipe) = streamed(BodyLength::Unknown);
-        pipe.push("one".into());
+        pipe.push("one");
         let client = Rc::clone(&pipe);
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;

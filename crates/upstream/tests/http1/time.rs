@@ -121,10 +121,10 @@ fn the_client_has_its_own_time() {
             waits_for_content: true,
             ..GET
         };
-        pipe.push("o".into());
+        pipe.push("o");
         tokio::task::spawn_local(async move {
             tokio::time::sleep(SHORT * 3).await;
-            pipe.push("k".into());
+            pipe.push("k");
             pipe.finish(Ok(()));
         });
         ask(&worker, &upstream, request).await

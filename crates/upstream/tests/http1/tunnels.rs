@@ -58,14 +58,14 @@ fn octets_go_both_ways() {
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
             // What the client sends before the answer waits for it.
-            pipe.push("early".into());
+            pipe.push("early");
             let reply = send(&worker, &upstream, request).await.unwrap();
             assert!(reply.is_tunnel);
             assert_eq!(reply.status.as_u16(), status);
             let mut source = stream(reply.body);
             assert_eq!(next(&mut source).await.unwrap().unwrap(), "hello");
             assert_eq!(next(&mut source).await.unwrap().unwrap(), "answer");
-            pipe.push("bye".into());
+            pipe.push("bye");
             pipe.finish(Ok(()));
             // The client's end is the end of both.
             assert_eq!(next(&mut source).await, None);

@@ -203,7 +203,7 @@ fn content_of_several_windows_goes_both_ways() {
                 for number in 0..1000_u32 {
                     let room = std::future::poll_fn(|task| pipe.poll_room(task));
                     assert!(room.await > 0);
-                    pipe.push(Bytes::from(vec![number.to_be_bytes()[3]; 2000]));
+                    pipe.push(vec![number.to_be_bytes()[3]; 2000]);
                 }
                 pipe.finish(Ok(()));
             });
@@ -229,7 +229,7 @@ fn an_upload_that_is_refused_ends() {
         let upstream = upstream(&backends.both(), settings());
         for _ in 0..3 {
             let pipe = Rc::new(BodyPipe::default());
-            pipe.push(Bytes::from_static(b"begun"));
+            pipe.push(b"begun");
             let ask = Ask {
                 body: RequestBody::Stream(Rc::clone(&pipe)),
                 length: BodyLength::Known(1_000_000),

@@ -121,11 +121,11 @@ fn uploads_go_as_far_as_the_servers_window() {
         let (stream, head) = server.request().await;
         assert_eq!(head.body, BodyLength::Unknown);
         // The window is 65535 octets: what goes beyond it stays in the pipe.
-        pipe.push(Bytes::from(vec![1; 60_000]));
+        pipe.push(vec![1; 60_000]);
         settle().await;
-        pipe.push(Bytes::from(vec![2; 60_000]));
+        pipe.push(vec![2; 60_000]);
         settle().await;
-        pipe.push(Bytes::from(vec![3; BodyPipe::CAPACITY]));
+        pipe.push(vec![3; BodyPipe::CAPACITY]);
         settle().await;
         assert!(!has_room(&pipe), "the client waits");
         let mut all = Vec::new();
@@ -167,9 +167,9 @@ fn the_last_frame_of_a_known_length_ends_the_stream() {
         let (pipe, body) = pipe();
         let _call = call(&connection, post(BodyLength::Known(6)), body);
         let (stream, _) = server.request().await;
-        pipe.push(b"abc"[..].into());
+        pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
-        pipe.push(b"def"[..].into());
+        pipe.push(b"def");
         assert_eq!(server.data(stream).await, (b"def".to_vec(), true));
     });
 }
@@ -186,7 +186,7 @@ fn an_upload_that_breaks_off_resets_the_stream() {
             let (pipe, body) = pipe();
             let call = call(&connection, post(length), body);
             let (stream, _) = server.request().await;
-            pipe.push(b"abc"[..].into());
+            pipe.push(b"abc");
             assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
             pipe.finish(end);
             assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
@@ -202,7 +202,7 @@ fn an_upload_goes_on_behind_a_response_that_came_early() {
         let (pipe, body) = pipe();
         let call = call(&connection, post(BodyLength::Unknown), body);
         let (stream, _) = server.request().await;
-        pipe.push(b"abc"[..].into());
+        pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
         // A server may answer and go on listening; ours would reset, so it is not released.
         server.respond(stream, 200, &[], false);
@@ -210,7 +210,7 @@ fn an_upload_goes_on_behind_a_response_that_came_early() {
         server.flush().await;
         let mut body = source(reply(call).await.body);
         assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"early"[..]);
-        pipe.push(b"def"[..].into());
+        pipe.push(b"def");
         assert_eq!(server.data(stream).await, (b"def".to_vec(), false));
         pipe.finish(Ok(()));
         assert_eq!(server.data(stream).await, (Vec::new(), true));
@@ -227,7 +227,7 @@ fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it() {
         let (pipe, body) = pipe();
         let call = call(&connection, post(BodyLength::Unknown), body);
         let (stream, _) = server.request().await;
-        pipe.push(b"abc"[..].into());
+        pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
         // A complete response, and RST_STREAM(NO_ERROR) (RFC 9113 §8.1).
         server.answer(stream, "enough").await;

@@ -333,7 +333,7 @@ fn whatever_a_server_sends_every_call_ends() {
                     calls.push(ask(&connection, "/"));
                 } else {
                     let (pipe, body) = pipe();
-                    pipe.push(vec![0; 20_000].into());
+                    pipe.push(vec![0; 20_000]);
                     calls.push(call(&connection, post(BodyLength::Unknown), body));
                     pipes.push(pipe);
                 }

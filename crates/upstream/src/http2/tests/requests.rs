@@ -255,7 +255,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
         let reply = reply(tunnel).await;
         assert!(reply.is_tunnel);
         let mut body = source(reply.body);
-        pipe.push(b"ping"[..].into());
+        pipe.push(b"ping");
         assert_eq!(server.data(stream).await, (b"ping".to_vec(), false));
         server.send(stream, b"pong", false);
         server.flush().await;

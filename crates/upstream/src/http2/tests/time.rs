@@ -109,12 +109,12 @@ fn a_slow_upload_is_not_the_servers_fault() {
         let call = call(&connection, post(BodyLength::Unknown), body);
         let (stream, _) = server.request().await;
         sleep(100 * SECOND).await;
-        pipe.push(b"abc"[..].into());
+        pipe.push(b"abc");
         assert_eq!(server.data(stream).await, (b"abc".to_vec(), false));
         // One that the server does not take is.
-        pipe.push(vec![0; 60_000].into());
+        pipe.push(vec![0; 60_000]);
         settle().await;
-        pipe.push(vec![0; 60_000].into());
+        pipe.push(vec![0; 60_000]);
         let began = Instant::now();
         assert_eq!(failure(call).await.text, "first byte timeout");
         assert!(
@@ -260,7 +260,7 @@ fn a_silent_tunnel_ends_though_the_connection_is_busy() {
             server.send(stream, b"x", false);
             server.flush().await;
             if second == 20 {
-                pipe.push(b"x"[..].into());
+                pipe.push(b"x");
                 server.data(tunnel).await;
             }
             sleep(SECOND).await;

@@ -1,4 +1,4 @@
-//! Content that has come and was not taken yet.
+//! Octets that have come and were not taken yet.
 
 use std::collections::VecDeque;
 
@@ -7,29 +7,33 @@ use bytes::Bytes;
 /// Octets of one piece of memory: besides what is queued, no more than a piece goes to waste at either end of the queue.
 const PIECE: usize = 32 * 1024;
 
-/// Content of a response in the order in which it came. The stream's window bounds it.
+/// Octets in the order in which they came. Whoever fills it bounds it; it holds little more memory than octets, however they come.
 #[derive(Default)]
-pub(super) struct Queue {
+pub struct OctetQueue {
     /// What is being taken.
     front: Bytes,
     /// Full pieces behind it.
     pieces: VecDeque<Bytes>,
-    /// What came last. Frames are put together: a server that sends octets one by one is not to cost a multiple of them.
+    /// What came last. It is put together: a peer that sends octets one by one is not to cost a multiple of them.
     back: Vec<u8>,
     len: usize,
 }
 
-impl Queue {
+impl OctetQueue {
     /// Octets in it.
-    pub(super) const fn len(&self) -> usize {
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    /// True if there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub(super) fn push(&mut self, mut octets: &[u8]) {
+    /// Puts octets behind the others.
+    pub fn push(&mut self, mut octets: &[u8]) {
         self.len += octets.len();
         while !octets.is_empty() {
             let (now, later) = octets.split_at(octets.len().min(PIECE - self.back.len()));
@@ -48,7 +52,8 @@ impl Queue {
     }
 
     /// The first octets, at most `max`; none only if there are none.
-    pub(super) fn take(&mut self, max: usize) -> Bytes {
+    #[must_use]
+    pub fn take(&mut self, max: usize) -> Bytes {
         if self.front.is_empty() {
             let next = self.pieces.pop_front();
             self.front = next.unwrap_or_else(|| std::mem::take(&mut self.back).into());
@@ -59,7 +64,8 @@ impl Queue {
     }
 
     /// All of it, if it is one piece.
-    pub(super) fn take_whole(&mut self) -> Option<Bytes> {
+    #[must_use]
+    pub fn take_whole(&mut self) -> Option<Bytes> {
         let first = self.take(usize::MAX);
         if self.is_empty() {
             return Some(first);
@@ -86,7 +92,7 @@ mod tests {
             let all: Vec<u8> = (0..150_000_u32)
                 .map(|n| n.to_le_bytes()[n as usize % 2])
                 .collect();
-            let mut queue = Queue::default();
+            let mut queue = OctetQueue::default();
             let mut got = Vec::new();
             for (number, octets) in all.chunks(pushed).enumerate() {
                 queue.push(octets);
@@ -108,7 +114,7 @@ mod tests {
     #[test]
     fn memory_is_what_is_queued_and_not_more_than_a_piece() {
         for step in [1, 100, 8_192, 9_000, 16_384, 65_536] {
-            let mut queue = Queue::default();
+            let mut queue = OctetQueue::default();
             while queue.len() < 262_144 {
                 queue.push(&vec![0; step]);
                 let held = queue.pieces.len() * PIECE + queue.back.capacity();
@@ -119,7 +125,7 @@ mod tests {
 
     #[test]
     fn one_piece_is_taken_as_a_whole() {
-        let mut queue = Queue::default();
+        let mut queue = OctetQueue::default();
         assert_eq!(queue.take_whole(), Some(Bytes::new()));
         queue.push(b"con");
         queue.push(b"tent");
