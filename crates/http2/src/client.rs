@@ -97,7 +97,8 @@ impl ClientConnection {
     /// compatibility for the values).
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
-        let mut core = Core::new();
+        // Streams are of different clients here: none is held up because of another one.
+        let mut core = Core::new(usize::MAX);
         // Servers take no pushes (RFC 9113 §8.4); one that says otherwise is found by that.
         core.peer.enable_push = false;
         core.settings_sent = Some(now);
@@ -259,7 +260,7 @@ impl ClientConnection {
             return;
         }
         self.core.reset(key, ErrorCode::CANCEL, out);
-        self.core.streams.release(key, false);
+        self.core.release(key, false, out);
         self.held -= 1;
     }
 

@@ -15,6 +15,10 @@ use crate::stream::{State, Stream, StreamKey, Streams};
 /// The connection's receive window (H2O compatibility).
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
 
+/// Content of requests that a connection holds at most, together with what its window still allows: what one stream may send
+/// with the largest window, and a little more, so that others can go on beside one that is not dealt with.
+pub(crate) const MAX_HELD: usize = CONNECTION_WINDOW as usize + (1 << 20);
+
 /// What acts of a peer cost, in units of the connection's budget. Each is far below what a client in good faith needs
 /// per second, as requests served and content sent pay units back.
 pub(crate) mod cost {
@@ -49,6 +53,10 @@ pub(crate) struct Core {
     pub(crate) encoder: Encoder,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
+    /// Octets of content that came and that the caller has not dealt with, and how many there may be before the connection's
+    /// window stays shut.
+    held: usize,
+    max_held: usize,
     pub(crate) streams: Streams,
     pub(crate) scheduler: Scheduler,
     pub(crate) block: Option<Box<FieldBlock>>,
@@ -66,13 +74,15 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(max_held: usize) -> Self {
         Self {
             peer: PeerSettings::default(),
             decoder: Decoder::new(HEADER_TABLE),
             encoder: Encoder::new(),
             send_window: SendWindow::new(DEFAULT_WINDOW),
             recv_window: RecvWindow::new(DEFAULT_WINDOW),
+            held: 0,
+            max_held,
             streams: Streams::new(),
             scheduler: Scheduler::new(),
             block: None,
@@ -143,9 +153,21 @@ impl Core {
         self.recv_window
             .take(payload.len())
             .map_err(|_| PeerError::WindowExceeded)?;
-        if let Some(increment) = self.recv_window.give_back(payload.len()) {
-            frame::window_update(out, StreamId::CONNECTION, increment);
-        }
+        let taken = self.on_stream_data(header, payload.len(), data, newest, limit, out);
+        self.refill(payload.len(), out);
+        taken.map(|key| (key, data))
+    }
+
+    /// What a stream has to say to `data`, which came in `len` octets.
+    fn on_stream_data(
+        &mut self,
+        header: &FrameHeader,
+        len: usize,
+        data: &[u8],
+        newest: StreamId,
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<StreamKey, Fault> {
         if header.stream > newest {
             return Err(PeerError::IdleStream(FrameType::DATA).into());
         }
@@ -158,9 +180,9 @@ impl Core {
         }
         stream
             .recv_window
-            .take(payload.len())
+            .take(len)
             .map_err(|_| fault(StreamError::WindowExceeded))?;
-        if let Some(increment) = stream.recv_window.give_back(payload.len() - data.len()) {
+        if let Some(increment) = stream.recv_window.give_back(len - data.len()) {
             frame::window_update(out, header.stream, increment);
         }
         let is_end = header.has(flags::END_STREAM);
@@ -176,10 +198,23 @@ impl Core {
         if stream.received > limit && !stream.is_tunnel {
             return Err(fault(StreamError::BodyTooLarge));
         }
+        stream.held += data.len();
+        self.held += data.len();
         if data.is_empty() && !is_end {
             self.charge(cost::EMPTY);
         }
-        Ok((key, data))
+        Ok(key)
+    }
+
+    /// `len` more octets of the connection's window are owed. It opens again at once, whoever the octets are for (H2O
+    /// compatibility), but not beyond what is held at most.
+    #[inline]
+    fn refill(&mut self, len: usize, out: &mut Vec<u8>) {
+        let most = self.max_held.saturating_sub(self.held);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        if let Some(increment) = self.recv_window.give_back_up_to(len, most) {
+            frame::window_update(out, StreamId::CONNECTION, increment);
+        }
     }
 
     /// The peer has sent END_STREAM.
@@ -396,11 +431,28 @@ impl Core {
 
     /// The payload of a stream's content was used up by `len` octets.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && stream.state.can_recv()
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if stream.state.can_recv()
             && let Some(increment) = stream.recv_window.give_back(len)
         {
             frame::window_update(out, stream.id, increment);
+        }
+        let dealt_with = len.min(stream.held);
+        stream.held -= dealt_with;
+        self.held -= dealt_with;
+        self.refill(0, out);
+    }
+
+    /// The caller is done with a stream, and with all that came of it. `is_peers`: the peer has opened it.
+    #[inline]
+    pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool, out: &mut Vec<u8>) {
+        let held = self.streams.get(key).map_or(0, |stream| stream.held);
+        self.streams.release(key, is_peers);
+        if held > 0 {
+            self.held -= held;
+            self.refill(0, out);
         }
     }
 

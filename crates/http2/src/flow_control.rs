@@ -107,13 +107,20 @@ impl RecvWindow {
     /// as is left (§5.2.1 leaves the moment to us; H2O compatibility).
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {
+        self.give_back_up_to(len, u32::MAX)
+    }
+
+    /// As [`RecvWindow::give_back`], but the window becomes no larger than `most`; what is missing stays owed.
+    #[must_use]
+    pub fn give_back_up_to(&mut self, len: usize, most: u32) -> Option<u32> {
         self.owed = self
             .owed
             .saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-        if self.owed == 0 || self.owed < self.left {
+        let increment = self.owed.min(most.saturating_sub(self.left));
+        if increment == 0 || increment < self.left {
             return None;
         }
-        let increment = std::mem::take(&mut self.owed);
+        self.owed -= increment;
         self.raise(increment);
         Some(increment)
     }
@@ -148,5 +155,18 @@ mod tests {
         assert_eq!(window.left(), 100);
         assert_eq!(window.give_back(0), None);
         assert_eq!(window.take(101), Err(WindowExceeded));
+    }
+    #[test]
+    fn receive_windows_stay_below_what_is_asked_for() {
+        let mut window = RecvWindow::new(100);
+        assert_eq!(window.take(80), Ok(()));
+        assert_eq!(window.give_back_up_to(80, 20), None);
+        assert_eq!(window.give_back_up_to(0, 39), None);
+        assert_eq!(window.give_back_up_to(0, 45), Some(25));
+        assert_eq!(window.take(45), Ok(()));
+        assert_eq!(window.give_back_up_to(45, 0), None);
+        assert_eq!(window.give_back_up_to(0, 1), Some(1));
+        assert_eq!(window.give_back_up_to(0, u32::MAX), Some(99));
+        assert_eq!(window.left(), 100);
     }
 }

@@ -13,7 +13,7 @@ use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
 
-use crate::core::{CONNECTION_WINDOW, Core};
+use crate::core::{CONNECTION_WINDOW, Core, MAX_HELD};
 use crate::error::{ErrorCode, PeerError};
 use crate::frame::{self, StreamId};
 use crate::hpack::{Decoder, Encoder};
@@ -110,7 +110,7 @@ impl ServerConnection {
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
             settings,
-            core: Core::new(),
+            core: Core::new(MAX_HELD),
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,

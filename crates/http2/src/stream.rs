@@ -63,6 +63,8 @@ pub(crate) struct Stream {
     /// `content-length` of the message that comes in.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
+    /// Octets of content that came and are not dealt with.
+    pub(crate) held: usize,
     pub(crate) sent: u64,
     /// Octets pass both ways as they are; there are no trailers.
     pub(crate) is_tunnel: bool,
@@ -89,6 +91,7 @@ impl Stream {
             is_accepted: false,
             declared: None,
             received: 0,
+            held: 0,
             sent: 0,
             is_tunnel: false,
             is_bodyless: false,

@@ -4,10 +4,14 @@
 //! `net.ipv4.tcp_wmem` and `tcp_rmem` to say.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::http2::{Frame, Http2, kind, post};
 use h2o_tests::{Folder, Server, Service, Setup, curl};
+
+use super::kit::config;
 
 /// The length of what is asked for.
 const LARGE: usize = 10_000_000;
@@ -230,4 +234,77 @@ fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
     ];
     let url = format!("https://[unix:{}]/", folder.at("tls").display());
     must_be_modest(&rows, ONE_WINDOW, &url);
+}
+
+/// The window of a connection with the server, and of its streams unless that is set.
+const WINDOW: usize = 16 << 20;
+/// The window that each stream begins with.
+const FIRST_WINDOW: usize = 65_535;
+/// What the server holds once it has taken content in, whoever it was from.
+const ONCE: usize = 1 << 20;
+/// What DATA frames carry here: a length that fits no class of an allocator.
+const PAYLOAD: usize = 9_000;
+
+/// How many octets the server has allowed on a stream, or on the connection, so far.
+fn allowed(client: &Http2, stream: u32) -> usize {
+    let frames = client.frames.iter();
+    let updates =
+        frames.filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == stream);
+    let increments = updates.filter_map(|frame| frame.payload.first_chunk());
+    let raised: u32 = increments.map(|octets| u32::from_be_bytes(*octets)).sum();
+    FIRST_WINDOW + usize::try_from(raised).expect("it is a size")
+}
+
+/// Sends content on `streams` until no window allows more; says how many octets went out.
+fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
+    let mut sent = vec![0; streams.len()];
+    loop {
+        client.ping();
+        let before: usize = sent.iter().sum();
+        for (sent_on, stream) in sent.iter_mut().zip(streams) {
+            let of_all = allowed(client, 0) - before;
+            let of_stream = allowed(client, *stream) - *sent_on;
+            // In turns, as if they were sent side by side.
+            let octets = of_stream.min(of_all / streams.len()).min(16 * PAYLOAD);
+            for _ in 0..octets / PAYLOAD {
+                client.send_frame(&Frame::data(*stream, 0, [b'x'; PAYLOAD]));
+                *sent_on += PAYLOAD;
+            }
+        }
+        let sent: usize = sent.iter().sum();
+        if sent == before {
+            return sent;
+        }
+    }
+}
+
+#[test]
+fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
+    // Connections are made, and nobody reads.
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+    let port = listener.local_addr().expect("it is bound").port();
+    for streams in [1, 4, 40] {
+        let settings =
+            "proxy.timeout.io: 60000\nhttp2-max-concurrent-streaming-requests-per-connection: 100";
+        let url = format!("http://127.0.0.1:{port}/");
+        let server = Setup::new(&config(settings, &url))
+            // What was freed is not to be counted.
+            .variable("MIMALLOC_PURGE_DELAY", "0")
+            .start();
+        let mut client = Http2::open(server.port(), &[]);
+        let streams: Vec<u32> = (0..streams).map(|number| 2 * number + 1).collect();
+        let before = server.memory_at_rest();
+        for stream in &streams {
+            client.send_frame(&Frame::request_with_content(*stream, post("/")));
+        }
+        let sent = fill_windows(&mut client, &streams);
+        assert!(sent >= WINDOW, "the windows are used: {sent}");
+        let held = server.memory_at_rest().saturating_sub(before);
+        let number = streams.len();
+        eprintln!("{number} uploads: {held} octets of {sent}");
+        assert!(
+            held <= WINDOW + WINDOW / 10 + number * BESIDES + ONCE,
+            "{number} uploads: {held} octets of {sent}"
+        );
+    }
 }

@@ -222,7 +222,7 @@ impl ServerConnection {
         if !is_peers {
             self.open_pushes = self.open_pushes.saturating_sub(1);
         }
-        self.core.streams.release(key, is_peers);
+        self.core.release(key, is_peers, out);
     }
 
     /// The content of the request is wanted: its window opens to what `http2-input-window-size` says.

@@ -191,12 +191,14 @@ fn the_window_of_the_connection_is_given_back_at_once() {
         ..Settings::default()
     });
     talk.client_sends(post(1));
-    talk.connection.accept_content(talk.key(1), &mut talk.out);
+    let key = talk.key(1);
+    talk.connection.accept_content(key, &mut talk.out);
     talk.output();
     let half = CONNECTION_WINDOW / 2;
     let mut sent = 0;
     while sent + 16_384 < half {
         talk.client_sends(data(1, 0, &[0; 16_384]));
+        talk.connection.release_content(key, 16_384, &mut talk.out);
         sent += 16_384;
     }
     talk.expect_output("not before half is used", &[]);
@@ -204,4 +206,43 @@ fn the_window_of_the_connection_is_given_back_at_once() {
     talk.client_sends(data(1, 0, &[0; 16_384]));
     talk.expect_output("half is used", &["WINDOW_UPDATE 0 8388608"]);
     assert_eq!(talk.connection.windows().0, CONNECTION_WINDOW);
+}
+
+#[test]
+fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_is_much_more_than_one()
+ {
+    const STREAMS: u32 = 8;
+    let mut talk = Conversation::new();
+    let window = usize::try_from(CONNECTION_WINDOW).unwrap();
+    for number in 0..STREAMS {
+        talk.client_sends(post(2 * number + 1));
+        let key = talk.key(2 * number + 1);
+        talk.connection.accept_content(key, &mut talk.out);
+    }
+    talk.output();
+    let mut held = 0;
+    let mut stream = 1;
+    // The connection's window is what ends it: each stream's is as large.
+    while talk.connection.windows().0 >= 10_000 {
+        talk.client_sends(data(stream, 0, &[b'x'; 10_000]));
+        held += 10_000;
+        stream = (stream + 2) % (2 * STREAMS);
+    }
+    talk.output();
+    let most = window + (1 << 20);
+    assert!((window..=most).contains(&held), "{held}");
+    assert!(held + 20_000 > most, "{held}");
+    // What one stream gets rid of, another one may send; also what is left of one that ends.
+    talk.connection
+        .release_content(talk.key(1), 1_000_000, &mut talk.out);
+    assert_eq!(
+        talk.connection.windows().0,
+        u32::try_from(most - held + 1_000_000).unwrap()
+    );
+    talk.client_sends(data(3, 0, &[b'x'; 10_000]));
+    for number in 0..STREAMS {
+        talk.connection
+            .release(talk.key(2 * number + 1), &mut talk.out);
+    }
+    assert!(talk.connection.windows().0 > CONNECTION_WINDOW / 2);
 }
