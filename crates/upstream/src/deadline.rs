@@ -1,7 +1,7 @@
 //! Time limits of a worker's exchanges: coarse, and cheap to move, since they are moved with every step forward.
 //!
 //! A connection has one entry for its whole life; setting it is a store. One task per worker looks at all entries ten times a
-//! second, as long as there are any, and wakes those whose time has come. No exchange has a timer of the runtime.
+//! second, as long as any is set, and wakes those whose time has come. No exchange has a timer of the runtime.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,12 +11,8 @@ use std::time::{Duration, Instant};
 use h2o_exchange::Worker;
 use slab::Slab;
 
-use crate::pool::Pools;
-
 /// How often the entries are looked at. Limits are long; being late by this is in order.
 const STEP: Duration = Duration::from_millis(100);
-/// Idle connections are looked at every so many steps.
-const STEPS_PER_SWEEP: u32 = 10;
 
 /// The time limits of a worker.
 #[derive(Default)]
@@ -43,14 +39,16 @@ impl Deadline {
     pub(crate) fn new(worker: &Rc<Worker>) -> Self {
         let all = worker.local::<Deadlines>();
         let key = all.entries.borrow_mut().insert(Entry::default());
-        if !all.is_ticking.replace(true) {
-            tokio::task::spawn_local(tick(Rc::clone(&all), worker.local::<Pools>()));
-        }
         Self { all, key }
     }
 
     /// Sets or moves the limit.
+    ///
+    /// Must run in a local runtime of tokio.
     pub(crate) fn set(&self, at: Instant) {
+        if !self.all.is_ticking.replace(true) {
+            tokio::task::spawn_local(tick(Rc::clone(&self.all)));
+        }
         if let Some(entry) = self.all.entries.borrow_mut().get_mut(self.key) {
             entry.at = Some(at);
             entry.has_passed = false;
@@ -88,26 +86,80 @@ impl Drop for Deadline {
     }
 }
 
-async fn tick(all: Rc<Deadlines>, pools: Rc<Pools>) {
+/// Looks at all entries until none is set.
+async fn tick(all: Rc<Deadlines>) {
     let mut passed = Vec::new();
-    for step in 1u32.. {
+    loop {
         tokio::time::sleep(STEP).await;
         // The worker's clock stands while the worker waits.
         let now = tokio::time::Instant::now().into_std();
-        if step.is_multiple_of(STEPS_PER_SWEEP) {
-            pools.sweep(now);
-        }
+        let mut is_any_set = false;
         for (_, entry) in all.entries.borrow_mut().iter_mut() {
-            if entry.at.is_some_and(|at| at <= now) {
-                entry.at = None;
-                entry.has_passed = true;
-                passed.extend(entry.waker.take());
+            match entry.at {
+                Some(at) if at <= now => {
+                    entry.at = None;
+                    entry.has_passed = true;
+                    passed.extend(entry.waker.take());
+                }
+                Some(_) => is_any_set = true,
+                None => {}
             }
         }
         passed.drain(..).for_each(Waker::wake);
-        if all.entries.borrow().is_empty() {
+        if !is_any_set {
             break;
         }
     }
     all.is_ticking.set(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::runtime::Builder;
+    use tokio::task::LocalSet;
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    #[test]
+    fn limits_pass_and_nothing_ticks_when_none_is_set() {
+        let work = async {
+            let all = Rc::new(Deadlines::default());
+            let [first, second] = [(); 2].map(|()| Deadline {
+                all: Rc::clone(&all),
+                key: all.entries.borrow_mut().insert(Entry::default()),
+            });
+            let limit = Duration::from_secs(1);
+            let now = || tokio::time::Instant::now().into_std();
+            assert!(!all.is_ticking.get());
+            for _ in 0..3 {
+                let start = now();
+                first.set(start + limit);
+                second.set(start + limit);
+                second.clear();
+                poll_fn(|context| first.poll_passed(context)).await;
+                assert!((limit..=limit + STEP).contains(&(now() - start)));
+                let never =
+                    poll_fn(|context| Poll::Ready(second.poll_passed(context).is_pending()));
+                assert!(never.await);
+                sleep(2 * STEP).await;
+                assert!(!all.is_ticking.get());
+            }
+            first.set(now() + limit);
+            sleep(2 * STEP).await;
+            assert!(all.is_ticking.get());
+            drop(first);
+            advance(STEP).await;
+            sleep(STEP).await;
+            assert!(!all.is_ticking.get());
+        };
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        LocalSet::new().block_on(&runtime, work);
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use h2o_exchange::report;
 use h2o_http::RequestHead;
@@ -20,6 +20,9 @@ use crate::http1::Connection;
 use crate::http2;
 use crate::protocol_choice::{Http1Load, ProtocolChoice};
 use crate::stream::Idle;
+
+/// Idle connections are looked at no more often than that (H2O compatibility).
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// What a worker keeps for its upstreams.
 #[derive(Default)]
@@ -34,6 +37,8 @@ pub(crate) struct Local {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) scratch: Rc<Scratch>,
     idle: RefCell<VecDeque<Kept>>,
+    /// Somebody looks after those that nobody takes.
+    is_swept: Cell<bool>,
     /// HTTP/1 connections there are, idle ones included.
     http1: Rc<Cell<usize>>,
     pub(crate) http2: http2::Connections,
@@ -124,35 +129,31 @@ impl Pools {
     /// What this worker keeps for `upstream`, made on first use.
     pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<Local> {
         let mut locals = self.locals.borrow_mut();
+        if let Some(Some(local)) = locals.get(upstream.id) {
+            return Rc::clone(local);
+        }
+        // Those that nobody else knows any more are forgotten.
+        for slot in locals.iter_mut() {
+            let is_known = |local: &Rc<Local>| {
+                Rc::strong_count(local) > 1 || Arc::strong_count(&local.upstream) > 1
+            };
+            *slot = slot.take().filter(is_known);
+        }
         if locals.len() <= upstream.id {
             locals.resize_with(upstream.id + 1, || None);
         }
-        let local = locals[upstream.id].get_or_insert_with(|| {
-            Rc::new(Local {
-                upstream: Arc::clone(upstream),
-                scratch: Rc::clone(&self.scratch),
-                idle: RefCell::default(),
-                http1: Rc::default(),
-                http2: http2::Connections::default(),
-                choice: ProtocolChoice::default(),
-                declines_http2: Cell::new(false),
-                unpaid: Cell::new(0),
-            })
-        });
+        let local = locals[upstream.id].insert(Rc::new(Local {
+            upstream: Arc::clone(upstream),
+            scratch: Rc::clone(&self.scratch),
+            idle: RefCell::default(),
+            is_swept: Cell::new(false),
+            http1: Rc::default(),
+            http2: http2::Connections::default(),
+            choice: ProtocolChoice::default(),
+            declines_http2: Cell::new(false),
+            unpaid: Cell::new(0),
+        }));
         Rc::clone(local)
-    }
-
-    /// Closes what was idle for too long, and forgets upstreams that nobody else knows any more.
-    pub(crate) fn sweep(&self, now: Instant) {
-        for slot in self.locals.borrow_mut().iter_mut() {
-            if let Some(local) = slot {
-                local.expire(now);
-                local.drop_avoided();
-                if Rc::strong_count(local) == 1 && Arc::strong_count(&local.upstream) == 1 {
-                    *slot = None;
-                }
-            }
-        }
     }
 }
 
@@ -207,8 +208,13 @@ impl Local {
     }
 
     /// Keeps a connection on which nothing is outstanding.
-    pub(crate) fn put(&self, connection: Box<Connection>, now: Instant) {
+    ///
+    /// Must run in a local runtime of tokio.
+    pub(crate) fn put(self: &Rc<Self>, connection: Box<Connection>, now: Instant) {
         self.expire(now);
+        if !self.is_swept.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::clone(self)));
+        }
         let kept = Kept {
             connection,
             since: now,
@@ -243,6 +249,30 @@ impl Local {
             idle.pop_front();
         }
     }
+}
+
+/// Closes connections that were idle for too long, until none is left.
+async fn sweep(local: Rc<Local>) {
+    let life = local.upstream.settings.keepalive;
+    let mut left = life;
+    loop {
+        // A backend may have to be left alone at any time.
+        let pause = if local.upstream.health.is_some() {
+            SWEEP
+        } else {
+            left.max(SWEEP)
+        };
+        tokio::time::sleep(pause).await;
+        // The worker's clock stands while the worker waits.
+        let now = tokio::time::Instant::now().into_std();
+        local.expire(now);
+        local.drop_avoided();
+        let Some(since) = local.idle.borrow().front().map(|kept| kept.since) else {
+            break;
+        };
+        left = (since + life).saturating_duration_since(now);
+    }
+    local.is_swept.set(false);
 }
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
