@@ -305,7 +305,7 @@ impl Server {
         self.process.child.id()
     }
 
-    /// Its memory in octets: the proportional set size, as pages are shared with other processes of the binary.
+    /// Its memory in octets, but for pages of files: of these it has more or less as other processes of the binary come and go.
     ///
     /// # Panics
     /// If the kernel does not tell.
@@ -313,7 +313,7 @@ impl Server {
     pub fn memory(&self) -> usize {
         let text = self.process_file("smaps_rollup");
         let kilobytes = text.lines().find_map(|line| {
-            let rest = line.strip_prefix("Pss:")?;
+            let rest = line.strip_prefix("Anonymous:")?;
             rest.trim().strip_suffix(" kB")?.parse::<usize>().ok()
         });
         kilobytes.expect("the kernel accounts memory") * 1024

@@ -11,6 +11,9 @@ use crate::Deadline;
 /// What a client begins with (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What may be sent on a stream, and on a connection, before the server says more (RFC 9113 §6.9.2).
+const FIRST_WINDOW: usize = 65_535;
+
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -366,6 +369,16 @@ impl Http2 {
                 frame.kind == kind::PING && frame.has(flag::ACK) && frame.payload == content
             })
         });
+    }
+
+    /// How many octets of content the server has allowed on a stream, or on the connection, so far.
+    #[must_use]
+    pub fn allowed(&self, stream: u32) -> usize {
+        let frames = self.frames.iter();
+        let updates = frames.filter(|f| f.kind == kind::WINDOW_UPDATE && f.stream == stream);
+        updates.fold(FIRST_WINDOW, |sum, update| {
+            sum + usize::try_from(update.number_at(0)).unwrap_or_default()
+        })
     }
 
     /// Reads until the server closes the connection.

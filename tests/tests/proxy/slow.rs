@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::http2::{Frame, Http2, kind, post};
+use h2o_tests::http2::{Frame, Http2, post};
 use h2o_tests::{Folder, Server, Service, Setup, curl};
 
 use super::kit::config;
@@ -238,22 +238,10 @@ fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
 
 /// The window of a connection with the server, and of its streams unless that is set.
 const WINDOW: usize = 16 << 20;
-/// The window that each stream begins with.
-const FIRST_WINDOW: usize = 65_535;
 /// What the server holds once it has taken content in, whoever it was from.
 const ONCE: usize = 1 << 20;
 /// What DATA frames carry here: a length that fits no class of an allocator.
 const PAYLOAD: usize = 9_000;
-
-/// How many octets the server has allowed on a stream, or on the connection, so far.
-fn allowed(client: &Http2, stream: u32) -> usize {
-    let frames = client.frames.iter();
-    let updates =
-        frames.filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == stream);
-    let increments = updates.filter_map(|frame| frame.payload.first_chunk());
-    let raised: u32 = increments.map(|octets| u32::from_be_bytes(*octets)).sum();
-    FIRST_WINDOW + usize::try_from(raised).expect("it is a size")
-}
 
 /// Sends content on `streams` until no window allows more; says how many octets went out.
 fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
@@ -262,8 +250,8 @@ fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
         client.ping();
         let before: usize = sent.iter().sum();
         for (sent_on, stream) in sent.iter_mut().zip(streams) {
-            let of_all = allowed(client, 0) - before;
-            let of_stream = allowed(client, *stream) - *sent_on;
+            let of_all = client.allowed(0) - before;
+            let of_stream = client.allowed(*stream) - *sent_on;
             // In turns, as if they were sent side by side.
             let octets = of_stream.min(of_all / streams.len()).min(16 * PAYLOAD);
             for _ in 0..octets / PAYLOAD {

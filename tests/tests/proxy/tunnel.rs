@@ -1,9 +1,10 @@
 //! Upgrades and CONNECT through the reverse proxy.
 
+use std::io::Write;
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, Http2, code, encode, flag, setting};
-use h2o_tests::{Backend, ClosedPort, FINE, Raw, Server, Setup, Talk};
+use h2o_tests::{Backend, ClosedPort, FINE, Raw, Server, Setup, Talk, eventually};
 
 use super::kit::{config, proxy, received};
 
@@ -270,4 +271,89 @@ fn without_the_setting_extended_connect_is_forbidden() {
     client.read_until("the refusal", |client| client.answer(1).is_over());
     assert_eq!(client.answer(1).status(), 403);
     assert_eq!(backend.connections(), 0);
+}
+
+/// What a client sends that takes nothing.
+const MUCH: usize = 16_000_000;
+
+/// A back end that says more than anybody takes, and takes all that comes.
+fn talkative() -> Backend {
+    Backend::start(|talk: &mut Talk| {
+        let Some(request) = talk.read_head() else {
+            return;
+        };
+        let head = if request.head.starts_with("CONNECT") {
+            "HTTP/1.1 200 OK\r\n\r\n"
+        } else {
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\n"
+        };
+        talk.send(head);
+        let mut out = talk.stream().try_clone().expect("it is open");
+        std::thread::scope(|scope| {
+            // Until the connection is shut down.
+            scope.spawn(move || while out.write_all(&[b'x'; 65_536]).is_ok() {});
+            let _ = talk.read_exactly(MUCH);
+            talk.read_to_end();
+        });
+    })
+}
+
+/// A server that gives memory back to the system when it frees it.
+fn measured(backend: &Backend) -> Server {
+    Setup::new(&config(ON, &backend.url("/")))
+        .variable("MIMALLOC_PURGE_DELAY", "0")
+        .start()
+}
+
+/// Waits until the back end has got everything, and sees what the server holds of the other direction.
+fn must_arrive(server: &Server, backend: &Backend, before: usize, what: &str) {
+    eventually(&format!("all of it by {what}"), || {
+        let received = backend.received(0);
+        let content = received.iter().filter(|octet| **octet == b'y').count();
+        (content == MUCH).then_some(())
+    });
+    let held = server.memory_at_rest().saturating_sub(before);
+    assert!(held < MUCH / 4, "{what}: {held} octets");
+}
+
+#[test]
+fn a_client_of_http1_that_takes_nothing_is_heard_all_the_same() {
+    let connect = "CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n";
+    for request in [UPGRADE, connect] {
+        let backend = talkative();
+        let server = measured(&backend);
+        let before = server.memory_at_rest();
+        let mut client = server.connect();
+        client.send(request);
+        let _ = client.read_head();
+        for _ in 0..MUCH / 8000 {
+            client.send([b'y'; 8000]);
+        }
+        must_arrive(&server, &backend, before, request);
+    }
+}
+
+#[test]
+fn a_client_of_http2_that_takes_nothing_is_heard_all_the_same() {
+    let connect = encode(&[(":method", "CONNECT"), (":authority", "a.example:80")]);
+    let connect = Frame::request_with_content(1, connect);
+    for request in [extended("echo"), connect] {
+        let backend = talkative();
+        let server = measured(&backend);
+        let before = server.memory_at_rest();
+        let mut client = Http2::open(server.port(), &[]);
+        client.send_frame(&request);
+        client.read_until("the tunnel", |client| client.answer(1).status() == 200);
+        // Its windows stay shut: it takes no more than what they begin with.
+        let mut sent = 0;
+        while sent < MUCH {
+            client.ping();
+            while sent < MUCH && client.allowed(1).min(client.allowed(0)) >= sent + 8000 {
+                client.send_frame(&Frame::data(1, 0, [b'y'; 8000]));
+                sent += 8000;
+            }
+        }
+        must_arrive(&server, &backend, before, &format!("{request:?}"));
+        assert_eq!(client.answer(1).body.len(), 65_535);
+    }
 }

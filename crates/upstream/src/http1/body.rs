@@ -1,13 +1,11 @@
 //! The content of a response, pulled from its connection.
 
 use std::os::fd::BorrowedFd;
-use std::pin::pin;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use h2o_exchange::{BodyError, BodySource, SpliceSource};
-use h2o_http1::{Awaited, ClientReceived, ClientResponse};
-use tokio::io::AsyncReadExt;
+use h2o_http1::{ClientReceived, ClientResponse};
 
 use super::exchange::{Awaits, Exchange, Rest, collect};
 use super::upload::Went;
@@ -15,12 +13,10 @@ use crate::Failure;
 use crate::failure::{broken_off, text_of};
 use crate::stream::UpstreamStream;
 
-/// Most octets read at once, and held.
-const PIECE: usize = 64 * 1024;
 /// Least content to come that is worth a pipe (H2O compatibility).
 const SPLICED: u64 = 64 * 1024;
 
-/// The content of a response, or what comes through a tunnel. Owns the connection; reads when it is polled.
+/// The content of a response. Owns the connection; reads when it is polled.
 pub(super) struct ContentSource {
     exchange: Option<Exchange>,
     /// Content received and not taken.
@@ -131,27 +127,11 @@ impl ContentSource {
         let Some(exchange) = &mut self.exchange else {
             return Poll::Ready(None);
         };
-        let limit = exchange.local.upstream.settings.max_buffer_size;
-        let limit = limit.map_or(PIECE, |limit| usize::try_from(limit).unwrap_or(PIECE));
-        let room = max.min(PIECE).min(limit).max(1);
-        let stream = &mut exchange.connection.stream;
-        // Who waits holds no memory.
-        let read = if stream.poll_readable(context).is_pending() {
-            Poll::Pending
-        } else {
-            self.raw.reserve(room);
-            let mut room = (&mut self.raw).limit(room);
-            pin!(stream.read_buf(&mut room)).poll(context)
-        };
-        match read {
-            Poll::Pending => {
-                self.raw = BytesMut::new();
-                exchange
-                    .poll_late(context, Awaits::Progress)
-                    .map(|text| Some(Err(text)))
-            }
-            Poll::Ready(Ok(read @ 1..)) => {
-                exchange.note_received(read);
+        match exchange.poll_piece(context, max, &mut self.raw) {
+            Poll::Pending => exchange
+                .poll_late(context, Awaits::Progress)
+                .map(|text| Some(Err(text))),
+            Poll::Ready(Ok(1..)) => {
                 exchange.rest();
                 Poll::Ready(Some(Ok(())))
             }
@@ -177,14 +157,9 @@ impl BodySource for ContentSource {
         if let Some(text) = exchange.upload.broken {
             return self.fail(text);
         }
-        let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
         if !self.ready.is_empty() {
             exchange.rest();
             return self.take_ready(max);
-        }
-        // The end of the client's side ends the whole tunnel (H2O compatibility).
-        if is_tunnel && went == Went::Done && exchange.upload.has_client_left {
-            return self.end();
         }
         match self.rest {
             Rest::Broken(text) => self.fail(text),

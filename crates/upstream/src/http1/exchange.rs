@@ -1,18 +1,24 @@
 //! One request and its response on a connection.
 
+use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use h2o_exchange::{Trace, Worker};
 use h2o_http::StatusCode;
 use h2o_http1::{Awaited, ClientConnection, ClientReceived, ClientResponse, UpstreamError};
+use tokio::io::AsyncReadExt;
 
 use super::Connection;
 use super::upload::{Hold, Upload, Went};
 use crate::failure::text_of;
 use crate::pool::Local;
 use crate::{Cause, Failure, OnInformational};
+
+/// Most octets of content read at once, and held.
+const PIECE: usize = 64 * 1024;
 
 /// One request and its response.
 pub(super) struct Exchange {
@@ -244,6 +250,41 @@ impl Exchange {
         } else if let Some(tell) = on_informational {
             tell(response.status, &response.headers);
         }
+    }
+
+    /// Reads content into `piece`, which is empty, at most `max` octets; 0 at the end.
+    pub(super) fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+        piece: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        let limit = self.local.upstream.settings.max_buffer_size;
+        let limit = limit.map_or(PIECE, |limit| usize::try_from(limit).unwrap_or(PIECE));
+        let room = max.min(PIECE).min(limit).max(1);
+        let stream = &mut self.connection.stream;
+        let read = if stream.poll_readable(context).is_pending() {
+            Poll::Pending
+        } else {
+            piece.reserve(room);
+            let mut room = piece.limit(room);
+            pin!(stream.read_buf(&mut room)).poll(context)
+        };
+        match &read {
+            // Who waits holds no memory.
+            Poll::Pending => *piece = BytesMut::new(),
+            Poll::Ready(Ok(read)) => self.note_received(*read),
+            Poll::Ready(Err(_)) => {}
+        }
+        read
+    }
+
+    /// Octets of a tunnel went either way, or can from now on: its time begins anew.
+    pub(super) fn note_transfer(&self) {
+        let limit = self.local.upstream.settings.io_timeout;
+        // The worker's clock stands while the worker waits.
+        let now = tokio::time::Instant::now().into_std();
+        self.connection.deadline.set(now + limit);
     }
 
     /// Octets were written, perhaps the last ones.

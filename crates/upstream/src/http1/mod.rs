@@ -6,6 +6,7 @@
 
 mod body;
 mod exchange;
+mod tunnel;
 mod upload;
 
 use std::future::poll_fn;
@@ -18,6 +19,7 @@ use h2o_http1::{Awaited, ClientConnection, ClientRequest, ClientResponse};
 
 use body::ContentSource;
 use exchange::{Arrived, Exchange, Rest};
+use tunnel::TunnelSource;
 use upload::{Content, Hold, Upload};
 
 use crate::balancer::InUse;
@@ -192,6 +194,9 @@ fn reply(exchange: Exchange, mut response: ClientResponse, arrived: Arrived) -> 
             } else {
                 Body::Bytes(arrived.content)
             }
+        }
+        Rest::More if is_tunnel => {
+            Body::Stream(Box::new(TunnelSource::open(exchange, arrived.content)))
         }
         rest => Body::Stream(Box::new(ContentSource::new(
             exchange,

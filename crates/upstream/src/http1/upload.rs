@@ -130,6 +130,14 @@ impl Upload {
         self.hold
     }
 
+    /// Where the content comes from while it arrives.
+    pub(super) fn pipe(&self) -> Option<Rc<BodyPipe>> {
+        match &self.content {
+            Content::Stream(pipe) => Some(Rc::clone(pipe)),
+            Content::Nothing | Content::Bytes(_) | Content::File(_) => None,
+        }
+    }
+
     /// Takes everything one step further. A backend that takes no more is not an error: it may have answered.
     pub(super) fn poll(
         &mut self,

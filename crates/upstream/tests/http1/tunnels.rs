@@ -1,5 +1,6 @@
 //! Tunnels: after 101, and by CONNECT.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use h2o_exchange::{Body, BodyPipe, BodySource, RequestBody};
 use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
+use tokio::time::sleep;
 
 use crate::kit::{Ask, GET, LONG, OK, backend, content, next, on_worker, send, settings, upstream};
 
@@ -127,5 +129,40 @@ fn a_tunnel_without_traffic_is_closed() {
         let reply = send(&worker, &upstream, request).await.unwrap();
         let (got, end) = content(reply.body).await;
         assert_eq!((&*got, end), (&b"xxx"[..], Err("I/O timeout".to_string())));
+    });
+}
+
+#[test]
+fn what_the_client_sends_arrives_though_it_takes_nothing() {
+    const PIECES: usize = 100;
+    let (sender, rest) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        peer.send("HTTP/1.1 101 x\r\n\r\n");
+        peer.send(vec![b'x'; 100_000]);
+        sender.send(peer.read(PIECES * 10_000)).unwrap();
+        peer.rest();
+    });
+    on_worker(|worker| async move {
+        let settings = UpstreamSettings {
+            io_timeout: Duration::from_millis(400),
+            ..settings()
+        };
+        let upstream = upstream(&[address], settings);
+        let (request, pipe) = asking_for(Method::Get, "x");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        let mut source = stream(reply.body);
+        assert!(next(&mut source).await.unwrap().is_ok());
+        // The client does not come for more.
+        for _ in 0..PIECES {
+            poll_fn(|context| pipe.poll_room(context)).await;
+            pipe.push([b'y'; 10_000]);
+        }
+        while rest.try_recv().is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(pipe.given_up(), None);
+        sleep(Duration::from_millis(1000)).await;
+        assert_eq!(pipe.given_up(), Some("I/O timeout"));
     });
 }

@@ -1,0 +1,167 @@
+//! A tunnel to a backend: octets both ways, each direction on its own.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use h2o_exchange::{BodyError, BodyPipe, BodySource};
+use tokio::task::AbortHandle;
+
+use super::exchange::Exchange;
+use crate::Failure;
+use crate::failure::{broken_off, text_of};
+
+/// What comes from the backend, read as it is pulled. What the client sends is moved by a task of its own, as a client that
+/// does not read may still have something to say.
+pub(super) struct TunnelSource {
+    shared: Rc<Shared>,
+    /// What came together with the head.
+    ready: Bytes,
+    task: AbortHandle,
+}
+
+/// What both directions share.
+struct Shared {
+    /// Until the tunnel is over.
+    exchange: RefCell<Option<Exchange>>,
+    /// Why nothing more is waited for from the backend.
+    end: Cell<Option<End>>,
+    /// Who waits for the backend; none while the client takes nothing.
+    reader: Cell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    /// The client has sent all it had to send: that ends the whole tunnel (H2O compatibility).
+    ClientLeft,
+    Broken(&'static str),
+}
+
+impl Shared {
+    fn end(&self, end: End) {
+        self.end.set(Some(end));
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+impl TunnelSource {
+    /// The tunnel is open; `ready` came behind the head.
+    ///
+    /// Must run in a local runtime of tokio.
+    pub(super) fn open(exchange: Exchange, ready: Bytes) -> Self {
+        exchange.note_transfer();
+        let pipe = exchange.upload.pipe();
+        let shared = Rc::new(Shared {
+            exchange: RefCell::new(Some(exchange)),
+            end: Cell::new(None),
+            reader: Cell::new(None),
+        });
+        let mover = Mover {
+            shared: Rc::clone(&shared),
+            pipe,
+        };
+        Self {
+            shared,
+            ready,
+            task: tokio::task::spawn_local(mover).abort_handle(),
+        }
+    }
+}
+
+impl Drop for TunnelSource {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some(exchange) = self.shared.exchange.take() {
+            exchange.note_end();
+        }
+    }
+}
+
+impl BodySource for TunnelSource {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.shared.reader.set(None);
+        let mut exchange = self.shared.exchange.borrow_mut();
+        let Some(exchange) = &mut *exchange else {
+            return Poll::Ready(None);
+        };
+        if !self.ready.is_empty() {
+            exchange.note_transfer();
+            let piece = self.ready.split_to(max.min(self.ready.len()));
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match self.shared.end.get() {
+            Some(End::ClientLeft) => return Poll::Ready(None),
+            Some(End::Broken(text)) => return Poll::Ready(Some(Err(broken_off(text)))),
+            None => {}
+        }
+        let mut piece = BytesMut::new();
+        match exchange.poll_piece(context, max, &mut piece) {
+            Poll::Pending => {
+                self.shared.reader.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            Poll::Ready(Ok(1..)) => {
+                exchange.note_transfer();
+                Poll::Ready(Some(Ok(piece.freeze())))
+            }
+            Poll::Ready(Ok(0) | Err(_)) => {
+                let ended = exchange.connection.engine.on_closed();
+                Poll::Ready(ended.err().map(|error| Err(broken_off(text_of(error)))))
+            }
+        }
+    }
+}
+
+/// Moves what the client sends, and ends a tunnel in which nothing moves.
+struct Mover {
+    shared: Rc<Shared>,
+    /// Where the octets of the client come from.
+    pipe: Option<Rc<BodyPipe>>,
+}
+
+impl Future for Mover {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let shared = &self.shared;
+        let mut exchange = shared.exchange.borrow_mut();
+        let Some(exchange) = &mut *exchange else {
+            return Poll::Ready(());
+        };
+        let before = exchange.upload.written;
+        let _ = exchange.poll_upload(context);
+        if exchange.upload.written > before {
+            exchange.note_transfer();
+        }
+        if let Some(text) = exchange.upload.broken {
+            shared.end(End::Broken(text));
+        } else if exchange.upload.is_done() && exchange.upload.has_client_left {
+            shared.end(End::ClientLeft);
+        }
+        if exchange
+            .connection
+            .deadline
+            .poll_passed(context)
+            .is_pending()
+        {
+            return Poll::Pending;
+        }
+        match (shared.reader.take(), &self.pipe) {
+            // A client that takes nothing would not hear of it.
+            (None, Some(pipe)) => pipe.give_up(Failure::IO_TIMEOUT),
+            (reader, _) => {
+                shared.reader.set(reader);
+                shared.end(End::Broken(Failure::IO_TIMEOUT));
+            }
+        }
+        Poll::Ready(())
+    }
+}
