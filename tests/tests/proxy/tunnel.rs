@@ -345,15 +345,17 @@ fn a_client_of_http2_that_takes_nothing_is_heard_all_the_same() {
         client.send_frame(&request);
         client.read_until("the tunnel", |client| client.answer(1).status() == 200);
         // Its windows stay shut: it takes no more than what they begin with.
-        let mut sent = 0;
-        while sent < MUCH {
-            client.ping();
-            while sent < MUCH && client.allowed(1).min(client.allowed(0)) >= sent + 8000 {
-                client.send_frame(&Frame::data(1, 0, [b'y'; 8000]));
-                sent += 8000;
-            }
+        for sent in (0..MUCH).step_by(8000) {
+            client.read_until("a window", |client| {
+                client.allowed(1).min(client.allowed(0)) >= sent + 8000
+            });
+            client.send_frame(&Frame::data(1, 0, [b'y'; 8000]));
         }
         must_arrive(&server, &backend, before, &format!("{request:?}"));
+        client.read_until("what it takes", |client| {
+            client.answer(1).body.len() == 65_535
+        });
+        client.ping();
         assert_eq!(client.answer(1).body.len(), 65_535);
     }
 }
