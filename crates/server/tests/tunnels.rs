@@ -485,6 +485,23 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
     told(b"that is all!<end>");
 }
 
+#[test]
+fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let ended = client.connect_plain("bye.test:1");
+    client.until(&format!("{ended} 0 octets."));
+    client.send(ended, b"what is on its way", false);
+    client.send(ended, b"", true);
+    let left_open = client.connect_plain("bye.test:1");
+    client.until(&format!("{left_open} 0 octets."));
+    client.send(left_open, b"what is on its way", false);
+    assert!(client.settle().is_empty(), "nothing is reset");
+    // Not for ever.
+    let reset = format!("{left_open} reset 0");
+    assert_eq!(client.until(&reset), [reset]);
+}
+
 fn until(condition: impl Fn() -> bool) {
     let since = Instant::now();
     while !condition() {

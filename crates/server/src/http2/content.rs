@@ -99,6 +99,8 @@ impl Http2 {
                     self.finish(context, link, stream, None, out);
                 }
             }
+            Step::Parting if end_stream => self.finish(context, link, stream, None, out),
+            Step::Parting => {}
             // Promised streams bring no content (RFC 9113 §5.1).
             Step::Moving | Step::Answered(_) => {}
         }

@@ -65,6 +65,8 @@ pub(crate) struct Http2 {
     streaming: usize,
     /// Requests for tunnels, and tunnels.
     tunnels: usize,
+    /// Streams that are [`Step::Parting`], and until when they may.
+    partings: VecDeque<(Instant, StreamKey)>,
     resets: ResetBudget,
     /// Present once something was to be pushed.
     pushing: Option<Box<Pushing>>,
@@ -133,6 +135,8 @@ enum Step {
     Sending(Sending),
     /// The end of the client's direction of a tunnel; ours has ended.
     Receiving,
+    /// As above, and nobody takes what comes before.
+    Parting,
 }
 
 impl Work {
@@ -233,6 +237,7 @@ impl Http2 {
             waiting: 0,
             streaming: 0,
             tunnels: 0,
+            partings: VecDeque::new(),
             resets: ResetBudget {
                 left: context.http2.reset_budget,
                 delay_until: None,
@@ -462,7 +467,8 @@ impl Http2 {
         let engine = self.engine.next_timeout(self.is_waiting_for_us(link));
         let write = self.blocked_since.map(|since| since + WRITE_TIMEOUT);
         let delay = self.resets.delay_until.filter(|_| !self.queue.is_empty());
-        [engine, write, delay].into_iter().flatten().min()
+        let parting = self.parting_deadline();
+        [engine, write, delay, parting].into_iter().flatten().min()
     }
 
     pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
@@ -475,6 +481,7 @@ impl Http2 {
             return Fate::Close;
         }
         let mut out = Vec::new();
+        self.end_partings(now, &mut out);
         let waits = self.is_waiting_for_us(link);
         let passed = self.engine.on_timeout(now, waits, &mut out);
         if passed == Some(TimedOut::Idle) {
@@ -514,6 +521,7 @@ impl Http2 {
         self.waiting = 0;
         self.streaming = 0;
         self.tunnels = 0;
+        self.partings.clear();
     }
 }
 
@@ -532,7 +540,8 @@ impl Work {
             | Step::Waiting(_)
             | Step::Answered(_)
             | Step::Sending(_)
-            | Step::Receiving => {
+            | Step::Receiving
+            | Step::Parting => {
                 let upload = self.upload.as_ref();
                 upload.map_or(0, |upload| upload.queued + upload.pipe.kept())
             }

@@ -396,7 +396,8 @@ impl Http2 {
                 | Step::AwaitingUpload
                 | Step::Queued
                 | Step::Sending(_)
-                | Step::Receiving) => work.step = step,
+                | Step::Receiving
+                | Step::Parting) => work.step = step,
             }
         }
     }

@@ -399,7 +399,7 @@ impl Http2 {
             match step {
                 Step::Waiting(_) => self.resume(context, link, key, out),
                 Step::Sending(_) => {
-                    if self.on_tunnel_woken(context, link, key, out) {
+                    if self.on_tunnel_woken(context, key, out) {
                         continue;
                     }
                     self.set_waits(key, false);
@@ -407,7 +407,7 @@ impl Http2 {
                     self.credit_upload(context, link, key, out);
                 }
                 Step::Receiving => {
-                    if !self.on_tunnel_woken(context, link, key, out) {
+                    if !self.on_tunnel_woken(context, key, out) {
                         self.credit_upload(context, link, key, out);
                     }
                 }
@@ -415,7 +415,8 @@ impl Http2 {
                 | Step::Collecting(_)
                 | Step::AwaitingUpload
                 | Step::Queued
-                | Step::Answered(_) => {}
+                | Step::Answered(_)
+                | Step::Parting => {}
             }
         }
         // The memory is kept.
@@ -473,6 +474,9 @@ impl Http2 {
         }
         if std::mem::take(&mut work.is_tunnel) {
             self.tunnels -= 1;
+        }
+        if matches!(work.step, Step::Parting) {
+            self.partings.retain(|(_, parting)| *parting != stream);
         }
         if let Some(exchange) = work.exchange.take() {
             self.note_priorities(stream, &exchange);

@@ -158,7 +158,7 @@ impl Http2 {
             if let Some(exchange) = exchange {
                 self.work(stream).exchange = Some(exchange);
             }
-            if self.goes_on(stream) {
+            if self.goes_on(context, stream) {
                 return;
             }
             self.end_work(stream);

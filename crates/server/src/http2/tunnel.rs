@@ -3,6 +3,7 @@
 //! Either direction ends with END_STREAM and leaves the other one alone (RFC 9113 §8.5).
 
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use h2o_exchange::{BodyPipe, Exchange, ExchangeRef, RequestBody, Response};
 use h2o_http::StatusCode;
@@ -17,6 +18,9 @@ use crate::link::Link;
 const WINDOW: u32 = 1024 * 1024;
 /// Tunnels of one connection that get so much; others keep the window that streams begin with.
 const WIDE: usize = 16;
+
+/// How long a client may take to end its direction of a tunnel whose other one is over.
+const PARTING: Duration = Duration::from_secs(5);
 
 impl Http2 {
     /// A request for a tunnel. It waits for nobody (H2O compatibility).
@@ -59,15 +63,21 @@ impl Http2 {
             response.length = None;
             return;
         }
-        let work = self.works.get(stream.index());
-        if let Some(upload) = work.and_then(|work| work.upload.as_ref()) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        if std::mem::take(&mut work.is_tunnel) {
+            self.tunnels -= 1;
+        }
+        if let Some(upload) = &work.upload {
             upload.pipe.finish(Ok(()));
             upload.pipe.abandon();
         }
     }
 
-    /// Our direction of a stream has ended. True if the client's goes on, and somebody takes what comes.
-    pub(super) fn goes_on(&mut self, stream: StreamKey) -> bool {
+    /// Our direction of a stream has ended. True if the client's goes on: somebody takes what comes, or the client is given
+    /// time to end it, too. A client that is told to stop at once may take that for the failure of all.
+    pub(super) fn goes_on(&mut self, context: &Context, stream: StreamKey) -> bool {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return false;
         };
@@ -76,15 +86,39 @@ impl Http2 {
         }
         // What made our content goes first: it may have been the one who took.
         work.step = Step::Receiving;
-        (work.upload.as_ref())
-            .is_some_and(|upload| Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned())
+        let is_taken = (work.upload.as_ref()).is_some_and(|upload| {
+            Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned()
+        });
+        if !is_taken {
+            work.step = Step::Parting;
+            // Its silence counts as that of any other stream.
+            work.is_tunnel = false;
+            self.tunnels -= 1;
+            let until = context.worker.clock.now() + PARTING;
+            self.partings.push_back((until, stream));
+        }
+        true
+    }
+
+    /// When the next client has had its time to end its direction of a tunnel.
+    pub(super) fn parting_deadline(&self) -> Option<Instant> {
+        self.partings.front().map(|(until, _)| *until)
+    }
+
+    /// Streams whose client has not ended its direction of a tunnel in time.
+    pub(super) fn end_partings(&mut self, now: Instant, out: &mut Vec<u8>) {
+        while let Some(&(until, stream)) = self.partings.front()
+            && until <= now
+        {
+            self.end_work(stream);
+            self.engine.release(stream, out);
+        }
     }
 
     /// The handler has said something about the client's direction of a tunnel. True if the stream is over.
     pub(super) fn on_tunnel_woken(
         &mut self,
         context: &Context,
-        link: &mut Link,
         stream: StreamKey,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -108,7 +142,8 @@ impl Http2 {
             return true;
         }
         if is_receiving && upload.pipe.is_abandoned() {
-            self.finish(context, link, stream, None, out);
+            self.end_work(stream);
+            self.engine.release(stream, out);
             return true;
         }
         false
