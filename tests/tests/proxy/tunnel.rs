@@ -248,6 +248,37 @@ fn last_words_of_a_back_end_come_before_the_end_of_the_stream() {
     let answer = client.read_answer(1);
     assert_eq!(answer.text(), "ready\ngoodbye");
     assert!(answer.is_ended, "{}", client.story());
+    // The client ends its side, too: nothing is reset.
+    client.send_frame(&Frame::data(1, flag::END_STREAM, "goodbye"));
+    client.ping();
+    assert_eq!(client.answer(1).reset, None, "{}", client.story());
+}
+
+#[test]
+fn a_client_that_has_said_all_still_hears_the_back_end() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let _ = talk.read_head();
+        talk.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\nready\n");
+        talk.read_to_end();
+        talk.send("goodbye");
+    });
+    let server = proxy(ON, &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&extended("echo"));
+    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.send_frame(&Frame::data(1, flag::END_STREAM, "bye"));
+    let answer = client.read_answer(1);
+    assert_eq!(answer.text(), "ready\ngoodbye", "{}", client.story());
+    client.ping();
+    let answer = client.answer(1);
+    assert_eq!((answer.is_ended, answer.reset), (true, None));
+    assert!(backend.received(0).ends_with(b"\r\n\r\nbye"));
+
+    let mut client = server.connect();
+    client.send(UPGRADE);
+    let _ = client.read_until(b"ready\n");
+    client.finish();
+    assert_eq!(client.read_to_end(), b"goodbye");
 }
 
 #[test]

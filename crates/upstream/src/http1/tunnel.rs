@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use h2o_exchange::{BodyError, BodyPipe, BodySource};
+use tokio::io::AsyncWrite;
 use tokio::task::AbortHandle;
 
 use super::exchange::Exchange;
@@ -26,22 +27,15 @@ pub(super) struct TunnelSource {
 struct Shared {
     /// Until the tunnel is over.
     exchange: RefCell<Option<Exchange>>,
-    /// Why nothing more is waited for from the backend.
-    end: Cell<Option<End>>,
+    /// What has broken the tunnel.
+    broken: Cell<Option<&'static str>>,
     /// Who waits for the backend; none while the client takes nothing.
     reader: Cell<Option<Waker>>,
 }
 
-#[derive(Clone, Copy)]
-enum End {
-    /// The client has sent all it had to send: that ends the whole tunnel (H2O compatibility).
-    ClientLeft,
-    Broken(&'static str),
-}
-
 impl Shared {
-    fn end(&self, end: End) {
-        self.end.set(Some(end));
+    fn break_off(&self, text: &'static str) {
+        self.broken.set(Some(text));
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
@@ -57,12 +51,13 @@ impl TunnelSource {
         let pipe = exchange.upload.pipe();
         let shared = Rc::new(Shared {
             exchange: RefCell::new(Some(exchange)),
-            end: Cell::new(None),
+            broken: Cell::new(None),
             reader: Cell::new(None),
         });
         let mover = Mover {
             shared: Rc::clone(&shared),
             pipe,
+            is_shut: false,
         };
         Self {
             shared,
@@ -97,10 +92,8 @@ impl BodySource for TunnelSource {
             let piece = self.ready.split_to(max.min(self.ready.len()));
             return Poll::Ready(Some(Ok(piece)));
         }
-        match self.shared.end.get() {
-            Some(End::ClientLeft) => return Poll::Ready(None),
-            Some(End::Broken(text)) => return Poll::Ready(Some(Err(broken_off(text)))),
-            None => {}
+        if let Some(text) = self.shared.broken.get() {
+            return Poll::Ready(Some(Err(broken_off(text))));
         }
         let mut piece = BytesMut::new();
         match exchange.poll_piece(context, max, &mut piece) {
@@ -125,13 +118,16 @@ struct Mover {
     shared: Rc<Shared>,
     /// Where the octets of the client come from.
     pipe: Option<Rc<BodyPipe>>,
+    /// The backend knows that the client has sent all it had to send.
+    is_shut: bool,
 }
 
 impl Future for Mover {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let shared = &self.shared;
+        let this = self.get_mut();
+        let shared = &this.shared;
         let mut exchange = shared.exchange.borrow_mut();
         let Some(exchange) = &mut *exchange else {
             return Poll::Ready(());
@@ -142,9 +138,11 @@ impl Future for Mover {
             exchange.note_transfer();
         }
         if let Some(text) = exchange.upload.broken {
-            shared.end(End::Broken(text));
-        } else if exchange.upload.is_done() && exchange.upload.has_client_left {
-            shared.end(End::ClientLeft);
+            shared.break_off(text);
+        } else if exchange.upload.is_done() && exchange.upload.has_client_left && !this.is_shut {
+            // The backend may have something to say to that (RFC 9113 §8.5), and its end is then the end of the tunnel.
+            let shut = Pin::new(&mut exchange.connection.stream).poll_shutdown(context);
+            this.is_shut = shut.is_ready();
         }
         if exchange
             .connection
@@ -154,12 +152,12 @@ impl Future for Mover {
         {
             return Poll::Pending;
         }
-        match (shared.reader.take(), &self.pipe) {
+        match (shared.reader.take(), &this.pipe) {
             // A client that takes nothing would not hear of it.
             (None, Some(pipe)) => pipe.give_up(Failure::IO_TIMEOUT),
             (reader, _) => {
                 shared.reader.set(reader);
-                shared.end(End::Broken(Failure::IO_TIMEOUT));
+                shared.break_off(Failure::IO_TIMEOUT);
             }
         }
         Poll::Ready(())
