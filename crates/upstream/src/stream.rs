@@ -206,6 +206,14 @@ impl UpstreamStream {
         Pin::new(self).poll_write(context, octets)
     }
 
+    /// Tells the backend over TLS that nothing more will come, if the socket takes that at once.
+    pub(crate) fn say_goodbye(&mut self) {
+        if let Self::Tls(stream) = self {
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = Pin::new(stream).poll_shutdown(&mut context);
+        }
+    }
+
     /// Sends what TLS has not sent yet.
     pub(crate) fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

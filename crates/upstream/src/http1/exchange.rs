@@ -127,6 +127,7 @@ impl Exchange {
         let connection = &mut *self.connection;
         let (stream, engine) = (&mut connection.stream, &mut connection.engine);
         let went = (self.upload).poll(context, stream, engine, &self.local.scratch);
+        connection.is_cut_off |= self.upload.broken.is_some();
         if std::mem::take(&mut self.upload.has_moved) {
             // The limit begins anew.
             self.awaits = None;

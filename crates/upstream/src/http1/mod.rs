@@ -39,7 +39,18 @@ pub(crate) struct Connection {
     pub(crate) backend: usize,
     in_use: Option<InUse>,
     deadline: Deadline,
+    /// The request was given up midway.
+    is_cut_off: bool,
     _counted: Counted,
+}
+
+/// A backend that got all of its requests is told that there will be no more.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.engine.is_request_done() && !self.is_cut_off {
+            self.stream.say_goodbye();
+        }
+    }
 }
 
 /// Sends a request over the connection that was idle for longest, or a new one.
@@ -82,6 +93,7 @@ pub(crate) async fn send_new(
         backend: connected.backend,
         in_use: connected.in_use,
         deadline: Deadline::new(call.worker),
+        is_cut_off: false,
         _counted: local.count_http1(),
     });
     exchange(local, call, connection, body, Link::New).await

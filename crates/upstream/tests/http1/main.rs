@@ -8,6 +8,7 @@
 
 mod broken;
 mod connections;
+mod farewell;
 mod kit;
 mod requests;
 mod responses;

@@ -1,0 +1,112 @@
+//! How connections with TLS end.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use h2o_exchange::{BodyPipe, RequestBody};
+use h2o_http::{BodyLength, Method};
+use h2o_upstream::{Balancing, UpstreamSettings};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tokio::time::sleep;
+
+use crate::kit::{Ask, GET, LONG, OK, ask, balanced, on_worker, send, settings};
+
+type Peer = StreamOwned<ServerConnection, std::net::TcpStream>;
+
+/// The URL of a backend that gives every connection to `script`, and how each ended: `Ok` if by a word that it ends.
+fn backend(
+    script: impl Fn(&mut Peer) + Send + 'static,
+) -> (String, mpsc::Receiver<Result<(), ErrorKind>>) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["name.example".to_string()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().der().clone();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key.into())
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let (sender, ends) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut peer = StreamOwned::new(connection, stream);
+            script(&mut peer);
+            let end = peer.read_to_end(&mut Vec::new());
+            let _ = sender.send(end.map(|_| ()).map_err(|error| error.kind()));
+        }
+    });
+    (url, ends)
+}
+
+fn read_head(peer: &mut Peer) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        peer.read_exact(&mut octet).unwrap();
+        head.push(octet[0]);
+    }
+}
+
+#[test]
+fn a_connection_that_is_not_needed_any_more_ends_with_a_word() {
+    for (answer, keepalive) in [
+        (OK, Duration::ZERO),
+        (OK, Duration::from_millis(300)),
+        (
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+            LONG,
+        ),
+    ] {
+        let (url, ends) = backend(move |peer| {
+            read_head(peer);
+            peer.write_all(answer.as_bytes()).unwrap();
+        });
+        on_worker(|worker| async move {
+            let settings = UpstreamSettings {
+                keepalive,
+                ..settings()
+            };
+            let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings);
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+            let end = loop {
+                match ends.try_recv() {
+                    Ok(end) => break end,
+                    Err(_) => sleep(Duration::from_millis(10)).await,
+                }
+            };
+            assert_eq!(end, Ok(()));
+        });
+    }
+}
+
+#[test]
+fn a_request_that_is_cut_off_does_not_end_as_if_it_were_whole() {
+    let (url, ends) = backend(read_head);
+    on_worker(|worker| async move {
+        let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings());
+        let pipe = Rc::new(BodyPipe::default());
+        let request = Ask {
+            method: Method::Post,
+            length: BodyLength::Unknown,
+            body: RequestBody::Stream(Rc::clone(&pipe)),
+            ..GET
+        };
+        pipe.push("begun");
+        let sending = send(&worker, &upstream, request);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(200), sending)
+                .await
+                .is_err()
+        );
+        let end = ends.recv_timeout(LONG).unwrap();
+        assert_eq!(end, Err(ErrorKind::UnexpectedEof));
+    });
+}
