@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use crate::Response;
+use crate::{Folder, Response};
 
 /// What a program left behind.
 #[derive(Debug)]
@@ -115,6 +115,37 @@ pub fn curl(args: &[&str]) -> Response {
             return response;
         }
     }
+}
+
+/// The page at `url` as a browser has it after its scripts have run. `folder` is where the browser keeps its own files.
+///
+/// # Panics
+/// If there is no browser.
+#[must_use]
+pub fn browse(folder: &Folder, url: &str) -> Output {
+    // A browser is many processes; two at once would only wait for each other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    let profile = folder.make_dir(&format!("profile-{}", url.len()));
+    let profile = format!("--user-data-dir={}", profile.display());
+    run(
+        "chromium",
+        &[
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+            "--ignore-certificate-errors",
+            &profile,
+            "--dump-dom",
+            url,
+        ],
+    )
 }
 
 /// Runs openssl.

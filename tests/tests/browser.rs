@@ -1,9 +1,7 @@
 //! A real browser opens the example site, a directory listing and a page of thousands of images.
 
-use std::sync::Mutex;
-
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Server, Setup, eventually, run};
+use h2o_tests::{Folder, Server, Setup, browse, eventually, run};
 
 /// The configuration of the example, on ports and paths of the test.
 fn start() -> Server {
@@ -29,43 +27,15 @@ access-log: @DIR@/access-log
     .start()
 }
 
-/// The page as the browser has it after its scripts have run.
-fn open(server: &Server, url: &str) -> String {
-    // A browser is many processes; two at once would only wait for each other.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock();
-    let profile = server.folder.make_dir(&format!("profile-{}", url.len()));
-    let profile = format!("--user-data-dir={}", profile.display());
-    let output = run(
-        "chromium",
-        &[
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            "--ignore-certificate-errors",
-            &profile,
-            "--dump-dom",
-            url,
-        ],
-    );
-    output.text()
-}
-
 #[test]
 fn a_browser_shows_the_example_site_and_a_listing() {
     let server = start();
-    let page = open(&server, &server.url("/"));
+    let page = browse(&server.folder, &server.url("/")).text();
     assert!(page.contains("<h1"), "{page}");
     let tls = format!("https://localhost:{}/docs/", server.port_of("TLS_PORT"));
-    let page = open(&server, &tls);
+    let page = browse(&server.folder, &tls).text();
     assert!(page.contains("<h1"), "{page}");
-    let listing = open(&server, &server.url("/downloads/"));
+    let listing = browse(&server.folder, &server.url("/downloads/")).text();
     for entry in ["README.txt", "numbers.csv", "a &amp; b &lt;c&gt;.txt"] {
         assert!(listing.contains(entry), "{entry} is not in {listing}");
     }
@@ -128,7 +98,7 @@ access-log: { path: @DIR@/access-log, format: '%{connection-id}x %H %s %b %U' }
     .file("www/index.html", page)
     .start();
     let url = format!("https://localhost:{}/", server.port());
-    let shown = open(&server, &url);
+    let shown = browse(&server.folder, &url).text();
     let want = format!("<title>{IMAGES} complete, 0 failed</title>");
     let start = shown.get(..200).unwrap_or(&shown);
     assert!(shown.contains(&want), "{start}");

@@ -31,7 +31,9 @@ pub struct WorkerHandle {
     pub mail: UnboundedSender<Mail>,
 }
 
-/// What all workers of the process share; nothing of it is written on a request's path.
+/// What all workers of the process share; nothing of it is written on a request's path. The default is a process without
+/// connections, listeners and workers.
+#[derive(Default)]
 pub struct Shared {
     /// Wall clock at start, since the Unix epoch.
     pub started: Duration,

@@ -2,13 +2,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
 use h2o_config::{Directive, Error, Level, Memory, Registry, load};
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Exchange, Features, FilterFactory, Host, HostName,
-    LocalSite, Scope, Shared, Site, Transport, Worker,
+    Address, ConnectionInfo, Exchange, Features, FilterFactory, Host, HostName, LocalSite, Scope,
+    Site, Transport, Worker,
 };
 use h2o_http::{Method, Name};
 
@@ -83,17 +81,7 @@ fn run(scope: &mut Scope, text: &str) -> Result<(), Error> {
 
 /// A request for `target` at `authority` that has been routed.
 pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -> Exchange {
-    let shared = Shared {
-        started: Duration::ZERO,
-        generation: None,
-        connections: AtomicUsize::new(1),
-        max_connections: 1,
-        soft_connection_limit: 1,
-        soft_connection_min_age: Duration::ZERO,
-        listeners: 1,
-        workers: std::sync::OnceLock::new(),
-    };
-    let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+    let worker = Worker::new(0, Arc::default(), Arc::default());
     let connection = ConnectionInfo {
         id: 1,
         peer: Address::Unix,

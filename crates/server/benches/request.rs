@@ -6,14 +6,13 @@ mod kit;
 use std::fs::File;
 use std::hint::black_box;
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use h2o_config::Memory;
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Exchange, ExchangeRef, Filtered, LocalSite, Outcome, Shared,
-    TlsInfo, Transport, Worker,
+    Address, ConnectionInfo, Exchange, ExchangeRef, Filtered, LocalSite, Outcome, TlsInfo,
+    Transport, Worker,
 };
 use h2o_http::{Known, StatusCode};
 
@@ -139,17 +138,7 @@ impl Setup {
         let loaded = h2o_server::load("bench.conf", &Memory::new().file("bench.conf", text));
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
 
-        let shared = Shared {
-            started: Duration::ZERO,
-            generation: None,
-            connections: AtomicUsize::new(1),
-            max_connections: 1024,
-            soft_connection_limit: 1024,
-            soft_connection_min_age: Duration::ZERO,
-            listeners: 1,
-            workers: OnceLock::new(),
-        };
-        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let worker = Worker::new(0, Arc::default(), Arc::default());
         let connection = ConnectionInfo {
             id: 17,
             peer: address("192.0.2.1:54321"),

@@ -1,7 +1,7 @@
 //! WebSockets of a browser, through the reverse proxy.
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Service, Setup, run};
+use h2o_tests::{Folder, Service, Setup, browse};
 
 use super::kit::config_of_paths;
 
@@ -29,7 +29,6 @@ fn speak(is_secure: bool) {
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
     let (_service, http, _) = Service::go(&folder, "server");
     folder.write("www/index.html", PAGE);
-    let profile = folder.make_dir("profile").display().to_string();
     let go = format!("http://127.0.0.1:{http}");
     let paths = [("/ws", &*format!("{go}/ws")), ("/go/", &*format!("{go}/"))];
     let config = config_of_paths("proxy.tunnel: ON", &paths)
@@ -43,24 +42,7 @@ fn speak(is_secure: bool) {
     } else {
         (server.url("/"), "HTTP/1.1 GET 101 /ws")
     };
-    let output = run(
-        "chromium",
-        &[
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            "--ignore-certificate-errors",
-            &format!("--user-data-dir={profile}"),
-            "--dump-dom",
-            &url,
-        ],
-    );
+    let output = browse(&server.folder, &url);
     let text = output.text();
     assert!(
         text.contains("<title>7 of 7, closed with 1000<"),

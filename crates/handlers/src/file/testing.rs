@@ -4,14 +4,12 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use h2o_config::{Directive, Kinds, Level, Levels, Memory, Pass, Registry, load};
 use h2o_exchange::{
-    Address, Body, ConnectionInfo, Counters, Exchange, ExchangeRef, Features, Handler, Host,
-    LocalSite, MimeHint, Outcome, Reroute, Response, Scope, ScriptPath, Shared, Site, Transport,
-    Worker,
+    Address, Body, ConnectionInfo, Exchange, ExchangeRef, Features, Handler, Host, LocalSite,
+    MimeHint, Outcome, Reroute, Response, Scope, ScriptPath, Site, Transport, Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
 
@@ -165,17 +163,7 @@ impl Kit {
             hosts: vec![host],
             ..Site::default()
         };
-        let shared = Shared {
-            started: Duration::ZERO,
-            generation: None,
-            connections: AtomicUsize::new(0),
-            max_connections: 1,
-            soft_connection_limit: 1,
-            soft_connection_min_age: Duration::ZERO,
-            listeners: 0,
-            workers: std::sync::OnceLock::new(),
-        };
-        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let worker = Worker::new(0, Arc::default(), Arc::default());
         let connection = ConnectionInfo {
             id: 1,
             peer: Address::Unix,

@@ -6,13 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{
-    Address, Body, BodyError, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Trace,
-    Transport, Worker,
+    Address, Body, BodyError, BodySource, ConnectionInfo, RequestBody, Trace, Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
 use h2o_upstream::{
@@ -154,17 +153,7 @@ impl Transport for Loopback {
 }
 
 fn worker() -> Rc<Worker> {
-    let shared = Shared {
-        started: Duration::ZERO,
-        generation: None,
-        connections: 0.into(),
-        max_connections: 1,
-        soft_connection_limit: 1,
-        soft_connection_min_age: Duration::ZERO,
-        listeners: 0,
-        workers: OnceLock::new(),
-    };
-    Worker::new(0, Arc::new(Counters::default()), Arc::new(shared))
+    Worker::new(0, Arc::default(), Arc::default())
 }
 
 /// Runs a test on a worker; each poll is a turn of its loop.

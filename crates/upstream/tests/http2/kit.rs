@@ -10,9 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{
-    Address, Body, BodySource, ConnectionInfo, Counters, RequestBody, Shared, Transport, Worker,
-};
+use h2o_exchange::{Address, Body, BodySource, ConnectionInfo, RequestBody, Transport, Worker};
 use h2o_http::{BodyLength, Headers, Known, Method, RequestHead, StatusCode};
 use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
@@ -141,18 +139,8 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .unwrap();
-    let shared = Shared {
-        started: Duration::ZERO,
-        generation: None,
-        connections: 0.into(),
-        max_connections: 1,
-        soft_connection_limit: 1,
-        soft_connection_min_age: Duration::ZERO,
-        listeners: 0,
-        workers: OnceLock::new(),
-    };
     runtime.block_on(async {
-        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let worker = Worker::new(0, Arc::default(), Arc::default());
         let mut test = pin!(tokio::time::timeout(LONG, test(Rc::clone(&worker))));
         let turns = poll_fn(|context| {
             worker.clock.begin_turn();
