@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, post};
 use h2o_tests::{Folder, Server, Service, Setup, curl};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::kit::config;
 
@@ -117,8 +118,22 @@ impl Drop for Running {
     }
 }
 
+/// So many descriptors as all of these clients take, for this process and those it starts.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Some(limit.maximum.map_or(16_384, |most| most.min(16_384)));
+    if limit.current < wanted && limit.current.is_some() {
+        let raised = Rlimit {
+            current: wanted,
+            maximum: limit.maximum,
+        };
+        setrlimit(Resource::Nofile, raised).expect("it is within the maximum");
+    }
+}
+
 /// nginx with large content: over HTTP/1 at a port, at sockets of the folder over HTTP/2 and over either with TLS.
 fn backend() -> (Folder, Service, u16) {
+    allow_descriptors();
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
     folder.write("large", vec![b'x'; LARGE]);
