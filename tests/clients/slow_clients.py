@@ -15,6 +15,9 @@ import sys
 PATIENCE = 20
 # What the kernel holds for a client: what the server cannot send waits in the server.
 RECEIVE_BUFFER = 16 * 1024
+# What a segment of Ethernet takes. The server's kernel sizes its buffer by it: with loopback's 64 KB a thousand clients would use
+# up the memory that the kernel has for all connections.
+SEGMENT = 1460
 
 
 def frame(kind, flags, stream, payload):
@@ -41,6 +44,7 @@ def requests(way, path, streams, window):
 def connect(port, context):
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
     connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", port))
     if context is not None:

@@ -139,7 +139,7 @@ fn backend() -> (Folder, Service, u16) {
     folder.write("large", vec![b'x'; LARGE]);
     let (service, port) = Service::nginx(
         &folder,
-        "server { listen 127.0.0.1:@PORT@; root @DIR@; }
+        "server { listen 127.0.0.1:@PORT@ sndbuf=32k; root @DIR@; }
          server { listen unix:@DIR@/http2 http2; root @DIR@; }
          server {
            listen unix:@DIR@/tls ssl http2; root @DIR@;
@@ -153,6 +153,7 @@ fn backend() -> (Folder, Service, u16) {
 fn cost(clients: Clients, settings: &str, url: &str) -> usize {
     let config = format!(
         "{settings}
+proxy.preserve-host: ON
 proxy.timeout.io: 60000
 http1-request-io-timeout: 60
 num-threads: 1
@@ -225,8 +226,7 @@ fn slow_clients_of_http2_hold_no_more_than_the_limit() {
 
 #[test]
 fn slow_clients_before_an_http2_back_end_hold_no_more_than_the_limit() {
-    const HTTP2: &str =
-        "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100\nproxy.preserve-host: ON\n";
+    const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100\n";
     let (folder, _service, _) = backend();
     let rows = [
         (Clients::http1("clear", 200), Some(262_144), HTTP2),
@@ -239,9 +239,8 @@ fn slow_clients_before_an_http2_back_end_hold_no_more_than_the_limit() {
 
 #[test]
 fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
-    const HTTP2: &str = "proxy.ssl.verify-peer: OFF\nproxy.preserve-host: ON\n";
-    const HTTP1: &str =
-        "proxy.ssl.verify-peer: OFF\nproxy.preserve-host: ON\nproxy.http2.ratio: 0\n";
+    const HTTP2: &str = "proxy.ssl.verify-peer: OFF\n";
+    const HTTP1: &str = "proxy.ssl.verify-peer: OFF\nproxy.http2.ratio: 0\n";
     let (folder, _service, _) = backend();
     let rows = [
         (Clients::http1("clear", 200), Some(32_768), HTTP1),
