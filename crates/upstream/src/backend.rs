@@ -111,9 +111,10 @@ fn parse_host(text: &str) -> Option<BackendHost> {
         .then(|| BackendHost::Name(text.to_ascii_lowercase().into()))
 }
 
-/// A port below 65535 (H2O compatibility).
+/// A port below 65535 (H2O compatibility). It becomes part of `host` as it is written: more than five digits are no port to
+/// many servers, ours among them.
 fn parse_port(digits: &str) -> Option<u16> {
-    if !digits.bytes().all(|octet| octet.is_ascii_digit()) {
+    if digits.len() > 5 || !digits.bytes().all(|octet| octet.is_ascii_digit()) {
         return None;
     }
     digits.parse().ok().filter(|&port| port < u16::MAX)
@@ -201,6 +202,7 @@ mod tests {
             "http://:80/",
             "http://a:65535/",
             "http://a:70000/",
+            "http://a:000080/",
             "http://a:/",
             "http://a:8o/",
             "http://a:+8/",
