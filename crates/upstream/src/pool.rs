@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use crate::stream::Idle;
 
 /// Idle connections are looked at no more often than that (H2O compatibility).
 const SWEEP: Duration = Duration::from_secs(1);
+/// They are looked at no more seldom than that.
+const LONGEST_SWEEP: Duration = Duration::from_secs(60);
 
 /// What a worker keeps for its upstreams.
 #[derive(Default)]
@@ -213,7 +215,8 @@ impl Local {
     pub(crate) fn put(self: &Rc<Self>, connection: Box<Connection>, now: Instant) {
         self.expire(now);
         if !self.is_swept.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::clone(self)));
+            let life = self.upstream.settings.keepalive;
+            tokio::task::spawn_local(sweep(Rc::downgrade(self), life));
         }
         let kept = Kept {
             connection,
@@ -251,28 +254,29 @@ impl Local {
     }
 }
 
-/// Closes connections that were idle for too long, until none is left.
-async fn sweep(local: Rc<Local>) {
-    let life = local.upstream.settings.keepalive;
-    let mut left = life;
+/// Closes connections that were idle for too long, until none is left. Keeps nothing that is forgotten otherwise.
+async fn sweep(forgettable: Weak<Local>, life: Duration) {
+    let mut pause = SWEEP;
     loop {
-        // A backend may have to be left alone at any time.
-        let pause = if local.upstream.health.is_some() {
-            SWEEP
-        } else {
-            left.max(SWEEP)
+        tokio::time::sleep(pause.clamp(SWEEP, LONGEST_SWEEP)).await;
+        let Some(local) = forgettable.upgrade() else {
+            return;
         };
-        tokio::time::sleep(pause).await;
         // The worker's clock stands while the worker waits.
         let now = tokio::time::Instant::now().into_std();
         local.expire(now);
         local.drop_avoided();
         let Some(since) = local.idle.borrow().front().map(|kept| kept.since) else {
-            break;
+            local.is_swept.set(false);
+            return;
         };
-        left = (since + life).saturating_duration_since(now);
+        pause = if local.upstream.health.is_some() {
+            // A backend may have to be left alone at any time.
+            SWEEP
+        } else {
+            (since + life).saturating_duration_since(now)
+        };
     }
-    local.is_swept.set(false);
 }
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
