@@ -13,6 +13,9 @@ use crate::pool::{Local, Wanted};
 use crate::ready_body::ReadyBody;
 use crate::{Call, Cause, Failure, Reply, Upstream, dispatch, http1};
 
+/// How often a request may be refused by connections that come to their end just then, besides the tries it has.
+const MOST_REFUSALS: u32 = 8;
+
 /// Where an attempt goes, and where earlier ones went.
 #[derive(Debug, Default)]
 pub(crate) struct Aim {
@@ -134,6 +137,11 @@ impl Unanswered {
         self.link != Link::New && is_silent && self.is_idempotent && !self.failure.refused
     }
 
+    /// The backend refused a stream of a connection that had been of use: the connection ends, or is full for the moment.
+    fn was_refused_late(&self) -> bool {
+        self.failure.refused && self.link == Link::Shared
+    }
+
     /// True if the backend cannot have done what it was asked for, or may be asked for it twice.
     fn is_safe(&self, aim: &Aim, body: &ReadyBody) -> bool {
         match self.failure.cause {
@@ -166,9 +174,10 @@ pub(crate) async fn after(
         dispatch::judge(local, call, &tried);
         return tried.map_err(|unanswered| unanswered.failure);
     };
-    let tries = retry.tries + u32::from(is_free);
-    for number in 0..tries {
-        let may_repeat = unanswered.is_safe(&aim, &body);
+    let mut tries = retry.tries + u32::from(is_free);
+    for number in 0..retry.tries + MOST_REFUSALS {
+        let counts = !unanswered.was_refused_late();
+        let may_repeat = (tries > 0 || !counts) && unanswered.is_safe(&aim, &body);
         let is_paid = || {
             budget.pay_in(local.unpaid.take());
             budget.take(call.worker.clock.now())
@@ -182,6 +191,7 @@ pub(crate) async fn after(
             Ok(reply) => return Ok(reply),
             Err(failed) => unanswered = failed,
         }
+        tries -= u32::from(counts);
     }
     Err(unanswered.failure)
 }
