@@ -55,12 +55,20 @@ impl Node {
             })
     }
 
-    /// `ON` or `OFF`; `yes`, `true` and `1` are neither.
+    /// `ON` or `OFF`; `yes`, `true` and `1` are neither, though the error says what was probably meant.
     ///
     /// # Errors
     /// `argument must be one of: OFF,ON`
     pub fn on_off(&self) -> Result<bool, Error> {
-        Ok(self.one_of(&["OFF", "ON"])? == 1)
+        let word = self.one_of(&["OFF", "ON"]).map_err(|error| {
+            let meant = match self.as_str().map(str::to_ascii_lowercase).as_deref() {
+                Some("yes" | "true") => Some("ON"),
+                Some("no" | "false") => Some("OFF"),
+                _ => return error,
+            };
+            error.did_you_mean(meant)
+        })?;
+        Ok(word == 1)
     }
 
     /// `YES` or `NO`.
@@ -143,22 +151,20 @@ mod tests {
     #[test]
     fn words_match_whole_and_in_any_case() {
         let bad = "[f:1] argument must be one of: OFF,ON (column 1)";
+        let on = "[f:1] argument must be one of: OFF,ON (column 1; did you mean `ON`?)";
+        let off = "[f:1] argument must be one of: OFF,ON (column 1; did you mean `OFF`?)";
         let cases = [
             ("ON", "true"),
             ("on", "true"),
             ("Off", "false"),
-            ("yes", bad),
-            ("true", bad),
+            ("yes", on),
+            ("true", on),
+            ("no", off),
+            ("False", off),
             ("1", bad),
             ("", bad),
-            (
-                "ON ",
-                "[f:1] argument must be one of: OFF,ON (column 1; did you mean `ON`?)",
-            ),
-            (
-                "OFFF",
-                "[f:1] argument must be one of: OFF,ON (column 1; did you mean `OFF`?)",
-            ),
+            ("ON ", on),
+            ("OFFF", off),
         ];
         for (input, want) in cases {
             assert_eq!(text(scalar(input).on_off()), want, "{input:?}");

@@ -141,7 +141,7 @@ mod tests {
             ),
             (
                 "error-log.emit-request-errors: yes",
-                "[f:1] in command error-log.emit-request-errors, argument must be one of: OFF,ON (column 32)",
+                "[f:1] in command error-log.emit-request-errors, argument must be one of: OFF,ON (column 32; did you mean `ON`?)",
             ),
             ("stash: {a: &a [1], b: *a}", "accepted"),
             ("stash: x\nstash: [y]", "accepted"),

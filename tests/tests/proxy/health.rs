@@ -1,5 +1,7 @@
 //! Back ends that fail, are checked, are left alone and come back; requests that are made again.
 
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -369,6 +371,50 @@ fn backends_are_checked_as_they_are_asked() {
     server.wait_for_message("is down: health check timed out\n");
 }
 
+/// The first requests that come at a unix socket, as many as are wanted; each is answered well.
+fn requests_at(listener: &UnixListener, count: usize) -> Vec<String> {
+    let answer = |stream: std::io::Result<UnixStream>| {
+        let mut stream = stream.expect("somebody connects");
+        let mut request = Vec::new();
+        let mut octet = [0];
+        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut octet).is_ok_and(|read| read > 0)
+        {
+            request.extend_from_slice(&octet);
+        }
+        stream.write_all(FINE.as_bytes()).expect("it is read");
+        String::from_utf8_lossy(&request).into_owned()
+    };
+    listener.incoming().take(count).map(answer).collect()
+}
+
+#[test]
+fn checks_name_a_host_that_servers_know() {
+    for (setting, want) in [
+        ("", "\r\nhost: localhost\r\n"),
+        (", host: 'App.test:81'", "\r\nhost: App.test:81\r\n"),
+    ] {
+        let folder = Folder::new();
+        let listener = UnixListener::bind(folder.at("socket")).expect("the folder is ours");
+        // The server runs as somebody else.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(folder.at("socket"), everybody).expect("it is ours");
+        let settings = format!("proxy.health-check: {{ interval: 50{setting} }}");
+        let url = format!("http://[unix:{}]/", folder.at("socket").display());
+        let server = balanced(&settings, &[url]);
+        for request in requests_at(&listener, 3) {
+            assert!(
+                request.starts_with("GET / HTTP/1.1\r\n") && request.contains(want),
+                "{request}"
+            );
+        }
+        assert!(
+            !server.messages().contains("is down"),
+            "{}",
+            server.messages()
+        );
+    }
+}
+
 #[test]
 fn there_is_a_limit_to_making_requests_again() {
     const REQUESTS: usize = 200;
@@ -523,6 +569,14 @@ fn what_is_wrong_with_checks_is_told() {
         (
             "proxy.health-check: { path: '/a b' }",
             "path must only consist of visible ASCII characters",
+        ),
+        (
+            "proxy.health-check: { host: 'a b' }",
+            "host must be a name or an address, with a port or without",
+        ),
+        (
+            "proxy.health-check: { host: 'a:b' }",
+            "host must be a name or an address, with a port or without",
         ),
         (
             "proxy.health-check: { interval: 0 }",

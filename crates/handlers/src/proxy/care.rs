@@ -17,8 +17,9 @@ const MAX_COUNT: u64 = 1_000;
 
 /// Reads `proxy.health-check`, or the `health-check` of a backend. `None`: off.
 pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
-    const SPEC: [Attribute; 6] = [
+    const SPEC: [Attribute; 7] = [
         Attribute::optional("path", Kinds::SCALAR),
+        Attribute::optional("host", Kinds::SCALAR),
         Attribute::optional("interval", Kinds::SCALAR),
         Attribute::optional("timeout", Kinds::SCALAR),
         Attribute::optional("rise", Kinds::SCALAR),
@@ -33,6 +34,7 @@ pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
         };
         Ok(HealthCheck {
             path,
+            host: attributes.get("host").map(host_of).transpose()?,
             interval: time(attributes, "interval", 1, default.interval)?,
             timeout: time(attributes, "timeout", 1, default.timeout)?,
             rise: count(attributes, "rise", default.rise)?,
@@ -100,6 +102,15 @@ fn path_of(node: &Node) -> Result<Box<str>, Error> {
         return Err(node.error("path must only consist of visible ASCII characters"));
     }
     Ok(path.into())
+}
+
+fn host_of(node: &Node) -> Result<Box<str>, Error> {
+    let host = node.scalar()?;
+    let octets = host.as_bytes();
+    if !h2o_http::is_visible(octets) || !h2o_http::authority::is_valid(octets) {
+        return Err(node.error("host must be a name or an address, with a port or without"));
+    }
+    Ok(host.into())
 }
 
 fn time(

@@ -88,7 +88,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY,
         ..Directive::setting(
             "proxy.health-check",
-            "OFF|ON, or a mapping of `path`, `interval`, `timeout`, `rise`, `fall` and `slow-start`",
+            "OFF|ON, or a mapping of `path`, `host`, `interval`, `timeout`, `rise`, `fall` and `slow-start`",
             "OFF",
             "Not in H2O: every `interval` (2000 milliseconds) backends are asked for `path` (`/`). Those that do not answer with \
              2xx or 3xx within `timeout` (1000 milliseconds) `fall` (3) times in a row get no requests, until they do so `rise` (2) \

@@ -86,7 +86,7 @@ fn on_adds_a_handler_and_off_none() {
     }
     assert_eq!(
         SETUP.refusal("status: yes"),
-        "[f:1] in command status, argument must be one of: OFF,ON (column 9)"
+        "[f:1] in command status, argument must be one of: OFF,ON (column 9; did you mean `ON`?)"
     );
 }
 

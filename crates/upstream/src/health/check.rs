@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::connect::{connect_to, secure};
 use crate::dispatch::{BOTH, is_http2};
 use crate::stream::UpstreamStream;
-use crate::{BackendUrl, Failure, HealthCheck, Resolver, Upstream, UpstreamSettings, http2};
+use crate::{
+    BackendHost, BackendUrl, Failure, HealthCheck, Resolver, Upstream, UpstreamSettings, http2,
+};
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
@@ -167,6 +169,15 @@ fn text_of(failure: Failure) -> String {
     failure.text.into_owned()
 }
 
+/// Whom the check asks for. The path of a socket, which is what requests have for a host, is none to most servers.
+fn host<'a>(url: &'a BackendUrl, check: &'a HealthCheck) -> &'a str {
+    match (&check.host, &url.host) {
+        (Some(host), _) => host,
+        (None, BackendHost::Unix(_)) => "localhost",
+        (None, _) => &url.authority,
+    }
+}
+
 async fn ask_http1(
     upstream: &Upstream,
     url: &BackendUrl,
@@ -184,7 +195,7 @@ async fn ask_http1(
     let request = ClientRequest {
         method: &Method::Get,
         target: check.path.as_bytes(),
-        host: url.authority.as_bytes(),
+        host: host(url, check).as_bytes(),
         headers: &headers,
         body: BodyLength::None,
         keep_alive: false,
@@ -244,7 +255,7 @@ async fn ask_http2(
     head.scheme = url.scheme;
     let target = head.headers.store(check.path.as_bytes());
     head.set_target(target);
-    let authority = head.headers.store(url.authority.as_bytes());
+    let authority = head.headers.store(host(url, check).as_bytes());
     head.set_authority(authority);
     (head.headers).push(h2o_http::Known::UserAgent, USER_AGENT);
     let request = connection.request(&head, RequestBody::None, false, Headers::default())?;

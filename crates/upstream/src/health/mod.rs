@@ -37,6 +37,8 @@ use crate::Upstream;
 pub struct HealthCheck {
     /// What it is asked for: path and query.
     pub path: Box<str>,
+    /// The host of that; `None`: the backend's, or `localhost` for one behind a unix socket.
+    pub host: Option<Box<str>>,
     /// From one check to the next.
     pub interval: Duration,
     /// How long a check may take.
@@ -53,6 +55,7 @@ impl Default for HealthCheck {
     fn default() -> Self {
         Self {
             path: "/".into(),
+            host: None,
             interval: Duration::from_secs(2),
             timeout: Duration::from_secs(1),
             rise: 2,

@@ -80,6 +80,7 @@ fn checks_and_retries_are_inherited_and_replaced() {
     let milliseconds = Duration::from_millis;
     let set = settings(levels);
     let check = HealthCheck {
+        host: None,
         path: "/a".into(),
         interval: milliseconds(1),
         timeout: milliseconds(2),
