@@ -421,8 +421,8 @@ const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
         name,
         "NUMBER",
         "0",
-        "How many pipes each thread keeps for the next content that goes through one (`proxy.zerocopy`); no more than 256 are \
-         ever there. `max-spare-pipes` and `proxy.max-spare-pipes` are the same.",
+        "How many pipes each thread keeps for the next content that goes through one (`proxy.zerocopy`); the process never \
+         has more than 200. `max-spare-pipes` and `proxy.max-spare-pipes` are the same.",
         |scope, command| {
             settings(scope).max_spare_pipes = command.node.integer("%zu", 0..=u64::MAX)?;
             Ok(())

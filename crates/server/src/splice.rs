@@ -1,9 +1,10 @@
 //! Content that goes from a backend's socket to a client's by way of a pipe, within the kernel (`splice(2)`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{BodySource, report};
@@ -16,6 +17,8 @@ use crate::sending::{Pumped, Step, send_stream};
 
 /// Octets that a pipe is made to hold, where the kernel allows it.
 const CAPACITY: usize = 256 * 1024;
+/// And has to hold, to be worth it.
+const LEAST: usize = 64 * 1024;
 
 /// A stream for a connection that takes the octets as they are.
 pub(crate) struct Splicing {
@@ -23,6 +26,8 @@ pub(crate) struct Splicing {
     /// There from the first octets that were spliced.
     pipe: Option<Pipe>,
     pipes: Rc<Pipes>,
+    /// There was no pipe to be had: the rest is copied.
+    copies: bool,
 }
 
 impl Splicing {
@@ -31,6 +36,7 @@ impl Splicing {
             source,
             pipe: None,
             pipes,
+            copies: false,
         }
     }
 
@@ -54,9 +60,13 @@ impl Splicing {
             *written += sent as u64;
             return Ok(None);
         }
-        if let Some(source) = self.source.splice()
-            && let Some(pipe) = self.pipes.lend(&mut self.pipe)
+        if !self.copies
+            && let Some(source) = self.source.splice()
         {
+            let Some(pipe) = self.pipes.lend(&mut self.pipe) else {
+                self.copies = true;
+                return Ok(None);
+            };
             return match source.poll_splice(task, pipe.write.as_fd(), pipe.capacity) {
                 Poll::Pending => Ok(Some(Pumped::Waiting)),
                 Poll::Ready(moved) => {
@@ -77,11 +87,14 @@ impl Drop for Splicing {
     }
 }
 
+/// How many pipes the process has.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// It has been said that there are none to be had.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
 /// The pipes of a worker.
 #[derive(Default)]
 pub(crate) struct Pipes {
-    /// How many there are.
-    open: Cell<usize>,
     /// Those that nobody uses.
     spare: RefCell<Vec<Pipe>>,
     /// `max-spare-pipes`
@@ -96,12 +109,13 @@ struct Pipe {
     capacity: usize,
     /// Octets in it.
     held: usize,
+    _counted: Counted,
 }
 
 impl Pipes {
-    /// Most pipes at a time. They cost two descriptors and memory of the kernel each; where many clients are slow, copying is
-    /// not what limits.
-    const MOST: usize = 256;
+    /// Most pipes of the process at a time. They cost two descriptors and memory of the kernel each, of which users without
+    /// privileges have 64 MiB; where many clients are slow, copying is not what limits.
+    const MOST: usize = 200;
 
     /// None yet; `most_spare` may be kept when nobody uses them.
     pub(crate) fn new(most_spare: usize) -> Rc<Self> {
@@ -123,18 +137,15 @@ impl Pipes {
         if let Some(pipe) = self.spare.borrow_mut().pop() {
             return Some(pipe);
         }
-        if self.open.get() >= Self::MOST {
-            return None;
-        }
         match Pipe::new() {
-            Ok(pipe) => {
-                self.open.set(self.open.get() + 1);
-                Some(pipe)
-            }
+            // A small one costs more than copying.
+            Ok(pipe) => pipe.filter(|pipe| pipe.capacity >= LEAST),
             Err(error) => {
-                report!(
-                    "[WARN] failed to allocate zero-copy pipe; falling back to read/write: {error}"
-                );
+                if !FAILED.swap(true, Relaxed) {
+                    report!(
+                        "[WARN] failed to allocate zero-copy pipe; falling back to read/write: {error}"
+                    );
+                }
                 None
             }
         }
@@ -144,23 +155,42 @@ impl Pipes {
         let mut spare = self.spare.borrow_mut();
         if pipe.held == 0 && spare.len() < self.most_spare {
             spare.push(pipe);
-        } else {
-            self.open.set(self.open.get() - 1);
         }
     }
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    /// A new one, unless there are too many.
+    fn new() -> io::Result<Option<Self>> {
+        let Some(counted) = Counted::new() else {
+            return Ok(None);
+        };
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Beyond what a user may have in pipes this is refused, and what there is has to do.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
-        Ok(Self {
+        Ok(Some(Self {
             read,
             write,
             capacity,
             held: 0,
-        })
+            _counted: counted,
+        }))
+    }
+}
+
+/// A pipe in [`OPEN`].
+struct Counted;
+
+impl Counted {
+    fn new() -> Option<Self> {
+        let counted = Self;
+        (OPEN.fetch_add(1, Relaxed) < Pipes::MOST).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Relaxed);
     }
 }
