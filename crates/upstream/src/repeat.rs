@@ -170,7 +170,9 @@ pub(crate) async fn after(
         if !is_free || unanswered.link != Link::Kept {
             return Err(unanswered.failure);
         }
-        let tried = http1::send_fresh(local, call, body, &mut Aim::default()).await;
+        // A trial that it is lives until it is judged.
+        let mut aim = Aim::default();
+        let tried = http1::send_fresh(local, call, body, &mut aim).await;
         dispatch::judge(local, call, &tried);
         return tried.map_err(|unanswered| unanswered.failure);
     };
