@@ -29,7 +29,7 @@ pub enum RequestBody {
 }
 
 /// A body on its way from the connection to the handler. Holds at most what the connection put in
-/// before it saw that the pipe is full, so a handler that does not pull costs one buffer.
+/// before it saw that the pipe is full, so a handler that does not pull costs one buffer; and what is [kept](BodyPipe::keep).
 #[derive(Default)]
 pub struct BodyPipe {
     inner: RefCell<Inner>,
@@ -134,6 +134,12 @@ impl BodyPipe {
         if !inner.is_lost {
             inner.kept.get_or_insert_default();
         }
+    }
+
+    /// True if another handler may want the content.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.inner.borrow().kept.is_some()
     }
 
     /// There will be no other handler: what is kept is let go.

@@ -41,6 +41,10 @@ impl Filter for ReproxyFilter {
         let Some(url) = response.headers.get(Known::XReproxyUrl) else {
             return Filtered::Continue;
         };
+        if *exchange.original_method() == Method::Connect {
+            // A resource in place of the answer would be taken for what comes through the tunnel.
+            return Filtered::Continue;
+        }
         let keeps_method = response.status.keeps_method();
         let method = if keeps_method {
             exchange.request.method.clone()

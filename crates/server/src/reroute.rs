@@ -35,6 +35,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         }));
     }
     let request = &exchange.request;
+    let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
     // Of an error document, and where the method changes, nobody expects that content comes with it.
     let needs_body = !order.without_fields && request.method == order.method;
     if order.without_fields {
@@ -70,6 +71,12 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         Asked::Handlers => streams_body(exchange),
         Asked::Successor(_) => true,
     };
+    if order.keep_body && needs_body && awaits_word {
+        drop_body(exchange);
+        let text =
+            "the client waits for a word before it sends content, which the backend has not given";
+        return refuse(exchange, &order, text);
+    }
     if !order.keep_body || !rewind_body(exchange, streams) {
         drop_body(exchange);
         if order.keep_body && needs_body {
@@ -85,6 +92,14 @@ fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked,
     let response = (order.unresolved)();
     exchange.worker.counters.count_status(response.status);
     Err(Box::new(response))
+}
+
+/// True if no octet of content has come, and some is to come.
+fn has_nothing_come(body: &RequestBody) -> bool {
+    match body {
+        RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),
+        RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => false,
+    }
 }
 
 /// Makes the content ready for being taken from its beginning, by a handler that `streams` or does not. False if it cannot

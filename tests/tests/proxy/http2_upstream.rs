@@ -27,7 +27,8 @@ impl<'a> Frames<'a> {
         })
     }
 
-    fn read(&mut self) -> Option<Frame> {
+    /// The next frame.
+    pub(crate) fn read(&mut self) -> Option<Frame> {
         let head = self.talk.read_exactly(9)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let payload = self.talk.read_exactly(usize::try_from(length).ok()?)?;

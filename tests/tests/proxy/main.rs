@@ -17,6 +17,7 @@ mod real_http2;
 mod refused;
 mod refused_streams;
 mod request;
+mod rerouted;
 mod slow;
 mod splice;
 mod streaming;

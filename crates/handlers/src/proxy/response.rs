@@ -191,7 +191,8 @@ fn opens_tunnel(exchange: &Exchange, status: StatusCode) -> bool {
 /// A resource that is fetched in place of another is not to be a redirect: we go there (H2O compatibility).
 fn follow(exchange: &Exchange, reply: &Reply) -> Option<Reroute> {
     let status = reply.status;
-    if !(300..400).contains(&status.as_u16()) || status == StatusCode::NOT_MODIFIED {
+    let is_redirect = (300..400).contains(&status.as_u16()) && status != StatusCode::NOT_MODIFIED;
+    if !is_redirect || *exchange.original_method() == Method::Connect {
         return None;
     }
     let url = reply.headers.get(Known::Location)?.to_vec();

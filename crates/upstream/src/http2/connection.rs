@@ -191,7 +191,8 @@ impl State {
         Ok(key)
     }
 
-    /// The owner of a stream is done with it. If it has had all of the response, the upload goes on; and an end that comes
+    /// The owner of a stream is done with it. If it has had all of the response, the upload goes on, unless its content may be
+    /// wanted elsewhere; and an end that comes
     /// in a frame of its own is waited for, as servers take a reset for a request given up. Otherwise the server is told that
     /// nobody is interested any more.
     pub(super) fn leave(&mut self, key: StreamKey) {
@@ -200,7 +201,8 @@ impl State {
         let Some(stream) = self.stream(key) else {
             return;
         };
-        stream.is_detached = stream.is_taken() && !is_over;
+        let is_wanted = (stream.upload.as_ref()).is_none_or(|upload| !upload.is_kept());
+        stream.is_detached = stream.is_taken() && !is_over && is_wanted;
         if !stream.is_detached || stream.is_left() {
             self.forget(key);
         } else if stream.is_open() {

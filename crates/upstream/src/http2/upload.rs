@@ -56,6 +56,11 @@ pub(super) enum Pulled {
 }
 
 impl Upload {
+    /// True if another handler may be given the content: there is to be one reader then.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())
+    }
+
     /// What is to be sent of `body`, of which `announced` octets were announced. `None`: there is nothing. `is_held`: it is
     /// sent when the server asks for it.
     pub(super) fn new(body: RequestBody, announced: Option<u64>, is_held: bool) -> Option<Self> {
