@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use h2o_config::{Level, Memory, Registry, load};
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Exchange, Features, Host, HostName, LocalSite, Scope,
-    Shared, Site, Transport, Worker,
+    Address, ConnectionInfo, Counters, Exchange, Features, Host, HostName, LocalSite, NoTransport,
+    Scope, Shared, Site, Worker,
 };
 use h2o_http::RequestHead;
 use h2o_upstream::BackendUrl;
@@ -45,7 +45,7 @@ impl Proxied {
             peer: Address::Unix,
             accepted: worker.clock.now(),
             tls: None,
-            transport: Rc::new(Nowhere),
+            transport: Rc::new(NoTransport),
             listener: 0,
         };
         Self {
@@ -105,19 +105,5 @@ fn site(directives: &str, mount: &str) -> Site {
         settings,
         shared: std::mem::take(&mut scope.shared),
         ..Site::default()
-    }
-}
-
-struct Nowhere;
-
-impl Transport for Nowhere {
-    fn local_address(&self) -> Option<Address> {
-        None
-    }
-    fn congestion_controller(&self) -> Option<String> {
-        None
-    }
-    fn delivery_rate(&self) -> Option<u64> {
-        None
     }
 }

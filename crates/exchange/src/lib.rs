@@ -44,4 +44,4 @@ pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
-pub use worker::{ExchangeRef, Mail, Shared, Worker, WorkerHandle};
+pub use worker::{ExchangeRef, Mail, NoTransport, Shared, Worker, WorkerHandle};

@@ -81,7 +81,8 @@ pub struct Worker {
     nowhere: Rc<LocalSite>,
 }
 
-struct NoTransport;
+/// The socket of a connection that has none: of exchanges that nobody has sent, and in tests.
+pub struct NoTransport;
 
 impl Transport for NoTransport {
     fn local_address(&self) -> Option<Address> {

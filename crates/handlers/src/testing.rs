@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use h2o_config::{Directive, Error, Level, Memory, Registry, load};
 use h2o_exchange::{
-    Address, ConnectionInfo, Exchange, Features, FilterFactory, Host, HostName, LocalSite, Scope,
-    Site, Transport, Worker,
+    Address, ConnectionInfo, Exchange, Features, FilterFactory, Host, HostName, LocalSite,
+    NoTransport, Scope, Site, Worker,
 };
 use h2o_http::{Method, Name};
 
@@ -87,7 +87,7 @@ pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -
         peer: Address::Unix,
         accepted: worker.clock.now(),
         tls: None,
-        transport: Rc::new(Nowhere),
+        transport: Rc::new(NoTransport),
         listener: 0,
     };
     let mut exchange = Exchange::new(
@@ -102,20 +102,6 @@ pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -
     exchange.request.set_target(span);
     exchange.route = exchange.site.select_path(0, exchange.request.path());
     exchange
-}
-
-struct Nowhere;
-
-impl Transport for Nowhere {
-    fn local_address(&self) -> Option<Address> {
-        None
-    }
-    fn congestion_controller(&self) -> Option<String> {
-        None
-    }
-    fn delivery_rate(&self) -> Option<u64> {
-        None
-    }
 }
 
 /// `name: value` for each line of `text`.

@@ -1,8 +1,6 @@
 //! New connections to backends.
 
-use std::hash::{BuildHasher, RandomState};
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::balancer::InUse;
 use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
-use crate::{BackendHost, BackendUrl, Failure, Resolver, Upstream};
+use crate::{BackendHost, BackendUrl, Failure, Resolver, Upstream, connect_error_text};
 
 /// A connection that was just established.
 pub(crate) struct Connected {
@@ -97,27 +95,17 @@ pub(crate) async fn connect_to(
         BackendHost::Ip(address) => *address,
         BackendHost::Name(name) => {
             let addresses = resolver.resolve(name).await.map_err(|error| error.text())?;
-            any_of(&addresses).ok_or("hostname does not exist")?
+            // One at random comes first; the others are not tried (H2O compatibility).
+            *addresses.first().ok_or("hostname does not exist")?
         }
     };
     let socket = TcpStream::connect(SocketAddr::new(address, url.port)).await;
-    let socket = socket.map_err(|error| text_of(&error))?;
+    let socket = socket.map_err(|error| connect_error_text(&error))?;
     // Requests and chunks are written whole.
-    socket.set_nodelay(true).map_err(|error| text_of(&error))?;
+    socket
+        .set_nodelay(true)
+        .map_err(|error| connect_error_text(&error))?;
     Ok(PlainStream::Tcp(socket))
-}
-
-/// One address at random: the others are not tried (H2O compatibility).
-fn any_of(addresses: &[IpAddr]) -> Option<IpAddr> {
-    match addresses {
-        [] => None,
-        [only] => Some(*only),
-        several => {
-            let random = RandomState::new().hash_one(0);
-            let index = random % several.len() as u64;
-            several.get(usize::try_from(index).ok()?).copied()
-        }
-    }
 }
 
 /// Does the TLS handshake with `https` backends.
@@ -141,14 +129,3 @@ pub(crate) async fn secure(
 }
 
 const FAILURE: &str = "connection failure";
-
-/// H2O's texts.
-pub(crate) fn text_of(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused",
-        io::ErrorKind::TimedOut => "connection timed out",
-        io::ErrorKind::NetworkUnreachable => "network unreachable",
-        io::ErrorKind::HostUnreachable => "host unreachable",
-        _ => FAILURE,
-    }
-}

@@ -14,8 +14,6 @@ pub struct Failure {
     pub log: Option<Cow<'static, str>>,
     /// True if the backend said that it has not looked at the request (HTTP/2 REFUSED_STREAM): the client may try again.
     pub refused: bool,
-    /// True if something of the request may have been sent.
-    pub reached: bool,
     /// How the request came to its end.
     pub cause: Cause,
 }
@@ -51,7 +49,6 @@ impl Failure {
             text: Cow::Borrowed(text),
             log: None,
             refused: false,
-            reached: false,
             cause: Cause::NotConnected,
         }
     }
@@ -59,7 +56,6 @@ impl Failure {
     /// After something may have been sent.
     pub(crate) fn sent(text: &'static str) -> Self {
         Self {
-            reached: true,
             cause: Cause::Other,
             ..Self::unsent(text)
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use h2o_config::{Directive, Kinds, Level, Levels, Memory, Pass, Registry, load};
 use h2o_exchange::{
     Address, Body, ConnectionInfo, Exchange, ExchangeRef, Features, Handler, Host, LocalSite,
-    MimeHint, Outcome, Reroute, Response, Scope, ScriptPath, Site, Transport, Worker,
+    MimeHint, NoTransport, Outcome, Reroute, Response, Scope, ScriptPath, Site, Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
 
@@ -96,20 +96,6 @@ pub(super) struct Ask<'a> {
     pull: usize,
 }
 
-struct NoSocket;
-
-impl Transport for NoSocket {
-    fn local_address(&self) -> Option<Address> {
-        None
-    }
-    fn congestion_controller(&self) -> Option<String> {
-        None
-    }
-    fn delivery_rate(&self) -> Option<u64> {
-        None
-    }
-}
-
 /// The error of a configuration given as the text of one path.
 pub(super) fn config_error(config: &str) -> String {
     match Kit::build("{}", "/", config) {
@@ -169,7 +155,7 @@ impl Kit {
             peer: Address::Unix,
             accepted: worker.clock.now(),
             tls: None,
-            transport: Rc::new(NoSocket),
+            transport: Rc::new(NoTransport),
             listener: 0,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();

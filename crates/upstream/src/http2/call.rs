@@ -164,14 +164,8 @@ impl Request {
 }
 
 fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
-    let is_refused = failure == StreamFailure::Refused;
-    let base = if reached && !is_refused {
-        Failure::sent(failure.text())
-    } else {
-        Failure::unsent(failure.text())
-    };
     Failure {
-        refused: is_refused,
+        refused: failure == StreamFailure::Refused,
         cause: match failure {
             StreamFailure::Refused => Cause::NotSent,
             StreamFailure::Io if reached => Cause::Silent,
@@ -182,6 +176,6 @@ fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
             | StreamFailure::FlowControl
             | StreamFailure::NoExtendedConnect => Cause::Other,
         },
-        ..base
+        ..Failure::sent(failure.text())
     }
 }

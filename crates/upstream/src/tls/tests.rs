@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::Cause;
 
 const NAME: &str = "name.example";
 const KEY: &str = "name.example:443";
@@ -189,7 +190,9 @@ impl Server {
         });
         let stream = client.handshake(name, key, alpn, ours).await;
         let mut stream = stream.map_err(|failure| {
-            assert!(!failure.reached && !failure.refused && failure.log.is_none());
+            assert!(
+                failure.cause == Cause::NotConnected && !failure.refused && failure.log.is_none()
+            );
             failure.text.into_owned()
         })?;
         stream.read_exact(&mut [0]).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use h2o_http::Method;
-use h2o_upstream::{Balancing, UpstreamSettings};
+use h2o_upstream::{Balancing, Cause, UpstreamSettings};
 
 use crate::kit::{
     Ask, GET, OK, answering, ask, backend, balanced, content, on_worker, post, send, settings,
@@ -304,7 +304,7 @@ fn the_last_error_is_told_when_no_backend_is_left() {
             let upstream = balanced(&urls, Balancing::RoundRobin, settings());
             let failure = send(&worker, &upstream, GET).await.err().unwrap();
             assert_eq!(failure.text, *want, "{backends:?}");
-            assert!(!failure.reached);
+            assert_eq!(failure.cause, Cause::NotConnected);
         }
     });
 }

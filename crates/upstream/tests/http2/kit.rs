@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Address, Body, BodySource, ConnectionInfo, RequestBody, Transport, Worker};
+use h2o_exchange::{Address, Body, BodySource, ConnectionInfo, NoTransport, RequestBody, Worker};
 use h2o_http::{BodyLength, Headers, Known, Method, RequestHead, StatusCode};
 use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
@@ -119,20 +119,6 @@ pub(crate) fn upstream(url: &str, settings: UpstreamSettings) -> Arc<Upstream> {
     Upstream::new(vec![backend], Balancing::RoundRobin, settings)
 }
 
-struct Nowhere;
-
-impl Transport for Nowhere {
-    fn local_address(&self) -> Option<Address> {
-        None
-    }
-    fn congestion_controller(&self) -> Option<String> {
-        None
-    }
-    fn delivery_rate(&self) -> Option<u64> {
-        None
-    }
-}
-
 /// Runs a test on a worker; each poll is a turn of its loop.
 pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -198,7 +184,7 @@ pub(crate) async fn send_and_tell(
         peer: Address::Unix,
         accepted: worker.clock.now(),
         tls: None,
-        transport: Rc::new(Nowhere),
+        transport: Rc::new(NoTransport),
         listener: 0,
     };
     let mut told = Vec::new();

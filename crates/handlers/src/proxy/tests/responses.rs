@@ -254,7 +254,6 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         text: "invalid response from upstream".into(),
         log: Some("more".into()),
         refused: false,
-        reached: true,
         cause: h2o_upstream::Cause::Other,
     };
     let site = site("/nx", "");

@@ -9,6 +9,7 @@ use h2o_http2::frame::{self, FrameType};
 use tokio::time::{Instant, sleep};
 
 use super::kit::*;
+use crate::Cause;
 use crate::http2::{Connections, Http2Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,8 +32,8 @@ fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
         server.data(uploading).await;
         let failed = failure(upload).await;
         assert_eq!(
-            (&*failed.text, failed.reached),
-            ("first byte timeout", true)
+            (&*failed.text, failed.cause),
+            ("first byte timeout", Cause::TimedOut)
         );
         assert!(
             is_about(began.elapsed(), 15 * SECOND),
