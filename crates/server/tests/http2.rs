@@ -99,7 +99,9 @@ enum Trick {
     Paced,
     /// Sends the content back.
     Echo,
-    /// As above, and ends with a word when told.
+    /// Takes all of the content at once, and answers with content of unknown length.
+    Swallow,
+    /// As `Echo`, and ends with a word when told.
     Tunnel,
     Panic,
     LaterPanic,
@@ -215,6 +217,11 @@ impl Handler for Trick {
                 note(format!("began-{name}"));
                 stream(None, Echo::new(pipe_of(exchange)))
             }
+            Self::Swallow => {
+                let content = pipe_of(exchange).take_whole();
+                assert!(content.is_some(), "the content has come as a whole");
+                stream(None, Pieces(2, None))
+            }
             Self::Tunnel => stream(
                 None,
                 Tunnel {
@@ -255,7 +262,7 @@ impl Handler for Trick {
     fn streams_request_body(&self) -> bool {
         matches!(
             self,
-            Self::Pull | Self::Paced | Self::Echo | Self::Tunnel | Self::Panic
+            Self::Pull | Self::Paced | Self::Echo | Self::Swallow | Self::Tunnel | Self::Panic
         )
     }
 }
@@ -379,6 +386,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("pull", Trick::Pull),
     ("paced", Trick::Paced),
     ("echo", Trick::Echo),
+    ("swallow", Trick::Swallow),
     ("tunnel", Trick::Tunnel),
     ("panic", Trick::Panic),
     ("later-panic", Trick::LaterPanic),
@@ -571,6 +579,25 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     client.send(3, b"", true);
     client.until("3 6 octets.");
     server.wait_for("began-c");
+}
+
+/// The client has sent all it has to say: no frame of it makes the server look at its queue once more.
+#[test]
+fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() {
+    let server = Running::start("");
+    let mut client = server.client();
+    let first = client.post("/pull/a");
+    client.send(first, b"a", false);
+    let others = ["b", "c", "d"].map(|name| {
+        let stream = client.post(&format!("/swallow/{name}"));
+        client.send(stream, name.as_bytes(), true);
+        stream
+    });
+    client.settle();
+    client.send(first, b"", true);
+    for stream in others {
+        client.until_content(stream, 20);
+    }
 }
 
 #[test]

@@ -336,8 +336,11 @@ impl Http2 {
             if self.is_closing || self.engine.is_over() {
                 return Fate::Close;
             }
-            let may_go_on = self.engine.has_sendable() || link.io.may_have_input();
-            if had == 0 || !may_go_on {
+            // A response that has just been sent to its end may have made room for a request in the queue.
+            let may_start = self.next_startable(context, 0).is_some();
+            let may_go_on =
+                had > 0 && (self.engine.has_sendable() || link.io.may_have_input()) || may_start;
+            if !may_go_on {
                 return Fate::Keep;
             }
             if sent >= SEND_TURN {

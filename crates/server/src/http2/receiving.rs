@@ -251,29 +251,34 @@ impl Http2 {
 
     /// Starts requests whose turn has come.
     pub(super) fn start_queued(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
-        let mut passed = 0;
-        while let Some(&stream) = self.queue.get(passed) {
-            let streams = self.works.get(stream.index()).is_some_and(|work| {
-                let exchange = work.exchange.as_ref();
-                exchange.is_some_and(|exchange| {
-                    matches!(exchange.borrow().body, RequestBody::Stream(_))
-                })
-            });
-            if !self.has_place(context, streams) {
-                // Others need not wait for a request that streams.
-                if !streams || !self.has_place(context, false) {
-                    return;
-                }
-                passed += 1;
-                continue;
-            }
-            let _ = self.queue.remove(passed);
+        let mut from = 0;
+        while let Some(at) = self.next_startable(context, from) {
+            from = at;
+            let Some(stream) = self.queue.remove(at) else {
+                return;
+            };
             let work = self.work(stream);
             work.step = Step::Moving;
             if let Some(exchange) = work.exchange.take() {
                 self.start(context, link, stream, exchange, out);
             }
         }
+    }
+
+    /// The position in the queue of the next request that may be handed to a handler, from position `from` on.
+    pub(super) fn next_startable(&mut self, context: &Context, from: usize) -> Option<usize> {
+        if from >= self.queue.len() || !self.has_place(context, false) {
+            return None;
+        }
+        // Other requests need not wait for one that streams.
+        let may_stream = self.has_place(context, true);
+        (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
+    }
+
+    /// Whether the content of a request streams to its handler.
+    fn is_streaming(&self, stream: StreamKey) -> bool {
+        let exchange = self.exchange(stream);
+        exchange.is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
     }
 
     pub(super) fn start(
