@@ -1,6 +1,6 @@
 //! TLS to `https` backends: rustls as a client.
 
-mod certificate;
+mod names;
 mod sessions;
 mod verifier;
 
@@ -145,7 +145,7 @@ impl TlsClient {
         let name = match server_name(name) {
             Some(name) => name,
             // In no certificate either.
-            None if self.verifies_peer => return Err(Failure::unsent(certificate::MISMATCH)),
+            None if self.verifies_peer => return Err(Failure::unsent(names::MISMATCH)),
             // An address keeps rustls from sending it.
             None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
         };
@@ -187,7 +187,7 @@ fn text_of(error: &io::Error) -> &'static str {
         rustls::Error::NoCertificatesPresented => "no certificate",
         rustls::Error::InvalidCertificate(CertificateError::BadSignature) => HANDSHAKE_FAILURE,
         rustls::Error::InvalidCertificate(error) => {
-            Rejected::text_in(error).unwrap_or(certificate::INVALID)
+            Rejected::text_in(error).unwrap_or(verifier::INVALID)
         }
         rustls::Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedApplicationProtocol) => {
             "unknown alpn protocol"

@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_tls::{Certificate, same_public_key};
 use rustls::SignatureScheme;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::der;
 
 /// A certificate chain and its key.
 #[derive(Clone, Debug)]
@@ -46,13 +46,10 @@ impl Identity {
         let chain = load_chain(certificate_file)?;
         let key = load_key(key_file)?;
         let (certificate, key_path) = (certificate_file.scalar()?, key_file.scalar()?);
-        let public_key = chain
-            .first()
-            .and_then(|leaf| der::subject_public_key_info(leaf));
-        let Some(public_key) = public_key else {
+        let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
             return Err(certificate_error(certificate_file, "malformed certificate"));
         };
-        if !belongs_to(&*key, public_key) {
+        if !belongs_to(&*key, leaf.public_key.whole) {
             return Err(key_file.error(format!(
                 "private key file:{key_path} does not belong to certificate file:{certificate}"
             )));
@@ -164,7 +161,7 @@ pub(super) fn io_reason(error: &std::io::Error) -> String {
 fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
     // A key that cannot tell its public half is taken on trust, as rustls does.
     key.public_key()
-        .is_none_or(|known| der::same_public_key(&known, public_key))
+        .is_none_or(|known| same_public_key(&known, public_key))
 }
 
 /// Chooses among the identities of one entry.

@@ -11,7 +11,6 @@ mod cipher_list;
 mod client_hello;
 mod config;
 mod connection;
-mod der;
 mod error;
 mod groups;
 mod handshake;

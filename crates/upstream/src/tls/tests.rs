@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Mutex;
 
+use h2o_tls::Reader;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
@@ -345,12 +346,12 @@ fn the_name_is_checked_after_the_chain() {
     let other = leaf(&root("unknown"), |_| {});
     let cases = [
         (&good, "NAME.example.", ""),
-        (&good, "other.example", certificate::MISMATCH),
-        (&good, "192.0.2.1", certificate::MISMATCH),
-        (&good, "no name", certificate::MISMATCH),
-        (&nameless, NAME, certificate::INVALID),
+        (&good, "other.example", names::MISMATCH),
+        (&good, "192.0.2.1", names::MISMATCH),
+        (&good, "no name", names::MISMATCH),
+        (&nameless, NAME, verifier::INVALID),
         (&only_common, "leaf", ""),
-        (&only_common, NAME, certificate::MISMATCH),
+        (&only_common, NAME, names::MISMATCH),
         (&other, "other.example", verifier::NO_ISSUER),
     ];
     let careless = careless(None);
@@ -378,7 +379,7 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
         assert_eq!(
             outcome(&client, "other.example", &[&own], &key),
             if want.is_empty() {
-                certificate::MISMATCH
+                names::MISMATCH
             } else {
                 want
             }
@@ -410,9 +411,9 @@ fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
         };
         [header, content].concat()
     };
-    let mut outer = certificate::Reader(certificate);
-    let mut outer = certificate::Reader(outer.element().unwrap().content);
-    let mut tbs = certificate::Reader(outer.element().unwrap().content);
+    let mut outer = Reader(certificate);
+    let mut outer = Reader(outer.element().unwrap().content);
+    let mut tbs = Reader(outer.element().unwrap().content);
     let mut kept = Vec::new();
     while let Some(part) = tbs.element() {
         if !matches!(part.tag, 0xa0 | 0xa3) {

@@ -15,8 +15,14 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::certificate::{Certificate, EXPIRED, INVALID, NOT_YET_VALID};
+use h2o_tls::Certificate;
 
+use super::names;
+
+/// No certificate can be used at all that looks like this.
+pub(super) const INVALID: &str = "invalid certificate";
+const EXPIRED: &str = "certificate has expired";
+const NOT_YET_VALID: &str = "certificate is not yet valid";
 pub(super) const SELF_SIGNED: &str = "self-signed certificate";
 pub(super) const SELF_SIGNED_IN_CHAIN: &str = "self-signed certificate in certificate chain";
 pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
@@ -93,7 +99,7 @@ impl Verifier {
             // one finds what a backend made for itself. Nobody but the owner of that key can use the certificate, so that its
             // own signature does not matter.
             return if is_trusted(roots, leaf) {
-                leaf.check_time(now)
+                check_time(leaf, now)
             } else {
                 Err(SELF_SIGNED)
             };
@@ -118,7 +124,7 @@ impl ServerCertVerifier for Verifier {
         let reject = |text| Rejected(text).into_error();
         let leaf = Certificate::parse(end_entity).ok_or_else(|| reject(INVALID))?;
         self.check_chain(roots, &leaf, end_entity, intermediates, now)
-            .and_then(|()| leaf.check_name(server_name))
+            .and_then(|()| names::check(&leaf, server_name))
             .map_err(reject)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -168,6 +174,19 @@ impl ServerCertVerifier for Verifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
+}
+
+/// # Errors
+/// The text for the client.
+fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'static str> {
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < certificate.not_before {
+        return Err(NOT_YET_VALID);
+    }
+    if now > certificate.not_after {
+        return Err(EXPIRED);
+    }
+    Ok(())
 }
 
 /// True if the CA file has a certificate of the same name and key.

@@ -1,0 +1,87 @@
+//! Just enough DER (X.690) to walk through a certificate.
+
+/// One element: its tag and content within its whole encoding.
+#[derive(Clone, Copy, Debug)]
+pub struct Element<'a> {
+    /// Class, form and number in one octet.
+    pub tag: u8,
+    /// Without tag and length.
+    pub content: &'a [u8],
+    /// With tag and length.
+    pub whole: &'a [u8],
+}
+
+impl<'a> Element<'a> {
+    /// The content if the tag is this one.
+    #[must_use]
+    pub fn content_of(self, tag: u8) -> Option<&'a [u8]> {
+        (self.tag == tag).then_some(self.content)
+    }
+}
+
+/// Takes elements off the front of what is left.
+#[derive(Clone, Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next element. Tags above 30 and lengths of more than three octets do not occur in certificates.
+    pub fn element(&mut self) -> Option<Element<'a>> {
+        let (&[tag, first], rest) = self.0.split_first_chunk()?;
+        let (len, header_len) = match first {
+            0..=0x7f => (usize::from(first), 2),
+            0x81..=0x83 => {
+                let octets = usize::from(first & 0x7f);
+                let octets_of_len = rest.get(..octets)?.iter();
+                let len = octets_of_len.fold(0, |len, octet| len << 8 | usize::from(*octet));
+                (len, 2 + octets)
+            }
+            _ => return None,
+        };
+        let (whole, rest) = self.0.split_at_checked(header_len + len)?;
+        self.0 = rest;
+        Some(Element {
+            tag,
+            content: &whole[header_len..],
+            whole,
+        })
+    }
+
+    /// The content of the next element, which must have this tag.
+    pub fn content_of(&mut self, tag: u8) -> Option<&'a [u8]> {
+        self.element()?.content_of(tag)
+    }
+
+    /// The content of the next element if it has this tag; otherwise the element stays.
+    pub fn content_if(&mut self, tag: u8) -> Option<&'a [u8]> {
+        if self.0.first() != Some(&tag) {
+            return None;
+        }
+        self.content_of(tag)
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_of_up_to_three_octets() {
+        let whole_len = |header: &[u8], content: usize| {
+            let input = [header, &vec![0; content]].concat();
+            Reader(&input).element().map(|element| element.whole.len())
+        };
+        assert_eq!(whole_len(&[4, 0x7f], 0x7f), Some(0x81));
+        assert_eq!(whole_len(&[4, 0x81, 0x80], 0x80), Some(0x83));
+        assert_eq!(whole_len(&[4, 0x82, 1, 0], 0x100), Some(0x104));
+        assert_eq!(whole_len(&[4, 0x83, 1, 0, 0], 0x10000), Some(0x10005));
+        assert_eq!(whole_len(&[4, 0x84, 0, 0, 0, 1], 1), None);
+        assert_eq!(whole_len(&[4, 0x80], 9), None);
+        assert_eq!(whole_len(&[4, 0x82, 1, 0], 0xff), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! What TLS towards clients and TLS towards backends share: reading certificates.
+//!
+//! Nothing here decides whom to trust. rustls refuses version 1 certificates, which small private authorities make, and
+//! knows neither common names nor what a certificate says about itself; [`Certificate`] reads that.
+
+mod certificate;
+mod der;
+
+pub use certificate::{AlternativeName, Certificate, PublicKey, same_public_key};
+pub use der::{Element, Reader};
