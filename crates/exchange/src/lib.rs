@@ -7,6 +7,7 @@
 
 mod bag;
 pub mod body;
+mod certificates;
 mod clock;
 mod connection;
 mod counters;
@@ -25,6 +26,7 @@ mod worker;
 
 pub use bag::{Bag, Setting};
 pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers};
+pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
 pub use counters::{Counter, Counters};

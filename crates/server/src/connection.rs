@@ -72,7 +72,7 @@ impl Connection {
                 io.tls = local
                     .tls
                     .as_ref()
-                    .map(|acceptor| Box::new(acceptor.accept()));
+                    .map(|slot| Box::new(slot.current().accept()));
             }
             Phase::Opening {
                 until: now + context.handshake_timeout,
@@ -172,11 +172,11 @@ impl Connection {
             };
             *expects_proxy_header = false;
             self.link.input.drain(..taken);
-            if let Some(acceptor) = &local.tls {
+            if let Some(slot) = &local.tls {
                 self.link
                     .io
                     .push_back(&std::mem::take(&mut self.link.input));
-                self.link.io.tls = Some(Box::new(acceptor.accept()));
+                self.link.io.tls = Some(Box::new(slot.current().accept()));
             }
         }
         if local.tls.is_some() {

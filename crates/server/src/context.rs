@@ -11,10 +11,10 @@ use std::time::Duration;
 use h2o_exchange::{HostTable, LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
+use crate::certificates::AcceptorSlot;
 use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
 use crate::splice::Pipes;
-use crate::tls::TlsAcceptor;
 
 /// Octets received at once.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
@@ -80,7 +80,7 @@ pub(crate) struct LocalListener {
     pub(crate) fd: Option<OwnedFd>,
     /// Host entries it serves, in order of mention.
     pub(crate) hosts: HostTable,
-    pub(crate) tls: Option<Arc<TlsAcceptor>>,
+    pub(crate) tls: Option<Arc<AcceptorSlot>>,
     /// Told to HTTP/2 clients (RFC 8336).
     pub(crate) origins: Option<Arc<[Box<str>]>>,
     pub(crate) proxy_protocol: bool,

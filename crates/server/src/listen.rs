@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{HostName, Scope};
+use h2o_exchange::Scope;
 
 use crate::tls::{self, TlsSettings};
 
@@ -38,11 +38,11 @@ pub(crate) struct Listener {
     pub(crate) unix: UnixMode,
 }
 
-/// One `ssl` mapping of a listener with the names it is chosen for.
+/// One `ssl` mapping of a listener with the hosts whose names it is chosen for.
 #[derive(Clone)]
 pub(crate) struct TlsEntry {
-    /// Host entries it belongs to; empty at the global level.
-    pub(crate) names: Vec<HostName>,
+    /// Host entries it belongs to, by index; empty at the global level.
+    pub(crate) hosts: Vec<u32>,
     pub(crate) settings: Arc<TlsSettings>,
 }
 
@@ -268,8 +268,7 @@ fn bind(
     addresses: Vec<Address>,
     template: &Template,
 ) -> Result<(), Error> {
-    let name = scope.host.clone();
-    let host_index = scope.host_index;
+    let host = scope.host.is_some().then_some(scope.host_index);
     for (endpoint, label, any_address) in addresses {
         let listeners: &mut Listeners = scope.shared.edit();
         let Some(listener) = listeners
@@ -277,17 +276,16 @@ fn bind(
             .iter_mut()
             .find(|listener| listener.endpoint == endpoint)
         else {
-            let names = name.iter().cloned().collect();
             listeners.0.push(Listener {
                 endpoint,
                 label,
                 any_address,
-                hosts: name.is_some().then(|| vec![host_index]),
+                hosts: host.map(|host| vec![host]),
                 tls: template
                     .tls
                     .iter()
                     .map(|settings| TlsEntry {
-                        names: Clone::clone(&names),
+                        hosts: host.into_iter().collect(),
                         settings: Arc::clone(settings),
                     })
                     .collect(),
@@ -314,18 +312,18 @@ fn bind(
                 "`proxy-protocol` cannot be turned {wanted}, already defined as opposite"
             )));
         }
-        match (&name, &mut listener.hosts) {
+        match (host, &mut listener.hosts) {
             // Bound globally first: serves all hosts; the host only adds a certificate.
             (Some(_), None) => {}
-            (Some(_), Some(hosts)) => {
-                if !hosts.contains(&host_index) {
-                    hosts.push(host_index);
+            (Some(host), Some(hosts)) => {
+                if !hosts.contains(&host) {
+                    hosts.push(host);
                 }
             }
             (None, hosts) => *hosts = None,
         }
         if let Some(settings) = &template.tls {
-            add_tls_entry(&mut listener.tls, settings, name.as_ref());
+            add_tls_entry(&mut listener.tls, settings, host);
         }
     }
     Ok(())
@@ -333,20 +331,16 @@ fn bind(
 
 /// H2O compatibility: an identity that is already registered for the address only gets another name, and the
 /// other attributes of the later mapping are not looked at.
-fn add_tls_entry(
-    entries: &mut Vec<TlsEntry>,
-    settings: &Arc<TlsSettings>,
-    name: Option<&HostName>,
-) {
+fn add_tls_entry(entries: &mut Vec<TlsEntry>, settings: &Arc<TlsSettings>, host: Option<u32>) {
     match entries
         .iter_mut()
         .find(|entry| entry.settings.same_identity(settings))
     {
         // An entry without names is the default for all already.
-        Some(entry) if entry.names.is_empty() => {}
-        Some(entry) => entry.names.extend(name.cloned()),
+        Some(entry) if entry.hosts.is_empty() => {}
+        Some(entry) => entry.hosts.extend(host),
         None => entries.push(TlsEntry {
-            names: name.iter().map(|name| (*name).clone()).collect(),
+            hosts: host.into_iter().collect(),
             settings: Arc::clone(settings),
         }),
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use h2o_config::{Directive, Error, Registry, Source};
-use h2o_exchange::{Features, Resources, Scope, Site};
+use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
+use crate::certificates::list_certificates;
 use crate::listen::Listeners;
 use crate::settings::ServerSettings;
 use crate::{http2_settings, listen, routing, settings, tls};
@@ -22,6 +23,12 @@ impl Loaded {
     #[must_use]
     pub fn settings(&self) -> Arc<ServerSettings> {
         self.site.settings.get()
+    }
+
+    /// The certificates that listeners present.
+    #[must_use]
+    pub fn certificates(&self) -> Arc<[CertificateInfo]> {
+        self.site.shared.get::<Certificates>().list()
     }
 
     /// Opens log files, log pipes and the like, with the rights of the starting user.
@@ -93,6 +100,10 @@ pub fn load_with(
     for listener in &mut listeners.0 {
         listener.hosts.get_or_insert_with(|| all.clone());
     }
+    scope
+        .shared
+        .edit::<Certificates>()
+        .set(list_certificates(listeners.0.iter(), &scope.hosts));
     *scope.shared.edit() = listeners;
     let site = Site {
         reroute_limits: *scope.settings.get(),

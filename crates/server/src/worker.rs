@@ -11,14 +11,12 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::bind::{Bound, reason};
+use crate::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::connections::Connections;
 use crate::listen::Listeners;
 use crate::timers::STEP;
-use crate::tls::{Resumption, ResumptionSettings, TlsAcceptor};
+use crate::tls::{Resumption, ResumptionSettings};
 use crate::{Loaded, ServerSettings};
-
-/// Protocols over TLS, in order of preference (H2O compatibility).
-const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
 
 /// Threads per worker that wait for the disk.
 const DISK_THREADS: usize = 4;
@@ -28,6 +26,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     mail: Vec<UnboundedSender<Mail>>,
     shared: Arc<Shared>,
+    tls: TlsListeners,
     /// What goes on beside the workers, until it is dropped.
     companions: Vec<Box<dyn Any + Send>>,
 }
@@ -59,7 +58,7 @@ pub(crate) struct Seed {
 pub(crate) struct SeedListener {
     pub(crate) fd: OwnedFd,
     pub(crate) hosts: Vec<u32>,
-    pub(crate) tls: Option<Arc<TlsAcceptor>>,
+    pub(crate) tls: Option<Arc<AcceptorSlot>>,
     pub(crate) origins: Option<Arc<[Box<str>]>>,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_unix: bool,
@@ -85,7 +84,8 @@ impl Server {
             workers: OnceLock::new(),
         });
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
-        let mut listeners = share_out(loaded, bound, &resumption, plan.len())?;
+        let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
+        let mut listeners = share_out(loaded, bound, &tls, plan.len())?;
         let has_tls = listeners
             .iter()
             .flatten()
@@ -95,6 +95,7 @@ impl Server {
             threads: Vec::new(),
             mail: Vec::new(),
             shared: Arc::clone(&shared),
+            tls,
             companions: Vec::new(),
         };
         let mut handles = Vec::new();
@@ -114,7 +115,7 @@ impl Server {
                 shared: Arc::clone(&shared),
                 counters,
                 mail,
-                resumption: (index == 0 && has_tls).then(|| Arc::clone(&resumption)),
+                resumption: (index == 0 && has_tls).then(|| Arc::clone(server.tls.resumption())),
             };
             let ready = ready.clone();
             let thread = std::thread::Builder::new()
@@ -151,6 +152,15 @@ impl Server {
         &self.shared
     }
 
+    /// Reads the certificates, keys and client authorities of every listener again. New connections get what has changed;
+    /// files that cannot be read, or do not belong together, leave what was loaded earlier in use. They are read with the
+    /// rights of the user that the server runs as. Sessions that clients keep for a certificate that is gone are not resumed.
+    ///
+    /// The list of [`h2o_exchange::Certificates`] is brought up to date.
+    pub fn reload_certificates(&self) -> CertificateReload {
+        self.tls.reload()
+    }
+
     /// Begins the graceful end: listeners are closed, and each connection ends with its next response.
     pub fn shut_down(&self) {
         for mail in &self.mail {
@@ -173,27 +183,14 @@ impl Server {
 fn share_out(
     loaded: &Loaded,
     bound: Bound,
-    resumption: &Arc<Resumption>,
+    tls_listeners: &TlsListeners,
     workers: usize,
 ) -> Result<Vec<Vec<SeedListener>>, String> {
     let configured = loaded.site.shared.get::<Listeners>();
     let mut out: Vec<Vec<SeedListener>> = (0..workers).map(|_| Vec::new()).collect();
     for (index, sockets) in bound.sockets {
         let listener = &configured.0[index];
-        let tls = if listener.is_tls() {
-            let entries: Vec<_> = listener
-                .tls
-                .iter()
-                .map(|entry| (entry.names.clone(), Arc::clone(&entry.settings)))
-                .collect();
-            Some(Arc::new(TlsAcceptor::new(
-                &entries,
-                Arc::clone(resumption),
-                ALPN,
-            )?))
-        } else {
-            None
-        };
+        let tls = tls_listeners.add(listener)?;
         let mut sockets = sockets.into_iter();
         let mut shared: Option<OwnedFd> = None;
         for worker in &mut out {

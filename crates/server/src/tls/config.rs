@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_exchange::CertificateInfo;
 use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -39,6 +40,7 @@ pub(crate) struct TlsSettings {
 /// The authorities that client certificates must come from.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCa {
+    path: Box<str>,
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
     /// Of the certificates, to keep sessions of other requirements apart.
     pub(super) digest: [u8; 32],
@@ -89,6 +91,39 @@ impl TlsSettings {
                 .zip(&other.identities)
                 .all(|(one, other)| one.same_files(other))
     }
+
+    /// What is known of the certificates, without listeners and hosts.
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = CertificateInfo> {
+        self.identities.iter().filter_map(Identity::info)
+    }
+
+    /// Reads the files once more that certificates, keys and authorities come from. What cannot be used stays as it was, with
+    /// a text in `failures`. Returns the settings with what is new, if anything is.
+    pub(crate) fn reload(&self, failures: &mut Vec<String>) -> Option<Self> {
+        let mut renewed = self.clone();
+        let mut is_changed = false;
+        for identity in &mut renewed.identities {
+            match identity.reload() {
+                Ok(None) => {}
+                Ok(Some(new)) => {
+                    *identity = new;
+                    is_changed = true;
+                }
+                Err(text) => failures.push(text),
+            }
+        }
+        if let Some(ca) = &mut renewed.client_ca {
+            match ClientCa::load(&ca.path) {
+                Ok(new) if new.digest == ca.digest => {}
+                Ok(new) => {
+                    *ca = new;
+                    is_changed = true;
+                }
+                Err(reason) => failures.push(format!("{}: {reason}", ClientCa::fault(&ca.path))),
+            }
+        }
+        is_changed.then_some(renewed)
+    }
 }
 
 /// Reads an `ssl` mapping.
@@ -123,7 +158,9 @@ pub(crate) fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettin
         settings.groups = groups::parse(node)?;
     }
     if let Some(node) = attributes.get("client-ca-file") {
-        settings.client_ca = Some(ClientCa::load(node)?);
+        let path = node.scalar()?;
+        let fault = |reason: String| node.error(ClientCa::fault(path)).with_hint(reason);
+        settings.client_ca = Some(ClientCa::load(path).map_err(fault)?);
     }
     if let Some(node) = attributes.get("max-tickets") {
         settings.max_tickets = match node.integer("%u", 0..=255)? {
@@ -198,32 +235,32 @@ fn check_without_effect(
 }
 
 impl ClientCa {
-    fn load(node: &Node) -> Result<Self, Error> {
-        let path = node.scalar()?;
-        let fault = |reason: String| {
-            node.error(format!("failed to load client CA file:{path}"))
-                .with_hint(reason)
-        };
-        let text = fs::read(path).map_err(|error| fault(io_reason(&error)))?;
+    fn fault(path: &str) -> String {
+        format!("failed to load client CA file:{path}")
+    }
+
+    /// # Errors
+    /// The reason, to be told after [`Self::fault`].
+    fn load(path: &str) -> Result<Self, String> {
+        let text = fs::read(path).map_err(|error| io_reason(&error))?;
         let mut roots = RootCertStore::empty();
         let mut digest = digest::Context::new(&digest::SHA256);
         for certificate in CertificateDer::pem_slice_iter(&text) {
-            let certificate = certificate.map_err(|error| fault(error.to_string()))?;
+            let certificate = certificate.map_err(|error| error.to_string())?;
             digest.update(&certificate);
-            roots
-                .add(certificate)
-                .map_err(|error| fault(error.to_string()))?;
+            roots.add(certificate).map_err(|error| error.to_string())?;
         }
         if roots.is_empty() {
-            return Err(fault("no certificate in PEM form".to_owned()));
+            return Err("no certificate in PEM form".to_owned());
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
-            .map_err(|error| fault(error.to_string()))?;
+            .map_err(|error| error.to_string())?;
         let mut octets = [0; 32];
         octets.copy_from_slice(digest.finish().as_ref());
         Ok(Self {
+            path: path.into(),
             verifier,
             digest: octets,
         })

@@ -4,18 +4,20 @@ use std::fs;
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
-use h2o_tls::{Certificate, same_public_key};
+use h2o_exchange::CertificateInfo;
+use h2o_tls::{AlternativeName, Certificate, same_public_key};
 use rustls::SignatureScheme;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-
 /// A certificate chain and its key.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     files: Files,
+    /// Where the configuration names the certificate: `FILE:LINE`.
+    place: Box<str>,
     pub(super) certified_key: Arc<CertifiedKey>,
 }
 
@@ -24,6 +26,15 @@ pub(super) struct Identity {
 struct Files {
     certificate: Box<str>,
     key: Box<str>,
+}
+
+/// Why a pair of files is no identity.
+struct Fault {
+    /// Whether the key is to blame, and not the certificate.
+    of_key: bool,
+    message: String,
+    /// What the system or a parser says, where it is not part of the message.
+    reason: Option<String>,
 }
 
 const PAIR: [Attribute; 2] = [
@@ -42,25 +53,76 @@ impl Identity {
         self.certified_key.cert.first()
     }
 
-    fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
-        let chain = load_chain(certificate_file)?;
-        let key = load_key(key_file)?;
-        let (certificate, key_path) = (certificate_file.scalar()?, key_file.scalar()?);
-        let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
-            return Err(certificate_error(certificate_file, "malformed certificate"));
-        };
-        if !belongs_to(&*key, leaf.public_key.whole) {
-            return Err(key_file.error(format!(
-                "private key file:{key_path} does not belong to certificate file:{certificate}"
-            )));
-        }
-        Ok(Self {
-            files: Files {
-                certificate: certificate.into(),
-                key: key_path.into(),
-            },
-            certified_key: Arc::new(CertifiedKey::new(chain, key)),
+    /// What is known of that certificate, with neither listeners nor hosts yet.
+    pub(super) fn info(&self) -> Option<CertificateInfo> {
+        let leaf = Certificate::parse(self.leaf()?)?;
+        Some(CertificateInfo {
+            file: self.files.certificate.clone(),
+            place: self.place.clone(),
+            listeners: Vec::new(),
+            hosts: Vec::new(),
+            names: names_of(&leaf),
+            not_before: leaf.not_before,
+            not_after: leaf.not_after,
         })
+    }
+
+    /// Reads the files once more. `None`: they hold what they held before.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn reload(&self) -> Result<Option<Self>, String> {
+        let key = load_pair(&self.files).map_err(|fault| match fault.reason {
+            Some(reason) => format!("{}: {reason}", fault.message),
+            None => fault.message,
+        })?;
+        // The key belongs to the certificate: it cannot be another one under the same certificate.
+        let is_same = key.cert == self.certified_key.cert;
+        Ok((!is_same).then(|| Self {
+            certified_key: Arc::new(key),
+            ..self.clone()
+        }))
+    }
+
+    fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
+        let files = Files {
+            certificate: certificate_file.scalar()?.into(),
+            key: key_file.scalar()?.into(),
+        };
+        let certified_key = load_pair(&files).map_err(|fault| {
+            let node = if fault.of_key {
+                key_file
+            } else {
+                certificate_file
+            };
+            let error = node.error(fault.message);
+            match fault.reason {
+                Some(reason) => error.with_hint(reason),
+                None => error,
+            }
+        })?;
+        let pos = &certificate_file.pos;
+        Ok(Self {
+            files,
+            place: format!("{}:{}", pos.file(), pos.line()).into(),
+            certified_key: Arc::new(certified_key),
+        })
+    }
+}
+
+/// The names a certificate is for, in the order in which it has them.
+fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
+    let text = |octets: &[u8]| Box::from(String::from_utf8_lossy(octets));
+    match certificate.alternative_names() {
+        Some(names) => names
+            .flatten()
+            .filter_map(|name| match name {
+                AlternativeName::Dns(name) => Some(text(name)),
+                AlternativeName::Ip(address) => Some(address.to_string().into()),
+                AlternativeName::Other => None,
+            })
+            .collect(),
+        None => certificate.common_name().map(text).into_iter().collect(),
     }
 }
 
@@ -101,15 +163,38 @@ fn parse_pair(node: &Node) -> Result<Identity, Error> {
     )
 }
 
-fn certificate_error(node: &Node, reason: &str) -> Error {
-    let path = node.as_str().unwrap_or_default();
-    node.error(format!("failed to load certificate file:{path}"))
-        .with_hint(reason)
+fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
+    let chain = load_chain(&files.certificate)?;
+    let key = load_key(&files.key)?;
+    let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
+        return Err(certificate_fault(
+            &files.certificate,
+            "malformed certificate",
+        ));
+    };
+    if !belongs_to(&*key, leaf.public_key.whole) {
+        return Err(Fault {
+            of_key: true,
+            message: format!(
+                "private key file:{} does not belong to certificate file:{}",
+                files.key, files.certificate
+            ),
+            reason: None,
+        });
+    }
+    Ok(CertifiedKey::new(chain, key))
 }
 
-fn load_chain(node: &Node) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let path = node.scalar()?;
-    let fault = |reason: &str| certificate_error(node, reason);
+fn certificate_fault(path: &str, reason: &str) -> Fault {
+    Fault {
+        of_key: false,
+        message: format!("failed to load certificate file:{path}"),
+        reason: Some(reason.to_owned()),
+    }
+}
+
+fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let fault = |reason: &str| certificate_fault(path, reason);
     let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
@@ -127,10 +212,12 @@ fn load_chain(node: &Node) -> Result<Vec<CertificateDer<'static>>, Error> {
     Ok(chain)
 }
 
-fn load_key(node: &Node) -> Result<Arc<dyn SigningKey>, Error> {
-    let path = node.scalar()?;
-    let fault =
-        |reason: &str| node.error(format!("failed to load private key file:{path}:{reason}"));
+fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
+    let fault = |reason: &str| Fault {
+        of_key: true,
+        message: format!("failed to load private key file:{path}:{reason}"),
+        reason: None,
+    };
     let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
     if is_encrypted(&text) {
         return Err(fault("encrypted keys are not supported"));

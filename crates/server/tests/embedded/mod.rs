@@ -2,11 +2,13 @@
 
 use h2o_config::{Directive, Memory};
 use h2o_exchange::Scope;
-use h2o_server::Server;
+use h2o_server::{Loaded, Server};
 
 /// A running server; it ends with the value.
 pub(crate) struct Embedded {
     server: Option<Server>,
+    #[allow(dead_code, reason = "not all tests ask for it")]
+    pub(crate) loaded: Loaded,
     pub(crate) port: u16,
 }
 
@@ -36,8 +38,15 @@ impl Embedded {
         loaded.open_resources().unwrap();
         Some(Self {
             server: Some(Server::start(&loaded, bound).unwrap()),
+            loaded,
             port,
         })
+    }
+
+    /// The server, until it was stopped.
+    #[allow(dead_code, reason = "not all tests ask for it")]
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().expect("the server runs")
     }
 
     /// Begins the graceful end of the server.

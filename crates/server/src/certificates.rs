@@ -1,0 +1,179 @@
+//! The certificates of the listeners: which there are, and loading them anew while the server runs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use h2o_exchange::{CertificateInfo, Certificates, Host, Site};
+use rustc_hash::FxHashMap;
+
+use crate::listen::{Listener, TlsEntry};
+use crate::tls::{Resumption, TlsAcceptor, TlsSettings};
+
+/// Protocols over TLS, in order of preference (H2O compatibility).
+const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
+
+/// The acceptor of a listener, which all workers share: connections take the one that is there when they are accepted.
+pub(crate) struct AcceptorSlot(RwLock<Arc<TlsAcceptor>>);
+
+impl AcceptorSlot {
+    /// The acceptor for a new connection.
+    pub(crate) fn current(&self) -> Arc<TlsAcceptor> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn replace(&self, acceptor: TlsAcceptor) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(acceptor);
+    }
+}
+
+/// What came of loading certificates anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateReload {
+    /// Number of `ssl` mappings with files that had changed: new connections get what they hold now.
+    pub renewed: usize,
+    /// A text for each pair of files, and each `client-ca-file`, that cannot be used: what was loaded earlier stays in use.
+    pub failures: Vec<String>,
+}
+
+/// The TLS listeners of a running server.
+pub(crate) struct TlsListeners {
+    site: Arc<Site>,
+    resumption: Arc<Resumption>,
+    list: Mutex<Vec<TlsListener>>,
+}
+
+struct TlsListener {
+    /// With the entries as they are now.
+    listener: Listener,
+    slot: Arc<AcceptorSlot>,
+}
+
+impl TlsListeners {
+    pub(crate) fn new(site: Arc<Site>, resumption: Arc<Resumption>) -> Self {
+        Self {
+            site,
+            resumption,
+            list: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn resumption(&self) -> &Arc<Resumption> {
+        &self.resumption
+    }
+
+    /// Adds a listener, whose acceptor is in the slot from now on; `None` without TLS.
+    ///
+    /// # Errors
+    /// What is wrong with its settings as a whole.
+    pub(crate) fn add(&self, listener: &Listener) -> Result<Option<Arc<AcceptorSlot>>, String> {
+        if !listener.is_tls() {
+            return Ok(None);
+        }
+        let acceptor = self.acceptor(&listener.tls)?;
+        let slot = Arc::new(AcceptorSlot(RwLock::new(Arc::new(acceptor))));
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(TlsListener {
+            listener: listener.clone(),
+            slot: Arc::clone(&slot),
+        });
+        Ok(Some(slot))
+    }
+
+    fn acceptor(&self, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
+        let name_of = |&host: &u32| Some(self.site.hosts.get(host as usize)?.name.clone());
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                let names = entry.hosts.iter().filter_map(name_of).collect();
+                (names, Arc::clone(&entry.settings))
+            })
+            .collect();
+        TlsAcceptor::new(&entries, Arc::clone(&self.resumption), ALPN)
+    }
+
+    /// See [`crate::Server::reload_certificates`].
+    pub(crate) fn reload(&self) -> CertificateReload {
+        let mut result = CertificateReload::default();
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        // One mapping may be in use at several listeners: those for IPv4 and IPv6.
+        let mut seen: HashMap<*const TlsSettings, Option<Arc<TlsSettings>>> = HashMap::new();
+        for TlsListener { listener, slot } in &mut *list {
+            let mut entries = listener.tls.clone();
+            let mut is_changed = false;
+            for entry in &mut entries {
+                let key = Arc::as_ptr(&entry.settings);
+                let renewed = seen.entry(key).or_insert_with(|| {
+                    let renewed = entry.settings.reload(&mut result.failures).map(Arc::new);
+                    result.renewed += usize::from(renewed.is_some());
+                    renewed
+                });
+                if let Some(renewed) = renewed {
+                    entry.settings = Arc::clone(renewed);
+                    is_changed = true;
+                }
+            }
+            if !is_changed {
+                continue;
+            }
+            match self.acceptor(&entries) {
+                Ok(acceptor) => {
+                    slot.replace(acceptor);
+                    listener.tls = entries;
+                }
+                Err(error) => {
+                    let label = &listener.label;
+                    let text = format!("failed to set up TLS for listener {label}: {error}");
+                    result.failures.push(text);
+                }
+            }
+        }
+        let listeners = list.iter().map(|entry| &entry.listener);
+        let certificates = list_certificates(listeners, &self.site.hosts);
+        self.site.shared.get::<Certificates>().set(certificates);
+        result
+    }
+}
+
+/// What is known of the certificates of listeners, each file once.
+pub(crate) fn list_certificates<'a>(
+    listeners: impl Iterator<Item = &'a Listener>,
+    hosts: &[Host],
+) -> Arc<[CertificateInfo]> {
+    let mut list: Vec<(CertificateInfo, BTreeSet<u32>)> = Vec::new();
+    let mut by_file: FxHashMap<Box<str>, usize> = FxHashMap::default();
+    for listener in listeners {
+        let with_own: BTreeSet<u32> = listener
+            .tls
+            .iter()
+            .flat_map(|entry| entry.hosts.iter().copied())
+            .collect();
+        for entry in &listener.tls {
+            for info in entry.settings.certificates() {
+                let index = *by_file.entry(info.file.clone()).or_insert_with(|| {
+                    list.push((info, BTreeSet::new()));
+                    list.len() - 1
+                });
+                let (info, of_hosts) = &mut list[index];
+                if !info.listeners.contains(&listener.label) {
+                    info.listeners.push(Arc::clone(&listener.label));
+                }
+                if entry.hosts.is_empty() {
+                    let served = listener.hosts.iter().flatten();
+                    of_hosts.extend(served.filter(|host| !with_own.contains(host)));
+                } else {
+                    of_hosts.extend(&entry.hosts);
+                }
+            }
+        }
+    }
+    list.into_iter()
+        .map(|(mut info, of_hosts)| {
+            let names = of_hosts.into_iter().filter_map(|host| {
+                let host = hosts.get(host as usize)?;
+                Some(host.name.clone())
+            });
+            info.hosts = names.collect();
+            info
+        })
+        .collect()
+}
