@@ -1,8 +1,8 @@
 //! Paths that a proxy answers, and requests that were routed there.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use h2o_config::{Level, Memory, Registry, load};
@@ -37,7 +37,7 @@ impl Proxied {
             soft_connection_limit: 1,
             soft_connection_min_age: Duration::ZERO,
             listeners: 1,
-            workers: OnceLock::new(),
+            ..Shared::default()
         };
         let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
         let connection = ConnectionInfo {

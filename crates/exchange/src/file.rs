@@ -13,6 +13,7 @@ use rustix::io::{IoSliceMut, ReadWriteFlags};
 use tokio::task::JoinHandle;
 
 use crate::body::{BodyError, BodySource};
+use crate::temp_file::TempSpace;
 
 /// Largest piece read on the thread pool at once.
 const COLD_READ: usize = 256 * 1024;
@@ -21,13 +22,23 @@ const COLD_READ: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct OpenFile {
     fd: OwnedFd,
+    /// For temporary files: what they hold of the space that there is for all of them.
+    space: Option<Arc<TempSpace>>,
 }
 
 impl OpenFile {
     /// Takes over an open descriptor.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { fd })
+        Arc::new(Self { fd, space: None })
+    }
+
+    /// A temporary file, which keeps its space until nobody uses it any more.
+    pub(crate) fn temporary(fd: OwnedFd, space: Arc<TempSpace>) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            space: Some(space),
+        })
     }
 
     /// Reads what the page cache holds at `offset`. Returns 0 at the end of the file.
@@ -110,6 +121,19 @@ impl OpenFile {
                 Err(rustix::io::Errno::INTR) => {}
                 other => return other.map_err(Into::into),
             }
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    /// What a temporary file occupies is given back to the disk when its last descriptor is closed, which takes long where that
+    /// is much: a disk thread does it.
+    fn drop(&mut self) {
+        if self.space.is_some()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Ok(last) = self.fd.try_clone()
+        {
+            runtime.spawn_blocking(|| drop(last));
         }
     }
 }

@@ -22,6 +22,7 @@ mod report;
 mod request_body;
 mod scope;
 mod site;
+pub mod temp_file;
 mod worker;
 
 pub use bag::{Bag, Setting};
@@ -46,4 +47,5 @@ pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
+pub use temp_file::{TempFile, TempFiles, Unwritten};
 pub use worker::{ExchangeRef, Mail, NoTransport, Shared, Worker, WorkerHandle};

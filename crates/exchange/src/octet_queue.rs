@@ -6,9 +6,11 @@ use bytes::Bytes;
 
 /// Octets of one piece of memory: besides what is queued, no more than a piece goes to waste at either end of the queue.
 const PIECE: usize = 32 * 1024;
+/// Octets from which a piece is queued as it is instead of being copied.
+const WHOLE: usize = 48 * 1024;
 
 /// Octets in the order in which they came. Whoever fills it bounds it; it holds little more memory than octets, however they come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct OctetQueue {
     /// What is being taken.
     front: Bytes,
@@ -49,6 +51,58 @@ impl OctetQueue {
             }
             octets = later;
         }
+    }
+
+    /// Puts a piece behind the others; a large one is not copied.
+    pub fn push_piece(&mut self, piece: Bytes) {
+        if piece.len() < WHOLE {
+            self.push(&piece);
+            return;
+        }
+        self.len += piece.len();
+        self.end_back();
+        self.pieces.push_back(piece);
+    }
+
+    /// Puts all of another queue behind the octets of this one.
+    pub fn append(&mut self, later: Self) {
+        self.end_back();
+        self.len += later.len;
+        self.pieces
+            .extend((!later.front.is_empty()).then_some(later.front));
+        self.pieces.extend(later.pieces);
+        self.back = later.back;
+    }
+
+    /// What came last becomes a piece like the others.
+    fn end_back(&mut self) {
+        if !self.back.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.back).into());
+        }
+    }
+
+    /// Takes the first octets out, at most `max`, as a queue of their own.
+    #[must_use]
+    pub fn split_to(&mut self, max: usize) -> Self {
+        if max >= self.len {
+            return std::mem::take(self);
+        }
+        let mut first = Self::default();
+        while first.len < max {
+            let piece = self.take(max - first.len);
+            first.len += piece.len();
+            first.pieces.push_back(piece);
+        }
+        first
+    }
+
+    /// All octets in their order, without taking them.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.front)
+            .chain(&self.pieces)
+            .map(|piece| &piece[..])
+            .chain(std::iter::once(&self.back[..]))
+            .filter(|slice| !slice.is_empty())
     }
 
     /// The first octets, at most `max`; none only if there are none.
@@ -108,6 +162,44 @@ mod tests {
             assert!(got == all, "{pushed} {taken}");
             assert_eq!(queue.take(1), Bytes::new());
         }
+    }
+
+    #[test]
+    fn queues_are_joined_and_parted_in_order() {
+        let all: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        let filled = |octets: &[u8]| {
+            let mut queue = OctetQueue::default();
+            let (small, large) = octets.split_at(octets.len().min(40_000));
+            queue.push(small);
+            queue.push_piece(Bytes::copy_from_slice(large));
+            queue
+        };
+        for at in [0, 1, 40_000, 99_999, 199_999, 200_000] {
+            let mut first = filled(&all[..at]);
+            first.append(filled(&all[at..]));
+            assert_eq!(first.len(), all.len());
+            let seen: Vec<&[u8]> = first.slices().collect();
+            assert!(seen.concat() == all, "{at}");
+            for cut in [0, 7, 40_001, 200_000] {
+                let mut rest = filled(&all[..at]);
+                rest.append(filled(&all[at..]));
+                let _ = rest.take(0);
+                let first = rest.split_to(cut);
+                assert_eq!((first.len(), rest.len()), (cut, all.len() - cut));
+                let both: Vec<&[u8]> = first.slices().chain(rest.slices()).collect();
+                assert!(both.concat() == all, "{at} {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_pieces_are_not_copied() {
+        let piece = Bytes::from(vec![7; WHOLE]);
+        let mut queue = OctetQueue::default();
+        queue.push(b"first");
+        queue.push_piece(piece.clone());
+        assert_eq!(queue.take(9), "first");
+        assert_eq!(queue.take(usize::MAX).as_ptr(), piece.as_ptr());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, Transport};
+use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempFiles, Transport};
 
 /// An exchange of this worker. Free ones wait for the next request; all can be listed.
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
@@ -49,6 +49,8 @@ pub struct Shared {
     pub soft_connection_min_age: Duration,
     /// Number of listening sockets.
     pub listeners: usize,
+    /// Temporary files.
+    pub temp_files: Arc<TempFiles>,
     /// The workers, set when all have started.
     pub workers: OnceLock<Vec<WorkerHandle>>,
 }

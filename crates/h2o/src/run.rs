@@ -96,7 +96,7 @@ fn write_pid_file(settings: &ServerSettings) -> Result<Option<std::path::PathBuf
 
 fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {
     let path = &settings.temp_buffer_path;
-    h2o_server::temporary_file(path).map(drop).map_err(|error| {
+    h2o_exchange::temp_file::create(path).map(drop).map_err(|error| {
         Failure::config(format!(
             "temp-buffer-path: failed to create temporary file from the mkstemp(3) template '{}/h2o.b.XXXXXX': {}",
             path.display(),

@@ -25,7 +25,8 @@ impl Collector {
     pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> io::Result<()> {
         self.len += piece.len() as u64;
         if self.file.is_none() && self.len >= context.temp_buffer_threshold {
-            let mut file = temporary_file(&context.temp_buffer_path)?;
+            let fd = h2o_exchange::temp_file::create(&context.temp_buffer_path)?;
+            let mut file = File::from(fd);
             file.write_all(&std::mem::take(&mut self.memory))?;
             self.file = Some(file);
         }
@@ -54,14 +55,4 @@ impl Collector {
             None => RequestBody::Bytes(Bytes::from(self.memory)),
         }
     }
-}
-
-/// An unlinked file in `directory`, made from the template `h2o.b.XXXXXX`.
-///
-/// # Errors
-/// The system's error.
-pub fn temporary_file(directory: &std::path::Path) -> io::Result<File> {
-    let (fd, path) = nix::unistd::mkstemp(&directory.join("h2o.b.XXXXXX"))?;
-    std::fs::remove_file(path)?;
-    Ok(fd.into())
 }

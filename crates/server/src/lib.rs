@@ -36,7 +36,6 @@ mod worker;
 pub use bind::{Bound, bind, reason};
 pub use budget::BudgetSettings;
 pub use certificates::CertificateReload;
-pub use collect::temporary_file;
 pub use http2_settings::{Http2Settings, LatencySettings};
 pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::{SendInformational, ServerSettings};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{KeepsServerField, RerouteLimits, Scope};
+use h2o_exchange::{KeepsServerField, RerouteLimits, Scope, TempFiles};
 
 use crate::budget::BudgetSettings;
 use crate::http2_settings::Http2Settings;
@@ -100,6 +100,13 @@ fn default_max_memory() -> u64 {
 }
 
 impl ServerSettings {
+    /// The temporary files of a process under these settings. With `temp-buffer-threshold: OFF` there are none.
+    #[must_use]
+    pub fn temp_files(&self) -> TempFiles {
+        let limit = self.temp_buffer_threshold.map(|_| TempFiles::DEFAULT_LIMIT);
+        TempFiles::new(self.temp_buffer_path.clone(), limit.unwrap_or(0))
+    }
+
     /// Value of the `server` response field; `None` if it is not to be sent.
     #[must_use]
     pub fn server_field(&self) -> Option<Arc<str>> {
@@ -308,7 +315,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-path",
         "DIRECTORY",
         "/tmp",
-        "Where large request bodies are kept while they are collected. Must be writable by the running user.",
+        "Where large request bodies are kept while they are collected. Must be writable by the running user. The files have no names, so nothing is left behind.",
         |scope, command| {
             let path = command.node.scalar()?;
             if path.len() >= 242 {

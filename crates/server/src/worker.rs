@@ -81,6 +81,7 @@ impl Server {
             soft_connection_limit: settings.soft_connection_limit,
             soft_connection_min_age: settings.soft_connection_min_age,
             listeners: bound.len(),
+            temp_files: Arc::new(settings.temp_files()),
             workers: OnceLock::new(),
         });
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use h2o_exchange::{
@@ -25,7 +25,7 @@ pub(crate) fn shared() -> Shared {
         soft_connection_limit: 2_147_483_647,
         soft_connection_min_age: Duration::from_secs(30),
         listeners: 2,
-        workers: OnceLock::new(),
+        ..Shared::default()
     }
 }
 

@@ -49,6 +49,10 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("h2olog.", "lost"),
     // Ours.
     ("connections.", "overdrawn memory-closed"),
+    (
+        "temp-files.",
+        "made octets-written write-failures limit-reached",
+    ),
     ("", "panics"),
 ];
 

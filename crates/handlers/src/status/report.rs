@@ -105,7 +105,7 @@ impl Report {
                 }
             }
             Module::Durations => durations(&mut members),
-            Module::Memory => memory(&mut members),
+            Module::Memory => memory(&mut members, worker),
         }
     }
 
@@ -195,6 +195,10 @@ fn events(members: &mut Members<'_>, worker: &Worker) {
         let value = match name.as_str() {
             // Connections are not told apart by what they wait for.
             "connections.active" => worker.shared.connections() as u64,
+            "temp-files.made" => worker.shared.temp_files.made(),
+            "temp-files.octets-written" => worker.shared.temp_files.written(),
+            "temp-files.write-failures" => worker.shared.temp_files.failures(),
+            "temp-files.limit-reached" => worker.shared.temp_files.refusals(),
             name => total(worker, name),
         };
         members.raw(&name, value);
@@ -210,13 +214,14 @@ fn durations(members: &mut Members<'_>) {
     members.raw("evloop-latency-nanosec", "[]");
 }
 
-fn memory(members: &mut Members<'_>) {
+fn memory(members: &mut Members<'_>, worker: &Worker) {
     for name in POOLS {
         members.raw(name, 0);
     }
     if let Some(octets) = resident() {
         members.raw("memory.resident-bytes", octets);
     }
+    members.raw("memory.temp-files-bytes", worker.shared.temp_files.used());
 }
 
 /// Octets of memory the process occupies (proc_pid_statm(5): the second number, in pages). No disk is involved.

@@ -1,0 +1,466 @@
+//! Temporary files: they have no name, are written and closed by the disk threads, and together they have a ceiling.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tokio::task::JoinHandle;
+
+use crate::file::OpenFile;
+use crate::octet_queue::OctetQueue;
+use crate::report;
+
+/// Slices written by one system call.
+const SLICES: usize = 16;
+/// What keeps a temporary file from being written is reported no more often than this.
+const REPORTS: Duration = Duration::from_secs(60);
+
+/// The temporary files of the process.
+#[derive(Debug)]
+pub struct TempFiles {
+    directory: PathBuf,
+    /// Octets that all of them may hold together.
+    limit: u64,
+    used: AtomicU64,
+    made: AtomicU64,
+    written: AtomicU64,
+    failures: Reported,
+    refusals: Reported,
+}
+
+/// The space of one temporary file in [`TempFiles`].
+#[derive(Debug)]
+pub(crate) struct TempSpace {
+    files: Arc<TempFiles>,
+    octets: AtomicU64,
+}
+
+/// What goes wrong: how often it did, and when that is reported.
+#[derive(Debug)]
+struct Reported {
+    count: AtomicU64,
+    start: Instant,
+    /// Milliseconds since `start` from which it may be reported again.
+    next: AtomicU64,
+}
+
+/// Octets that were not written.
+#[derive(Debug)]
+pub struct Unwritten {
+    /// Why.
+    pub error: io::Error,
+    /// All of the octets that were to be written; `None` if they are lost, as the disk threads have ended.
+    pub octets: Option<OctetQueue>,
+}
+
+/// A temporary file that is written piece by piece. It is made when the first one is.
+pub struct TempFile {
+    space: Arc<TempSpace>,
+    file: Option<Arc<OpenFile>>,
+    write: Option<Write>,
+}
+
+/// A piece of work of a disk thread.
+struct Write {
+    octets: usize,
+    task: JoinHandle<Result<Arc<OpenFile>, Unwritten>>,
+}
+
+impl Default for TempFiles {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::from("/tmp"),
+            limit: Self::DEFAULT_LIMIT,
+            used: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            failures: Reported::default(),
+            refusals: Reported::default(),
+        }
+    }
+}
+
+impl Default for Reported {
+    fn default() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            start: now(),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Reported {
+    /// Counts it. True if it is to be reported now.
+    fn count(&self) -> bool {
+        self.count.fetch_add(1, Relaxed);
+        self.is_due()
+    }
+
+    fn is_due(&self) -> bool {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let now = millis(now().saturating_duration_since(self.start));
+        self.next.load(Relaxed) <= now
+            && self.next.swap(now.saturating_add(millis(REPORTS)), Relaxed) <= now
+    }
+}
+
+/// The time: of rare events only, and on any thread.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "there is no worker's clock on the threads that ask"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl TempFiles {
+    /// The ceiling where none is chosen, octets.
+    pub const DEFAULT_LIMIT: u64 = 8 << 30;
+
+    /// Files in `directory` that hold no more than `limit` octets together; 0: there are to be none.
+    #[must_use]
+    pub fn new(directory: PathBuf, limit: u64) -> Self {
+        Self {
+            directory,
+            limit,
+            ..Self::default()
+        }
+    }
+
+    /// Octets that the files may hold together.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Octets that are set aside for the files there are.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Files that were made.
+    #[must_use]
+    pub fn made(&self) -> u64 {
+        self.made.load(Relaxed)
+    }
+
+    /// Octets that were written.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Relaxed)
+    }
+
+    /// How often something could not be written.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures.count.load(Relaxed)
+    }
+
+    /// How often a file was not to grow because of [`TempFiles::limit`].
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refusals.count.load(Relaxed)
+    }
+
+    /// Sets `octets` more aside, if there is room.
+    fn reserve(&self, octets: u64) -> bool {
+        let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
+            used.checked_add(octets).filter(|used| *used <= self.limit)
+        });
+        if grown.is_err() && self.limit > 0 && self.refusals.count() {
+            report!(
+                "[WARN] temporary files hold {} octets, and may not hold more than {}",
+                self.used(),
+                self.limit
+            );
+        }
+        grown.is_ok()
+    }
+
+    fn note_failure(&self, error: &io::Error) {
+        if self.failures.count() {
+            let text = error.to_string();
+            report!(
+                "[WARN] a temporary file in {} cannot be written: {}",
+                self.directory.display(),
+                text.split(" (os error").next().unwrap_or_default()
+            );
+        }
+    }
+}
+
+impl TempSpace {
+    /// Room for a file of `octets` octets. False if there is none.
+    fn grow_to(&self, octets: u64) -> bool {
+        let had = self.octets.load(Relaxed);
+        if octets <= had {
+            return true;
+        }
+        let has_room = self.files.reserve(octets - had);
+        if has_room {
+            self.octets.store(octets, Relaxed);
+        }
+        has_room
+    }
+}
+
+impl Drop for TempSpace {
+    fn drop(&mut self) {
+        self.files.used.fetch_sub(*self.octets.get_mut(), Relaxed);
+    }
+}
+
+impl TempFile {
+    /// A file that does not exist yet.
+    #[must_use]
+    pub fn new(files: &Arc<TempFiles>) -> Self {
+        Self {
+            space: Arc::new(TempSpace {
+                files: Arc::clone(files),
+                octets: AtomicU64::new(0),
+            }),
+            file: None,
+            write: None,
+        }
+    }
+
+    /// Octets that are being written.
+    #[must_use]
+    pub fn writing(&self) -> usize {
+        self.write.as_ref().map_or(0, |write| write.octets)
+    }
+
+    /// What was written can be read here; `None` before something was.
+    #[must_use]
+    pub const fn file(&self) -> Option<&Arc<OpenFile>> {
+        self.file.as_ref()
+    }
+
+    /// Begins to write at `offset`. What was begun before must be done.
+    ///
+    /// Must run in a runtime of tokio.
+    ///
+    /// # Errors
+    /// The octets, if the files of the process may not hold that much.
+    pub fn write(&mut self, octets: OctetQueue, offset: u64) -> Result<(), OctetQueue> {
+        debug_assert!(self.write.is_none(), "one thing is written at a time");
+        if !self.space.grow_to(offset + octets.len() as u64) {
+            return Err(octets);
+        }
+        let (file, space) = (self.file.clone(), Arc::clone(&self.space));
+        self.write = Some(Write {
+            octets: octets.len(),
+            task: tokio::task::spawn_blocking(move || {
+                let written = open(file, space).and_then(|file| {
+                    write_all(&file, &octets, offset)?;
+                    Ok(file)
+                });
+                written.map_err(|error| Unwritten {
+                    error,
+                    octets: Some(octets),
+                })
+            }),
+        });
+        Ok(())
+    }
+
+    /// Ready when nothing is being written, with how many octets were since the last call.
+    ///
+    /// # Errors
+    /// [`Unwritten`]; the file holds what it held before.
+    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Unwritten>> {
+        let Some(write) = &mut self.write else {
+            return Poll::Ready(Ok(0));
+        };
+        let octets = write.octets;
+        let result = std::task::ready!(std::pin::Pin::new(&mut write.task).poll(context));
+        self.write = None;
+        let result = result.unwrap_or_else(|error| {
+            Err(Unwritten {
+                error: io::Error::other(error),
+                octets: None,
+            })
+        });
+        Poll::Ready(match result {
+            Ok(file) => {
+                let written = &self.space.files.written;
+                written.fetch_add(octets as u64, Relaxed);
+                self.file = Some(file);
+                Ok(octets)
+            }
+            Err(unwritten) => {
+                self.space.files.note_failure(&unwritten.error);
+                Err(unwritten)
+            }
+        })
+    }
+}
+
+/// The file, made if there is none yet. Waits for the disk.
+fn open(file: Option<Arc<OpenFile>>, space: Arc<TempSpace>) -> io::Result<Arc<OpenFile>> {
+    match file {
+        Some(file) => Ok(file),
+        None => {
+            let fd = create(&space.files.directory)?;
+            space.files.made.fetch_add(1, Relaxed);
+            Ok(OpenFile::temporary(fd, space))
+        }
+    }
+}
+
+fn write_all(file: &OpenFile, octets: &OctetQueue, mut offset: u64) -> io::Result<()> {
+    let slices: Vec<IoSlice<'_>> = octets.slices().map(IoSlice::new).collect();
+    for part in slices.chunks(SLICES) {
+        let mut part = part.to_vec();
+        let mut part = &mut part[..];
+        while !part.is_empty() {
+            match rustix::io::pwritev(file.as_fd(), part, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    IoSlice::advance_slices(&mut part, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file in `directory` without a name. Waits for the disk.
+///
+/// # Errors
+/// The system's error.
+pub fn create(directory: &Path) -> io::Result<OwnedFd> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        // The file system, or the kernel, makes only files with names.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => create_named(directory, flags, mode),
+        other => other.map_err(Into::into),
+    }
+}
+
+fn create_named(directory: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Relaxed);
+        let path = directory.join(format!("h2o.b.{}.{number}", std::process::id()));
+        match rustix::fs::open(&path, flags | OFlags::CREATE, mode) {
+            Ok(fd) => {
+                rustix::fs::unlink(&path)?;
+                return Ok(fd);
+            }
+            // Left by a process of that number which did not come to remove it.
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime starts");
+        runtime.block_on(test)
+    }
+
+    fn queue(octets: &[u8]) -> OctetQueue {
+        let mut queue = OctetQueue::default();
+        queue.push(octets);
+        queue
+    }
+
+    async fn written(file: &mut TempFile) -> Result<usize, Unwritten> {
+        poll_fn(|context| file.poll_written(context)).await
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_wherever_it_was_put() {
+        let files = Arc::new(TempFiles::default());
+        let content: Vec<u8> = (0..1_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        run(async {
+            let mut file = TempFile::new(&files);
+            assert_eq!(written(&mut file).await.unwrap(), 0);
+            assert!(file.file().is_none() && files.used() == 0);
+            for (octets, offset) in [(&content[300_000..], 300_000), (&content[..300_000], 0)] {
+                file.write(queue(octets), offset).unwrap();
+                assert_eq!(file.writing(), octets.len());
+                assert_eq!(written(&mut file).await.unwrap(), octets.len());
+                assert_eq!(file.writing(), 0);
+            }
+            let mut read = vec![0; content.len()];
+            let opened = file.file().unwrap();
+            assert_eq!(opened.read_blocking(0, &mut read).unwrap(), content.len());
+            assert!(read == content);
+            assert_eq!(files.used(), content.len() as u64);
+        });
+        assert_eq!(files.used(), 0, "the file is gone");
+    }
+
+    #[test]
+    fn files_together_do_not_grow_beyond_the_ceiling() {
+        let files = Arc::new(TempFiles::new("/tmp".into(), 10));
+        run(async {
+            let (mut one, mut other) = (TempFile::new(&files), TempFile::new(&files));
+            one.write(queue(b"123456"), 0).unwrap();
+            assert_eq!(other.write(queue(b"12345"), 0).unwrap_err().len(), 5);
+            other.write(queue(b"1234"), 0).unwrap();
+            written(&mut one).await.unwrap();
+            written(&mut other).await.unwrap();
+            // What is there already can be written again.
+            one.write(queue(b"xyz"), 3).unwrap();
+            written(&mut one).await.unwrap();
+            assert_eq!(one.write(queue(b"xyz"), 4).unwrap_err().len(), 3);
+            // A range of a file keeps its space.
+            let kept = Arc::clone(one.file().unwrap());
+            drop(one);
+            assert_eq!(files.used(), 10);
+            drop(kept);
+            assert_eq!(files.used(), 4);
+            other.write(queue(b"12345678"), 2).unwrap();
+            written(&mut other).await.unwrap();
+        });
+        assert_eq!(files.used(), 0);
+    }
+
+    #[test]
+    fn octets_that_cannot_be_written_are_not_lost() {
+        let files = Arc::new(TempFiles::new("/nonexistent".into(), 100));
+        run(async {
+            let mut file = TempFile::new(&files);
+            file.write(queue(b"abc"), 0).unwrap();
+            let unwritten = written(&mut file).await.unwrap_err();
+            assert_eq!(unwritten.error.kind(), io::ErrorKind::NotFound);
+            assert_eq!(unwritten.octets.unwrap().take(9), "abc");
+            assert!(file.file().is_none());
+        });
+        assert!(!files.failures.is_due(), "it was reported");
+    }
+
+    #[test]
+    fn files_with_names_are_the_fallback_and_leave_none_behind() {
+        let directory = std::env::temp_dir().join(format!("h2o-temp-file-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd = create_named(&directory, flags, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(rustix::io::write(&fd, b"abc").unwrap(), 3);
+        // Empty, or it could not be removed.
+        std::fs::remove_dir(&directory).unwrap();
+    }
+}
