@@ -123,7 +123,7 @@ impl ChunkedReader {
         }
     }
 
-    /// True if the next octet begins a chunk, or belongs to what follows the last one.
+    /// True if the next octet begins a chunk, or belongs to what follows a chunk's data or the last chunk.
     pub(crate) const fn is_between_chunks(&self) -> bool {
         match self.state {
             State::Size { digits, .. } => digits == 0,
@@ -132,13 +132,13 @@ impl ChunkedReader {
             | State::TrailerValue
             | State::TrailerLineFeed
             | State::EndLineFeed
-            | State::End => true,
+            | State::End
+            | State::DataCarriageReturn
+            | State::DataLineFeed => true,
             State::SizeBlank { .. }
             | State::Extension { .. }
             | State::SizeLineFeed { .. }
-            | State::Data { .. }
-            | State::DataCarriageReturn
-            | State::DataLineFeed => false,
+            | State::Data { .. } => false,
         }
     }
 

@@ -215,9 +215,9 @@ impl ClientConnection {
             && leftover.is_empty()
     }
 
-    /// True while the content comes in chunks, at least one has come as a whole, and the next has not begun. A server that
-    /// closes the connection here has left out the last chunk: the content is incomplete (RFC 9112 §8), yet nothing was cut
-    /// in two.
+    /// True while the content comes in chunks, the data of at least one has come as a whole, and the next has not begun. A
+    /// server that closes the connection here has left out the last chunk, perhaps the line end before it, too: the content is
+    /// incomplete (RFC 9112 §8), yet no data was cut in two.
     #[must_use]
     pub const fn is_between_chunks(&self) -> bool {
         match self.receiving {

@@ -275,6 +275,24 @@ fn cut_connections() -> Vec<Row> {
             Want::Whole(200, "hello"),
         ),
         row(
+            "closed before the line end of a chunk",
+            chunked("5\r\nhello"),
+            Then::Close,
+            Want::Whole(200, "hello"),
+        ),
+        row(
+            "closed within the line end of a chunk",
+            chunked("5\r\nhello\r"),
+            Then::Close,
+            Want::Whole(200, "hello"),
+        ),
+        row(
+            "reset before the line end of a chunk",
+            chunked("5\r\nhello"),
+            Then::Reset,
+            cut("hello"),
+        ),
+        row(
             "closed at the end of content without length",
             "HTTP/1.1 200 OK\r\n\r\nhello",
             Then::Close,
