@@ -1,6 +1,6 @@
 //! `server-timing`: where the times are told, in what order, and where they are not.
 
-use h2o_tests::http2::{Http2, encode, get};
+use h2o_tests::http2::{Frame, Http2, encode, get, setting};
 use h2o_tests::{Backend, Raw, Server, Setup};
 
 const OWN: [&str; 5] = [
@@ -36,12 +36,15 @@ hosts:
     Setup::new(&config).file("file", "hello").start()
 }
 
-/// Answers by the target: with a length, in chunks, or in chunks that break off.
+/// Answers by the target: with a length, with much content of a known length, in chunks, or in chunks that break off.
 fn backend() -> Backend {
-    Backend::by_request(|request| {
+    // Comes in several pieces.
+    let large = format!("content-length: 200000\r\n\r\n{}", "x".repeat(200_000));
+    Backend::by_request(move |request| {
         let framed = match request.target() {
             "/length" => "content-length: 5\r\n\r\nhello",
             "/empty" => "content-length: 0\r\n\r\n",
+            "/large" => &*large,
             "/broken" => "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n",
             _ => "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         };
@@ -166,8 +169,9 @@ fn a_response_that_breaks_off_has_no_trailer() {
 fn http_2_always_has_the_trailer() {
     let backend = backend();
     let server = start("ON", &backend);
-    let mut client = Http2::open(server.port(), &[]);
-    let targets = ["/file", "/length", "/empty", "/chunked"];
+    let mut client = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
+    client.send_frame(&Frame::window_update(0, 1 << 20));
+    let targets = ["/file", "/length", "/empty", "/chunked", "/large"];
     for (number, target) in targets.into_iter().enumerate() {
         let (in_head, behind) = expected(target);
         let stream = u32::try_from(number).expect("there are few") * 2 + 1;

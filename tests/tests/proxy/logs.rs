@@ -1,11 +1,12 @@
 //! What is written down about requests that are handed on.
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::http2::{Frame, Http2, PREFACE, encode, flag, kind, post};
+use h2o_tests::http2::{Frame, Http2, PREFACE, encode, flag, get, kind, post};
 use h2o_tests::{Backend, ClosedPort, Folder, Server, Service, Setup};
 
 use super::http2_upstream::Frames;
 use super::kit::{config, proxy};
+use super::streaming::gate;
 
 #[test]
 fn errors_tell_the_request_cut_to_a_length_that_is_readable() {
@@ -175,6 +176,36 @@ fn times_are_told_as_far_as_they_came() {
         let none = words.iter().zip(want).filter(|(_, is_told)| !is_told);
         assert!(none.into_iter().all(|(word, _)| word == "-"), "{words:?}");
     }
+}
+
+/// Over HTTP/2 nobody asks for the end of content whose length is known.
+#[test]
+fn an_http_2_client_that_knows_the_length_costs_neither_times_nor_the_connection() {
+    let (open, pass) = gate();
+    let backend = Backend::start(move |talk| {
+        while talk.read_request().is_some() {
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
+            pass();
+            talk.send("hello");
+            pass();
+            talk.send("world");
+        }
+    });
+    let server = proxy(&logging(TIMES), &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    for stream in [1, 3] {
+        client.send_frame(&Frame::request(stream, get("/")));
+        client.read_until("the head", |client| client.answer(stream).status() == 200);
+        open.send(()).expect("the back end waits");
+        client.read_until("the first half", |client| {
+            client.answer(stream).body == b"hello"
+        });
+        open.send(()).expect("the back end waits");
+        assert_eq!(client.read_answer(stream).text(), "helloworld");
+    }
+    let words = words(&server);
+    assert!(words.iter().all(|word| is_time(word)), "{words:?}");
+    assert_eq!(backend.connections(), 1);
 }
 
 #[test]

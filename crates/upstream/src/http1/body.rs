@@ -50,6 +50,27 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
+    /// Content was received. If it was the last, the connection is given back at once: the client may take its time, and
+    /// whoever counts octets against the announced length does not ask for the end.
+    fn finish_if_complete(&mut self) {
+        let Some(exchange) = &mut self.exchange else {
+            return;
+        };
+        let engine = &mut exchange.connection.engine;
+        if self.rest == Rest::More && engine.content_left() == Some(0) {
+            self.rest = collect(engine, &self.raw, Vec::new()).rest;
+        }
+        let Rest::Nothing { is_clean } = self.rest else {
+            return;
+        };
+        exchange.note_end();
+        if exchange.upload.is_done()
+            && let Some(exchange) = self.exchange.take()
+        {
+            exchange.finish(is_clean);
+        }
+    }
+
     fn take_ready(&mut self, max: usize) -> Next {
         let piece = self.ready.split_to(max.min(self.ready.len()));
         Poll::Ready(Some(Ok(piece)))
@@ -86,6 +107,7 @@ impl ContentSource {
                 Ok(ClientReceived::Data { taken, data }) if taken == self.raw.len() => {
                     // All of the memory goes along: none is kept for a client that does not come for more.
                     self.ready = std::mem::take(&mut self.raw).freeze().slice(data);
+                    self.finish_if_complete();
                     return self.take_ready(max);
                 }
                 Ok(ClientReceived::Data { taken, data }) => {
@@ -93,6 +115,7 @@ impl ContentSource {
                     let arrived = collect(engine, &self.raw[taken..], first);
                     self.raw.clear();
                     (self.ready, self.rest) = (arrived.content, arrived.rest);
+                    self.finish_if_complete();
                     return self.take_ready(max);
                 }
                 Ok(ClientReceived::BodyEnd { taken }) => {
@@ -151,7 +174,11 @@ impl ContentSource {
 impl BodySource for ContentSource {
     fn poll_next(&mut self, context: &mut Context<'_>, max: usize) -> Next {
         let Some(exchange) = &mut self.exchange else {
-            return Poll::Ready(None);
+            return if self.ready.is_empty() {
+                Poll::Ready(None)
+            } else {
+                self.take_ready(max)
+            };
         };
         let went = exchange.poll_upload(context);
         if let Some(text) = exchange.upload.broken {

@@ -312,9 +312,11 @@ impl Exchange {
         }
     }
 
-    /// All of the response is there.
+    /// All of the response is there. The first call counts.
     pub(super) fn note_end(&self) {
-        if let Some(trace) = &self.trace {
+        if let Some(trace) = &self.trace
+            && trace.response_ended.get().is_none()
+        {
             trace.response_ended.set(Some(self.worker.clock.now()));
         }
     }

@@ -197,6 +197,9 @@ fn reply(exchange: Exchange, mut response: ClientResponse, arrived: Arrived) -> 
     let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
     let backend = exchange.connection.backend;
     // Who refuses a request, or will close, does not want the rest of it (RFC 9112 §9.3).
+    if matches!(arrived.rest, Rest::Nothing { .. }) {
+        exchange.note_end();
+    }
     let is_over = exchange.upload.is_done() || closes || status.as_u16() >= 400;
     let body = match arrived.rest {
         Rest::Nothing { is_clean } if is_over => {

@@ -1,15 +1,17 @@
 //! Which connection a request goes over.
 
 use std::net::TcpListener;
-use std::sync::mpsc;
+use std::rc::Rc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use h2o_exchange::{Body, Trace};
 use h2o_http::Method;
 use h2o_upstream::{Balancing, Cause, UpstreamSettings};
 
 use crate::kit::{
-    Ask, GET, OK, answering, ask, backend, balanced, content, on_worker, post, send, settings,
-    upstream,
+    Ask, GET, OK, answering, ask, backend, balanced, content, next, on_worker, post, send,
+    settings, upstream,
 };
 
 /// Lets the runtime look at its sockets.
@@ -59,6 +61,39 @@ fn connections_are_used_again_if_both_sides_want_that() {
     for answer in left {
         assert_eq!(used(&answer, settings(), 3), [0, 1, 2], "{answer}");
     }
+}
+
+#[test]
+fn who_takes_all_of_an_announced_length_and_does_not_ask_for_the_end_leaves_the_connection() {
+    let (sender, used) = mpsc::channel();
+    let (go, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |index, mut peer| {
+        while !peer.head().is_empty() {
+            sender.send(index).unwrap();
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n");
+            wait.lock().unwrap().recv().unwrap();
+            peer.send("ok");
+        }
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        for _ in 0..2 {
+            let trace = Rc::new(Trace::default());
+            let request = Ask {
+                trace: Some(Rc::clone(&trace)),
+                ..GET
+            };
+            let reply = send(&worker, &upstream, request).await.unwrap();
+            let Body::Stream(mut source) = reply.body else {
+                panic!("the content is late")
+            };
+            go.send(()).unwrap();
+            assert_eq!(next(&mut source).await.unwrap().unwrap(), "ok");
+            assert!(trace.response_ended.get().is_some());
+        }
+    });
+    assert_eq!(used.try_iter().collect::<Vec<_>>(), [0, 0]);
 }
 
 #[test]
