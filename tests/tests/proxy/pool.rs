@@ -208,6 +208,42 @@ fn an_upload_that_is_answered_early_ends_its_connection() {
     assert!(received.ends_with(b"hello"), "{}", received.escape_ascii());
 }
 
+/// The backend may take the content, which follows its answer, for the next request.
+#[test]
+fn a_connection_whose_upload_was_answered_early_gets_no_other_request() {
+    let backend = Backend::start(|talk| {
+        while let Some(request) = talk.read_head() {
+            talk.send(FINE);
+            if request.target() == "/upload" {
+                return talk.read_to_end();
+            }
+        }
+    });
+    let server = proxy("", &backend);
+    let cases = [
+        ("Content-Length: 5", "he", "llo"),
+        (
+            "Transfer-Encoding: chunked",
+            "2\r\nhe\r\n",
+            "3\r\nllo\r\n0\r\n\r\n",
+        ),
+    ];
+    for (number, (framing, begin, rest)) in cases.into_iter().enumerate() {
+        let mut client = server.connect();
+        client.send(format!(
+            "POST /upload HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{begin}"
+        ));
+        client.read_until(b"fine");
+        client.send(rest);
+        eventually("all of the content", || {
+            let received = backend.received(number);
+            received.ends_with(rest.as_bytes()).then_some(())
+        });
+        server.ask("GET /next").must_be("200 OK\n\nfine");
+        assert_eq!(backend.connections(), number + 2, "{framing}");
+    }
+}
+
 /// A server before several back ends, given as the lines of a list.
 fn balanced(settings: &str, value: &str) -> Server {
     Setup::new(&config(settings, "X").replace("'X'", value)).start()

@@ -248,7 +248,10 @@ impl SpliceSource for ContentSource {
                 Ok(_) => Failure::IO,
                 Err(error) => text_of(error),
             },
-            Poll::Pending => std::task::ready!(exchange.poll_late(context, Awaits::Progress)),
+            Poll::Pending => {
+                exchange.note_silence();
+                std::task::ready!(exchange.poll_late(context, Awaits::Progress))
+            }
         };
         self.exchange = None;
         Poll::Ready(Err(broken_off(text)))

@@ -30,6 +30,9 @@ pub(super) struct Exchange {
     input: Vec<u8>,
     /// Octets of the response have come.
     has_begun: bool,
+    /// Whether the response may have been made without all of the request: its head came before that was written, and the
+    /// backend was not found silent since.
+    is_early: bool,
     /// What the time limit was set for.
     awaits: Option<Awaits>,
     trace: Option<Rc<Trace>>,
@@ -78,6 +81,7 @@ impl Exchange {
             worker,
             input: Vec::new(),
             has_begun: false,
+            is_early: false,
             awaits: None,
             trace,
         }
@@ -230,6 +234,7 @@ impl Exchange {
                     {
                         self.upload.release();
                     }
+                    self.is_early = !self.upload.is_done();
                     let engine = &mut self.connection.engine;
                     return Some(Ok(collect(engine, &input[taken..], Vec::new())));
                 }
@@ -272,12 +277,21 @@ impl Exchange {
             pin!(stream.read_buf(&mut room)).poll(context)
         };
         match &read {
-            // Who waits holds no memory.
-            Poll::Pending => *piece = BytesMut::new(),
+            Poll::Pending => {
+                // Who waits holds no memory.
+                *piece = BytesMut::new();
+                self.note_silence();
+            }
             Poll::Ready(Ok(read)) => self.note_received(*read),
             Poll::Ready(Err(_)) => {}
         }
         read
+    }
+
+    /// The backend has not sent the rest of its response yet. If it has been sent all of the request, it will do that knowing
+    /// the request.
+    pub(super) const fn note_silence(&mut self) {
+        self.is_early &= !self.upload.is_done();
     }
 
     /// Octets of a tunnel went either way, or can from now on: its time begins anew.
@@ -322,6 +336,9 @@ impl Exchange {
     }
 
     /// The response is complete and so is its use: the connection is kept for the next request if it can be.
+    ///
+    /// It cannot if the backend made its response without the content of the request: whether it reads that or takes it for
+    /// the next request is not known.
     pub(super) fn finish(self, is_clean: bool) {
         self.note_end();
         let Self {
@@ -329,12 +346,14 @@ impl Exchange {
             upload,
             local,
             worker,
+            is_early,
             ..
         } = self;
         let leftover: &[u8] = if is_clean { b"" } else { b"?" };
         let keeps = !local.upstream.settings.keepalive.is_zero();
         if keeps
             && upload.is_done()
+            && !is_early
             && connection.engine.is_reusable(leftover)
             && !local.upstream.avoids(connection.backend)
         {

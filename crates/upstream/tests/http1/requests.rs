@@ -268,6 +268,41 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
     );
 }
 
+/// What two requests get whose first is a slow upload, `answer` being sent for it before its content comes and `rest` after.
+/// True if both went over the same connection.
+fn is_kept_after(answer: &'static str, rest: &'static str) -> bool {
+    let (sender, used) = mpsc::channel();
+    let address = backend(move |index, mut peer| {
+        if peer.head().starts_with("POST") {
+            peer.send(answer);
+            peer.read("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len());
+            std::thread::sleep(Duration::from_millis(50));
+            peer.send(rest);
+            peer.head();
+        }
+        sender.send(index).unwrap();
+        peer.send(OK);
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        pipe.push("one");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        pipe.push("two");
+        pipe.finish(Ok(()));
+        assert_eq!(content(reply.body).await, (b"ok".to_vec(), Ok(())));
+        assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+    });
+    used.recv_timeout(LONG).unwrap() == 0
+}
+
+#[test]
+fn a_backend_that_answers_early_is_asked_nothing_more_unless_it_has_waited_for_the_content() {
+    assert!(!is_kept_after(OK, ""));
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n";
+    assert!(is_kept_after(head, "1\r\nk\r\n0\r\n\r\n"));
+}
+
 #[test]
 fn a_refusal_ends_the_request() {
     let address = backend(|_, mut peer| {
