@@ -1,6 +1,6 @@
 //! What edits and replaces answers: header rules, expiry, redirects, error documents; and the status page.
 
-use h2o_tests::{Server, Setup, run_with_input};
+use h2o_tests::{Backend, Server, Setup, run_with_input};
 
 fn check(server: &Server, cases: &[(&str, &str)]) {
     for (request, want) in cases {
@@ -295,6 +295,64 @@ hosts:
             ),
         ],
     );
+}
+
+#[test]
+fn the_path_of_a_request_never_sends_a_redirect_to_another_host() {
+    let inner = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\ninner");
+    let server = start(
+        "
+hosts:
+  default:
+    paths:
+      /int/:
+        redirect: { url: /, status: 302, internal: YES }
+      /int2:
+        redirect: { url: /, status: 307, internal: YES }
+      /old/:
+        redirect: { url: /, status: 301 }
+      /plain:
+        redirect: /
+      /127.0.0.1/:
+        file.dir: @DIR@/www/sub
+  other.test:
+    paths: { /: { file.dir: @DIR@/www } }
+",
+    );
+    let port = inner.port();
+    check(
+        &server,
+        &[
+            (
+                &format!("GET /int//127.0.0.1:{port}/admin"),
+                "404 File Not Found",
+            ),
+            (
+                &format!("POST /int2//127.0.0.1:{port}/admin\nContent-Length: 1\n\nx"),
+                "404 File Not Found",
+            ),
+            (
+                &format!("GET /int2/%2f%2F127.0.0.1:{port}/admin"),
+                "404 File Not Found",
+            ),
+            ("GET /int//other.test/index.html", "404 File Not Found"),
+            // What stays with us is found.
+            ("GET /int//127.0.0.1/page.html", "200 OK\n\nsub page"),
+            (
+                "GET /old//evil.example/login",
+                "301 Redirected\nlocation: /evil.example/login",
+            ),
+            (
+                "GET /old/%2f/evil.example/login",
+                "301 Redirected\nlocation: /evil.example/login",
+            ),
+            (
+                "GET /plain///evil.example",
+                "302 Redirected\nlocation: /evil.example",
+            ),
+        ],
+    );
+    assert_eq!(inner.connections(), 0);
 }
 
 #[test]

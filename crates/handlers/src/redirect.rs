@@ -12,7 +12,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     value: "URL, or a mapping of `url`, `status` (300 to 399) and `internal` (`YES` or `NO`)",
     default: "",
     help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
-           `*` in the URL stands for what the `*` of the host entry matched. `internal: YES` answers with the resource \
+           `*` in the URL stands for what the `*` of the host entry matched. Only the URL names a host: after `/`, several \
+           slashes at the beginning of the rest of the path become one. `internal: YES` answers with the resource \
            at that place instead, on this server or another one: with status 307 or 308 it is asked for with the same method and body, with any \
            other by `GET`.",
     apply: |scope, command| {
@@ -79,7 +80,30 @@ fn read_url(node: &Node) -> Result<Box<str>, Error> {
     if url.bytes().any(|octet| octet.is_ascii_control()) {
         return Err(node.error("URL must not contain control characters"));
     }
+    if lacks_host(url) {
+        return Err(node.error(
+            "URL has a scheme or `//` and no host; write `http://HOST/` or a path such as `/`",
+        ));
+    }
     Ok(url.into())
+}
+
+/// Whether the URL leaves it to the rest of the request's path to name the host, which the client chooses.
+fn lacks_host(url: &str) -> bool {
+    let scheme_end = match url.split_once(':') {
+        Some((scheme, _))
+            if ["http", "https"]
+                .iter()
+                .any(|it| it.eq_ignore_ascii_case(scheme)) =>
+        {
+            scheme.len() + 1
+        }
+        _ => 0,
+    };
+    match url[scheme_end..].strip_prefix("//") {
+        Some(rest) => rest.is_empty() || rest.starts_with(['/', '?', '#', '\\']),
+        None => scheme_end > 0,
+    }
 }
 
 fn read_status(node: &Node) -> Result<StatusCode, Error> {
@@ -126,7 +150,8 @@ impl Redirect {
         url
     }
 
-    /// Appends the URL, the rest of the path, the query: put together as text.
+    /// Appends the URL, the rest of the path, the query: put together as text. Only the URL names a host: where it is just
+    /// `/`, several slashes at the beginning of the rest become one, as `//` would begin an authority (RFC 3986 §4.2).
     fn write_destination(&self, exchange: &Exchange, url: &mut Vec<u8>) {
         let route = exchange.site.path(exchange.route);
         let path = exchange.request.path();
@@ -135,10 +160,14 @@ impl Redirect {
         let rest = path.get(key.len()..).unwrap_or_default();
 
         self.fill_in_host(exchange, url);
-        let rest = if url.ends_with(b"/") {
-            rest.strip_prefix(b"/").unwrap_or(rest)
-        } else {
-            rest
+        let rest = match &*self.url {
+            "/" => trim_slashes(rest),
+            "" if rest.starts_with(b"/") => {
+                url.push(b'/');
+                trim_slashes(rest)
+            }
+            _ if url.ends_with(b"/") => rest.strip_prefix(b"/").unwrap_or(rest),
+            _ => rest,
         };
         escape::uri(rest, b"/@:", url);
         url.extend_from_slice(exchange.request.query());
@@ -195,6 +224,14 @@ impl Redirect {
         };
         Reroute::to(url, method, true)
     }
+}
+
+/// `text` without the slashes at its beginning.
+fn trim_slashes(mut text: &[u8]) -> &[u8] {
+    while let [b'/', rest @ ..] = text {
+        text = rest;
+    }
+    text
 }
 
 #[cfg(test)]
@@ -255,6 +292,9 @@ mod tests {
             ("/", "http://h", "/", "http://h/"),
             ("/", "/b", "/a", "/b/a"),
             ("/", "b", "/a", "b/a"),
+            ("/", "", "/a", "/a"),
+            ("/", "", "/", "/"),
+            ("/r", "", "/r", ""),
             (
                 "/",
                 "http://h",
@@ -265,6 +305,24 @@ mod tests {
         for (path, url, target, want) in cases {
             assert_eq!(location(path, url, target), want, "{path} {url} {target}");
         }
+    }
+
+    #[test]
+    fn the_path_of_a_request_never_names_the_host() {
+        for url in ["/", "''"] {
+            for (path, target) in [
+                ("/r/", "/r//evil.example/login"),
+                ("/r/", "/r/%2f/evil.example/login"),
+                ("/r", "/r///evil.example/login"),
+                ("/r", "/r/x/..//%2Fevil.example/login"),
+                ("/", "//evil.example/login"),
+            ] {
+                let got = location(path, url, target);
+                assert_eq!(got, "/evil.example/login", "{path} {url} {target}");
+            }
+        }
+        assert_eq!(location("/r", "/", "/r/\\evil.example"), "/%5Cevil.example");
+        assert_eq!(location("/r", "/b", "/r//c"), "/b//c");
     }
 
     #[test]
@@ -383,6 +441,7 @@ mod tests {
 
     #[test]
     fn other_values_are_refused() {
+        const NO_HOST: &str = "URL has a scheme or `//` and no host; write `http://HOST/` or a path such as `/` (column 11)";
         let cases = [
             ("[]", "value must be a string or a mapping (column 11)"),
             (
@@ -425,6 +484,13 @@ mod tests {
                 "\"/a\\r\\nb\"",
                 "URL must not contain control characters (column 11)",
             ),
+            ("//", NO_HOST),
+            ("///a", NO_HOST),
+            ("'https:'", NO_HOST),
+            ("HTTP:/a", NO_HOST),
+            ("http://", NO_HOST),
+            ("https:///", NO_HOST),
+            ("https://?a", NO_HOST),
         ];
         for (value, want) in cases {
             assert_eq!(
