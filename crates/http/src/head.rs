@@ -241,6 +241,12 @@ impl RequestHead {
         self.headers.text(self.normal)
     }
 
+    /// Whether the path was received in its normal form: nothing in it is escaped, no segment begins with a dot.
+    #[must_use]
+    pub const fn is_path_plain(&self) -> bool {
+        self.normal.is_at(self.target)
+    }
+
     /// True if the normalised path has a NUL, which no file name has.
     #[must_use]
     pub const fn path_has_nul(&self) -> bool {

@@ -35,6 +35,11 @@ impl Span {
         self.len == 0
     }
 
+    /// Whether both begin at the same octet.
+    pub(crate) const fn is_at(self, other: Self) -> bool {
+        self.start == other.start
+    }
+
     /// The first `len` octets of the span (all of it if it is shorter).
     #[must_use]
     pub fn prefix(self, len: usize) -> Self {

@@ -114,17 +114,10 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
     // Start of the segment being written; everything before it ends in a slash.
     let mut segment = out.len();
     loop {
-        let octet = match rest {
-            [] => None,
-            [b'%', high, low, tail @ ..] if hex(*high).is_some() && hex(*low).is_some() => {
-                rest = tail;
-                Some(hex(*high).unwrap_or(0) << 4 | hex(*low).unwrap_or(0))
-            }
-            [octet, tail @ ..] => {
-                rest = tail;
-                Some(*octet)
-            }
-        };
+        let octet = next_decoded(rest).map(|(octet, tail)| {
+            rest = tail;
+            octet
+        });
         match octet {
             None | Some(b'/') => {
                 let dots = match &out[segment..] {
@@ -160,6 +153,61 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
             ends.resize(out.len() - base, path.len() - rest.len());
         }
     }
+}
+
+/// Segments of a path that lead up, or that servers may take for such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DotSegments {
+    /// There are none.
+    None,
+    /// `.` or `..`, perhaps after decoding: [`normalize`] resolves them.
+    Plain,
+    /// Dots that only some servers take for a segment: they end at a `;`, as path parameters begin there (RFC 3986 §3.3), or
+    /// at a `#`, or have a `\` on one side.
+    Disguised,
+}
+
+/// Looks for dot segments in `path` (without query), which is decoded once.
+#[must_use]
+pub fn dot_segments(path: &[u8]) -> DotSegments {
+    /// Length of a segment that is nothing but dots so far; 3 once it is something else.
+    const OTHER: usize = 3;
+    let is_dots = |len: usize| len == 1 || len == 2;
+    let (mut found, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
+    let mut rest = path;
+    while let Some((octet, tail)) = next_decoded(rest) {
+        rest = tail;
+        match octet {
+            b'/' => {
+                if is_dots(len) && is_behind_backslash {
+                    return DotSegments::Disguised;
+                }
+                if is_dots(len) {
+                    found = DotSegments::Plain;
+                }
+                (len, is_behind_backslash) = (0, false);
+            }
+            b'\\' | b';' | b'#' if is_dots(len) => return DotSegments::Disguised,
+            b'\\' => (len, is_behind_backslash) = (0, true),
+            b'.' => len = OTHER.min(len + 1),
+            _ => len = OTHER,
+        }
+    }
+    match (is_dots(len), is_behind_backslash) {
+        (true, true) => DotSegments::Disguised,
+        (true, false) => DotSegments::Plain,
+        (false, _) => found,
+    }
+}
+
+/// The next octet of a path, decoded if it is escaped, and what is behind it.
+fn next_decoded(path: &[u8]) -> Option<(u8, &[u8])> {
+    if let [b'%', high, low, tail @ ..] = path
+        && let (Some(high), Some(low)) = (hex(*high), hex(*low))
+    {
+        return Some((high << 4 | low, tail));
+    }
+    path.split_first().map(|(&octet, tail)| (octet, tail))
 }
 
 fn hex(octet: u8) -> Option<u8> {
@@ -242,6 +290,37 @@ mod tests {
         for (path, normal_len, want) in cases {
             let got = raw_len(path, *normal_len);
             assert_eq!(got, *want, "{} {normal_len}", path.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn dot_segments_are_found_however_they_are_written() {
+        use DotSegments::{Disguised, None, Plain};
+        let cases = [
+            ("", None),
+            ("/", None),
+            ("/a.b/...", None),
+            ("/.a/..b/a..", None),
+            ("//a\\b;c/;/\\", None),
+            ("/%252e%252e/", None),
+            ("..", Plain),
+            ("/.", Plain),
+            ("/./x", Plain),
+            ("/%2E./x", Plain),
+            ("/x%2f..%2Fx", Plain),
+            ("/../.x", Plain),
+            ("/..;/x", Disguised),
+            ("/../..;a=b", Disguised),
+            ("/%2e%2e%3b/x", Disguised),
+            ("/..#", Disguised),
+            ("/..\\x", Disguised),
+            ("/x\\..", Disguised),
+            ("/x%5c../y", Disguised),
+            ("/x\\..\\y", Disguised),
+            ("\\.", Disguised),
+        ];
+        for (path, want) in cases {
+            assert_eq!(dot_segments(path.as_bytes()), want, "{path}");
         }
     }
 

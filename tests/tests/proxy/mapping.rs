@@ -35,7 +35,7 @@ fn start(backend: &Backend) -> Server {
 const TARGETS: &[(&str, &str)] = &[
     ("/", "/"),
     ("/x", "/x"),
-    ("/x/../y?q=1", "/x/../y?q=1"),
+    ("/x/../y?q=1", "/y?q=1"),
     ("//x", "//x"),
     ("/%41%2f%20", "/%41%2f%20"),
     ("/?", "/?"),
@@ -44,7 +44,9 @@ const TARGETS: &[(&str, &str)] = &[
     ("/a/", "/base/"),
     ("/a?x", "/base?x"),
     ("/a/f", "/base/f"),
-    ("/a/x%2Fy/../z", "/base/x%2Fy/../z"),
+    ("/a/x%2Fy/z", "/base/x%2Fy/z"),
+    ("/a/x%2Fy/../z%20?%41", "/base/x/z%20?%41"),
+    ("/a%2Fx", "/base/x"),
     ("/foo/../%61/f", "/base/f"),
     ("/./a//f", "/base//f"),
     ("/ab", "/ab"),
@@ -60,7 +62,7 @@ const TARGETS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_follows_the_configured_path_is_passed_on_as_it_is() {
+fn what_follows_the_configured_path_is_passed_on_as_it_is_unless_it_has_dot_segments() {
     let backend = telling();
     let server = start(&backend);
     let mut http2 = Http2::open(server.port(), &[]);
@@ -87,6 +89,27 @@ fn what_follows_the_configured_path_is_passed_on_as_it_is() {
         let method = request.split(' ').next().unwrap_or_default();
         assert_eq!(read_final(&mut client, method).text(), "/", "{request}");
     }
+}
+
+#[test]
+fn dots_that_only_some_back_ends_resolve_never_reach_one() {
+    let backend = telling();
+    let server = start(&backend);
+    let mut http2 = Http2::open(server.port(), &[]);
+    for (stream, target) in (1..).step_by(2).zip([
+        "/a/..;/x",
+        "/a/x/..;v=1/../y",
+        "/a/..\\x",
+        "/a/x\\..",
+        "/..%5cx",
+        "/%2e%2e%3B/x",
+    ]) {
+        server
+            .ask(&format!("GET {target}"))
+            .must_be("400 Invalid Request");
+        assert_eq!(http2.ask(stream, &get(target)).status(), 400, "{target}");
+    }
+    assert_eq!(backend.connections(), 0);
 }
 
 #[test]

@@ -40,6 +40,57 @@ fn essence(response: &Response) -> Vec<(String, String)> {
 }
 
 #[test]
+fn dot_segments_never_leave_the_path_of_a_back_end() {
+    let folder = Folder::new();
+    folder.write("www/secret", "secret");
+    folder.write("www/v2/secret", "below");
+    folder.write("www/v2/x/secret", "below x");
+    let (_nginx, port) = Service::nginx(
+        &folder,
+        "
+server { listen 127.0.0.1:@PORT@; root @DIR@/www; }
+server { listen 127.0.0.1:@PORT@; server_name strict; merge_slashes off; root @DIR@/www; }",
+    );
+    for host in ["127.0.0.1", "strict"] {
+        let server = Setup::new(&format!(
+            "
+listen: @PORT@
+proxy.preserve-host: ON
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: 'http://127.0.0.1:{port}/v2' }}
+      /api: {{ proxy.reverse.url: 'http://127.0.0.1:{port}/v2' }}
+      /slash/: {{ proxy.reverse.url: 'http://127.0.0.1:{port}/v2/' }}
+"
+        ))
+        .start();
+        for target in [
+            "/../secret",
+            "/%2e%2e/secret",
+            "/a/../../secret",
+            "/api/x%2f/../../secret",
+            "/api/x%2F%2e./../../secret",
+            "/api//../secret",
+            "/api//%2e%2e/secret",
+            "/api/x//../../secret",
+            "/slash/x%2f/../../secret",
+            "/slash//../secret",
+            "/slash/x//..//../secret",
+        ] {
+            let response = server.ask(&format!("GET {target}\nHost: {host}"));
+            assert_ne!(response.text(), "secret", "{host} {target}");
+        }
+        for target in ["/api/./secret", "/secret", "/slash/x/..%2fsecret"] {
+            let response = server.ask(&format!("GET {target}\nHost: {host}"));
+            assert_eq!(response.text(), "below", "{host} {target}");
+        }
+        let response = server.ask(&format!("GET /api/y/../x/secret\nHost: {host}"));
+        assert_eq!(response.text(), "below x", "{host}");
+    }
+}
+
+#[test]
 fn what_nginx_answers_arrives_unchanged() {
     let folder = Folder::new();
     folder.write("www/a.txt", "hello");

@@ -10,7 +10,7 @@ use h2o_http::{
 use h2o_upstream::{BackendUrl, Protocol};
 
 use super::response::Refusal;
-use super::target::Aim;
+use super::target::{self, Aim};
 use super::tunnel::Wanted;
 use super::websocket;
 use crate::header::Edit;
@@ -38,14 +38,15 @@ impl RequestRules {
     /// # Errors
     /// [`Refusal`] if no backend is to be asked.
     pub(super) fn admit(&self, request: &RequestHead, tunnels: bool) -> Result<Wanted, Refusal> {
-        const BAD_HOST: Refusal = Refusal {
+        const INVALID: Refusal = Refusal {
             status: StatusCode::BAD_REQUEST,
             reason: "Invalid Request",
             text: "Invalid Request",
         };
         let wanted = Wanted::of(request, tunnels)?;
-        if self.preserve_host && !authority::is_valid(request.authority()) {
-            return Err(BAD_HOST);
+        let has_host = !self.preserve_host || authority::is_valid(request.authority());
+        if !has_host || target::has_disguised_dots(request) {
+            return Err(INVALID);
         }
         Ok(wanted)
     }
@@ -107,7 +108,8 @@ impl RequestRules {
             Wanted::Connect => authority,
             Wanted::Nothing | Wanted::Protocol => {
                 let mount = &*exchange.site.path(exchange.route).path;
-                let pieces = aim.target(mount, &backend.path, request);
+                let rest = aim.rest(mount, request);
+                let pieces = aim.target(mount, &backend.path, &rest);
                 head.headers.store_pieces(pieces)
             }
         };

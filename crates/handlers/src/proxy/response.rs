@@ -211,11 +211,12 @@ pub(super) fn failed(exchange: &mut Exchange, aim: Aim, failure: &Failure) -> Re
         let mount = &exchange.site.path(exchange.route).path;
         let request = &exchange.request;
         let is_connect = request.method == Method::Connect && request.upgrade().is_empty();
+        let rest = aim.rest(mount, request);
         let pieces = if is_connect {
             // CONNECT has no path: its target is the authority.
             [&[][..]; 3]
         } else {
-            aim.target(mount, b"/", request)
+            aim.target(mount, b"/", &rest)
         };
         exchange.forwarded.set(request.authority(), pieces);
     }

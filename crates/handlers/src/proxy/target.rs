@@ -1,6 +1,9 @@
 //! Which resource of a backend a request is for, and which of ours a `location` of the backend names.
 
-use h2o_http::{Reference, RequestHead, Scheme, authority, path};
+use std::borrow::Cow;
+
+use h2o_http::path::DotSegments;
+use h2o_http::{Reference, RequestHead, Scheme, authority, escape, path};
 use h2o_upstream::BackendUrl;
 
 /// What a backend is asked for.
@@ -13,18 +16,30 @@ pub(super) enum Aim {
 }
 
 impl Aim {
-    /// Path and query to ask a backend for, in pieces. `mount` is the key of the path, `base` the path of the backend's URL.
-    pub(super) fn target<'a>(
-        self,
-        mount: &str,
-        base: &'a [u8],
-        request: &'a RequestHead,
-    ) -> [&'a [u8]; 3] {
+    /// The part of a request's path that goes behind the path of the backend's URL, with the query. `mount` is the key of the
+    /// path.
+    pub(super) fn rest<'a>(self, mount: &str, request: &'a RequestHead) -> Cow<'a, [u8]> {
         match self {
-            Self::Below => forwarded(mount, base, request),
-            Self::Whole => redirected(base, request.target()),
+            Self::Below => below(mount.as_bytes(), request),
+            Self::Whole => request.target().into(),
         }
     }
+
+    /// Path and query to ask a backend for, in pieces: the `base` of its URL, and what [`Aim::rest`] has found.
+    pub(super) fn target<'a>(self, mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
+        match self {
+            Self::Below => forwarded(mount, base, rest),
+            Self::Whole => redirected(base, rest),
+        }
+    }
+}
+
+/// Whether a backend might take dots in the path of the request for a way up that we do not see: nobody could then tell
+/// whether it stays below the path of the backend's URL.
+pub(super) fn has_disguised_dots(request: &RequestHead) -> bool {
+    let path = request.raw_path();
+    let is_suspect = !request.is_path_plain() || memchr::memchr(b'\\', path).is_some();
+    is_suspect && path::dot_segments(path) == DotSegments::Disguised
 }
 
 /// Path and query to ask a backend for that has told us to go to `target`: below the `base` of its URL. H2O puts that in
@@ -64,10 +79,9 @@ pub(super) fn stays(url: &[u8], scheme: Scheme, authority: &[u8]) -> bool {
     }
 }
 
-/// Path and query to ask a backend for, in pieces: the `base` of its URL, and what the request has below the path key
-/// `mount`, which is handed on as it was written (H2O compatibility).
-fn forwarded<'a>(mount: &str, base: &'a [u8], request: &'a RequestHead) -> [&'a [u8]; 3] {
-    let rest = below(mount.as_bytes(), request);
+/// Path and query to ask a backend for, in pieces: the `base` of its URL, and the `rest` of the request's path behind the key
+/// `mount`.
+fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     let begins_with_slash = mount.ends_with('/') || rest.starts_with(b"/");
     match (base.strip_suffix(b"/"), begins_with_slash) {
         (Some(bare), true) if mount.ends_with('/') => [bare, b"/", rest],
@@ -78,23 +92,36 @@ fn forwarded<'a>(mount: &str, base: &'a [u8], request: &'a RequestHead) -> [&'a 
     }
 }
 
-/// The part of the target behind the octets that stand for the key of the path.
-fn below<'a>(mount: &[u8], request: &'a RequestHead) -> &'a [u8] {
+/// The part of the target behind the octets that stand for the key of the path, as it was written (H2O compatibility). If it
+/// has dot segments, the normal form is sent instead: servers differ in what they take for a segment (`x%2f/..`, `//..`), so
+/// that one of them might leave the path of its URL.
+fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     let target = request.target();
     // `/`, `*`, or the nothing of CONNECT.
     if target.len() <= 1 {
-        return b"";
+        return Cow::default();
     }
-    if mount == b"/" {
-        return target.strip_prefix(b"/").unwrap_or(target);
+    if request.is_path_plain() {
+        return target.get(mount.len()..).unwrap_or_default().into();
     }
     let raw_path = request.raw_path();
-    let len = if request.path() == raw_path {
+    let is_plain_so_far = mount == b"/" && raw_path.starts_with(mount);
+    let len = if is_plain_so_far || request.path() == raw_path {
         mount.len()
     } else {
         path::raw_len(raw_path, mount.len())
     };
-    target.get(len..).unwrap_or_default()
+    let rest = raw_path.get(len..).unwrap_or_default();
+    // An escaped slash behind the key would not end the last segment of the backend's path for every server.
+    let is_apart = mount.ends_with(b"/") || matches!(rest.first(), None | Some(b'/'));
+    if is_apart && path::dot_segments(rest) == DotSegments::None {
+        return target.get(len..).unwrap_or_default().into();
+    }
+    let normal = request.path().get(mount.len()..).unwrap_or_default();
+    let mut rest = Vec::with_capacity(target.len());
+    escape::uri(normal, b"/@:", &mut rest);
+    rest.extend_from_slice(request.query());
+    rest.into()
 }
 
 /// The place of a client's request.
@@ -172,6 +199,11 @@ mod tests {
         head
     }
 
+    fn sent(aim: Aim, mount: &str, base: &str, head: &RequestHead) -> Vec<u8> {
+        let rest = aim.rest(mount, head);
+        aim.target(mount, base.as_bytes(), &rest).concat()
+    }
+
     #[test]
     fn redirects_of_a_backend_lead_below_its_url() {
         let cases = [
@@ -186,9 +218,7 @@ mod tests {
             ("/base/", "/base/x", "/base/x"),
         ];
         for (base, target, want) in cases {
-            let sent = Aim::Whole
-                .target("/mount", base.as_bytes(), &head(target))
-                .concat();
+            let sent = sent(Aim::Whole, "/mount", base, &head(target));
             assert_eq!(sent.escape_ascii().to_string(), want, "{base} {target}");
         }
     }
@@ -219,9 +249,11 @@ mod tests {
         let cases = [
             // Key of the path, path of the backend, request, sent.
             ("/", "/", "/", "/"),
-            ("/", "/", "/x/../y?q=1", "/x/../y?q=1"),
+            ("/", "/", "/x/../y?q=1", "/y?q=1"),
+            ("/", "/", "/.x/..y/...?/../", "/.x/..y/...?/../"),
             ("/", "/", "//x", "//x"),
-            ("/", "/", "/%2e%2E/%00", "/%2e%2E/%00"),
+            ("/", "/", "/%2e%2E/%00", "/%00"),
+            ("/", "/", "/%2e%2e./%00", "/%2e%2e./%00"),
             ("/", "/", "*", "/"),
             ("/", "/", "", "/"),
             ("/", "/base", "/", "/base/"),
@@ -234,18 +266,23 @@ mod tests {
             ("/a", "/base", "/a?x", "/base?x"),
             ("/a", "/base", "/a/f", "/base/f"),
             ("/a", "/base", "/a//f", "/base//f"),
-            ("/a", "/base", "/a/x%2Fy/../z", "/base/x%2Fy/../z"),
+            ("/a", "/base", "/a/x%2Fy/z", "/base/x%2Fy/z"),
+            ("/a", "/base", "/a/x%2Fy/../z%20?%41", "/base/x/z%20?%41"),
+            ("/a", "/base", "/a/%252e%252e/./%61", "/base/%252e%252e/a"),
             ("/a", "/base", "/foo/../%61/f", "/base/f"),
             ("/a", "/base", "/%61?%61", "/base?%61"),
             ("/a", "/base", "/a/../a/f", "/base/f"),
-            ("/a", "/base", "/./a/./f", "/base/./f"),
+            ("/a", "/base", "/./a/./f", "/base/f"),
+            ("/a", "/base", "/a/..;/f", "/base/..;/f"),
+            ("/a", "/base", "/a%2Ff%2Fg?%2F", "/base/f/g?%2F"),
+            ("/a/", "/base", "/a%2Ff%2Fg", "/base/f%2Fg"),
             ("/a", "/base/", "/a", "/base/"),
             ("/a", "/base/", "/a/f", "/base/f"),
             ("/b/", "/base/", "/b/", "/base/"),
             ("/b/", "/base/", "/b/f", "/base/f"),
             ("/b/", "/base", "/b/", "/base/"),
             ("/b/", "/base", "/b/f?q", "/base/f?q"),
-            ("/b/", "/base/", "/b/x/../f", "/base/x/../f"),
+            ("/b/", "/base/", "/b/x/../f", "/base/f"),
             ("/b/", "/base/", "/b/../b/f", "/base/f"),
             ("/c", "/", "/c", "/"),
             ("/c", "/", "/c?q", "/?q"),
@@ -253,33 +290,83 @@ mod tests {
             ("/c", "/", "/c//d", "//d"),
         ];
         for (mount, base, target, want) in cases {
-            let head = head(target);
-            let got = forwarded(mount, base.as_bytes(), &head).concat();
+            let got = sent(Aim::Below, mount, base, &head(target));
             let got = got.escape_ascii().to_string();
             assert_eq!(got, want, "{mount} {base} {target}");
         }
     }
 
+    /// As a server resolves a path that takes backslashes for slashes, knows path parameters, and merges slashes, or not.
+    fn resolved(path: &[u8], decodes: bool, merges_slashes: bool, is_odd: bool) -> String {
+        let text = String::from_utf8_lossy(path).into_owned();
+        let text = if decodes {
+            text.replace("%2e", ".")
+                .replace("%2F", "/")
+                .replace("%5c", "\\")
+        } else {
+            text
+        };
+        let text = if is_odd {
+            text.replace('\\', "/")
+        } else {
+            text
+        };
+        let mut segments = Vec::new();
+        for segment in text[1..].split('/') {
+            let name = if is_odd {
+                segment.split([';', '#']).next().unwrap_or_default()
+            } else {
+                segment
+            };
+            match name {
+                "." => {}
+                ".." => {
+                    segments.pop();
+                }
+                "" if merges_slashes => {}
+                _ => segments.push(segment),
+            }
+        }
+        format!("/{}", segments.join("/"))
+    }
+
     #[test]
     fn no_dot_segments_lead_out_of_the_path_of_the_backend() {
-        let parts = ["/", "a", "..", ".", "%2e", "/a", "%2F", "b"];
-        for seed in 0..parts.len().pow(5) {
-            let target: String = (0..5)
-                .map(|at| parts[seed / parts.len().pow(at) % parts.len()])
-                .collect();
-            let head = head(&target);
-            let is_below = head.path() == b"/a" || head.path().starts_with(b"/a/");
-            if !is_below || target.len() == 1 {
-                continue;
+        let parts = [
+            "/", "a", "..", ".", "%2e", "/a", "%2F", "b", ";", "\\", "%5c",
+        ];
+        let mut count = 0;
+        for (mount, length) in [("/a", 5), ("/", 4)] {
+            for seed in 0..parts.len().pow(length) {
+                let target: String = (0..length)
+                    .map(|at| parts[seed / parts.len().pow(at) % parts.len()])
+                    .collect();
+                let head = head(&format!("/{target}"));
+                let is_below =
+                    mount == "/" || head.path() == b"/a" || head.path().starts_with(b"/a/");
+                if !is_below || has_disguised_dots(&head) {
+                    continue;
+                }
+                count += 1;
+                let sent = sent(Aim::Below, mount, "/base", &head);
+                for way in 0..8 {
+                    let there = resolved(&sent, way & 1 > 0, way & 2 > 0, way & 4 > 0);
+                    let is_below = there == "/base" || there.starts_with("/base/");
+                    assert!(is_below, "{target}: {} is {there}", sent.escape_ascii());
+                }
             }
-            let mut sent = Vec::new();
-            path::normalize(&forwarded("/a", b"/base", &head).concat(), &mut sent);
-            let want = [b"/base", &head.path()[2..]].concat();
-            assert_eq!(
-                sent.escape_ascii().to_string(),
-                want.escape_ascii().to_string(),
-                "{target}"
-            );
+        }
+        assert!(count > 10_000, "{count}");
+    }
+
+    #[test]
+    fn dots_that_only_some_servers_take_for_segments_are_noticed() {
+        for target in ["/a/..;/x", "/a/..\\x", "/a\\..", "/%2e%2e%5cx", "/..;?q"] {
+            assert!(has_disguised_dots(&head(target)), "{target}");
+        }
+        for target in ["/a/../x", "/a\\b;c", "/?/..;/", "/.;a/..b", "*", ""] {
+            let want = target == "/.;a/..b";
+            assert_eq!(has_disguised_dots(&head(target)), want, "{target}");
         }
     }
 
