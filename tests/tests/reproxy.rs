@@ -1,6 +1,12 @@
 //! Resources that are fetched in place of others: `reproxy`, internal redirects and error documents that lead to other
 //! servers, redirects that are followed there, and how often.
 
+use std::fs::Permissions;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
+
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Http2, encode};
 use h2o_tests::{
@@ -303,7 +309,7 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
                 );
             }
             "/base/start" => ("302", "/to"),
-            "/third" => ("302", &*third),
+            "/third" | "/base/third" => ("302", &*third),
             "/304" => ("304", "/to"),
             _ => return answer(&format!("other: {}", line(request))),
         };
@@ -338,7 +344,7 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
         ("PUT", "/post", 200, "other: PUT /to"),
         ("POST", "/repeat", 200, "other: POST /to"),
         ("GET", "/own", 200, "other: GET /base/to"),
-        ("GET", "/third", 200, "GET / "),
+        ("GET", "/third", 302, ""),
         ("GET", "/304", 304, ""),
     ];
     for (method, path, code, want) in rows {
@@ -350,6 +356,8 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
             "{method} {path}"
         );
     }
+    // A backend of the configuration is followed elsewhere, too.
+    ask(&server, "GET", "/in/third", &[]).must_be("200 OK\n\nGET / ");
     // Without a redirect of ours nothing is followed.
     ask(&server, "GET", "/plain", &[]).must_be("301 Moved\nlocation: /to");
     // The same upstream, below the path of its URL.
@@ -363,6 +371,168 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
             "{line}"
         );
     }
+}
+
+/// An answer to every connection to a Unix-domain socket; the receiver gets what came.
+fn at_socket(folder: &Folder) -> (String, mpsc::Receiver<String>) {
+    let path = folder.name_of("inner.sock");
+    let listener = UnixListener::bind(&path).expect("the folder is ours");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is ours");
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut octets = [0; 1000];
+            let count = stream.read(&mut octets).unwrap_or(0);
+            let _ = stream.write_all(answer("the socket").as_bytes());
+            if sender.send(text_of(&octets[..count])).is_err() {
+                return;
+            }
+        }
+    });
+    (format!("http://[unix:{path}]/x"), receiver)
+}
+
+#[test]
+fn responses_never_lead_to_unix_sockets() {
+    let folder = Folder::new();
+    let (url, asked) = at_socket(&folder);
+    let app = app();
+    let moved = url.clone();
+    let moving = Backend::by_request(move |_| {
+        format!("HTTP/1.1 307 Moved\r\nlocation: {moved}\r\ncontent-length: 0\r\n\r\n")
+    });
+    let server = start(
+        "",
+        &[
+            ("/", to(&app, "/")),
+            ("/moving", to(&moving, "/")),
+            (
+                "/in",
+                "redirect: { url: /moving, status: 307, internal: YES }".to_owned(),
+            ),
+            (
+                "/configured",
+                format!("redirect: {{ url: '{url}', status: 307, internal: YES }}"),
+            ),
+        ],
+    );
+    let fields = [("x-go", &*url), ("x-status", "307")];
+    ask(&server, "POST", "/", &fields).must_be("502 Gateway Error\n\ninternal error");
+    // By way of a server that is no backend of ours, which the client is told.
+    let stranger = moving.url("/");
+    let fields = [("x-go", &*stranger), ("x-status", "307")];
+    let response = ask(&server, "POST", "/", &fields);
+    response.must_be(&format!("307 Moved\nlocation: {url}"));
+    // By way of a backend.
+    ask(&server, "POST", "/in", &[]).must_be("502 Gateway Error\n\ninternal error");
+    assert_eq!(asked.try_recv(), Err(mpsc::TryRecvError::Empty));
+    // The configuration may name it.
+    server
+        .ask("GET /configured")
+        .must_be("200 OK\n\nthe socket");
+    assert!(asked.recv().unwrap().starts_with("GET /x HTTP/1.1"));
+}
+
+#[test]
+fn servers_that_are_no_backends_never_lead_elsewhere() {
+    let (app, inner) = (app(), echo());
+    let server = start(
+        "",
+        &[
+            ("/", to(&app, "/")),
+            ("/private", "file.dir: @DIR@/www".to_owned()),
+        ],
+    );
+    let places = [
+        inner.url("/admin"),
+        format!("//127.0.0.1:{}/admin", inner.port()),
+        format!("https://127.0.0.1:{}/admin", inner.port()),
+        "http://default/private/a.txt".to_owned(),
+        "https://default/private/a.txt".to_owned(),
+    ];
+    for place in places {
+        for (status, name) in [
+            ("302", "location"),
+            ("307", "location"),
+            ("200", "x-reproxy-url"),
+        ] {
+            let told = place.clone();
+            let stranger = Backend::by_request(move |_| {
+                format!(
+                    "HTTP/1.1 {status} Sure\r\n{name}: {told}\r\ncontent-length: 8\r\n\r\nstranger"
+                )
+            });
+            let url = stranger.url("/");
+            let fields = [
+                ("x-go", &*url),
+                ("x-status", "307"),
+                ("cookie", "secret=1"),
+                ("authorization", "Basic c2VjcmV0"),
+            ];
+            let response = ask(&server, "POST", "/", &fields);
+            response.must_be(&format!("{status} Sure\n{name}: {place}\n\nstranger"));
+        }
+    }
+    assert_eq!(inner.connections(), 0);
+    // What a backend of the configuration says still leads there.
+    let response = ask(&server, "GET", "/", &[("x-go", "/private/a.txt")]);
+    assert_eq!(response.text(), "a file");
+}
+
+#[test]
+fn credentials_never_follow_a_redirect_to_another_origin() {
+    let elsewhere = Backend::by_request(|request| {
+        let is_bare = ["cookie", "authorization"]
+            .iter()
+            .all(|name| request.field(name).is_none());
+        let other = request.field("x-other").unwrap_or_default();
+        answer(&format!("bare: {is_bare}, {other}"))
+    });
+    let third = elsewhere.url("/");
+    let backend = Backend::by_request(move |request| {
+        let location = match request.target() {
+            "/third" => &*third,
+            "/own" => "/to",
+            "/client" => "http://www.example.com/bare",
+            _ => return answer(request.field("cookie").unwrap_or_default()),
+        };
+        format!("HTTP/1.1 302 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n")
+    });
+    let server = Setup::new(&format!(
+        "
+num-threads: 1
+listen: @PORT@
+access-log: {{ path: @DIR@/log, format: '%r [%{{cookie}}i]' }}
+hosts:
+  default:
+    paths:
+      /: {{ redirect: {{ url: /backend, status: 307, internal: YES }} }}
+      /backend: {{ {} }}
+  www.example.com:
+    paths:
+      /client: {{ redirect: {{ url: 'http://default/backend/client', status: 307, internal: YES }} }}
+      /bare: {{ {} }}
+",
+        to(&backend, "/"),
+        to(&elsewhere, "/")
+    ))
+    .start();
+    for (path, host, want) in [
+        ("/third", "a.example", "bare: true, 1"),
+        ("/third", "www.example.com:1", "bare: true, 1"),
+        ("/client", "a.example", "bare: true, 1"),
+        // There the client has given them itself.
+        ("/client", "www.example.com:80", "bare: false, 1"),
+        ("/own", "a.example", "a=1"),
+    ] {
+        let response = server.ask(&format!(
+            "GET {path}\nHost: {host}\nCookie: a=1\nAuthorization: Basic eA==\nX-Other: 1"
+        ));
+        assert_eq!(response.text(), want, "{path} {host}");
+    }
+    let log = server.read_until("log", "/own");
+    assert_eq!(log.matches("[a=1]").count(), 5, "{log}");
 }
 
 #[test]

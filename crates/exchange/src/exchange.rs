@@ -52,11 +52,14 @@ pub struct Exchange {
     pub reroutes: (u32, u32),
     /// True once the request was delegated.
     pub delegated: bool,
+    /// True while the server that is asked is no backend of the configuration: a redirect, an error document or a backend has
+    /// named it. What it says leads nowhere else.
+    pub asks_stranger: bool,
     /// Octets of request content received.
     pub request_body_bytes: u64,
     /// True once an error document is being fetched in place of the response: no other one will be.
     pub error_document: bool,
-    /// Fields put aside while an error document is fetched.
+    /// All fields of the request, while it is run again with only some of them.
     pub saved_headers: Option<Headers>,
     /// Applied to the final response before its filters run.
     pub restore: Option<Restore>,
@@ -161,6 +164,7 @@ impl Exchange {
             pushes: Vec::new(),
             reroutes: (0, 0),
             delegated: false,
+            asks_stranger: false,
             error_document: false,
             request_body_bytes: 0,
             saved_headers: None,
@@ -203,6 +207,7 @@ impl Exchange {
         self.pushes.clear();
         self.reroutes = (0, 0);
         self.delegated = false;
+        self.asks_stranger = false;
         self.error_document = false;
         self.request_body_bytes = 0;
         self.saved_headers = None;

@@ -40,8 +40,8 @@ pub use http2::{
 };
 pub use octet_queue::OctetQueue;
 pub use outcome::{
-    Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, Outcome, Reroute, RerouteKind,
-    Response, Restore, Successor,
+    Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome, Reroute,
+    RerouteFields, RerouteKind, Response, Restore, Successor,
 };
 pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};

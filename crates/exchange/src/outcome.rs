@@ -152,6 +152,26 @@ pub enum RerouteKind {
     Reprocess,
 }
 
+/// The fields of the request that stay when it is run again. Those left out are put aside until the final response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RerouteFields {
+    /// All of them.
+    All,
+    /// All but `authorization` and `cookie`: the client has given them to another origin.
+    WithoutCredentials,
+    /// None (error documents).
+    None,
+}
+
+/// Who names the place where a request is run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The configuration, which may name Unix-domain sockets.
+    Configuration,
+    /// A response, which may not.
+    Response,
+}
+
 /// Applied to the final response of a rerouted request before its filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
@@ -173,8 +193,10 @@ pub struct Reroute {
     pub successor: Option<Successor>,
     /// False: the request body is dropped.
     pub keep_body: bool,
-    /// True: the request's fields are put aside while the other resource is fetched (error documents).
-    pub without_fields: bool,
+    /// The fields that the other resource is asked for with.
+    pub fields: RerouteFields,
+    /// Who names `url`.
+    pub named_by: NamedBy,
     /// Applied to the final response before its filters run.
     pub restore: Option<Restore>,
     /// The answer if `url` cannot be understood.
@@ -191,7 +213,8 @@ impl Reroute {
             url,
             successor: None,
             keep_body,
-            without_fields: false,
+            fields: RerouteFields::All,
+            named_by: NamedBy::Configuration,
             restore: None,
             unresolved: || {
                 Response::error(StatusCode::BAD_GATEWAY, "Gateway Error", "internal error")

@@ -4,7 +4,7 @@
 //! the response it stands for. While that happens, no other document is fetched.
 
 use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Reroute, Response, Restore, Scope};
+use h2o_exchange::{Exchange, Filter, Filtered, Reroute, RerouteFields, Response, Restore, Scope};
 use h2o_http::{Known, Method, Name, StatusCode};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -117,7 +117,7 @@ impl Filter for ErrorDocFilter {
             method => method.clone(),
         };
         Filtered::Reroute(Reroute {
-            without_fields: true,
+            fields: RerouteFields::None,
             restore: Some(stand_in_for(response)),
             ..Reroute::to(document.url.as_bytes().to_vec(), method, true)
         })
@@ -218,7 +218,7 @@ mod tests {
         ] {
             let reroute = filtered(&mut exchange(config, method), 404, "").unwrap();
             assert_eq!(reroute.method.as_str(), want);
-            assert!(reroute.without_fields && reroute.keep_body);
+            assert!(reroute.fields == RerouteFields::None && reroute.keep_body);
             assert_eq!(reroute.kind, RerouteKind::Delegation);
         }
     }

@@ -238,7 +238,7 @@ fn trim_slashes(mut text: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use crate::testing::{Setup, request};
-    use h2o_exchange::{Body, RerouteKind};
+    use h2o_exchange::{Body, NamedBy, RerouteFields, RerouteKind};
     use h2o_http::Known;
 
     const SETUP: Setup = Setup {
@@ -390,7 +390,8 @@ mod tests {
             panic!("{config} is no external redirect")
         };
         assert_eq!(reroute.kind, RerouteKind::Delegation);
-        assert!(!reroute.without_fields && reroute.restore.is_none());
+        assert!(reroute.fields == RerouteFields::All && reroute.restore.is_none());
+        assert_eq!(reroute.named_by, NamedBy::Configuration);
         let url = String::from_utf8(reroute.url).unwrap();
         (reroute.method.as_str().to_owned(), url, reroute.keep_body)
     }

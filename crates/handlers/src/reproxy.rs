@@ -1,7 +1,7 @@
 //! `reproxy`: responses may name another resource that is to be sent in their place.
 
 use h2o_config::{Directive, Levels};
-use h2o_exchange::{Bag, Exchange, Filter, Filtered, Reroute, Response, Scope};
+use h2o_exchange::{Bag, Exchange, Filter, Filtered, NamedBy, Reroute, Response, Scope};
 use h2o_http::{Known, Method};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -12,7 +12,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "OFF",
         "Whether a response with `x-reproxy-url` is dropped, and the resource at that URL sent in its place: one of this \
          server if a host entry has the name, otherwise fetched over the network. Responses with status 307 and 308 have it \
-         asked for with the same method and content, others by `GET`. `OFF`: the field goes to the client. See \
+         asked for with the same method and content, others by `GET`. Only responses of this server and its backends count, \
+         not those of servers that such a URL has led to, and the URL names no unix socket. `OFF`: the field goes to the client. See \
          [the page on the proxy](proxy.md).",
         |scope, command| {
             scope.edit::<Reproxy>().0 = command.node.on_off()?;
@@ -41,8 +42,9 @@ impl Filter for ReproxyFilter {
         let Some(url) = response.headers.get(Known::XReproxyUrl) else {
             return Filtered::Continue;
         };
-        if *exchange.original_method() == Method::Connect {
-            // A resource in place of the answer would be taken for what comes through the tunnel.
+        if exchange.asks_stranger || *exchange.original_method() == Method::Connect {
+            // Only backends of the configuration are trusted to name resources. To CONNECT, one in place of the answer
+            // would be taken for what comes through the tunnel.
             return Filtered::Continue;
         }
         let keeps_method = response.status.keeps_method();
@@ -51,7 +53,10 @@ impl Filter for ReproxyFilter {
         } else {
             Method::Get
         };
-        Filtered::Reroute(Reroute::to(url.to_vec(), method, keeps_method))
+        Filtered::Reroute(Reroute {
+            named_by: NamedBy::Response,
+            ..Reroute::to(url.to_vec(), method, keeps_method)
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Internal redirects: the request is pointed at another path of the site, at the upstream server that was asked, or at a server
 //! that is none of ours.
 
-use h2o_exchange::{Exchange, Original, RequestBody, Reroute, Response, Successor};
+use h2o_exchange::{
+    Exchange, NamedBy, Original, RequestBody, Reroute, RerouteFields, Response, Successor,
+};
 use h2o_handlers::OtherServer;
-use h2o_http::{BodyLength, Headers, Reference, Scheme, authority};
+use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 
 use crate::serve::{enter, streams_body};
 
@@ -37,13 +39,17 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     let request = &exchange.request;
     let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
     // Of an error document, and where the method changes, nobody expects that content comes with it.
-    let needs_body = !order.without_fields && request.method == order.method;
-    if order.without_fields {
-        let bare = request.rebuilt(&Headers::new(), &target.authority, &target.path);
-        let full = std::mem::replace(&mut exchange.request, bare);
+    let needs_body = order.fields != RerouteFields::None && request.method == order.method;
+    let some_fields = match order.fields {
+        RerouteFields::All => None,
+        RerouteFields::WithoutCredentials => Some(without_credentials(&request.headers)),
+        RerouteFields::None => Some(Headers::new()),
+    };
+    let fields = some_fields.as_ref().unwrap_or(&request.headers);
+    let rebuilt = request.rebuilt(fields, &target.authority, &target.path);
+    let full = std::mem::replace(&mut exchange.request, rebuilt);
+    if some_fields.is_some() {
         exchange.saved_headers.get_or_insert(full.headers);
-    } else {
-        exchange.request = request.rebuilt(&request.headers, &target.authority, &target.path);
     }
     exchange.request.method = order.method.clone();
     exchange.request.scheme = target.scheme;
@@ -58,11 +64,13 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     exchange.mime = None;
     let asked = match target.place {
         Place::Host(host) => {
+            exchange.asks_stranger = false;
             let route = exchange.site.select_path(host, exchange.request.path());
             enter(exchange, route);
             Asked::Handlers
         }
         Place::Elsewhere(server) => {
+            exchange.asks_stranger = true;
             Asked::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
         }
         Place::Upstream(successor) => Asked::Successor(successor),
@@ -85,6 +93,16 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         }
     }
     Ok(asked)
+}
+
+/// The fields that any other server may see.
+fn without_credentials(fields: &Headers) -> Headers {
+    let mut fields = fields.clone();
+    fields.retain(|field| match field.name {
+        Name::Known(Known::Authorization | Known::Cookie | Known::ProxyAuthorization) => false,
+        Name::Known(_) | Name::Other(_) => true,
+    });
+    fields
 }
 
 fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked, Box<Response>> {
@@ -188,7 +206,11 @@ fn resolve(exchange: &Exchange, order: &mut Reroute) -> Option<Target> {
     };
     let place = match host {
         Some(host) => Place::Host(u32::try_from(host).ok()?),
-        None => Place::Elsewhere(OtherServer::new(scheme, authority)?),
+        None => {
+            let server = OtherServer::new(scheme, authority)?;
+            let is_ours_alone = server.is_unix_socket() && order.named_by == NamedBy::Response;
+            Place::Elsewhere((!is_ours_alone).then_some(server)?)
+        }
     };
     Some(Target {
         place,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use h2o_exchange::{Exchange, Outcome, Site};
 use h2o_http::Scheme;
-use h2o_upstream::{BackendUrl, Balancing, TlsClientError, Upstream};
+use h2o_upstream::{BackendHost, BackendUrl, Balancing, TlsClientError, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::handler::{LocalProxy, Proxy, hand_over};
@@ -31,6 +31,12 @@ impl OtherServer {
         }
         let url = format!("{}://{authority}/", scheme.as_str());
         BackendUrl::parse(&url).map(Self)
+    }
+
+    /// Whether it is a Unix-domain socket of this machine.
+    #[must_use]
+    pub fn is_unix_socket(&self) -> bool {
+        matches!(self.0.host, BackendHost::Unix(_))
     }
 
     /// Answers the request with what the server says, under the settings of the global level.

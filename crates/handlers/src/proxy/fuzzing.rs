@@ -34,7 +34,9 @@ pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply)
     let settings = path.settings.get::<ProxySettings>();
     let rules = &settings.request;
     match rules.admit(&exchange.request, settings.tunnels) {
-        Ok(wanted) => (settings.response).answer(exchange, wanted, backend, false, reply),
+        Ok(wanted) => {
+            (settings.response).answer(exchange, wanted, backend.scheme, backend, false, reply)
+        }
         Err(refusal) => Outcome::Done(refusal.response(exchange)),
     }
 }

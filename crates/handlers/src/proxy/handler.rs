@@ -6,17 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, Reroute, RerouteKind,
-    Trace,
+    Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, RerouteKind, Trace,
 };
 use h2o_http::{BodyLength, StatusCode};
-use h2o_upstream::{BackendUrl, Call, Upstream};
+use h2o_upstream::{Call, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::request::RequestRules;
 use super::response::{self, ResponseRules};
 use super::settings::ProxySettings;
-use super::target::{self, Aim};
+use super::target::Aim;
 use super::tunnel::Wanted;
 use crate::reproxy;
 
@@ -190,9 +189,18 @@ async fn forward(
                 .get_or_init(|| exchange.site.settings.get::<KeepsServerField>().0);
             let backend = &proxy.upstream.backends()[reply.backend].url;
             let rules = proxy.response;
-            let mut outcome = rules.answer(exchange, wanted, backend, keeps_server, reply);
-            if let Outcome::Reroute(order) = &mut outcome {
-                keep_upstream(&proxy, exchange, backend, order);
+            let scheme = if proxy.request.preserve_host {
+                exchange.request.scheme
+            } else {
+                backend.scheme
+            };
+            let mut outcome = rules.answer(exchange, wanted, scheme, backend, keeps_server, reply);
+            if let Outcome::Reroute(order) = &mut outcome
+                && response::leads_back(exchange, scheme, &order.url)
+            {
+                // Under the same settings (H2O compatibility).
+                let proxy = Rc::clone(&proxy);
+                order.successor = Some(Box::new(|exchange| hand_over(proxy, exchange, Aim::Whole)));
             }
             outcome
         }
@@ -213,25 +221,6 @@ async fn forward(
 /// True if the answer may be that the request is to be sent elsewhere, with its content.
 fn may_be_rerouted(exchange: &Exchange) -> bool {
     exchange.delegated || reproxy::is_on(&exchange.site.path(exchange.route).settings)
-}
-
-/// A redirect that leads to the server it comes from is asked there, under the same settings (H2O compatibility).
-fn keep_upstream(
-    proxy: &Rc<LocalProxy>,
-    exchange: &Exchange,
-    backend: &BackendUrl,
-    order: &mut Reroute,
-) {
-    let scheme = if proxy.request.preserve_host {
-        exchange.request.scheme
-    } else {
-        backend.scheme
-    };
-    let place = exchange.forwarded.place();
-    if place.is_some_and(|(authority, _)| target::stays(&order.url, scheme, authority)) {
-        let proxy = Rc::clone(proxy);
-        order.successor = Some(Box::new(|exchange| hand_over(proxy, exchange, Aim::Whole)));
-    }
 }
 
 /// Begins to note what happens, where somebody wants to know.

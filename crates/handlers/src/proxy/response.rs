@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use h2o_exchange::{Exchange, Forwarded, Links, Outcome, Reroute, Response};
-use h2o_http::{Field, Headers, Known, Method, Name, StatusCode, escape};
+use h2o_exchange::{
+    Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
+};
+use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode, escape};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
 use super::request::names_fields;
@@ -50,11 +52,12 @@ struct Seen {
 }
 
 impl ResponseRules {
-    /// The response of a backend, as the client is to get it.
+    /// The response of a backend, which was asked with this `scheme`, as the client is to get it.
     pub(super) fn answer(
         self,
         exchange: &Exchange,
         wanted: Wanted,
+        scheme: Scheme,
         backend: &BackendUrl,
         keeps_server: bool,
         mut reply: Reply,
@@ -86,7 +89,7 @@ impl ResponseRules {
         remove_named(&mut reply.headers, &options);
         if seen.location
             && exchange.delegated
-            && let Some(order) = follow(exchange, &reply)
+            && let Some(order) = follow(exchange, scheme, &reply)
         {
             return Outcome::Reroute(order);
         }
@@ -188,20 +191,42 @@ fn opens_tunnel(exchange: &Exchange, status: StatusCode) -> bool {
     exchange.request.method == Method::Connect && (200..300).contains(&status.as_u16())
 }
 
-/// A resource that is fetched in place of another is not to be a redirect: we go there (H2O compatibility).
-fn follow(exchange: &Exchange, reply: &Reply) -> Option<Reroute> {
+/// A resource that is fetched in place of another is not to be a redirect: we go there (H2O compatibility), with the client's
+/// credentials only if its own origin or that of the backend is there. Servers that are no backends of the configuration
+/// do not send us elsewhere, as that may be a place which clients and they themselves cannot reach: the client is told.
+fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute> {
     let status = reply.status;
     let is_redirect = (300..400).contains(&status.as_u16()) && status != StatusCode::NOT_MODIFIED;
     if !is_redirect || *exchange.original_method() == Method::Connect {
         return None;
     }
-    let url = reply.headers.get(Known::Location)?.to_vec();
+    let url = reply.headers.get(Known::Location)?;
+    let leads_back = leads_back(exchange, scheme, url);
+    if exchange.asks_stranger && !leads_back {
+        return None;
+    }
+    let client = (exchange.original_scheme(), exchange.original_authority());
+    let fields = if leads_back || target::stays(url, client.0, client.1) {
+        RerouteFields::All
+    } else {
+        RerouteFields::WithoutCredentials
+    };
     let method = match &exchange.request.method {
         Method::Post if !status.keeps_method() => Method::Get,
         method => method.clone(),
     };
     let keep_body = method == exchange.request.method;
-    Some(Reroute::to(url, method, keep_body))
+    Some(Reroute {
+        fields,
+        named_by: NamedBy::Response,
+        ..Reroute::to(url.to_vec(), method, keep_body)
+    })
+}
+
+/// Whether the `location` of a backend leads to the server that was asked, with this `scheme`.
+pub(super) fn leads_back(exchange: &Exchange, scheme: Scheme, location: &[u8]) -> bool {
+    let place = exchange.forwarded.place();
+    place.is_some_and(|(authority, _)| target::stays(location, scheme, authority))
 }
 
 /// The answer to a request that got no response.

@@ -30,7 +30,14 @@ fn answered(exchange: &Exchange, wanted: Wanted, keeps_server: bool, reply: Repl
     let path = exchange.site.path(exchange.route);
     let rules = path.settings.get::<ProxySettings>().response;
     let backend = BackendUrl::parse("http://b:81/base").unwrap();
-    rules.answer(exchange, wanted, &backend, keeps_server, reply)
+    rules.answer(
+        exchange,
+        wanted,
+        backend.scheme,
+        &backend,
+        keeps_server,
+        reply,
+    )
 }
 
 fn done(outcome: Outcome) -> Response {
