@@ -66,7 +66,7 @@ impl Node {
     /// `argument must be a mapping`, `key must be a scalar`, `unexpected key:X`, `duplicate key found`,
     /// ``attribute `X` must be a scalar``, `cannot find mandatory attribute: X`
     pub fn attributes(&self, spec: &[Attribute]) -> Result<Attributes<'_>, Error> {
-        let mut values: Vec<_> = spec
+        let mut values: Vec<(_, Option<&Self>)> = spec
             .iter()
             .map(|attribute| (attribute.name, None))
             .collect();
@@ -86,8 +86,11 @@ impl Node {
                         .did_you_mean(nearest(name, spec.iter().flat_map(Attribute::names)))
                 })?;
             let Attribute { name, kinds, .. } = spec[index];
-            if values[index].1.is_some() {
-                return Err(key.error("duplicate key found"));
+            if let Some(first) = values[index].1 {
+                let line = first.pos.line();
+                return Err(key
+                    .error("duplicate key found")
+                    .with_hint(format!("`{name}` is on line {line} already")));
             }
             if !kinds.contains(value.kind()) {
                 return Err(value.error(format!("attribute `{name}` must be {kinds}")));
@@ -156,10 +159,13 @@ mod tests {
                 "[f:2] unexpected key:Prot (column 1; did you mean `port`?)",
             ),
             ("port: 1\nzzzzz: 2", "[f:2] unexpected key:zzzzz (column 1)"),
-            ("port: 1\nPort: 2", "[f:2] duplicate key found (column 1)"),
+            (
+                "port: 1\nPort: 2",
+                "[f:2] duplicate key found (column 1; `port` is on line 1 already)",
+            ),
             (
                 "port: 1\nkey: 1\nsecret-key: 2",
-                "[f:3] duplicate key found (column 1)",
+                "[f:3] duplicate key found (column 1; `key` is on line 2 already)",
             ),
             (
                 "port: [1]",

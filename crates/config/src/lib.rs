@@ -30,13 +30,15 @@
 //! let error = registry.run(Level::Global, &top, &mut 0).unwrap_err();
 //! assert_eq!(
 //!     error.to_string(),
-//!     "[h2o.conf:1] in command max-connections, argument must match the format: %zu (column 18)",
+//!     "[h2o.conf:1] in command max-connections, argument must match the format: %zu \
+//!      (column 18; `10abc` is not a whole number; write digits only)",
 //! );
 //! ```
 
 mod attributes;
 mod directive;
 mod error;
+mod explain;
 mod kinds;
 mod known;
 mod levels;
@@ -58,8 +60,9 @@ pub use error::Error;
 pub use kinds::{Kind, Kinds};
 pub use known::KNOWN;
 pub use levels::{Level, Levels};
-pub use load::load;
+pub use load::{Unmatched, load, load_noting};
 pub use nearest::nearest;
 pub use node::{Node, Pos, Value};
 pub use registry::Registry;
 pub use source::{Memory, OsSource, Source};
+pub use value::Unit;

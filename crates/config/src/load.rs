@@ -26,11 +26,24 @@ const MAX_INCLUDES: usize = 16;
 /// `could not open configuration file PATH: REASON` and, for all that is wrong inside of files,
 /// `failed to parse configuration file F line N: PROBLEM`
 pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
+    load_noting(path, source, &mut Unmatched::default())
+}
+
+/// As [`load`]; also notes which patterns matched no file.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_noting(
+    path: &str,
+    source: &dyn Source,
+    unmatched: &mut Unmatched,
+) -> Result<Node, Error> {
     let mut loader = Loader {
         source,
         loaded: HashMap::new(),
         open: vec![path.to_owned()],
         merged: 0,
+        unmatched,
     };
     let input = source
         .read(path)
@@ -41,8 +54,28 @@ pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
     }
 }
 
+/// The `!file` patterns that matched no file. That is allowed, yet the likely reason when a mapping turns out to be empty.
+#[derive(Debug, Default)]
+pub struct Unmatched(Vec<(Pos, Box<str>)>);
+
+impl Unmatched {
+    /// Adds a hint to an error about what such a pattern stands for.
+    #[must_use]
+    pub fn explain(&self, error: Error) -> Error {
+        let found = self
+            .0
+            .iter()
+            .find(|(pos, _)| error.pos.as_ref() == Some(pos));
+        match found {
+            Some((_, pattern)) => error.with_hint(format!("no file matches `{pattern}`")),
+            None => error,
+        }
+    }
+}
+
 struct Loader<'a> {
     source: &'a dyn Source,
+    unmatched: &'a mut Unmatched,
     /// What each path or pattern after a `!file` stands for; `None` for a file without a document.
     loaded: HashMap<String, Option<Rc<Document>>>,
     /// The paths being loaded, each included by the one before it.
@@ -142,6 +175,9 @@ impl Loader<'_> {
             .source
             .glob(pattern)
             .map_err(|error| Error::tag(pos.clone(), could_not_open(pattern, &error)))?;
+        if paths.is_empty() {
+            self.unmatched.0.push((pos.clone(), pattern.into()));
+        }
         paths.sort();
         let mut documents = Vec::with_capacity(paths.len());
         for path in paths {
@@ -220,12 +256,11 @@ fn could_not_open(path: &str, error: &io::Error) -> String {
     format!("could not open configuration file {path}: {reason}")
 }
 
-/// A file that is empty or has nothing but comments. `(null)` is what scripts that read our errors know it by.
+/// A file that is empty or has nothing but comments. H2O says `(null)` here.
 fn no_document(path: &str, included_from: Option<&Pos>) -> Error {
     Error::load(
         Pos::new(path.into(), 1, 1),
         included_from.cloned(),
-        "(null)",
+        "the file is empty or has only comments",
     )
-    .with_hint("the file is empty")
 }

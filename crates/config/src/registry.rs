@@ -68,10 +68,15 @@ impl<C> Registry<C> {
     /// `the command cannot be used at this level`, `argument cannot be a scalar`, and what the directives return
     pub fn run(&self, level: Level, mapping: &Node, context: &mut C) -> Result<(), Error> {
         let Some(entries) = mapping.as_mapping() else {
-            return Err(Error::structure(
-                mapping.pos.clone(),
-                "node must be a MAPPING",
-            ));
+            let error = Error::structure(mapping.pos.clone(), "node must be a MAPPING");
+            return Err(match mapping.as_str() {
+                Some(text) if text.contains('{') => error.with_hint(
+                    "a configuration is YAML, lines of the form `directive: value`; this looks like that of another server",
+                ),
+                Some(_) | None => {
+                    error.with_hint("lines of the form `directive: value` are expected here")
+                }
+            });
         };
         self.run_entries(level, entries.iter(), context)
     }
@@ -86,7 +91,11 @@ impl<C> Registry<C> {
         let mut count = 0;
         for part in value.one_or_more() {
             let Value::Mapping(entries) = &part.value else {
-                return Err(part.error("value must be a mapping or sequence of mapping"));
+                return Err(part
+                    .error("value must be a mapping or sequence of mapping")
+                    .with_hint(
+                        "lines of the form `directive: value` are expected here, such as `file.dir: /var/www`",
+                    ));
             };
             count += entries.len();
             if count > MAX_PATH_ENTRIES {
@@ -190,10 +199,11 @@ impl<C> fmt::Debug for Registry<C> {
 fn wrong_kind(node: &Node, kinds: Kinds) -> Error {
     let found = node.kind();
     let error = node.error(format!("argument cannot be {found}"));
-    let nothing = found == Kind::Scalar && node.as_str() == Some("");
-    if nothing {
-        error.with_hint(format!("nothing is written here, expected {kinds}"))
-    } else {
-        error
-    }
+    error.with_hint(match node.as_str() {
+        Some("") => format!("nothing is written here, expected {kinds}"),
+        Some(text) if kinds.contains(Kind::Sequence) => {
+            format!("expected {kinds}: write `[{text}]`")
+        }
+        Some(_) | None => format!("expected {kinds}"),
+    })
 }

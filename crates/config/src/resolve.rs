@@ -136,8 +136,13 @@ impl<'a> Resolver<'a> {
                 Err(self.error(alias, "the alias refers to a node that contains it"))
             }
             None => {
+                let meant = nearest(name, self.anchors.keys().map(AsRef::as_ref));
+                let meant = meant.map_or_else(
+                    || format!("write `&{name}` before the value it stands for"),
+                    |meant| format!("did you mean `*{meant}`?"),
+                );
                 let error = self.error(alias, "could not resolve the alias");
-                Err(error.did_you_mean(nearest(name, self.anchors.keys().map(AsRef::as_ref))))
+                Err(error.with_hint(format!("there is no anchor `&{name}`; {meant}")))
             }
         }
     }

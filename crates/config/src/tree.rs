@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::explain::explain;
 use crate::node::Pos;
 use crate::resolve::Document;
 use crate::yaml::{Event, EventKind, Parser, Properties};
@@ -67,6 +68,7 @@ pub(crate) fn parse(
     }
     let mut reader = Reader {
         parser: Parser::new(input),
+        input,
         file,
         included_from,
     };
@@ -86,6 +88,7 @@ fn tag_directives(input: &[u8]) -> usize {
 
 struct Reader<'a> {
     parser: Parser<'a>,
+    input: &'a [u8],
     file: &'a Arc<str>,
     included_from: Option<&'a Pos>,
 }
@@ -169,16 +172,22 @@ impl Reader<'_> {
 
     fn poll_event(&mut self) -> Result<Event, Error> {
         self.parser.poll_event().map_err(|problem| {
+            let explanation = explain(self.input, &problem);
+            let place = explanation
+                .as_ref()
+                .map_or(problem.place, |explanation| explanation.place);
             let error = Error::load(
-                self.pos(problem.line, problem.column),
+                self.pos(place.line, place.column),
                 self.included_from.cloned(),
                 problem.message,
             );
-            match problem.context {
-                Some((context, line)) => {
-                    error.with_hint(format!("{context}, from line {}", line.saturating_add(1)))
+            match (explanation, problem.context) {
+                (Some(explanation), _) => error.with_hint(explanation.hint),
+                (None, Some((context, start))) => {
+                    let line = start.line.saturating_add(1);
+                    error.with_hint(format!("{context}, from line {line}"))
                 }
-                None => error,
+                (None, None) => error,
             }
         })
     }

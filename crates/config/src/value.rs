@@ -1,11 +1,98 @@
 //! Reading values out of nodes. Each error says what was expected and where.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::error::Error;
 use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
+
+/// What a number counts, for the error that says how to write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Pieces of anything.
+    Count,
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Bytes.
+    Bytes,
+}
+
+impl Unit {
+    /// The number that `text` writes with a suffix, as other servers take it: 10240 for `10 k` bytes.
+    fn convert(self, text: &str) -> Option<u64> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, suffix) = text.split_at(digits);
+        let suffix = suffix.trim_ascii_start().to_ascii_lowercase();
+        let factor_of = |table: &[(&str, u64)]| {
+            let found = table.iter().find(|(known, _)| *known == suffix);
+            found.map(|(_, factor)| *factor)
+        };
+        let (factor, divisor) = match self {
+            Self::Count => (None, 1),
+            Self::Seconds => (factor_of(&MILLISECONDS), 1000),
+            Self::Milliseconds => (factor_of(&MILLISECONDS), 1),
+            Self::Bytes => (factor_of(&BYTES), 1),
+        };
+        let number = number.parse::<u64>().ok()?.checked_mul(factor?)?;
+        number.is_multiple_of(divisor).then_some(number / divisor)
+    }
+
+    /// How to write `text`, which is no number.
+    fn hint(self, text: &str) -> String {
+        if text.is_empty() {
+            return format!("nothing is written here, expected a {self}");
+        }
+        match self.convert(text) {
+            Some(number) => format!("`{text}` is not a {self}; write `{number}`"),
+            None => format!("`{text}` is not a {self}; write digits only"),
+        }
+    }
+}
+
+const MILLISECONDS: [(&str, u64); 13] = [
+    ("ms", 1),
+    ("s", 1000),
+    ("sec", 1000),
+    ("second", 1000),
+    ("seconds", 1000),
+    ("m", 60_000),
+    ("min", 60_000),
+    ("minute", 60_000),
+    ("minutes", 60_000),
+    ("h", 3_600_000),
+    ("hour", 3_600_000),
+    ("hours", 3_600_000),
+    ("d", 86_400_000),
+];
+
+const BYTES: [(&str, u64); 10] = [
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+];
+
+/// `whole number of seconds`
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Count => "whole number",
+            Self::Seconds => "whole number of seconds",
+            Self::Milliseconds => "whole number of milliseconds",
+            Self::Bytes => "whole number of bytes",
+        })
+    }
+}
 
 impl Node {
     /// The text of a scalar.
@@ -89,9 +176,24 @@ impl Node {
         format: &'static str,
         range: RangeInclusive<u64>,
     ) -> Result<T, Error> {
+        self.quantity(Unit::Count, format, range)
+    }
+
+    /// As [`Self::integer`], for a number of seconds, bytes and so on: the error says what to write in place of `10s`.
+    ///
+    /// # Errors
+    /// Those of [`Self::integer`].
+    pub fn quantity<T: TryFrom<u64>>(
+        &self,
+        unit: Unit,
+        format: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<T, Error> {
         let text = self.scalar()?;
         if text.is_empty() || !text.bytes().all(|octet| octet.is_ascii_digit()) {
-            return Err(self.error(format!("argument must match the format: {format}")));
+            return Err(self
+                .error(format!("argument must match the format: {format}"))
+                .with_hint(unit.hint(text)));
         }
         let number = text.parse().ok().filter(|number| range.contains(number));
         number
@@ -108,7 +210,10 @@ impl Node {
         text.parse()
             .ok()
             .filter(|number: &f64| number.is_finite())
-            .ok_or_else(|| self.error("argument must match the format: %lf"))
+            .ok_or_else(|| {
+                self.error("argument must match the format: %lf")
+                    .with_hint(format!("`{text}` is not a number such as `0.5`"))
+            })
     }
 
     fn must_be(&self, kinds: Kinds) -> Error {
@@ -178,7 +283,6 @@ mod tests {
 
     #[test]
     fn integers_are_digits_within_the_range() {
-        let format = "[f:1] argument must match the format: %u (column 1)";
         let range = "[f:1] argument must be between 1 and 200 (column 1)";
         let cases = [
             ("1", "1"),
@@ -187,15 +291,6 @@ mod tests {
             ("0", range),
             ("201", range),
             ("99999999999999999999999", range),
-            ("", format),
-            ("10abc", format),
-            ("-1", format),
-            ("+1", format),
-            (" 1", format),
-            ("1 ", format),
-            ("0x10", format),
-            ("1.5", format),
-            ("ten", format),
         ];
         for (input, want) in cases {
             assert_eq!(
@@ -203,6 +298,46 @@ mod tests {
                 want,
                 "{input:?}"
             );
+        }
+        for input in ["10abc", "-1", "+1", " 1", "1 ", "0x10", "1.5", "ten"] {
+            assert_eq!(
+                text(scalar(input).integer::<u8>("%u", 1..=200)),
+                format!(
+                    "[f:1] argument must match the format: %u (column 1; `{input}` is not a whole number; write digits only)"
+                ),
+            );
+        }
+        assert_eq!(
+            text(scalar("").integer::<u8>("%u", 1..=200)),
+            "[f:1] argument must match the format: %u (column 1; nothing is written here, expected a whole number)"
+        );
+    }
+
+    #[test]
+    fn a_number_with_a_unit_is_not_refused_without_the_number_to_write() {
+        let seconds = "is not a whole number of seconds; write";
+        let milliseconds = "is not a whole number of milliseconds; write";
+        let bytes = "is not a whole number of bytes; write";
+        let cases = [
+            (Unit::Seconds, "10s", seconds, "`10`"),
+            (Unit::Seconds, "5 min", seconds, "`300`"),
+            (Unit::Seconds, "1D", seconds, "`86400`"),
+            (Unit::Seconds, "2000ms", seconds, "`2`"),
+            (Unit::Seconds, "500ms", seconds, "digits only"),
+            (Unit::Seconds, "99999999999999999s", seconds, "digits only"),
+            (Unit::Seconds, "soon", seconds, "digits only"),
+            (Unit::Milliseconds, "60s", milliseconds, "`60000`"),
+            (Unit::Milliseconds, "500ms", milliseconds, "`500`"),
+            (Unit::Bytes, "10M", bytes, "`10485760`"),
+            (Unit::Bytes, "1 GiB", bytes, "`1073741824`"),
+            (Unit::Bytes, "1.5G", bytes, "digits only"),
+        ];
+        for (unit, input, middle, want) in cases {
+            let error = scalar(input)
+                .quantity::<u64>(unit, "%lu", 0..=u64::MAX)
+                .unwrap_err();
+            let want = format!("`{input}` {middle} {want}");
+            assert_eq!(error.hint.as_deref(), Some(&*want));
         }
     }
 
@@ -231,18 +366,17 @@ mod tests {
 
     #[test]
     fn floats_are_finite() {
-        let bad = "[f:1] argument must match the format: %lf (column 1)";
-        let cases = [
-            ("0.8", "0.8"),
-            ("1", "1.0"),
-            ("-2.5", "-2.5"),
-            ("inf", bad),
-            ("nan", bad),
-            ("0.8x", bad),
-            ("", bad),
-        ];
+        let cases = [("0.8", "0.8"), ("1", "1.0"), ("-2.5", "-2.5")];
         for (input, want) in cases {
             assert_eq!(text(scalar(input).float()), want, "{input:?}");
+        }
+        for input in ["inf", "nan", "0.8x", ""] {
+            assert_eq!(
+                text(scalar(input).float()),
+                format!(
+                    "[f:1] argument must match the format: %lf (column 1; `{input}` is not a number such as `0.5`)"
+                )
+            );
         }
     }
 

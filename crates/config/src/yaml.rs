@@ -49,14 +49,29 @@ pub(crate) struct Properties {
     pub(crate) tag: Option<String>,
 }
 
-/// Why the input is not YAML. Lines and columns count from 0.
-#[derive(Debug)]
-pub(crate) struct Problem {
+/// A place in the input. Lines and columns count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
     pub(crate) line: u32,
     pub(crate) column: u32,
+}
+
+impl Mark {
+    fn of(mark: &unsafe_sys::yaml_mark_t) -> Self {
+        Self {
+            line: clamp(mark.line),
+            column: clamp(mark.column),
+        }
+    }
+}
+
+/// Why the input is not YAML.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) place: Mark,
     pub(crate) message: String,
-    /// What was being read, with the line where it begins.
-    pub(crate) context: Option<(String, u32)>,
+    /// What was being read, with the place where it begins.
+    pub(crate) context: Option<(String, Mark)>,
 }
 
 /// Reads the events of `input` one by one.
@@ -114,23 +129,19 @@ impl<'a> Parser<'a> {
         let (message, context) =
             unsafe { (text(parser.problem.cast()), text(parser.context.cast())) };
         // The reader, which checks the encoding ahead of the scanner, tells an offset in place of a line.
-        let (line, column) = match parser.error {
+        let place = match parser.error {
             unsafe_sys::yaml_error_type_t::YAML_READER_ERROR => self.locate(parser.problem_offset),
-            _ => (
-                clamp(parser.problem_mark.line),
-                clamp(parser.problem_mark.column),
-            ),
+            _ => Mark::of(&parser.problem_mark),
         };
         Problem {
-            line,
-            column,
-            message: message.unwrap_or_else(|| "(null)".to_owned()),
-            context: context.map(|context| (context, clamp(parser.context_mark.line))),
+            place,
+            message: message.unwrap_or_else(|| "not YAML".to_owned()),
+            context: context.map(|context| (context, Mark::of(&parser.context_mark))),
         }
     }
 
     /// Line and column of an offset into UTF-8 input.
-    fn locate(&self, offset: u64) -> (u32, u32) {
+    fn locate(&self, offset: u64) -> Mark {
         let offset = usize::try_from(offset)
             .unwrap_or(usize::MAX)
             .min(self.input.len());
@@ -141,7 +152,10 @@ impl<'a> Parser<'a> {
             .rposition(|&octet| octet == b'\n')
             .map_or(0, |newline| newline + 1);
         let column = String::from_utf8_lossy(&before[start..]).chars().count();
-        (clamp(line as u64), clamp(column as u64))
+        Mark {
+            line: clamp(line as u64),
+            column: clamp(column as u64),
+        }
     }
 }
 
@@ -239,8 +253,8 @@ mod tests {
             let event = match parser.poll_event() {
                 Ok(event) => event,
                 Err(problem) => {
-                    return out
-                        + &format!("! {}:{} {}", problem.line, problem.column, problem.message);
+                    let Mark { line, column } = problem.place;
+                    return out + &format!("! {line}:{column} {}", problem.message);
                 }
             };
             out += &match event.kind {

@@ -114,17 +114,17 @@ fn a_path_may_be_a_sequence_that_runs_as_one_mapping() {
         ("{}", before.to_owned()),
         (
             "x",
-            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 10)"
+            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 10; lines of the form `directive: value` are expected here, such as `file.dir: /var/www`)"
                 .to_owned(),
         ),
         (
             "[{}, x]",
-            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 15)"
+            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 15; lines of the form `directive: value` are expected here, such as `file.dir: /var/www`)"
                 .to_owned(),
         ),
         (
             "[[{}]]",
-            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 11)"
+            "[f:4] in command paths, value must be a mapping or sequence of mapping (column 11; lines of the form `directive: value` are expected here, such as `file.dir: /var/www`)"
                 .to_owned(),
         ),
     ];
@@ -136,8 +136,14 @@ fn a_path_may_be_a_sequence_that_runs_as_one_mapping() {
 #[test]
 fn malformed_mappings_are_nobodys_fault() {
     let cases = [
-        ("[]", "[f:1] node must be a MAPPING (column 1)"),
-        ("hosts:\n  h: x", "[f:2] node must be a MAPPING (column 6)"),
+        (
+            "[]",
+            "[f:1] node must be a MAPPING (column 1; lines of the form `directive: value` are expected here)",
+        ),
+        (
+            "hosts:\n  h: x",
+            "[f:2] node must be a MAPPING (column 6; lines of the form `directive: value` are expected here)",
+        ),
         (
             "user: a\n[b]: c",
             "[f:2] command must be a string (column 1)",
@@ -170,9 +176,9 @@ fn malformed_mappings_are_nobodys_fault() {
 fn misused_directives_are_named() {
     let level = "the command cannot be used at this level";
     let cases = [
-        ("user: [a]", "[f:1] in command user, argument cannot be a sequence (column 7)".to_owned()),
-        ("user:\n  a: b", "[f:2] in command user, argument cannot be a mapping (column 3)".to_owned()),
-        ("hosts: x", "[f:1] in command hosts, argument cannot be a scalar (column 8)".to_owned()),
+        ("user: [a]", "[f:1] in command user, argument cannot be a sequence (column 7; expected a scalar)".to_owned()),
+        ("user:\n  a: b", "[f:2] in command user, argument cannot be a mapping (column 3; expected a scalar)".to_owned()),
+        ("hosts: x", "[f:1] in command hosts, argument cannot be a scalar (column 8; expected a mapping)".to_owned()),
         (
             "hosts:",
             "[f:1] in command hosts, argument cannot be a scalar (column 7; nothing is written here, expected a mapping)"

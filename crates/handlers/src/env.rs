@@ -133,7 +133,7 @@ mod tests {
             ),
             (
                 "setenv: a",
-                "[f:1] in command setenv, argument cannot be a scalar (column 9)",
+                "[f:1] in command setenv, argument cannot be a scalar (column 9; expected a mapping)",
             ),
             (
                 "unsetenv: [a, [b]]",

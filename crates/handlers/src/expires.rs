@@ -35,15 +35,31 @@ const UNITS: [(&str, u64); 6] = [
     ("year", 365 * 24 * 60 * 60),
 ];
 
+const UNIT_NAMES: &str = "units: second, minute, hour, day, month, year";
+
+/// The unit that `d` stands for elsewhere. `m` is minutes to nginx; months have no abbreviation there either.
+fn abbreviated(unit: &str) -> Option<&'static str> {
+    match unit.to_ascii_lowercase().as_str() {
+        "s" | "sec" => Some("second"),
+        "m" | "min" => Some("minute"),
+        "h" => Some("hour"),
+        "d" => Some("day"),
+        "y" => Some("year"),
+        _ => None,
+    }
+}
+
 fn read(command: &Command<'_>) -> Result<Option<Box<str>>, Error> {
     let text = command.node.scalar()?;
     if text.eq_ignore_ascii_case("OFF") {
         return Ok(None);
     }
     let malformed = || {
-        command.error(
-            "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)",
-        )
+        command
+            .error(
+                "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)",
+            )
+            .with_hint(format!("such as `1 day`; {UNIT_NAMES}"))
     };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -59,7 +75,13 @@ fn read(command: &Command<'_>) -> Result<Option<Box<str>>, Error> {
             start.is_some_and(|start| start.eq_ignore_ascii_case(name))
         })
         .map(|(_, seconds)| seconds)
-        .ok_or_else(|| command.error(format!("unknown unit:`{unit}` (see --help)")))?;
+        .ok_or_else(|| {
+            let error = command.error(format!("unknown unit:`{unit}` (see --help)"));
+            error.with_hint(match abbreviated(unit) {
+                Some(name) => format!("write `{number} {name}`; {UNIT_NAMES}"),
+                None => UNIT_NAMES.to_owned(),
+            })
+        })?;
     let seconds = number.checked_mul(*seconds).ok_or_else(malformed)?;
     Ok(Some(format!("max-age={seconds}").into()))
 }
@@ -240,28 +262,30 @@ mod tests {
     #[test]
     fn other_values_are_refused() {
         let form = "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)";
+        let example = "such as `1 day`; ";
         let cases = [
-            ("''", form.to_owned()),
-            ("ON", form.to_owned()),
-            ("1", form.to_owned()),
-            ("day", form.to_owned()),
-            ("-1 day", form.to_owned()),
-            ("99999999999999999999 days", form.to_owned()),
-            ("999999999999999999 years", form.to_owned()),
-            ("1 week", "unknown unit:`week` (see --help)".to_owned()),
-            ("1.5 days", "unknown unit:`.5 days` (see --help)".to_owned()),
-            ("1 m", "unknown unit:`m` (see --help)".to_owned()),
+            ("''", form, example),
+            ("ON", form, example),
+            ("1", form, example),
+            ("day", form, example),
+            ("-1 day", form, example),
+            ("99999999999999999999 days", form, example),
+            ("999999999999999999 years", form, example),
+            ("1 week", "unknown unit:`week` (see --help)", ""),
+            ("1.5 days", "unknown unit:`.5 days` (see --help)", ""),
+            ("1 m", "unknown unit:`m` (see --help)", "write `1 minute`; "),
+            ("1d", "unknown unit:`d` (see --help)", "write `1 day`; "),
         ];
-        for (value, want) in cases {
+        for (value, want, hint) in cases {
             assert_eq!(
                 SETUP.refusal(&format!("expires: {value}")),
-                format!("[f:1] in command expires, {want} (column 10)"),
+                format!("[f:1] in command expires, {want} (column 10; {hint}{UNIT_NAMES})"),
                 "{value}"
             );
         }
         assert_eq!(
             SETUP.refusal("expires: [1 day]"),
-            "[f:1] in command expires, argument cannot be a sequence (column 10)"
+            "[f:1] in command expires, argument cannot be a sequence (column 10; expected a scalar)"
         );
     }
 }

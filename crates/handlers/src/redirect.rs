@@ -467,7 +467,7 @@ mod tests {
             ),
             (
                 "{ url: /a, status: 30x }",
-                "argument must match the format: %d (column 30)",
+                "argument must match the format: %d (column 30; `30x` is not a whole number; write digits only)",
             ),
             (
                 "{ url: /a, status: 301, internal: ON }",

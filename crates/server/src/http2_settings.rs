@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Unit};
 use h2o_exchange::{CasperSettings, Http2SiteSettings, Scope};
 
 use crate::settings::{seconds, settings};
@@ -138,7 +138,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "16777216",
         "Flow-control window of a stream whose content is being taken; 65535 to 16777216.",
         |scope, command| {
-            let octets: u64 = command.node.integer("%zu", 0..=u64::MAX)?;
+            let octets: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             settings(scope).http2.input_window_size = u32::try_from(octets)
                 .ok()
                 .filter(|_| (MIN_WINDOW..=MAX_WINDOW).contains(&octets))
@@ -152,7 +152,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "50",
         "Connections with at least this round-trip time hand the kernel no more than it can send at once, so that a more urgent response can overtake. 4294967295 switches that off.",
         |scope, command| {
-            let millis: u32 = command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            let millis: u32 =
+                command
+                    .node
+                    .quantity(Unit::Milliseconds, "%u", 0..=u64::from(u32::MAX))?;
             settings(scope).http2.latency.min_rtt =
                 (millis != u32::MAX).then(|| Duration::from_millis(millis.into()));
             Ok(())
@@ -179,7 +182,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "The latency optimisation is left off while the congestion window is at least this large.",
         |scope, command| {
             settings(scope).http2.latency.max_cwnd =
-                command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+                command
+                    .node
+                    .quantity(Unit::Bytes, "%u", 0..=u64::from(u32::MAX))?;
             Ok(())
         },
     ),
@@ -456,7 +461,7 @@ mod tests {
         let cases = [
             (
                 "http2-idle-timeout: 10s",
-                "argument must match the format: %lu (column 21)",
+                "argument must match the format: %lu (column 21; `10s` is not a whole number of seconds; write `10`)",
             ),
             (
                 "http2-max-streams: 4294967296",
@@ -470,7 +475,7 @@ mod tests {
             ("http2-input-window-size: 16777217", window),
             (
                 "http2-input-window-size: x",
-                "argument must match the format: %zu (column 26)",
+                "argument must match the format: %zu (column 26; `x` is not a whole number of bytes; write digits only)",
             ),
             (
                 "http2-latency-optimization-max-additional-delay: 0",
@@ -482,11 +487,11 @@ mod tests {
             ),
             (
                 "http2-latency-optimization-max-additional-delay: x",
-                "argument must match the format: %lf (column 50)",
+                "argument must match the format: %lf (column 50; `x` is not a number such as `0.5`)",
             ),
             (
                 "http2-dos-delay: 0.1",
-                "argument must match the format: %lu (column 18)",
+                "argument must match the format: %lu (column 18; `0.1` is not a whole number of seconds; write digits only)",
             ),
             (
                 "http2-casper: []",

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_config::{
+    Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit,
+};
 use h2o_exchange::Scope;
 
 use crate::tls::{self, TlsSettings};
@@ -88,9 +90,9 @@ const ATTRIBUTES: &[Attribute] = &[
 ];
 
 fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), Error> {
-    if node.as_str().is_some() {
-        let template = Template::default();
-        return bind(scope, node, tcp_addresses(node, None)?, &template);
+    if let Some(text) = node.as_str() {
+        let addresses = tcp_addresses(node, None).map_err(|error| explain(text, error))?;
+        return bind(scope, node, addresses, &Template::default());
     }
     let attributes = node.attributes(ATTRIBUTES)?;
     let port = attributes.require("port")?;
@@ -115,10 +117,64 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     bind(scope, node, endpoints, &template)
 }
 
+/// Says how to write what other servers take for an address.
+fn explain(text: &str, error: Error) -> Error {
+    let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
+    if text.starts_with('/') {
+        return error.with_hint(format!("write `listen: {{ type: unix, port: {text} }}`"));
+    }
+    match text.split_once(char::is_whitespace) {
+        Some((name, value)) if ATTRIBUTES.iter().any(|attribute| attribute.name == name) => {
+            return error.with_hint(format!(
+                "there must be a colon after the name: `{name}: {}`",
+                value.trim_start()
+            ));
+        }
+        Some((port, options)) if is_port(port) => {
+            return error.with_hint(format!(
+                "only a port may stand here; write `port: {port}`, and what belongs to `{options}` below it"
+            ));
+        }
+        Some(_) | None => {}
+    }
+    match text.rsplit_once(':') {
+        Some(("*" | "0.0.0.0" | "[::]" | "", port)) if is_port(port) => {
+            error.with_hint(format!("write `listen: {port}`, which is all addresses"))
+        }
+        Some((name, port))
+            if is_port(port) && ATTRIBUTES.iter().any(|known| known.name == name) =>
+        {
+            error.with_hint(format!(
+                "there must be a space after the colon: `{name}: {port}`"
+            ))
+        }
+        Some((host, port)) if is_port(port) => {
+            let host = host.trim_matches(['[', ']']);
+            let host = if host.contains(':') {
+                format!("\"{host}\"")
+            } else {
+                host.to_owned()
+            };
+            error.with_hint(format!("write `listen: {{ host: {host}, port: {port} }}`"))
+        }
+        _ => error,
+    }
+}
+
 type Address = (Endpoint, Arc<str>, bool);
 
 fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
-    let number: u16 = port.integer("%hu", 1..=65_535)?;
+    let number: u16 = port.integer("%hu", 1..=65_535).map_err(|error| {
+        let known = port.as_str().and_then(|name| match name {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        });
+        match known {
+            Some(known) => error.with_hint(format!("a port is written as a number: `{known}`")),
+            None => error,
+        }
+    })?;
     let Some(host) = host else {
         let label: Arc<str> = format!("ANY:{number}").into();
         let address = |ip: IpAddr| {
@@ -184,7 +240,7 @@ impl Template {
         let size = |name: &str| {
             attributes
                 .get(name)
-                .map(|node| node.integer("%u", 1..=u64::from(i32::MAX as u32)))
+                .map(|node| node.quantity(Unit::Bytes, "%u", 1..=u64::from(i32::MAX as u32)))
                 .transpose()
         };
         let text = |name: &str| {

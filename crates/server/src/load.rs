@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Directive, Error, Registry, Source};
+use h2o_config::{Directive, Error, Registry, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
 use crate::certificates::list_certificates;
@@ -86,10 +86,11 @@ pub fn load_with(
     path: &str,
     source: &dyn Source,
 ) -> Result<Loaded, Error> {
-    let top = h2o_config::load(path, source)?;
+    let mut unmatched = Unmatched::default();
+    let top = h2o_config::load_noting(path, source, &mut unmatched)?;
     let mut scope = Scope::new(features);
     scope.env.push_level();
-    scope.run(&top)?;
+    scope.run(&top).map_err(|error| unmatched.explain(error))?;
     if scope.hosts.is_empty() {
         return Err(top.error("mandatory configuration directive `hosts` is missing"));
     }

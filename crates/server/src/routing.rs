@@ -48,7 +48,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
 fn hosts(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let entries = command.node.mapping()?;
     if entries.is_empty() {
-        return Err(command.error("the mapping cannot be empty"));
+        return Err(command
+            .error("the mapping cannot be empty")
+            .with_hint("expected a host such as `\"example.com\":` with its `paths`"));
     }
     for (key, value) in entries {
         let name = parse_host_key(key)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
 use h2o_exchange::{KeepsServerField, RerouteLimits, Scope, TempFiles};
 
 use crate::budget::BudgetSettings;
@@ -120,7 +120,11 @@ impl ServerSettings {
 
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     // A year is more than anybody waits, and sums of such times stay far from overflow.
-    Ok(Duration::from_secs(node.integer("%lu", 0..=31_536_000)?))
+    Ok(Duration::from_secs(node.quantity(
+        Unit::Seconds,
+        "%lu",
+        0..=31_536_000,
+    )?))
 }
 
 pub(crate) fn settings(scope: &mut Scope) -> &mut ServerSettings {
@@ -220,7 +224,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "1073741824",
         "Largest request content accepted; more is answered with 413.",
         |scope, command| {
-            settings(scope).http1.limit_request_body = command.node.integer("%zu", 0..=u64::MAX)?;
+            settings(scope).http1.limit_request_body =
+                command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             Ok(())
         },
     ),
@@ -337,7 +342,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                     None
                 } else {
-                    let octets: u64 = command.node.integer("%zu", 0..=u64::MAX)?;
+                    let octets: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
                     if octets < 1_048_576 {
                         return Err(command
                             .error("threshold is too low (must be >= 1048576; OFF to disable)"));
@@ -376,7 +381,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                 None
             } else {
-                Some(command.node.integer("%zu", 1_048_576..=u64::MAX)?)
+                Some(
+                    command
+                        .node
+                        .quantity(Unit::Bytes, "%zu", 1_048_576..=u64::MAX)?,
+                )
             };
             Ok(())
         },
@@ -442,7 +451,12 @@ fn num_threads(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let workers = &mut settings(scope).workers;
     workers.clear();
     let Some(items) = command.node.as_sequence() else {
-        let count: usize = command.node.integer("%zu", 0..=4096)?;
+        let count: usize = command.node.integer("%zu", 0..=4096).map_err(|error| {
+            if command.node.as_str() == Some("auto") {
+                return error.with_hint("leave the directive out for one thread per CPU");
+            }
+            error
+        })?;
         if count == 0 {
             return Err(command.error("num-threads must be >=1"));
         }

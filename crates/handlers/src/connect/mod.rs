@@ -17,7 +17,7 @@ mod udp;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass, Unit};
 use h2o_exchange::Scope;
 use h2o_upstream::HappyEyeballs;
 
@@ -174,7 +174,9 @@ fn identity(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
 }
 
 fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
-    let limit = command.node.integer("%lu", 0..=u64::MAX)?;
+    let limit = command
+        .node
+        .quantity(Unit::Milliseconds, "%lu", 0..=u64::MAX)?;
     Ok(Duration::from_millis(limit))
 }
 

@@ -23,7 +23,7 @@ fn what_cannot_be_read_is_refused() {
         ("proxy.connect-udp: [ '-*', '+*:53' ]", "accepted"),
         (
             "proxy.connect: '+*'",
-            "[f:1] in command proxy.connect, argument cannot be a scalar (column 16)",
+            "[f:1] in command proxy.connect, argument cannot be a scalar (column 16; expected a sequence: write `[+*]`)",
         ),
         (
             "proxy.connect:\n  - '+*'\n  - [ '+*' ]",
@@ -43,7 +43,7 @@ fn what_cannot_be_read_is_refused() {
         ),
         (
             "proxy.happy-eyeballs.name-resolution-delay: soon",
-            "[f:1] in command proxy.happy-eyeballs.name-resolution-delay, argument must match the format: %lu (column 45)",
+            "[f:1] in command proxy.happy-eyeballs.name-resolution-delay, argument must match the format: %lu (column 45; `soon` is not a whole number of milliseconds; write digits only)",
         ),
         (
             "proxy.connect.masque-draft-03: maybe",

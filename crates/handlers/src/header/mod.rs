@@ -161,7 +161,10 @@ fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
     if command.node.as_mapping().is_none() {
         return Ok((command.node, When::Final));
     }
-    let attributes = command.node.attributes(&SPEC)?;
+    let attributes = command
+        .node
+        .attributes(&SPEC)
+        .map_err(|error| explain(command, error))?;
     let when = match attributes.get("when") {
         None => When::Final,
         Some(word) => {
@@ -169,6 +172,19 @@ fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
         }
     };
     Ok((attributes.require("header")?, when))
+}
+
+/// `header.set: { X: y }` is what one writes who has not seen an example.
+fn explain(command: &Command<'_>, error: Error) -> Error {
+    let Some([(name, value)]) = command.node.as_mapping() else {
+        return error;
+    };
+    match (name.as_str(), value.as_str(), &error.hint) {
+        (Some(name), Some(value), None) => {
+            error.with_hint(format!("write `{}: \"{name}: {value}\"`", command.name))
+        }
+        _ => error,
+    }
 }
 
 /// Edits a 103 response of a path with these settings.

@@ -98,7 +98,42 @@ fn read_backend(node: &Node) -> Result<BackendSpec, Error> {
 
 fn read_url(node: &Node) -> Result<BackendUrl, Error> {
     let url = node.scalar()?;
-    BackendUrl::parse(url).ok_or_else(|| node.error(format!("failed to parse URL: {url}")))
+    BackendUrl::parse(url).ok_or_else(|| {
+        node.error(format!("failed to parse URL: {url}"))
+            .with_hint(how_to_write(url))
+    })
+}
+
+/// What to write in place of a URL that is none.
+fn how_to_write(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (meant, note) = match scheme.to_ascii_lowercase().as_str() {
+        "" | "http" => ("http", ""),
+        "https" => ("https", ""),
+        "ws" => ("http", "; WebSocket needs `proxy.tunnel: ON`"),
+        "wss" => ("https", "; WebSocket needs `proxy.tunnel: ON`"),
+        _ => return "only `http://` and `https://` can be asked".to_owned(),
+    };
+    let socket = rest.trim_start_matches('[').strip_prefix("unix:");
+    let socket =
+        socket.or_else(|| Some(rest).filter(|rest| scheme.is_empty() && rest.starts_with('/')));
+    let better = match socket {
+        Some(path) => {
+            let path = path.split([']', ':']).next().unwrap_or(path);
+            format!("{meant}://[unix:{}]/", path.trim_end_matches('/'))
+        }
+        None => format!("{meant}://{rest}"),
+    };
+    if better != url && BackendUrl::parse(&better).is_some() {
+        return format!("write `{better}`{note}");
+    }
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    match authority.rsplit_once(':') {
+        Some((_, port)) if !port.contains(']') && port.parse::<u16>().is_err() => {
+            format!("`{port}` is not a port: write a number from 1 to 65534")
+        }
+        _ => "write `http://HOST:PORT/`, or `http://[unix:/PATH/OF/SOCKET]/`".to_owned(),
+    }
 }
 
 #[cfg(test)]

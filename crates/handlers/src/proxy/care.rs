@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
 use h2o_exchange::{Companions, Scope};
 use h2o_upstream::{BackendCare, Care, HealthCheck, HealthChecks, PassiveCheck, Retry, Upstream};
 
@@ -122,7 +122,7 @@ fn time(
     let Some(node) = attributes.get(name) else {
         return Ok(default);
     };
-    let milliseconds = node.integer("%lu", least..=MAX_MILLISECONDS)?;
+    let milliseconds = node.quantity(Unit::Milliseconds, "%lu", least..=MAX_MILLISECONDS)?;
     Ok(Duration::from_millis(milliseconds))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
 use h2o_exchange::{Resource, Resources, Scope};
 use h2o_http::Scheme;
 use h2o_upstream::{TlsClient, TlsClientError, Upstream};
@@ -324,7 +324,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "Most octets of a response that are held for a client that is slower than the backend, besides some 64 KiB on their way \
          to the client. Without it at most 64 KiB are read ahead of the client over HTTP/1, and 256 KiB over HTTP/2.",
         |scope, command| {
-            let size = command.node.integer("%zu", 0..=u64::MAX)?;
+            let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             if size == 0 {
                 return Err(command.error("proxy.buffer_size must be a positive value"));
             }
@@ -451,7 +451,9 @@ fn settings(scope: &mut Scope) -> &mut ProxySettings {
 }
 
 fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
-    let limit = command.node.integer("%lu", 0..=u64::MAX)?;
+    let limit = command
+        .node
+        .quantity(Unit::Milliseconds, "%lu", 0..=u64::MAX)?;
     Ok(Duration::from_millis(limit))
 }
 
@@ -496,15 +498,15 @@ fn session_cache(node: &Node) -> Result<Option<(Duration, usize)>, Error> {
         };
     }
     let attributes = node.attributes(&SPEC)?;
-    let positive = |name: &str, format| {
+    let positive = |name: &str, unit, format| {
         let node = attributes.require(name)?;
-        match node.integer(format, 0..=u64::MAX)? {
+        match node.quantity(unit, format, 0..=u64::MAX)? {
             0 => Err(node.error(format!("{name} must be greater than zero"))),
             number => Ok(number),
         }
     };
-    let capacity = positive("capacity", "%zu")?;
-    let lifetime = positive("lifetime", "%u")?;
+    let capacity = positive("capacity", Unit::Count, "%zu")?;
+    let lifetime = positive("lifetime", Unit::Seconds, "%u")?;
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     Ok(Some((Duration::from_secs(lifetime), capacity)))
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
 use h2o_exchange::CertificateInfo;
 use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::CertificateDer;
@@ -195,7 +195,10 @@ fn check_without_effect(
         ),
         (
             "ocsp-update-interval",
-            |node| node.integer::<u64>("%lu", 0..=u64::MAX).map(drop),
+            |node| {
+                node.quantity::<u64>(Unit::Seconds, "%lu", 0..=u64::MAX)
+                    .map(drop)
+            },
             NO_OCSP,
         ),
         (

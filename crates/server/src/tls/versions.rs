@@ -100,8 +100,11 @@ fn parse_version(node: &Node) -> Result<Option<Version>, Error> {
         .iter()
         .position(|name| name.eq_ignore_ascii_case(text))
         .ok_or_else(|| {
+            // `1.2` is what other servers call it.
+            let full = format!("TLSv{}", text.trim_start_matches(['v', 'V']));
+            let meant = NAMES.into_iter().find(|name| *name == full);
             node.error(format!("unknown protocol version: {text}"))
-                .did_you_mean(nearest(text, NAMES.into_iter()))
+                .did_you_mean(meant.or_else(|| nearest(text, NAMES.into_iter())))
         })?;
     Ok(match NAMES[index] {
         "TLSv1.2" => Some(Version::Tls12),

@@ -89,7 +89,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "min-version: TLSv1.2\nminimum-version: TLSv1.2",
-            "[f:4] duplicate key found (column 1)",
+            "[f:4] duplicate key found (column 1; `min-version` is on line 3 already)",
         ),
         (
             "min-version: TLSv1.3\nmax-version: TLSv1.2",
@@ -145,11 +145,11 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "ocsp-update-interval: 1h",
-            "[f:3] argument must match the format: %lu (column 23)",
+            "[f:3] argument must match the format: %lu (column 23; `1h` is not a whole number of seconds; write `3600`)",
         ),
         (
             "ocsp-max-failures: -1",
-            "[f:3] argument must match the format: %u (column 20)",
+            "[f:3] argument must match the format: %u (column 20; `-1` is not a whole number; write digits only)",
         ),
         (
             "ocsp-max-failures: 4294967296",

@@ -407,7 +407,7 @@ fn the_directive_is_checked() {
         ("{ticket-hash: md5}", "unknown hash algorithm (column 39)"),
         (
             "{ticket-memcached-key: a, ticket-memcached-prefix: b}",
-            "duplicate key found (column 51)",
+            "duplicate key found (column 51; `ticket-memcached-prefix` is on line 1 already)",
         ),
         (
             "{memcached: x}",
