@@ -5,7 +5,7 @@ use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// One attribute an argument mapping may have.
+/// One attribute an argument mapping may have, with what the manual says of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
     /// The name under which [`Attributes::get`] finds it.
@@ -16,28 +16,46 @@ pub struct Attribute {
     pub kinds: Kinds,
     /// Whether the mapping is refused without it.
     pub required: bool,
+    /// The grammar of its value, such as `ON|OFF`; for the manual.
+    pub value: &'static str,
+    /// What holds when it is absent; empty if nothing does. For the manual.
+    pub default: &'static str,
+    /// What it does, in a sentence or two of Markdown; for the manual.
+    pub help: &'static str,
 }
 
 impl Attribute {
-    /// An attribute that may be left out.
+    /// An attribute that may be left out. `value`, `default` and `help` are those of the manual.
     #[must_use]
-    pub const fn optional(name: &'static str, kinds: Kinds) -> Self {
+    pub const fn optional(
+        name: &'static str,
+        kinds: Kinds,
+        value: &'static str,
+        default: &'static str,
+        help: &'static str,
+    ) -> Self {
         Self {
             name,
             aliases: &[],
             kinds,
             required: false,
+            value,
+            default,
+            help,
         }
     }
 
-    /// An attribute that may not be left out.
+    /// An attribute that may not be left out. `value` and `help` are those of the manual.
     #[must_use]
-    pub const fn required(name: &'static str, kinds: Kinds) -> Self {
+    pub const fn required(
+        name: &'static str,
+        kinds: Kinds,
+        value: &'static str,
+        help: &'static str,
+    ) -> Self {
         Self {
-            name,
-            aliases: &[],
-            kinds,
             required: true,
+            ..Self::optional(name, kinds, value, "", help)
         }
     }
 
@@ -141,9 +159,10 @@ mod tests {
     use crate::{Memory, load};
 
     const SPEC: [Attribute; 3] = [
-        Attribute::required("port", Kinds::SCALAR),
-        Attribute::optional("ssl", Kinds::MAPPING),
-        Attribute::optional("key", Kinds::SCALAR.or(Kinds::SEQUENCE)).aliases(&["secret-key"]),
+        Attribute::required("port", Kinds::SCALAR, "PORT", "The port."),
+        Attribute::optional("ssl", Kinds::MAPPING, "a mapping", "", "TLS."),
+        Attribute::optional("key", Kinds::SCALAR.or(Kinds::SEQUENCE), "KEY", "", "Keys.")
+            .aliases(&["secret-key"]),
     ];
 
     #[test]

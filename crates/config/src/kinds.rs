@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::BitOr;
 
+use crate::attributes::Attribute;
+
 /// What a [`crate::Node`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -29,29 +31,54 @@ impl fmt::Display for Kind {
 }
 
 /// The kinds of node a directive or an attribute takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kinds(u8);
+#[derive(Clone, Copy, Debug)]
+pub struct Kinds {
+    set: u8,
+    /// What the mappings among them, or in the sequences among them, consist of. Empty if their keys are not fixed.
+    pub attributes: &'static [Attribute],
+}
 
 impl Kinds {
     /// A string.
-    pub const SCALAR: Self = Self(1);
+    pub const SCALAR: Self = Self::new(1);
     /// A list.
-    pub const SEQUENCE: Self = Self(2);
+    pub const SEQUENCE: Self = Self::new(2);
     /// A list of pairs.
-    pub const MAPPING: Self = Self(4);
+    pub const MAPPING: Self = Self::new(4);
     /// All three.
-    pub const ANY: Self = Self(7);
+    pub const ANY: Self = Self::new(7);
+
+    const fn new(set: u8) -> Self {
+        Self {
+            set,
+            attributes: &[],
+        }
+    }
+
+    /// The same, with mappings that have these attributes: the value itself, the elements if it is a sequence, or what
+    /// is in the file that it names. The manual lists them.
+    #[must_use]
+    pub const fn with_attributes(self, attributes: &'static [Attribute]) -> Self {
+        Self { attributes, ..self }
+    }
 
     /// The union, for constants; elsewhere `|` reads better.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        Self {
+            set: self.set | other.set,
+            attributes: if self.attributes.is_empty() {
+                other.attributes
+            } else {
+                self.attributes
+            },
+        }
     }
 
     /// Whether `kind` is among them.
     #[must_use]
     pub const fn contains(self, kind: Kind) -> bool {
-        self.0 & Self::of(kind).0 != 0
+        self.set & Self::of(kind).set != 0
     }
 
     const fn of(kind: Kind) -> Self {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::attributes::Attribute;
 use crate::directive::Directive;
 use crate::known::KNOWN;
 use crate::registry::Registry;
@@ -22,9 +23,17 @@ impl<C> Registry<C> {
         );
         for (chapter, directives) in self.chapters() {
             let _ = write!(out, "\n## {chapter}\n");
-            directives
-                .iter()
-                .for_each(|directive| write_directive(&mut out, directive));
+            for (index, directive) in directives.iter().enumerate() {
+                write_directive(&mut out, directive);
+                let attributes = directive.kinds.attributes;
+                let same = directives[..index]
+                    .iter()
+                    .find(|earlier| is_same_table(earlier.kinds.attributes, attributes));
+                match same {
+                    Some(earlier) => write_reference(&mut out, earlier.name),
+                    None => write_attributes(&mut out, attributes),
+                }
+            }
         }
         let missing: Vec<_> = KNOWN
             .iter()
@@ -92,6 +101,64 @@ fn write_directive<C>(out: &mut String, directive: &Directive<C>) {
     }
 }
 
+/// Whether both say the same. Constants have no identity that could be compared.
+fn is_same_table(one: &[Attribute], other: &[Attribute]) -> bool {
+    let texts = |attribute: &Attribute| (attribute.name, attribute.value, attribute.help);
+    !one.is_empty() && one.iter().map(texts).eq(other.iter().map(texts))
+}
+
+fn write_reference(out: &mut String, name: &str) {
+    let anchor: String = name.chars().filter(|&c| c != '.').collect();
+    let _ = writeln!(
+        out,
+        "\nA mapping has the attributes that [`{name}`](#{anchor}) has."
+    );
+}
+
+/// A table of attributes, then one for each of them that is a mapping itself.
+fn write_attributes(out: &mut String, attributes: &[Attribute]) {
+    if attributes.is_empty() {
+        return;
+    }
+    out.push_str("\n| Attribute | Value | Default | Meaning |\n|---|---|---|---|\n");
+    for attribute in attributes {
+        let default = match (attribute.required, attribute.default) {
+            (true, _) => "mandatory".to_owned(),
+            (false, "") => String::new(),
+            (false, default) => code_unless_prose(default),
+        };
+        let cells = [
+            format!("`{}`", attribute.name),
+            code_unless_prose(attribute.value),
+            default,
+            meaning(attribute),
+        ];
+        // A bar would end the cell, in code as well.
+        let cells = cells.map(|cell| cell.replace('|', "\\|"));
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    for attribute in attributes {
+        let inner = attribute.kinds.attributes;
+        if !inner.is_empty() {
+            let _ = write!(out, "\nAttributes of `{}`:\n", attribute.name);
+            write_attributes(out, inner);
+        }
+    }
+}
+
+fn meaning(attribute: &Attribute) -> String {
+    let aliases: Vec<_> = attribute
+        .aliases
+        .iter()
+        .map(|alias| format!("`{alias}`"))
+        .collect();
+    if aliases.is_empty() {
+        attribute.help.to_owned()
+    } else {
+        format!("{} Also written {}.", attribute.help, aliases.join(", "))
+    }
+}
+
 /// A grammar of one word is shown as code; a sentence is Markdown already.
 fn code_unless_prose(text: &str) -> String {
     if text.contains([' ', '`']) {
@@ -127,6 +194,56 @@ mod tests {
         directive("proxy.tunnel", ""),
         directive("health-check", ""),
     ];
+
+    #[test]
+    fn attributes_are_listed_with_those_of_inner_mappings() {
+        const INNER: [Attribute; 1] = [Attribute::required(
+            "file",
+            Kinds::SCALAR,
+            "FILE",
+            "A file.",
+        )];
+        const OUTER: [Attribute; 3] = [
+            Attribute::optional("mode", Kinds::SCALAR, "ON|OFF", "OFF", "Switches.")
+                .aliases(&["m"]),
+            Attribute::optional(
+                "pairs",
+                Kinds::SEQUENCE.with_attributes(&INNER),
+                "a sequence",
+                "",
+                "Files.",
+            ),
+            Attribute::optional("last", Kinds::SCALAR, "TEXT", "", "Ends."),
+        ];
+        const LOG: Directive<()> = Directive {
+            kinds: Kinds::MAPPING.with_attributes(&OUTER),
+            ..directive("log", "")
+        };
+        static DIRECTIVES: [Directive<()>; 3] = [
+            LOG,
+            directive("user", ""),
+            Directive {
+                name: "old-log",
+                ..LOG
+            },
+        ];
+        let text = Registry::new(&[&DIRECTIVES]).markdown();
+        let want = "* Value: `ON|OFF`\n\
+            \n| Attribute | Value | Default | Meaning |\n|---|---|---|---|\n\
+            | `mode` | `ON\\|OFF` | `OFF` | Switches. Also written `m`. |\n\
+            | `pairs` | a sequence |  | Files. |\n\
+            | `last` | `TEXT` |  | Ends. |\n\
+            \nAttributes of `pairs`:\n\
+            \n| Attribute | Value | Default | Meaning |\n|---|---|---|---|\n\
+            | `file` | `FILE` | mandatory | A file. |\n\
+            \n### `user`";
+        assert!(text.contains(want), "{text}");
+        assert!(
+            text.contains("\nA mapping has the attributes that [`log`](#log) has.\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("| `last`").count(), 1, "{text}");
+    }
 
     #[test]
     fn the_manual_lists_built_directives_by_chapter_then_the_missing_ones() {

@@ -11,8 +11,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "error-doc",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
-    kinds: Kinds::ANY,
-    value: "a mapping of `url` and `status` (400 to 599, or a sequence of those), or a sequence of such mappings",
+    kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
+    value: "a mapping, or a sequence of mappings",
     default: "",
     help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the \
            path asked for, or one of another server. If several entries name a status, the one of the outermost level counts.",
@@ -33,6 +33,21 @@ struct Document {
     url: Box<str>,
 }
 
+const ATTRIBUTES: [Attribute; 2] = [
+    Attribute::required(
+        "url",
+        Kinds::SCALAR,
+        "URL",
+        "The document; relative to the path asked for, or on another server.",
+    ),
+    Attribute::required(
+        "status",
+        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        "400 to 599, or a sequence of those",
+        "The statuses whose content it replaces. The status itself stays.",
+    ),
+];
+
 fn read(command: &Command<'_>) -> Result<Vec<Document>, Error> {
     if command.node.as_str().is_some() {
         return Err(command.error("argument must be either of: sequence, mapping"));
@@ -42,14 +57,10 @@ fn read(command: &Command<'_>) -> Result<Vec<Document>, Error> {
 }
 
 fn read_entry(node: &Node) -> Result<Document, Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::required("url", Kinds::SCALAR),
-        Attribute::required("status", Kinds::SCALAR.or(Kinds::SEQUENCE)),
-    ];
     if node.as_mapping().is_none() {
         return Err(node.error("element must be a mapping"));
     }
-    let attributes = node.attributes(&SPEC)?;
+    let attributes = node.attributes(&ATTRIBUTES)?;
     Ok(Document {
         statuses: read_statuses(&attributes)?,
         url: attributes.require("url")?.scalar()?.into(),

@@ -8,14 +8,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "redirect",
     levels: Levels::PATH,
     pass: Pass::Content,
-    kinds: Kinds::ANY,
-    value: "URL, or a mapping of `url`, `status` (300 to 399) and `internal` (`YES` or `NO`)",
+    kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
+    value: "URL, or a mapping",
     default: "",
     help: "Redirects to `url` followed by the rest of the path and the query; with a plain URL the status is 302. Each \
            `*` in the URL stands for what the `*` of the host entry matched. Only the URL names a host: after `/`, several \
-           slashes at the beginning of the rest of the path become one. `internal: YES` answers with the resource \
-           at that place instead, on this server or another one: with status 307 or 308 it is asked for with the same method and body, with any \
-           other by `GET`.",
+           slashes at the beginning of the rest of the path become one.",
     apply: |scope, command| {
         let redirect = read(command)?;
         scope.handlers.push(Box::new(redirect));
@@ -38,12 +36,30 @@ enum Target {
     Internal,
 }
 
+const ATTRIBUTES: [Attribute; 3] = [
+    Attribute::required(
+        "url",
+        Kinds::SCALAR,
+        "URL",
+        "Where to; the rest of the path and the query are appended.",
+    ),
+    Attribute::required(
+        "status",
+        Kinds::SCALAR,
+        "300 to 399",
+        "Status of the redirect. With `internal: YES`, 307 and 308 keep the method and the content of the request, \
+         others make it a `GET`.",
+    ),
+    Attribute::optional(
+        "internal",
+        Kinds::SCALAR,
+        "YES|NO",
+        "NO",
+        "`YES`: the client is not redirected but gets the resource at the URL, from this server or another one.",
+    ),
+];
+
 fn read(command: &Command<'_>) -> Result<Redirect, Error> {
-    const SPEC: [Attribute; 3] = [
-        Attribute::required("url", Kinds::SCALAR),
-        Attribute::required("status", Kinds::SCALAR),
-        Attribute::optional("internal", Kinds::SCALAR),
-    ];
     if command.node.as_sequence().is_some() {
         return Err(command.error("value must be a string or a mapping"));
     }
@@ -56,7 +72,7 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
             target: Target::External,
         });
     }
-    let attributes = command.node.attributes(&SPEC)?;
+    let attributes = command.node.attributes(&ATTRIBUTES)?;
     let is_internal = match attributes.get("internal") {
         Some(word) => word.yes_no()?,
         None => false,

@@ -235,10 +235,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         name: "http2-casper",
         levels: Levels::GLOBAL_HOST,
         pass: Pass::Settings,
-        kinds: Kinds::ANY,
-        value: "ON|OFF, or a mapping of `capacity-bits` (0 to 15, default 13) and `tracking-types` (`blocking-assets`, the default, or `all`)",
+        kinds: Kinds::ANY.with_attributes(&CASPER),
+        value: "ON|OFF, or a mapping",
         default: "OFF",
-        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. `capacity-bits: 0` is `OFF`. A mapping does not inherit from outer levels.",
+        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. A mapping does not inherit from outer levels.",
         apply: casper,
     },
 ];
@@ -282,12 +282,25 @@ fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+const CASPER: [Attribute; 2] = [
+    Attribute::optional(
+        "capacity-bits",
+        Kinds::SCALAR,
+        "0 to 15",
+        "13",
+        "Size of the cookie: room for about two to the power of this many resources. `0` is `OFF`.",
+    ),
+    Attribute::optional(
+        "tracking-types",
+        Kinds::SCALAR,
+        "blocking-assets|all",
+        "blocking-assets",
+        "What is remembered: style sheets and scripts, or everything.",
+    ),
+];
+
 fn casper_mapping(node: &Node) -> Result<Option<CasperSettings>, Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::optional("capacity-bits", Kinds::SCALAR),
-        Attribute::optional("tracking-types", Kinds::SCALAR),
-    ];
-    let attributes = node.attributes(&SPEC)?;
+    let attributes = node.attributes(&CASPER)?;
     let mut casper = CasperSettings::default();
     if let Some(bits) = attributes.get("capacity-bits") {
         casper.capacity_bits = bits.integer("%u", 0..=15).map_err(|_| {

@@ -60,10 +60,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "listen",
     levels: Levels::GLOBAL_HOST,
     pass: Pass::Listen,
-    kinds: Kinds::ANY,
-    value: "PORT, or a mapping of `port`, `host`, `type` (`tcp`, `unix`), `ssl`, `proxy-protocol`, `owner`, `group`, `permission`, `sndbuf`, `rcvbuf`, `cc`; or a sequence of those",
+    kinds: Kinds::ANY.with_attributes(ATTRIBUTES),
+    value: "PORT, or a mapping; or a sequence of those",
     default: "mandatory",
-    help: "An address to accept connections on. At the global level it serves all hosts, at the host level the hosts that name it. Without `host`, all addresses of both families are bound. `proxy-protocol: ON` expects a PROXY header, version 1 or 2.",
+    help: "An address to accept connections on. At the global level it serves all hosts, at the host level the hosts that name it. Without `host`, all addresses of both families are bound.",
     apply: |scope, command| {
         command
             .node
@@ -74,19 +74,97 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 }];
 
 const ATTRIBUTES: &[Attribute] = &[
-    Attribute::required("port", Kinds::SCALAR),
-    Attribute::optional("host", Kinds::SCALAR),
-    Attribute::optional("type", Kinds::SCALAR),
-    Attribute::optional("ssl", Kinds::MAPPING),
-    Attribute::optional("quic", Kinds::MAPPING),
-    Attribute::optional("proxy-protocol", Kinds::SCALAR),
-    Attribute::optional("owner", Kinds::SCALAR),
-    Attribute::optional("group", Kinds::SCALAR),
-    Attribute::optional("permission", Kinds::SCALAR),
-    Attribute::optional("cc", Kinds::SCALAR),
-    Attribute::optional("initcwnd", Kinds::SCALAR),
-    Attribute::optional("sndbuf", Kinds::SCALAR),
-    Attribute::optional("rcvbuf", Kinds::SCALAR),
+    Attribute::required(
+        "port",
+        Kinds::SCALAR,
+        "PORT, or PATH with `type: unix`",
+        "The TCP port, or the path of the Unix socket.",
+    ),
+    Attribute::optional(
+        "host",
+        Kinds::SCALAR,
+        "ADDRESS or NAME",
+        "all addresses, IPv4 and IPv6",
+        "The address to bind. A name is looked up when the configuration is read; each of its addresses is bound.",
+    ),
+    Attribute::optional(
+        "type",
+        Kinds::SCALAR,
+        "tcp|unix",
+        "tcp",
+        "Kind of socket. `quic` and `mptcp` are not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "ssl",
+        Kinds::MAPPING.with_attributes(&tls::ATTRIBUTES),
+        "a mapping, see below",
+        "clear text",
+        "TLS, with the certificate.",
+    ),
+    Attribute::optional(
+        "quic",
+        Kinds::MAPPING,
+        "a mapping",
+        "",
+        "Not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "proxy-protocol",
+        Kinds::SCALAR,
+        "ON|OFF",
+        "OFF",
+        "`ON`: a load balancer in front sends the client's address in a PROXY header, version 1 or 2. It replaces the \
+         address of the connection in logs and everywhere else.",
+    ),
+    Attribute::optional(
+        "owner",
+        Kinds::SCALAR,
+        "USER",
+        "the starting user",
+        "Owner of the socket file (`type: unix`).",
+    ),
+    Attribute::optional(
+        "group",
+        Kinds::SCALAR,
+        "GROUP",
+        "the group of `owner`",
+        "Group of the socket file; needs `owner`.",
+    ),
+    Attribute::optional(
+        "permission",
+        Kinds::SCALAR,
+        "MODE",
+        "as the umask says",
+        "Mode of the socket file in octal digits, such as `660`.",
+    ),
+    Attribute::optional(
+        "cc",
+        Kinds::SCALAR,
+        "NAME",
+        "the kernel's choice",
+        "Congestion control of accepted connections, such as `bbr` (`TCP_CONGESTION`).",
+    ),
+    Attribute::optional(
+        "initcwnd",
+        Kinds::SCALAR,
+        "PACKETS",
+        "",
+        "Has meaning for QUIC only: a warning.",
+    ),
+    Attribute::optional(
+        "sndbuf",
+        Kinds::SCALAR,
+        "BYTES",
+        "the kernel's choice",
+        "Send buffer of accepted connections (`SO_SNDBUF`).",
+    ),
+    Attribute::optional(
+        "rcvbuf",
+        Kinds::SCALAR,
+        "BYTES",
+        "the kernel's choice",
+        "Receive buffer of accepted connections (`SO_RCVBUF`).",
+    ),
 ];
 
 fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), Error> {

@@ -15,6 +15,71 @@ fn the_list_of_directives_in_the_manual_is_up_to_date() {
     );
 }
 
+/// The tables of attributes that the code reads are those that the directives show: names and order.
+#[test]
+fn every_attribute_of_a_mapping_is_in_the_manual() {
+    let manual = h2o_server::features().registry.markdown();
+    let mut documented = vec![Vec::new()];
+    for line in manual.lines() {
+        let name = line
+            .strip_prefix("| `")
+            .and_then(|row| row.split('`').next());
+        match name {
+            Some(name) => documented.last_mut().unwrap().push(name),
+            None if line.starts_with("|---") => documented.push(Vec::new()),
+            None => {}
+        }
+    }
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut tables = 0;
+    for (path, code) in sources(&[crates.join("server/src"), crates.join("handlers/src")]) {
+        // `: [Attribute; 3] = [` or `: &[Attribute] = &[`, to the end of the table.
+        for table in code.split("[Attribute").skip(1) {
+            let Some((_, table)) = table.split_once("= ") else {
+                continue;
+            };
+            let table = table.split("];").next().unwrap();
+            let names: Vec<_> = table
+                .split("Attribute::")
+                .skip(1)
+                .map(|attribute| attribute.split('"').nth(1).unwrap())
+                .collect();
+            assert!(
+                documented.contains(&names),
+                "{}: the attributes {names:?} are not in the manual: name their table in the `kinds` of the directive",
+                path.display()
+            );
+            tables += 1;
+        }
+        let inline = code.matches("attributes(&[").count();
+        assert_eq!(inline, 0, "{}: give the table a name", path.display());
+    }
+    assert!(tables > 10);
+}
+
+/// The files below the folders, without tests and comments.
+fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> {
+    let mut folders = folders.to_vec();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the folder is there") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("sources are text");
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let code = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .collect();
+            files.push((path, code));
+        }
+    }
+    files
+}
+
 /// Protocol crates are given octets and time; they must not reach for a socket, a clock or a thread.
 #[test]
 fn protocol_crates_do_no_input_or_output() {
@@ -31,30 +96,12 @@ fn protocol_crates_do_no_input_or_output() {
         "tokio",
     ];
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut folders = vec![
-        crates.join("http/src"),
-        crates.join("http1/src"),
-        crates.join("http2/src"),
-    ];
-    let mut files = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap();
-            let text = text.split("#[cfg(test)]").next().unwrap();
-            let code: String = text
-                .lines()
-                .filter(|line| !line.trim_start().starts_with("//"))
-                .collect();
-            for banned in BANNED {
-                assert!(!code.contains(banned), "{} uses {banned}", path.display());
-            }
-            files += 1;
+    let folders = ["http/src", "http1/src", "http2/src"].map(|folder| crates.join(folder));
+    let files = sources(&folders);
+    for (path, code) in &files {
+        for banned in BANNED {
+            assert!(!code.contains(banned), "{} uses {banned}", path.display());
         }
     }
-    assert!(files > 10);
+    assert!(files.len() > 10);
 }

@@ -29,8 +29,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "access-log",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
-    kinds: Kinds::ANY,
-    value: "PATH | \"| COMMAND\" | {path: ..., format: ..., escape: apache|json}",
+    kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
+    value: "PATH, `| COMMAND`, or a mapping",
     default: "none",
     help: "Writes a line about each request to a file, to the standard input of a command or to a Unix socket. May be \
            repeated; a host or path adds to the logs of the levels around it.",
@@ -38,9 +38,27 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 }];
 
 const ATTRIBUTES: [Attribute; 3] = [
-    Attribute::required("path", Kinds::SCALAR),
-    Attribute::optional("format", Kinds::SCALAR),
-    Attribute::optional("escape", Kinds::SCALAR),
+    Attribute::required(
+        "path",
+        Kinds::SCALAR,
+        "PATH, or `| COMMAND`",
+        "The file, the existing Unix socket, or the command (run by `/bin/sh -c`) that gets the lines.",
+    ),
+    Attribute::optional(
+        "format",
+        Kinds::SCALAR,
+        "FORMAT",
+        "`%h %l %u %t \"%r\" %s %b \"%{Referer}i\" \"%{User-agent}i\"`",
+        "What a line consists of; see [the page on logs](logs.md).",
+    ),
+    Attribute::optional(
+        "escape",
+        Kinds::SCALAR,
+        "apache|json",
+        "apache",
+        "How values are escaped: for reading (`\\xHH`, absent values are `-`), or for use within JSON strings (absent \
+         values are `null`).",
+    ),
 ];
 
 /// The line buffer of a worker is given back when a line has made it longer than this.

@@ -6,14 +6,13 @@ use h2o_config::{Attribute, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::Scope;
 use h2o_http::mime::{MimeEntry, MimeMap, MimeType};
 
-const TYPES: &str = "{TYPE: .EXT | [.EXT, ...] | {extensions: [.EXT, ...], is_compressible: YES|NO, \
-                     priority: normal|highest}, ...}";
+const TYPES: &str = "a mapping of `TYPE` to `.EXT`, to a sequence of those, or to a mapping";
 
 pub(super) const SETTYPES: Directive<Scope> = Directive {
     name: "file.mime.settypes",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
-    kinds: Kinds::MAPPING,
+    kinds: Kinds::MAPPING.with_attributes(&LONG_FORM),
     value: TYPES,
     default: "the built-in map",
     help: "Replaces the map from extensions to MIME types. The default type is kept; custom handlers are gone.",
@@ -30,12 +29,11 @@ pub(super) const ADDTYPES: Directive<Scope> = Directive {
     name: "file.mime.addtypes",
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Settings,
-    kinds: Kinds::MAPPING,
+    kinds: Kinds::MAPPING.with_attributes(&LONG_FORM),
     value: TYPES,
     default: "none",
     help: "Adds extensions to the map of MIME types, or gives them another type. Extensions are written in lower \
-           case; those of files may be in any. Unless said otherwise, text, JSON and XML are compressible, and style \
-           sheets and scripts have the highest priority.",
+           case; those of files may be in any.",
     apply: |scope, command| {
         let types = parse_types(command.node)?;
         insert_all(scope.edit(), types);
@@ -103,13 +101,33 @@ fn parse_types(node: &Node) -> Result<Vec<(MimeType, Vec<&str>)>, Error> {
         .collect()
 }
 
+/// The long form of an entry.
+const LONG_FORM: [Attribute; 3] = [
+    Attribute::required(
+        "extensions",
+        Kinds::SEQUENCE,
+        "[.EXT, ...]",
+        "The extensions that have this type.",
+    ),
+    Attribute::optional(
+        "is_compressible",
+        Kinds::SCALAR,
+        "YES|NO",
+        "`YES` for text, JSON and XML",
+        "Whether content of this type is worth compressing.",
+    ),
+    Attribute::optional(
+        "priority",
+        Kinds::SCALAR,
+        "normal|highest",
+        "`highest` for style sheets and scripts",
+        "Whether HTTP/2 sends content of this type ahead of the rest (`http2-reprioritize-blocking-assets`).",
+    ),
+];
+
 /// Reads the long form of an entry: changes the attributes of `kind`, returns the extensions.
 fn parse_attributes<'a>(node: &'a Node, kind: &mut MimeType) -> Result<&'a [Node], Error> {
-    let attributes = node.attributes(&[
-        Attribute::required("extensions", Kinds::SEQUENCE),
-        Attribute::optional("is_compressible", Kinds::SCALAR),
-        Attribute::optional("priority", Kinds::SCALAR),
-    ])?;
+    let attributes = node.attributes(&LONG_FORM)?;
     if let Some(value) = attributes.get("is_compressible") {
         // H2O documents ON and OFF and takes YES and NO; we take both.
         kind.attributes.compressible = value.on_off().or_else(|_| value.yes_no())?;

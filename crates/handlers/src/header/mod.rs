@@ -92,9 +92,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
 ];
 
-pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
-pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
-pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping of `header` (either) and `when` (`final`, `early` or `all`)";
+pub(crate) const LINES: &str = "`NAME: VALUE`, a sequence of those, or a mapping";
+pub(crate) const NAMES: &str = "NAME, a sequence of those, or a mapping";
+pub(crate) const COOKIES: &str = "COOKIE, a sequence of those, or a mapping";
 
 /// A command that edits fields; `proxy.header.*` are such ones, too.
 pub(crate) const fn directive(
@@ -105,7 +105,7 @@ pub(crate) const fn directive(
 ) -> Directive<Scope> {
     Directive {
         levels: Levels::ALL_BUT_EXTENSION,
-        kinds: Kinds::ANY,
+        kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
         ..Directive::setting(name, value, "", help, apply)
     }
 }
@@ -153,17 +153,30 @@ pub(crate) fn read(command: &Command<'_>, verb: Verb) -> Result<(Vec<Edit>, When
     Ok((edits, when))
 }
 
+const ATTRIBUTES: [Attribute; 2] = [
+    Attribute::required(
+        "header",
+        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        "a line or name as above, or a sequence of those",
+        "What is edited.",
+    ),
+    Attribute::optional(
+        "when",
+        Kinds::SCALAR,
+        "final|early|all",
+        "final",
+        "Which responses are edited: the final one, `103 Early Hints`, or both. \
+         `proxy.header.*` ignores it.",
+    ),
+];
+
 fn list_and_when<'a>(command: &Command<'a>) -> Result<(&'a Node, When), Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::required("header", Kinds::SCALAR.or(Kinds::SEQUENCE)),
-        Attribute::optional("when", Kinds::SCALAR),
-    ];
     if command.node.as_mapping().is_none() {
         return Ok((command.node, When::Final));
     }
     let attributes = command
         .node
-        .attributes(&SPEC)
+        .attributes(&ATTRIBUTES)
         .map_err(|error| explain(command, error))?;
     let when = match attributes.get("when") {
         None => When::Final,

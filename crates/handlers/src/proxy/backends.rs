@@ -21,15 +21,46 @@ pub(super) struct Backends {
     pub(super) balancing: Balancing,
 }
 
+/// The attributes of `proxy.reverse.url`.
+pub(super) const ATTRIBUTES: [Attribute; 2] = [
+    Attribute::required(
+        "backends",
+        Kinds::ANY.with_attributes(&BACKEND),
+        "URL, or a sequence of URLs and mappings",
+        "The backends.",
+    ),
+    Attribute::optional(
+        "balancer",
+        Kinds::SCALAR,
+        "round-robin|least-conn",
+        "round-robin",
+        "How a backend is chosen: in turn, or the one with the fewest connections in use.",
+    ),
+];
+
+const BACKEND: [Attribute; 3] = [
+    Attribute::required("url", Kinds::SCALAR, "URL", "Where the backend is."),
+    Attribute::optional(
+        "weight",
+        Kinds::SCALAR,
+        "1 to 256",
+        "1",
+        "Its share, compared with that of the others.",
+    ),
+    Attribute::optional(
+        "health-check",
+        Kinds::ANY,
+        "as `proxy.health-check`",
+        "`proxy.health-check`",
+        "How this backend is checked.",
+    ),
+];
+
 impl Backends {
     /// Reads a URL, a sequence of backends, or a mapping of `backends` and `balancer`.
     pub(super) fn read(node: &Node) -> Result<Self, Error> {
-        const SPEC: [Attribute; 2] = [
-            Attribute::required("backends", Kinds::ANY),
-            Attribute::optional("balancer", Kinds::SCALAR),
-        ];
         let (list, balancing) = if node.as_mapping().is_some() {
-            let attributes = node.attributes(&SPEC)?;
+            let attributes = node.attributes(&ATTRIBUTES)?;
             let balancing = match attributes.get("balancer") {
                 Some(word) => read_balancer(word)?,
                 None => Balancing::RoundRobin,
@@ -64,11 +95,6 @@ fn read_balancer(node: &Node) -> Result<Balancing, Error> {
 }
 
 fn read_backend(node: &Node) -> Result<BackendSpec, Error> {
-    const SPEC: [Attribute; 3] = [
-        Attribute::required("url", Kinds::SCALAR),
-        Attribute::optional("weight", Kinds::SCALAR),
-        Attribute::optional("health-check", Kinds::ANY),
-    ];
     if node.as_sequence().is_some() {
         return Err(node.error(
             "items of arguments passed to proxy.reverse.url must be either a scalar or a mapping",
@@ -81,7 +107,7 @@ fn read_backend(node: &Node) -> Result<BackendSpec, Error> {
             check: None,
         });
     }
-    let attributes = node.attributes(&SPEC)?;
+    let attributes = node.attributes(&BACKEND)?;
     let weight = match attributes.get("weight") {
         None => 1,
         Some(weight) => weight

@@ -15,18 +15,98 @@ const MAX_MILLISECONDS: u64 = 86_400_000;
 /// Most checks, requests and tries that are counted.
 const MAX_COUNT: u64 = 1_000;
 
+/// The attributes of `proxy.health-check`.
+pub(super) const HEALTH_CHECK: [Attribute; 7] = [
+    Attribute::optional(
+        "path",
+        Kinds::SCALAR,
+        "PATH",
+        "/",
+        "What is asked for, by `GET`. The path of the backend's URL is not put before it.",
+    ),
+    Attribute::optional(
+        "host",
+        Kinds::SCALAR,
+        "NAME",
+        "that of the backend's URL; `localhost` behind a Unix socket",
+        "The host that is asked for.",
+    ),
+    Attribute::optional(
+        "interval",
+        Kinds::SCALAR,
+        "MILLISECONDS",
+        "2000",
+        "Time between two checks.",
+    ),
+    Attribute::optional(
+        "timeout",
+        Kinds::SCALAR,
+        "MILLISECONDS",
+        "1000",
+        "How long an answer may take.",
+    ),
+    Attribute::optional(
+        "rise",
+        Kinds::SCALAR,
+        "1 to 1000",
+        "2",
+        "Good answers in a row after which a backend is up.",
+    ),
+    Attribute::optional(
+        "fall",
+        Kinds::SCALAR,
+        "1 to 1000",
+        "3",
+        "Bad answers in a row after which a backend is down.",
+    ),
+    Attribute::optional(
+        "slow-start",
+        Kinds::SCALAR,
+        "MILLISECONDS",
+        "0",
+        "Time over which the share of a backend that is up again grows to the whole.",
+    ),
+];
+
+/// The attributes of `proxy.passive-health-check`.
+pub(super) const PASSIVE_CHECK: [Attribute; 2] = [
+    Attribute::optional(
+        "fall",
+        Kinds::SCALAR,
+        "1 to 1000",
+        "3",
+        "Failed requests in a row after which a backend is down.",
+    ),
+    Attribute::optional(
+        "pause",
+        Kinds::SCALAR,
+        "MILLISECONDS",
+        "10000",
+        "How long it gets no requests then.",
+    ),
+];
+
+/// The attributes of `proxy.retry`.
+pub(super) const RETRY: [Attribute; 2] = [
+    Attribute::optional(
+        "tries",
+        Kinds::SCALAR,
+        "1 to 1000",
+        "2",
+        "Most further tries of a request.",
+    ),
+    Attribute::optional(
+        "budget",
+        Kinds::SCALAR,
+        "0 to 100",
+        "20",
+        "Most requests that are made again, as a percentage of all; ten per second are made again in any case.",
+    ),
+];
+
 /// Reads `proxy.health-check`, or the `health-check` of a backend. `None`: off.
 pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
-    const SPEC: [Attribute; 7] = [
-        Attribute::optional("path", Kinds::SCALAR),
-        Attribute::optional("host", Kinds::SCALAR),
-        Attribute::optional("interval", Kinds::SCALAR),
-        Attribute::optional("timeout", Kinds::SCALAR),
-        Attribute::optional("rise", Kinds::SCALAR),
-        Attribute::optional("fall", Kinds::SCALAR),
-        Attribute::optional("slow-start", Kinds::SCALAR),
-    ];
-    on_off_or(node, &SPEC, |attributes| {
+    on_off_or(node, &HEALTH_CHECK, |attributes| {
         let default = HealthCheck::default();
         let path = match attributes.get("path") {
             Some(path) => path_of(path)?,
@@ -46,11 +126,7 @@ pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
 
 /// Reads `proxy.passive-health-check`. `None`: off.
 pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::optional("fall", Kinds::SCALAR),
-        Attribute::optional("pause", Kinds::SCALAR),
-    ];
-    on_off_or(node, &SPEC, |attributes| {
+    on_off_or(node, &PASSIVE_CHECK, |attributes| {
         let default = PassiveCheck::default();
         Ok(PassiveCheck {
             fall: count(attributes, "fall", default.fall)?,
@@ -61,11 +137,7 @@ pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> 
 
 /// Reads `proxy.retry`. `None`: off.
 pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::optional("tries", Kinds::SCALAR),
-        Attribute::optional("budget", Kinds::SCALAR),
-    ];
-    on_off_or(node, &SPEC, |attributes| {
+    on_off_or(node, &RETRY, |attributes| {
         let default = Retry::default();
         let budget = match attributes.get("budget") {
             Some(budget) => budget.integer("%u", 0..=100)?,

@@ -9,7 +9,7 @@ use h2o_exchange::{Resource, Resources, Scope};
 use h2o_http::Scheme;
 use h2o_upstream::{TlsClient, TlsClientError, Upstream};
 
-use super::backends::{BackendSpec, Backends};
+use super::backends::{self, BackendSpec, Backends};
 use super::care;
 use super::handler::ProxyHandler;
 use super::settings::{ProxySettings, TlsRules};
@@ -20,8 +20,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         name: "proxy.reverse.url",
         levels: Levels::PATH,
         pass: Pass::Content,
-        kinds: Kinds::ANY,
-        value: "URL; a sequence of URLs and mappings of `url`, `weight` (1 to 256) and `health-check`; or a mapping of `backends` (either) and `balancer` (`round-robin` or `least-conn`)",
+        kinds: Kinds::ANY.with_attributes(&backends::ATTRIBUTES),
+        value: "URL; a sequence of URLs and mappings as in `backends` below; or a mapping",
         default: "",
         help: "Answers with what a backend says. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
                `[unix:/path/of/socket]`. The path of the URL stands in for the key under `paths`. See \
@@ -85,15 +85,15 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
     Directive {
-        kinds: Kinds::ANY,
+        kinds: Kinds::ANY.with_attributes(&care::HEALTH_CHECK),
         ..Directive::setting(
             "proxy.health-check",
-            "OFF|ON, or a mapping of `path`, `host`, `interval`, `timeout`, `rise`, `fall` and `slow-start`",
+            "OFF|ON, or a mapping",
             "OFF",
-            "Not in H2O: every `interval` (2000 milliseconds) backends are asked for `path` (`/`). Those that do not answer with \
-             2xx or 3xx within `timeout` (1000 milliseconds) `fall` (3) times in a row get no requests, until they do so `rise` (2) \
-             times; from then on their share grows for `slow-start` (0) milliseconds. A backend of `proxy.reverse.url` can have a \
-             `health-check` of its own. Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set.",
+            "Not in H2O: backends are asked for a path at regular intervals; those that do not answer with 2xx or 3xx get \
+             no requests until they do again. A backend of `proxy.reverse.url` can have a `health-check` of its own. \
+             Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set. `ON` stands for the \
+             defaults.",
             |scope, command| {
                 let check = care::health_check(command.node)?;
                 settings(scope).health_check = check;
@@ -102,13 +102,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         )
     },
     Directive {
-        kinds: Kinds::ANY,
+        kinds: Kinds::ANY.with_attributes(&care::PASSIVE_CHECK),
         ..Directive::setting(
             "proxy.passive-health-check",
-            "OFF|ON, or a mapping of `fall` and `pause`",
+            "OFF|ON, or a mapping",
             "`ON` for the backends that `proxy.health-check` checks",
-            "Not in H2O: a backend that `fall` (3) requests in a row could not connect to, or got no response from, is left alone \
-             for `pause` (10000) milliseconds. Then one request at a time tries it.",
+            "Not in H2O: a backend that several requests in a row could not connect to, or got no response from, gets no \
+             requests for a while. Then one request at a time tries it. `ON` stands for the defaults.",
             |scope, command| {
                 let check = care::passive_check(command.node)?;
                 settings(scope).passive_check = Some(check);
@@ -117,14 +117,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         )
     },
     Directive {
-        kinds: Kinds::ANY,
+        kinds: Kinds::ANY.with_attributes(&care::RETRY),
         ..Directive::setting(
             "proxy.retry",
-            "OFF|ON, or a mapping of `tries` and `budget`",
+            "OFF|ON, or a mapping",
             "`ON` where backends are checked, actively or passively",
-            "Not in H2O: requests that got no response are made again, up to `tries` (2) times each, if nothing of them was sent, or \
-             their method is idempotent and their content is kept. At most `budget` (20) percent of all requests are, and 10 \
-             per second in any case.",
+            "Not in H2O: requests that got no response are made again if nothing of them was sent, or if their method is \
+             idempotent and their content is kept. `ON` stands for the defaults.",
             |scope, command| {
                 let retry = care::retry(command.node)?;
                 settings(scope).retry = Some(retry);
@@ -257,13 +256,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
     Directive {
-        kinds: Kinds::ANY,
+        kinds: Kinds::ANY.with_attributes(&SESSION_CACHE),
         ..Directive::setting(
             "proxy.ssl.session-cache",
-            "ON|OFF, or a mapping of `lifetime` (seconds) and `capacity` (sessions)",
+            "ON|OFF, or a mapping",
             "ON",
-            "Whether TLS sessions with backends are kept to be resumed; `ON` stands for a lifetime of 86400 and a \
-             capacity of 4096.",
+            "Whether TLS sessions with backends are kept to be resumed; `ON` stands for a lifetime of 86400 seconds and \
+             a capacity of 4096 sessions.",
             |scope, command| {
                 let cache = session_cache(command.node)?;
                 settings(scope).edit_tls(|rules| rules.session_cache = cache);
@@ -482,11 +481,22 @@ fn add_edits(scope: &mut Scope, command: &Command<'_>, verb: Verb) -> Result<(),
     Ok(())
 }
 
+const SESSION_CACHE: [Attribute; 2] = [
+    Attribute::required(
+        "lifetime",
+        Kinds::SCALAR,
+        "SECONDS",
+        "How long a session can be resumed.",
+    ),
+    Attribute::required(
+        "capacity",
+        Kinds::SCALAR,
+        "NUMBER",
+        "Most sessions that are kept.",
+    ),
+];
+
 fn session_cache(node: &Node) -> Result<Option<(Duration, usize)>, Error> {
-    const SPEC: [Attribute; 2] = [
-        Attribute::required("lifetime", Kinds::SCALAR),
-        Attribute::required("capacity", Kinds::SCALAR),
-    ];
     if node.as_sequence().is_some() {
         return Err(node.error("node must be a scalar or a mapping"));
     }
@@ -497,7 +507,7 @@ fn session_cache(node: &Node) -> Result<Option<(Duration, usize)>, Error> {
             Err(_) => Err(node.error("scalar argument must be either of: `OFF`, `ON`")),
         };
     }
-    let attributes = node.attributes(&SPEC)?;
+    let attributes = node.attributes(&SESSION_CACHE)?;
     let positive = |name: &str, unit, format| {
         let node = attributes.require(name)?;
         match node.quantity(unit, format, 0..=u64::MAX)? {

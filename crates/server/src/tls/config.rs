@@ -46,25 +46,138 @@ pub(super) struct ClientCa {
     pub(super) digest: [u8; 32],
 }
 
-const ATTRIBUTES: [Attribute; 18] = [
-    Attribute::optional("certificate-file", Kinds::SCALAR),
-    Attribute::optional("key-file", Kinds::SCALAR),
-    Attribute::optional("identity", Kinds::SEQUENCE),
-    Attribute::optional("min-version", Kinds::SCALAR).aliases(&["minimum-version"]),
-    Attribute::optional("max-version", Kinds::SCALAR).aliases(&["maximum-version"]),
-    Attribute::optional("cipher-suite", Kinds::SCALAR),
-    Attribute::optional("cipher-suite-tls1.3", Kinds::SEQUENCE),
-    Attribute::optional("cipher-preference", Kinds::SCALAR),
-    Attribute::optional("key-exchange-tls1.3", Kinds::SEQUENCE),
-    Attribute::optional("dh-file", Kinds::SCALAR),
-    Attribute::optional("client-ca-file", Kinds::SCALAR),
-    Attribute::optional("ocsp-update-interval", Kinds::SCALAR),
-    Attribute::optional("ocsp-max-failures", Kinds::SCALAR),
-    Attribute::optional("ocsp-update-cmd", Kinds::SCALAR),
-    Attribute::optional("neverbleed", Kinds::SCALAR),
-    Attribute::optional("max-tickets", Kinds::SCALAR),
-    Attribute::optional("http2-origin-frame", Kinds::SCALAR.or(Kinds::SEQUENCE)),
-    Attribute::optional("ech", Kinds::SEQUENCE),
+/// The attributes of an `ssl` mapping.
+pub(crate) const ATTRIBUTES: [Attribute; 18] = [
+    Attribute::optional(
+        "certificate-file",
+        Kinds::SCALAR,
+        "FILE",
+        "mandatory unless `identity` is given",
+        "Certificates in PEM form: the server's own first, then intermediate ones.",
+    ),
+    Attribute::optional(
+        "key-file",
+        Kinds::SCALAR,
+        "FILE",
+        "mandatory unless `identity` is given",
+        "Private key of the certificate in PEM form (PKCS#8, PKCS#1 or SEC1), not encrypted.",
+    ),
+    Attribute::optional(
+        "identity",
+        Kinds::SEQUENCE.with_attributes(&identity::PAIR),
+        "a sequence of mappings",
+        "",
+        "Several certificates for the same names, an ECDSA and an RSA one for example. The first one that the client \
+         can verify is used, the last one if there is none.",
+    ),
+    Attribute::optional(
+        "min-version",
+        Kinds::SCALAR,
+        "TLSv1.2|TLSv1.3",
+        "TLSv1.2",
+        "Lowest version. Older versions are accepted with a warning and mean `TLSv1.2`.",
+    )
+    .aliases(&["minimum-version"]),
+    Attribute::optional(
+        "max-version",
+        Kinds::SCALAR,
+        "TLSv1.2|TLSv1.3",
+        "TLSv1.3",
+        "Highest version.",
+    )
+    .aliases(&["maximum-version"]),
+    Attribute::optional(
+        "cipher-suite",
+        Kinds::SCALAR,
+        "LIST",
+        "all suites with ECDHE and AES-GCM or ChaCha20-Poly1305",
+        "Cipher suites of TLS 1.2, as OpenSSL writes them. Suites that are not supported are left out with a warning.",
+    ),
+    Attribute::optional(
+        "cipher-suite-tls1.3",
+        Kinds::SEQUENCE,
+        "a sequence of names",
+        "`TLS_AES_256_GCM_SHA384`, `TLS_AES_128_GCM_SHA256`, `TLS_CHACHA20_POLY1305_SHA256`",
+        "Cipher suites of TLS 1.3 in order of preference.",
+    ),
+    Attribute::optional(
+        "cipher-preference",
+        Kinds::SCALAR,
+        "client|server",
+        "client",
+        "Whose order of cipher suites decides.",
+    ),
+    Attribute::optional(
+        "key-exchange-tls1.3",
+        Kinds::SEQUENCE,
+        "a sequence of names",
+        "`x25519mlkem768`, `x25519`, `secp256r1`, `secp384r1`",
+        "Key exchange groups of TLS 1.3 in order of preference; `h2o --version` lists all.",
+    ),
+    Attribute::optional(
+        "dh-file",
+        Kinds::SCALAR,
+        "FILE",
+        "",
+        "No effect but a warning: finite-field Diffie-Hellman is not supported.",
+    ),
+    Attribute::optional(
+        "client-ca-file",
+        Kinds::SCALAR,
+        "FILE",
+        "clients need no certificate",
+        "Clients must present a certificate signed by one of these authorities (PEM); the handshake fails otherwise.",
+    ),
+    Attribute::optional(
+        "ocsp-update-interval",
+        Kinds::SCALAR,
+        "SECONDS",
+        "",
+        "No effect yet but a warning, except for `0`: there is no OCSP stapling.",
+    ),
+    Attribute::optional(
+        "ocsp-max-failures",
+        Kinds::SCALAR,
+        "NUMBER",
+        "",
+        "No effect yet but a warning.",
+    ),
+    Attribute::optional(
+        "ocsp-update-cmd",
+        Kinds::SCALAR,
+        "COMMAND",
+        "",
+        "No effect yet but a warning.",
+    ),
+    Attribute::optional(
+        "neverbleed",
+        Kinds::SCALAR,
+        "ON|OFF",
+        "OFF",
+        "`ON` has no effect but a warning: private keys stay in the server's process.",
+    ),
+    Attribute::optional(
+        "max-tickets",
+        Kinds::SCALAR,
+        "0 to 255",
+        "4",
+        "Most tickets of TLS 1.3 that a client gets per connection. `0` stands for the default.",
+    ),
+    Attribute::optional(
+        "http2-origin-frame",
+        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        "ORIGIN, or a sequence of those",
+        "",
+        "Origins such as `https://example.com` that HTTP/2 clients may ask for over the same connection (ORIGIN frame, \
+         RFC 8336). Only that of the first `ssl` of an address is used.",
+    ),
+    Attribute::optional(
+        "ech",
+        Kinds::SEQUENCE,
+        "a sequence of mappings",
+        "",
+        "No effect yet but a warning: Encrypted Client Hello is not supported.",
+    ),
 ];
 
 impl TlsSettings {

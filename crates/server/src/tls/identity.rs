@@ -37,9 +37,20 @@ struct Fault {
     reason: Option<String>,
 }
 
-const PAIR: [Attribute; 2] = [
-    Attribute::required("certificate-file", Kinds::SCALAR),
-    Attribute::required("key-file", Kinds::SCALAR),
+/// The attributes of an element of `identity`.
+pub(super) const PAIR: [Attribute; 2] = [
+    Attribute::required(
+        "certificate-file",
+        Kinds::SCALAR,
+        "FILE",
+        "Certificates in PEM form: the server's own first, then intermediate ones.",
+    ),
+    Attribute::required(
+        "key-file",
+        Kinds::SCALAR,
+        "FILE",
+        "Private key of the certificate in PEM form.",
+    ),
 ];
 
 impl Identity {

@@ -29,7 +29,7 @@ mod traffic;
 mod versions;
 
 pub(crate) use acceptor::TlsAcceptor;
-pub(crate) use config::{TlsSettings, parse};
+pub(crate) use config::{ATTRIBUTES, TlsSettings, parse};
 pub(crate) use connection::TlsConnection;
 pub(crate) use error::TlsError;
 pub(crate) use resumption::{DIRECTIVES, Resumption, ResumptionSettings};

@@ -13,7 +13,7 @@ use h2o_exchange::Scope;
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 use super::session_cache::SessionCache;
-use super::ticket_file::{TicketFile, is_sha256};
+use super::ticket_file::{self, TicketFile, is_sha256};
 use super::tickets::{KeyRing, TicketCipher};
 
 /// What a session may be resumed with: a digest of the certificates and of what clients must prove. Sessions of one
@@ -62,10 +62,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     name: "ssl-session-resumption",
     levels: Levels::GLOBAL_ONLY,
     pass: Pass::Settings,
-    kinds: Kinds::MAPPING,
-    value: "a mapping of `mode` (`off`, `cache`, `ticket`, `all`), `lifetime`, `cache-store` (`internal`), `ticket-store` (`internal`, `file`), `ticket-cipher`, `ticket-hash`, `ticket-file`",
+    kinds: Kinds::MAPPING.with_attributes(&ATTRIBUTES),
+    value: "a mapping",
     default: "`mode: all`, internal stores, `lifetime: 3600`",
-    help: "How clients resume TLS sessions. `cache` keeps sessions of TLS 1.2 in memory, `ticket` hands them to the client in encrypted form. With internal tickets clients of TLS 1.3 may send early data. `lifetime` is in seconds.",
+    help: "How clients resume TLS sessions. With tickets whose keys are internal, clients of TLS 1.3 may send early data.",
     apply: |scope, command| {
         *scope.edit::<ResumptionSettings>() = parse(command)?;
         Ok(())
@@ -73,21 +73,107 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 }];
 
 const ATTRIBUTES: [Attribute; 14] = [
-    Attribute::optional("mode", Kinds::SCALAR),
-    Attribute::optional("lifetime", Kinds::SCALAR),
-    Attribute::optional("cache-store", Kinds::SCALAR),
-    Attribute::optional("cache-memcached-num-threads", Kinds::SCALAR),
-    Attribute::optional("cache-memcached-prefix", Kinds::SCALAR),
-    Attribute::optional("cache-redis-prefix", Kinds::SCALAR),
-    Attribute::optional("ticket-store", Kinds::SCALAR),
-    Attribute::optional("ticket-cipher", Kinds::SCALAR),
-    Attribute::optional("ticket-hash", Kinds::SCALAR),
-    Attribute::optional("ticket-file", Kinds::SCALAR),
-    Attribute::optional("ticket-memcached-prefix", Kinds::SCALAR)
-        .aliases(&["ticket-memcached-key"]),
-    Attribute::optional("ticket-redis-prefix", Kinds::SCALAR),
-    Attribute::optional("memcached", Kinds::MAPPING),
-    Attribute::optional("redis", Kinds::MAPPING),
+    Attribute::optional(
+        "mode",
+        Kinds::SCALAR,
+        "off|cache|ticket|all",
+        "all",
+        "`cache` keeps sessions of TLS 1.2 in memory, `ticket` hands them to the client in encrypted form; TLS 1.3 has \
+         tickets only.",
+    ),
+    Attribute::optional(
+        "lifetime",
+        Kinds::SCALAR,
+        "SECONDS",
+        "3600",
+        "How long a session can be resumed.",
+    ),
+    Attribute::optional(
+        "cache-store",
+        Kinds::SCALAR,
+        "internal",
+        "internal",
+        "Where sessions are kept. `memcached` and `redis` are not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "cache-memcached-num-threads",
+        Kinds::SCALAR,
+        "NUMBER",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "cache-memcached-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "cache-redis-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no redis yet.",
+    ),
+    Attribute::optional(
+        "ticket-store",
+        Kinds::SCALAR,
+        "internal|file",
+        "internal",
+        "Where ticket keys come from: made by the server and changed regularly, or read from `ticket-file`, so that \
+         several servers can share them. `memcached` and `redis` are not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "ticket-cipher",
+        Kinds::SCALAR,
+        "aes-128-cbc|aes-256-cbc",
+        "aes-256-cbc",
+        "Encryption of tickets whose keys are made by the server.",
+    ),
+    Attribute::optional(
+        "ticket-hash",
+        Kinds::SCALAR,
+        "sha256",
+        "sha256",
+        "Authentication of tickets whose keys are made by the server.",
+    ),
+    Attribute::optional(
+        "ticket-file",
+        Kinds::SCALAR.with_attributes(&ticket_file::ATTRIBUTES),
+        "FILE",
+        "mandatory with `ticket-store: file`",
+        "A YAML file with the keys: a sequence of mappings, see below. It is read again when it changes.",
+    ),
+    Attribute::optional(
+        "ticket-memcached-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no memcached yet.",
+    )
+    .aliases(&["ticket-memcached-key"]),
+    Attribute::optional(
+        "ticket-redis-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no redis yet.",
+    ),
+    Attribute::optional(
+        "memcached",
+        Kinds::MAPPING,
+        "a mapping",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "redis",
+        Kinds::MAPPING,
+        "a mapping",
+        "",
+        "No effect: there is no redis yet.",
+    ),
 ];
 
 fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {

@@ -12,13 +12,44 @@ const POLL_SECS: u64 = 10;
 /// Times above this are taken for milliseconds, which other documentation asks for; as seconds it is the year 5138.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
-const ATTRIBUTES: [Attribute; 6] = [
-    Attribute::required("name", Kinds::SCALAR),
-    Attribute::required("cipher", Kinds::SCALAR),
-    Attribute::required("hash", Kinds::SCALAR),
-    Attribute::required("key", Kinds::SCALAR),
-    Attribute::required("not_before", Kinds::SCALAR),
-    Attribute::required("not_after", Kinds::SCALAR),
+/// The attributes of a key.
+pub(super) const ATTRIBUTES: [Attribute; 6] = [
+    Attribute::required(
+        "name",
+        Kinds::SCALAR,
+        "32 hexadecimal digits",
+        "By this name the ticket says which key it needs.",
+    ),
+    Attribute::required(
+        "cipher",
+        Kinds::SCALAR,
+        "aes-128-cbc|aes-256-cbc",
+        "Encryption of the ticket.",
+    ),
+    Attribute::required(
+        "hash",
+        Kinds::SCALAR,
+        "sha256",
+        "Authentication of the ticket (HMAC).",
+    ),
+    Attribute::required(
+        "key",
+        Kinds::SCALAR,
+        "hexadecimal digits",
+        "The key of the cipher, then that of the HMAC. If the length is wrong the message tells the right one.",
+    ),
+    Attribute::required(
+        "not_before",
+        Kinds::SCALAR,
+        "SECONDS since 1970",
+        "From when on tickets are encrypted with it.",
+    ),
+    Attribute::required(
+        "not_after",
+        Kinds::SCALAR,
+        "SECONDS since 1970",
+        "Until when its tickets are accepted.",
+    ),
 ];
 
 /// The file and what was last seen of it.
