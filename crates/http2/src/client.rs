@@ -86,6 +86,8 @@ pub struct ClientConnection {
     last: Option<StreamId>,
     /// Streams above that which are still to be reported.
     refused: Vec<StreamKey>,
+    /// A stream whose content has ended short of its announced length. The last of that has been reported, the error has not.
+    cut_off: Option<StreamId>,
     /// GOAWAY is sent.
     is_leaving: bool,
     /// PING frames of ours without an answer.
@@ -122,6 +124,7 @@ impl ClientConnection {
             held: 0,
             last: None,
             refused: Vec::new(),
+            cut_off: None,
             is_leaving: false,
             pings: 0,
         }

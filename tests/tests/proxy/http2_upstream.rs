@@ -282,6 +282,35 @@ fn what_an_http2_back_end_does_wrong_is_not_passed_on() {
     assert!(failures.is_empty(), "\n{}", failures.concat());
 }
 
+/// The frame that ends it has content, too.
+#[test]
+fn content_of_an_http2_back_end_that_is_short_of_its_length_is_not_lost() {
+    let backend = Backend::start(move |talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        while let Some((stream, _)) = connection.read_request() {
+            let head = encode(&[(":status", "200"), ("content-length", "5")]);
+            connection.send(&[
+                Frame::request_with_content(stream, head),
+                Frame::data(stream, 0, "h"),
+                Frame::data(stream, flag::END_STREAM, "el"),
+            ]);
+        }
+    });
+    let server = start(&backend);
+    let mut client = server.connect();
+    client.send("GET /x HTTP/1.1\r\nHost: www.example.com\r\n\r\n");
+    client.read_head().must_be("200 \ncontent-length: 5");
+    assert_eq!(client.read_to_end(), b"hel");
+    server.wait_for_message("/x:protocol violation\n");
+    let answer = Http2::open(server.port(), &[]).ask(1, &get("/x"));
+    assert_eq!((answer.status(), &*answer.text()), (200, "hel"));
+    assert_eq!(answer.reset, Some(code::PROTOCOL_ERROR));
+    assert_eq!(backend.connections(), 1, "others go on");
+}
+
 /// What came of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {

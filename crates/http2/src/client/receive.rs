@@ -119,6 +119,11 @@ impl ClientConnection {
             if let Some(received) = self.next_refused() {
                 break received;
             }
+            if let Some(id) = self.cut_off.take()
+                && let Some(received) = self.on_stream_error(id, StreamError::ContentLength, out)
+            {
+                break received;
+            }
             if self.opening == Opening::Failed {
                 break ClientReceived::NeedMore;
             }
@@ -252,7 +257,14 @@ impl ClientConnection {
         } else {
             StreamId::CONNECTION
         };
-        let (stream, data) = self.core.on_data(header, payload, newest, u64::MAX, out)?;
+        let mut header = *header;
+        let is_cut_off = header.has(flags::END_STREAM) && self.is_short(&header, payload)?;
+        if is_cut_off {
+            // What has come is handed on, as over HTTP/1; the error comes behind it, in place of the end.
+            header.flags &= !flags::END_STREAM;
+            self.cut_off = Some(header.stream);
+        }
+        let (stream, data) = self.core.on_data(&header, payload, newest, u64::MAX, out)?;
         let has_response = self
             .core
             .streams
@@ -272,6 +284,16 @@ impl ClientConnection {
             data: start..start + data.len(),
             end_stream,
         }))
+    }
+
+    /// True if content that ends with this frame is shorter than announced.
+    fn is_short(&self, header: &FrameHeader, payload: &[u8]) -> Result<bool, PeerError> {
+        let stream = self.core.streams.find(header.stream);
+        let Some(stream) = stream.and_then(|key| self.core.streams.get(key)) else {
+            return Ok(false);
+        };
+        let received = stream.received + frame::without_padding(header, payload)?.len() as u64;
+        Ok(stream.declared.is_some_and(|declared| received < declared))
     }
 
     fn on_rst_stream(

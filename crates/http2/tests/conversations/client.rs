@@ -263,11 +263,6 @@ fn responses_that_are_malformed_end_their_stream() {
             "1 200 Known(1)",
         ),
         (
-            "too little",
-            [with(&[("content-length", "1")]), data(1, END_STREAM, b"")].concat(),
-            "1 200 Known(1)",
-        ),
-        (
             "too little before trailers",
             [with(&[("content-length", "1")]), headers(1, WHOLE, &[])].concat(),
             "1 200 Known(1)",
@@ -308,6 +303,17 @@ fn responses_that_are_malformed_end_their_stream() {
     for (why, input, begun) in behind {
         check(begin, &[(why, input.clone(), &[&[*begun], reset].concat())]);
     }
+    let short = |content: &str, data: Vec<u8>| {
+        let input = [with(&[("content-length", "3")]), data].concat();
+        let events = ["1 200 Known(3)", content];
+        check(begin, &[("too little", input, &[&events, reset].concat())]);
+    };
+    short("1 data ab", data(1, END_STREAM, b"ab"));
+    short("1 data ", data(1, END_STREAM, b""));
+    short(
+        "1 data ab",
+        frame(DATA, PADDED | END_STREAM, 1, b"\x02abxx"),
+    );
     let head = || {
         let mut talk = Conversation::new();
         talk.asks(&request("HEAD", "/", "a"), true);

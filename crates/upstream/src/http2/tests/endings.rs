@@ -170,6 +170,35 @@ fn misdeeds_on_one_stream_are_that_streams() {
 }
 
 #[test]
+fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
+    run(async {
+        // The end comes with the content, or the head has been taken before.
+        for is_late in [false, true] {
+            let (connection, socket) = link(settings());
+            let call = ask(&connection, "/");
+            let mut bare = Bare::new(socket).await;
+            // :status 200 and content-length: 3, literal without indexing.
+            let head = b"\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x013";
+            let content = data(1, 2, true);
+            let mut body = if is_late {
+                bare.send(head).await;
+                let body = source(reply(call).await.body);
+                bare.send(&content).await;
+                body
+            } else {
+                bare.send(&[head, &content[..]].concat()).await;
+                source(reply(call).await.body)
+            };
+            let first = piece(&mut body).await.unwrap().unwrap();
+            assert_eq!(first.len(), 2);
+            let end = piece(&mut body).await.unwrap().unwrap_err();
+            assert_eq!(end.to_string(), "protocol violation");
+            assert!(connection.can_request(), "others go on");
+        }
+    });
+}
+
+#[test]
 fn misdeeds_of_the_connection_fail_all_and_are_answered() {
     run(async {
         let (connection, socket) = link(settings());
