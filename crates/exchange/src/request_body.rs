@@ -196,6 +196,13 @@ impl BodyPipe {
         matches!(self.inner.borrow().end, Some(Ok(())))
     }
 
+    /// True if the handler has taken all of the body, which has ended well.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let inner = self.inner.borrow();
+        inner.end == Some(Ok(())) && inner.is_empty()
+    }
+
     /// True once the handler has said that it does not want the rest.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
@@ -335,9 +342,12 @@ mod tests {
             Poll::Ready(BodyPipe::CAPACITY)
         );
         assert!(!pipe.is_complete());
+        pipe.push("x");
         pipe.finish(Ok(()));
         pipe.finish(Err("late".into()));
-        assert!(pipe.is_complete());
+        assert!(pipe.is_complete() && !pipe.is_drained());
+        assert_eq!(drained(&pipe), b"x");
+        assert!(pipe.is_drained());
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
     }
 

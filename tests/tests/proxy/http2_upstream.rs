@@ -414,6 +414,46 @@ fn a_request_is_pseudo_fields_and_then_the_list() {
     assert_eq!(backend.connections(), 1, "both have the same connection");
 }
 
+/// Content of unknown length whose last octets come with their end.
+#[test]
+fn the_end_of_an_upload_does_not_come_in_an_empty_frame() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        while let Some((stream, _)) = connection.read_request() {
+            let mut frames = Vec::new();
+            while let Some(frame) = connection.read() {
+                if frame.kind == kind::DATA {
+                    frames.push(String::from_utf8_lossy(&frame.payload).into_owned());
+                    if frame.has(flag::END_STREAM) {
+                        break;
+                    }
+                }
+            }
+            connection.send(&[
+                Frame::request_with_content(stream, encode(&[(":status", "200")])),
+                Frame::data(stream, flag::END_STREAM, frames.join("|")),
+            ]);
+        }
+    });
+    let server = start(&backend);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nbegin1\r\n");
+    backend.wait_for("begin1");
+    client.send("3\r\nend\r\n0\r\n\r\n");
+    assert_eq!(client.read_response("POST").text(), "begin1|end");
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frames(&[
+        Frame::request_with_content(1, post("/")),
+        Frame::data(1, 0, "begin2"),
+    ]);
+    backend.wait_for("begin2");
+    client.send_frame(&Frame::data(1, flag::END_STREAM, "end"));
+    assert_eq!(client.read_answer(1).text(), "begin2|end");
+}
+
 #[test]
 fn streams_share_a_connection_as_far_as_the_back_end_lets_them() {
     let backend = Backend::start(|talk: &mut Talk| {

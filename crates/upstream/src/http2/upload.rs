@@ -167,7 +167,11 @@ impl Upload {
                 if let Some(left) = &mut self.left {
                     *left -= len;
                 }
-                let is_end = self.left == Some(0);
+                // Where the client's end is there already, it goes along: servers then know the length before they begin.
+                let is_end = match self.left {
+                    Some(left) => left == 0,
+                    None => rest.is_empty() && pipe.is_drained(),
+                };
                 engine.send_data(stream, &piece, is_end, out);
                 Pulled::frame(is_end)
             }

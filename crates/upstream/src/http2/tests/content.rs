@@ -113,6 +113,23 @@ fn content_in_memory_is_sent_with_its_length() {
 }
 
 #[test]
+fn the_end_of_an_upload_that_is_known_needs_no_frame_of_its_own() {
+    run(async {
+        let (connection, mut server) = start(settings());
+        let (pipe, body) = pipe();
+        let call = call(&connection, post(BodyLength::Unknown), body);
+        let (stream, _) = server.request().await;
+        pipe.push("begin");
+        assert_eq!(server.data(stream).await, (b"begin".to_vec(), false));
+        pipe.push("end");
+        pipe.finish(Ok(()));
+        assert_eq!(server.data(stream).await, (b"end".to_vec(), true));
+        server.answer(stream, "ok").await;
+        assert_eq!(reply(call).await.status.as_u16(), 200);
+    });
+}
+
+#[test]
 fn uploads_go_as_far_as_the_servers_window() {
     run(async {
         let (connection, mut server) = start(settings());
