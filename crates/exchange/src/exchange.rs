@@ -330,7 +330,7 @@ impl Exchange {
             let request = (self.request.authority(), target);
             let (authority, target) = self.forwarded.place().unwrap_or(request);
             let (authority, path) = (cut(authority, 64), cut(target, 32));
-            crate::report!("[{label}] in request:{authority}{path}:{message}");
+            h2o_log::report!(error, "[{label}] in request:{authority}{path}:{message}");
         }
     }
 

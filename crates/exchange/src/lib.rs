@@ -18,7 +18,6 @@ mod host_table;
 mod http2;
 mod octet_queue;
 mod outcome;
-mod report;
 mod request_body;
 mod scope;
 mod site;
@@ -43,7 +42,6 @@ pub use outcome::{
     Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome, Reroute,
     RerouteFields, RerouteKind, Response, Restore, Successor,
 };
-pub use report::report;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

@@ -25,6 +25,15 @@ pub trait Resource: Send + Sync {
     /// # Errors
     /// The text to show.
     fn open(&self) -> Result<(), String>;
+
+    /// Opens it again, with the rights of the running user, so that a log goes into a new file after the old one was moved
+    /// away. If that fails, what was open is used on.
+    ///
+    /// # Errors
+    /// The text to show.
+    fn reopen(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The resources of a configuration, in order.

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::file::OpenFile;
 use crate::octet_queue::OctetQueue;
-use crate::report;
+use h2o_log::{reason, report};
 
 /// Slices written by one system call.
 const SLICES: usize = 16;
@@ -177,7 +177,8 @@ impl TempFiles {
         });
         if grown.is_err() && self.limit > 0 && self.refusals.count() {
             report!(
-                "[WARN] temporary files hold {} octets, and may not hold more than {}",
+                warning,
+                "temporary files hold {} octets, and may not hold more than {}",
                 self.used(),
                 self.limit
             );
@@ -187,11 +188,11 @@ impl TempFiles {
 
     fn note_failure(&self, error: &io::Error) {
         if self.failures.count() {
-            let text = error.to_string();
             report!(
-                "[WARN] a temporary file in {} cannot be written: {}",
+                warning,
+                "a temporary file in {} cannot be written: {}",
                 self.directory.display(),
-                text.split(" (os error").next().unwrap_or_default()
+                reason(error)
             );
         }
     }

@@ -9,7 +9,7 @@ mod run;
 use std::process::ExitCode;
 
 use h2o_config::OsSource;
-use h2o_exchange::report;
+use h2o_log::{report, report_plainly};
 
 use options::{Command, Mode};
 
@@ -60,19 +60,25 @@ fn main() -> ExitCode {
     // Huge pages would round the few kilobytes of an idle worker up to megabytes. Refusal changes nothing else.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
-    match start() {
+    let code = match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            report!("{}", failure.text);
+            match h2o_log::error_log() {
+                Some(_) => report!(error, "{}", failure.text),
+                None => report_plainly(&failure.text),
+            }
             ExitCode::from(failure.code)
         }
-    }
+    };
+    h2o_log::close_error_log();
+    code
 }
 
 /// A panic ends one exchange or one connection; the log says where it came from.
 fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     report!(
-        "[error] {info}\n{}",
+        error,
+        "{info}\n{}",
         std::backtrace::Backtrace::force_capture()
     );
 }
@@ -110,7 +116,7 @@ fn start() -> Result<(), Failure> {
     let loaded =
         h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
     for warning in &loaded.warnings {
-        report!("{warning}");
+        report_plainly(warning);
     }
     match options.mode {
         Mode::Test => run::test(&loaded),

@@ -1,6 +1,6 @@
 //! Who the server runs as, and how many descriptors it may have.
 
-use h2o_exchange::report;
+use h2o_log::report;
 use h2o_server::ServerSettings;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Uid, User};
@@ -13,7 +13,7 @@ pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
         return Ok(());
     };
     if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        report!("[INFO] raised RLIMIT_NOFILE to {hard}");
+        report!(notice, "raised RLIMIT_NOFILE to {hard}");
     }
     if settings.max_connections as u64 > hard {
         return Err(Failure::config(format!(

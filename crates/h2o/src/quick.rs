@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use h2o_config::{OsSource, Source};
 
 use crate::options::Mode;
-use h2o_server::reason;
+use h2o_log::reason;
 
 use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};

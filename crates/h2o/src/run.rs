@@ -1,7 +1,7 @@
 //! Worker and test mode.
 
-use h2o_exchange::report;
-use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, reason, worker_plan};
+use h2o_log::{reason, report};
+use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::{Failure, error_log, print_out, privileges};
@@ -22,16 +22,12 @@ pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failu
     // With everything that is opened, under the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
-        report!("{warning}");
+        report!(warning, "{warning}");
     }
     loaded.open_resources().map_err(Failure::config)?;
     check_temp_buffer_path(&settings)?;
     privileges::raise_descriptor_limit(&settings)?;
-    let log = settings
-        .error_log
-        .as_deref()
-        .map(error_log::open)
-        .transpose()?;
+    let log = error_log::open(&settings)?;
     if let Some(user) = &user
         && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
     {
@@ -45,8 +41,7 @@ pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failu
         .thread_block()
         .map_err(|error| Failure::system(format!("failed to block signals: {}", error.desc())))?;
     let pid_file = write_pid_file(&settings)?;
-    error_log::redirect(log.as_ref())?;
-    drop(log);
+    error_log::begin(log, settings.error_log.is_some())?;
     let served = serve_until_terminated(loaded, bound, greeting);
     if let Some(path) = pid_file {
         // Somebody may have tidied up already, or the running user may not remove it.
@@ -65,6 +60,7 @@ fn serve_until_terminated(
     signals.add(Signal::SIGTERM);
     let server = Server::start(loaded, bound).map_err(Failure::system)?;
     report!(
+        notice,
         "h2o server (pid:{}) is ready to serve requests with {} threads",
         std::process::id(),
         server.workers()
@@ -74,7 +70,7 @@ fn serve_until_terminated(
     }
     // The only signal in the set.
     while signals.wait().is_err() {}
-    report!("received SIGTERM, gracefully shutting down");
+    report!(notice, "received SIGTERM, gracefully shutting down");
     server.shut_down();
     server.join();
     Ok(())

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use h2o_log::reason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::Loaded;
@@ -82,16 +83,6 @@ pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
     Ok(bound)
 }
 
-/// The system's text for an error, without the number Rust appends.
-#[must_use]
-pub fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_string()
-}
-
 fn is_family_missing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -129,7 +120,7 @@ fn bind_tcp(
         && let Err(error) = socket.set_tcp_congestion(name.as_bytes())
     {
         warnings.push(format!(
-            "[warning] failed to set congestion controller {name} on {}: {}",
+            "failed to set congestion controller {name} on {}: {}",
             listener.label,
             reason(&error)
         ));
@@ -141,10 +132,7 @@ fn bind_tcp(
     if settings.tcp_fastopen > 0
         && let Err(error) = set_fastopen(&socket, settings.tcp_fastopen)
     {
-        warnings.push(format!(
-            "[warning] failed to set TCP_FASTOPEN: {}",
-            reason(&error)
-        ));
+        warnings.push(format!("failed to set TCP_FASTOPEN: {}", reason(&error)));
     }
     Ok(socket.into())
 }

@@ -15,7 +15,6 @@ use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
-use crate::bind::reason;
 use crate::connection::{Connection, Fate};
 use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken};
 use crate::reactor::{Reactor, Ready};
@@ -24,6 +23,7 @@ use crate::socket::{Socket, address};
 use crate::splice::Pipes;
 use crate::timers::{STEP, Timers};
 use crate::worker::{Seed, worker_plan};
+use h2o_log::reason;
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
@@ -152,7 +152,7 @@ impl Connections {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
-                    h2o_exchange::report!("[error] waiting for sockets failed: {}", reason(&error));
+                    h2o_log::report!(error, "waiting for sockets failed: {}", reason(&error));
                     break;
                 }
             }
@@ -323,7 +323,7 @@ impl Connections {
                 ) => continue,
                 Err(error) => {
                     // Out of descriptors or memory: let connections end before more are taken.
-                    h2o_exchange::report!("[warning] accept failed: {error}");
+                    h2o_log::report!(warning, "accept failed: {error}");
                     self.set_full(true);
                     return;
                 }
@@ -349,8 +349,9 @@ impl Connections {
         self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
         let token = u64::from(self.generation) << 32 | key;
         if let Err(error) = self.reactor.add_connection(&socket, token) {
-            h2o_exchange::report!(
-                "[warning] a connection cannot be watched: {}",
+            h2o_log::report!(
+                warning,
+                "a connection cannot be watched: {}",
                 reason(&error)
             );
             return;
@@ -428,7 +429,7 @@ impl Connections {
                 .reactor
                 .add_listener(fd, LISTENER_TOKENS | index as u64)
             {
-                h2o_exchange::report!("[error] a listener cannot be watched: {}", reason(&error));
+                h2o_log::report!(error, "a listener cannot be watched: {}", reason(&error));
             }
         }
     }

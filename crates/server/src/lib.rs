@@ -33,7 +33,7 @@ mod timers;
 mod tls;
 mod worker;
 
-pub use bind::{Bound, bind, reason};
+pub use bind::{Bound, bind};
 pub use budget::BudgetSettings;
 pub use certificates::CertificateReload;
 pub use http2_settings::{Http2Settings, LatencySettings};

@@ -43,6 +43,14 @@ impl Loaded {
             .iter()
             .try_for_each(|resource| resource.open())
     }
+
+    /// Opens log files and the like again, with the rights of the running user. Returns what went wrong: the others are open.
+    #[must_use]
+    pub fn reopen_resources(&self) -> Vec<String> {
+        let resources = self.site.shared.get::<Resources>();
+        let reopened = resources.0.iter().map(|resource| resource.reopen());
+        reopened.filter_map(Result::err).collect()
+    }
 }
 
 /// All features that are built in.

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::{BodySource, report};
+use h2o_exchange::BodySource;
 use h2o_http1::ServerConnection;
+use h2o_log::report;
 use rustix::pipe::PipeFlags;
 
 use crate::context::Context;
@@ -143,7 +144,8 @@ impl Pipes {
             Err(error) => {
                 if !FAILED.swap(true, Relaxed) {
                     report!(
-                        "[WARN] failed to allocate zero-copy pipe; falling back to read/write: {error}"
+                        warning,
+                        "failed to allocate zero-copy pipe; falling back to read/write: {error}"
                     );
                 }
                 None

@@ -10,7 +10,9 @@ use h2o_exchange::{Companions, Counters, Mail, Shared, Site, WorkerHandle};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::bind::{Bound, reason};
+use h2o_log::reason;
+
+use crate::bind::Bound;
 use crate::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::connections::Connections;
 use crate::listen::Listeners;
@@ -285,8 +287,9 @@ fn pin(cpu: usize) {
         nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)
     })();
     if let Err(error) = pinned {
-        h2o_exchange::report!(
-            "[warning] failed to bind a worker thread to CPU {cpu}: {}",
+        h2o_log::report!(
+            warning,
+            "failed to bind a worker thread to CPU {cpu}: {}",
             error.desc()
         );
     }

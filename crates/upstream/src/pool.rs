@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use h2o_exchange::report;
 use h2o_http::RequestHead;
 use h2o_http1::ClientSettings;
+use h2o_log::report;
 
 use crate::Upstream;
 use crate::http1::Connection;
@@ -286,6 +286,6 @@ static TALKED: AtomicBool = AtomicBool::new(false);
 /// among them: scripts that read logs look for them (H2O compatibility).
 fn warn_once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Relaxed) {
-        report!("[WARN] {text} (see issue #679)");
+        report!(warning, "{text} (see issue #679)");
     }
 }

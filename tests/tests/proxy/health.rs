@@ -85,14 +85,14 @@ fn a_backend_whose_checks_fail_is_left_alone_until_they_succeed() {
     let before = count(&a, "GET /check");
     let name = name_of(&a);
     server.wait_for_message(&format!(
-        "[INFO] backend {name} is down: health check got status 500\n"
+        "backend {name} is down: health check got status 500\n"
     ));
     // The first of these may have been answered before.
     assert!(count(&a, "GET /check") >= before + 2);
     assert_eq!(ask(6), "bbbbbb");
 
     is_well.store(true, SeqCst);
-    server.wait_for_message(&format!("[INFO] backend {name} is up again\n"));
+    server.wait_for_message(&format!("backend {name} is up again\n"));
     assert!(ask(4).contains("abab") || ask(4).contains("baba"));
     // Checks do not keep the server from its end.
     let _folder = server.stop();
@@ -171,7 +171,7 @@ fn requests_that_fail_take_a_backend_down_until_one_succeeds() {
     let settings =
         "proxy.timeout.keepalive: 0\nproxy.passive-health-check: { fall: 2, pause: 1000 }";
     let server = balanced(settings, &urls(&[&a, &b]));
-    let down = format!("[INFO] backend {} is down: I/O error\n", name_of(&a));
+    let down = format!("backend {} is down: I/O error\n", name_of(&a));
     // Nobody sees it: who gets no answer asks the other one.
     eventually("two failures", || {
         assert_eq!(server.ask("GET /").text(), "b");
@@ -184,7 +184,7 @@ fn requests_that_fail_take_a_backend_down_until_one_succeeds() {
         (count(&a, "GET / ") > 2).then_some(())
     });
     is_well.store(true, SeqCst);
-    let up = format!("[INFO] backend {} is up again\n", name_of(&a));
+    let up = format!("backend {} is up again\n", name_of(&a));
     eventually("the backend to be up", || {
         assert_eq!(server.ask("GET /").code(), 200);
         server.messages().contains(&up).then_some(())
@@ -353,7 +353,7 @@ fn backends_are_checked_as_they_are_asked() {
     ] {
         let settings = format!("{settings}\nproxy.health-check: {{ path: {path}, interval: 50 }}");
         let server = balanced(&settings, std::slice::from_ref(&url));
-        server.wait_for_message(&format!("[INFO] backend localhost:{https} is down: "));
+        server.wait_for_message(&format!("backend localhost:{https} is down: "));
         assert!(server.messages().contains(why), "{}", server.messages());
     }
     let backend = Backend::answering(FINE);

@@ -5,7 +5,6 @@ mod field;
 mod format;
 mod local_time;
 mod render;
-mod stream;
 mod strftime;
 mod target;
 

@@ -393,10 +393,10 @@ impl Tickets {
                 match file.poll(now) {
                     Ok(Some(ring)) => {
                         self.set_ring(ring);
-                        h2o_exchange::report!("session ticket secrets have been (re)loaded");
+                        h2o_log::report!(notice, "session ticket secrets have been (re)loaded");
                     }
                     Ok(None) => {}
-                    Err(line) => h2o_exchange::report!("{line}"),
+                    Err(line) => h2o_log::report!(error, "{line}"),
                 }
             }
         }
@@ -409,7 +409,7 @@ impl Tickets {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster; then this changes nothing.
         if ring.rotate(now, lifetime_secs, self.cipher).is_err() {
-            h2o_exchange::report!("failed to generate session ticket secrets");
+            h2o_log::report!(error, "failed to generate session ticket secrets");
         }
     }
 }

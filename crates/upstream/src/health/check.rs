@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use h2o_exchange::{Companion, RequestBody, report};
+use h2o_exchange::{Companion, RequestBody};
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
 use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, ClientResponse};
+use h2o_log::report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
@@ -90,7 +91,7 @@ fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            report!("[WARN] backends are not checked: {error}");
+            report!(error, "backends are not checked: {error}");
             return;
         }
     };

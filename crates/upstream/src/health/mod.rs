@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use h2o_exchange::report;
+use h2o_log::report;
 
 pub(crate) use budget::Budget;
 pub use budget::Retry;
@@ -318,8 +318,8 @@ impl Health {
         let name = &self.backends[backend].name;
         match change {
             Change::Nothing => {}
-            Change::Down => report!("[INFO] backend {name} is down: {why}"),
-            Change::Up => report!("[INFO] backend {name} is up again"),
+            Change::Down => report!(warning, "backend {name} is down: {why}"),
+            Change::Up => report!(notice, "backend {name} is up again"),
         }
     }
 }

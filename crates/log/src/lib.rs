@@ -1,0 +1,43 @@
+//! Logs: the server's own messages ([`report!`]), and where lines of any log go ([`Target`]).
+//!
+//! A worker never waits for a log. Files are written to at once; pipes, sockets, devices and the standard error of the starting
+//! process get what they take, and the rest is queued up to a limit for a thread that waits in the worker's place.
+
+mod limit;
+mod report;
+mod stream;
+mod target;
+
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use limit::{HeldBack, LineLimit};
+pub use report::{Level, become_error_log, close_error_log, error_log, report, report_plainly};
+pub use target::{Running, Target};
+
+/// The system's words for an error, without the number that Rust adds.
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(at) = text.rfind(" (os error ") {
+        text.truncate(at);
+    }
+    text
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "messages come from threads without a worker's clock, and are rare"
+)]
+fn unix_time() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "for threads that wait for a log, which have no worker's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

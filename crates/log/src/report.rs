@@ -1,0 +1,140 @@
+//! Messages of the server itself.
+
+use std::fmt::{Arguments, Write as _};
+use std::io::{self, Write as _};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::{Target, unix_time};
+
+/// How much a message matters, as each line of the error log says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something that was asked for was not done.
+    Error,
+    /// The server goes on, but somebody should look at this.
+    Warning,
+    /// What the server did, and what changed around it.
+    Notice,
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+        }
+    }
+}
+
+/// Where messages go once the server is about to serve. Until then they are written to standard error.
+static ERROR_LOG: OnceLock<Arc<Target>> = OnceLock::new();
+
+/// Writes a message; see [`crate::report!`].
+pub fn report(level: Level, text: Arguments<'_>) {
+    let now = unix_time();
+    let lines = lines(level, &text.to_string(), now, zone());
+    match ERROR_LOG.get() {
+        Some(log) => log.write(lines.as_bytes(), now),
+        // As opposed to `eprintln`, a standard error that is gone must not cause a panic.
+        None => {
+            let _ = std::io::stderr().write_all(lines.as_bytes());
+        }
+    }
+}
+
+/// Writes a message to the error log. Each line begins with the time, the level and the process id:
+/// `2026-11-22T10:11:12.345+01:00 [error] 1234: text`. Never waits, once [`become_error_log`] was called: if nobody
+/// reads the log, lines are dropped and counted.
+///
+/// Messages that a client can cause any number of go through a [`LineLimit`](crate::LineLimit).
+///
+/// ```
+/// h2o_log::report!(warning, "backend {} is down", "10.0.0.1:80");
+/// ```
+#[macro_export]
+macro_rules! report {
+    (error, $($text:tt)*) => { $crate::report($crate::Level::Error, format_args!($($text)*)) };
+    (warning, $($text:tt)*) => { $crate::report($crate::Level::Warning, format_args!($($text)*)) };
+    (notice, $($text:tt)*) => { $crate::report($crate::Level::Notice, format_args!($($text)*)) };
+}
+
+/// Writes a line to standard error as it is, for what programs match while the server starts or checks a
+/// configuration: `[FILE:LINE] in command NAME, TEXT` (H2O compatibility: H2O writes these without a time).
+pub fn report_plainly(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// From now on messages go to `target`, which is open. A second call has no effect.
+///
+/// # Errors
+/// Those of starting a thread for a log command.
+pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
+    // Looked up here, as this may read a file.
+    let _ = zone();
+    target.watch()?;
+    target.mark_as_error_log();
+    let _ = ERROR_LOG.set(target);
+    Ok(())
+}
+
+/// The error log, if the server has come that far.
+#[must_use]
+pub fn error_log() -> Option<&'static Arc<Target>> {
+    ERROR_LOG.get()
+}
+
+/// Waits up to a second until what was reported is written. Later messages are lost.
+pub fn close_error_log() {
+    if let Some(log) = ERROR_LOG.get() {
+        log.close();
+    }
+}
+
+/// The system's time zone, looked up once, as C programs do.
+fn zone() -> &'static TimeZone {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    ZONE.get_or_init(TimeZone::system)
+}
+
+fn lines(level: Level, text: &str, at: Duration, zone: &TimeZone) -> String {
+    let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+    let nanoseconds = i32::try_from(at.subsec_nanos()).unwrap_or(0);
+    let at = Timestamp::new(seconds, nanoseconds).unwrap_or(Timestamp::MAX);
+    let at = at.to_zoned(zone.clone());
+    let (level, process) = (level.name(), std::process::id());
+    let mut out = String::with_capacity(text.len() + 64);
+    // Nothing that is reported looks like a line of its own.
+    for line in text.split('\n') {
+        let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z");
+        let _ = writeln!(out, "{time} [{level}] {process}: {line}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_lacks_its_time_its_level_and_its_process() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let at = Duration::from_millis(1_704_067_199_045);
+        let id = std::process::id();
+        for (level, word) in [
+            (Level::Error, "error"),
+            (Level::Warning, "warning"),
+            (Level::Notice, "notice"),
+        ] {
+            let start = format!("2024-01-01T00:59:59.045+01:00 [{word}] {id}: ");
+            assert_eq!(
+                lines(level, "one\ntwo", at, &zone),
+                format!("{start}one\n{start}two\n")
+            );
+        }
+    }
+}

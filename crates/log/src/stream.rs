@@ -1,0 +1,805 @@
+//! Lines into a pipe, a socket or a device whose reader may be slow, stuck or gone, without ever making a worker wait.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::{now, reason, report};
+
+/// Octets that may wait for a reader. Lines that come when it is reached are dropped and counted.
+pub(crate) const BACKLOG_LIMIT: usize = 1024 * 1024;
+
+/// How often the helper thread looks whether anybody still wants it to wait for a stuck reader.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Who reads the lines.
+pub(crate) enum Reader {
+    /// A command. The end of the pipe that it reads from stays open here as well: what it has not read when it dies is read
+    /// by the one that is started in its place.
+    Command { text: Box<str>, input: OwnedFd },
+    /// A Unix socket, connected to again when the connection breaks.
+    Socket(Box<str>),
+    /// A named pipe or a device.
+    Device(Box<str>),
+    /// Standard error of the process. Other processes may use it too, so it cannot be made non-blocking: only the
+    /// helper thread writes.
+    StandardError,
+}
+
+/// Where lines are written to without waiting. What does not fit at once is finished by a helper thread, which is
+/// started when it is first needed: after the change of the running user, and never for a reader that keeps up.
+pub(crate) struct Stream {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    reader: Reader,
+    /// Held while a line is written, so that the pieces of long lines stay together. A write does not wait; the only
+    /// wait is for another worker's write, which the kernel would impose as well.
+    state: Mutex<State>,
+    /// Rings for the helper thread, the thread that waits for a command, and whoever waits in [`Stream::close`].
+    changed: Condvar,
+}
+
+struct State {
+    phase: Phase,
+    /// What is written to; `None` once it is closed.
+    fd: Option<Arc<OwnedFd>>,
+    /// Lines waiting for the helper thread.
+    backlog: Vec<u8>,
+    /// Whether the beginning of the first of these lines has been written.
+    is_cut: bool,
+    /// Octets that the helper thread has taken and not written yet.
+    taken: usize,
+    has_helper: bool,
+    dropped: u64,
+    /// When dropped lines were last reported, in seconds since the Unix epoch.
+    reported: u64,
+    /// The command, until a thread waits for it.
+    child: Option<Child>,
+    /// Whether a thread waits for the command.
+    is_watched: bool,
+    /// Whether messages of the server come this way, those about this stream among them.
+    is_error_log: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The connection to a socket broke; the helper thread makes another one.
+    Lost,
+    /// Nothing more is accepted; the helper thread writes what there is.
+    Closing,
+    /// Nothing more is written.
+    Closed,
+}
+
+impl Stream {
+    /// Starts a command that reads from its standard input.
+    pub(crate) fn to_command(text: &str) -> io::Result<Self> {
+        let (input, output) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let child = spawn(text, &input)?;
+        let text = text.into();
+        Self::new(output, Reader::Command { text, input }, Some(child))
+    }
+
+    /// Connects to a Unix socket.
+    pub(crate) fn to_socket(path: &str) -> io::Result<Self> {
+        let socket = UnixStream::connect(path)?;
+        Self::new(socket.into(), Reader::Socket(path.into()), None)
+    }
+
+    /// Takes over a named pipe or a device.
+    pub(crate) fn to_device(path: &str, fd: OwnedFd) -> io::Result<Self> {
+        Self::new(fd, Reader::Device(path.into()), None)
+    }
+
+    /// Standard error as it is now.
+    pub(crate) fn to_standard_error(fd: OwnedFd) -> io::Result<Self> {
+        Self::new(fd, Reader::StandardError, None)
+    }
+
+    fn new(fd: OwnedFd, reader: Reader, child: Option<Child>) -> io::Result<Self> {
+        if !matches!(reader, Reader::StandardError) {
+            set_nonblocking(&fd)?;
+        }
+        let state = State {
+            phase: Phase::Open,
+            fd: Some(Arc::new(fd)),
+            backlog: Vec::new(),
+            is_cut: false,
+            taken: 0,
+            has_helper: false,
+            dropped: 0,
+            reported: 0,
+            child,
+            is_watched: false,
+            is_error_log: false,
+        };
+        let shared = Shared {
+            reader,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Has a thread wait for the command, which is started again whenever it ends.
+    pub(crate) fn watch(&self) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        if let Some(child) = state.child.take() {
+            let shared = Arc::clone(&self.shared);
+            let watcher = thread::Builder::new().name("h2o-log-command".to_owned());
+            watcher.spawn(move || shared.keep_running(child))?;
+            state.is_watched = true;
+        }
+        Ok(())
+    }
+
+    /// Messages about this stream go into it from now on.
+    pub(crate) fn mark_as_error_log(&self) {
+        self.shared.lock().is_error_log = true;
+    }
+
+    /// Writes a line now or puts it in the backlog or, if that is full, drops it. `unix_time` is now.
+    pub(crate) fn write(&self, line: &[u8], unix_time: Duration) {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if matches!(state.phase, Phase::Closing | Phase::Closed) {
+            return;
+        }
+        let mut rest = line;
+        let mut failure = None;
+        match shared.write_directly(&state, line) {
+            Ok(written) if written == line.len() => return,
+            Ok(written) => rest = &line[written..],
+            Err(Errno::AGAIN) => {}
+            Err(error) => {
+                shared.on_failure(&mut state);
+                failure = Some(error);
+            }
+        }
+        let mut dropped = 0;
+        if state.phase != Phase::Closed {
+            // A line that has been begun is completed whatever the limit.
+            let is_begun = rest.len() < line.len();
+            let has_room = state.backlog.len() + state.taken + rest.len() <= BACKLOG_LIMIT;
+            if is_begun || has_room && self.ensure_helper(&mut state) {
+                state.is_cut |= is_begun;
+                state.backlog.extend_from_slice(rest);
+                self.ensure_helper(&mut state);
+                shared.changed.notify_all();
+            } else {
+                state.dropped += 1;
+                // The error log has no room for this now; its helper thread says it when there is.
+                if state.reported != unix_time.as_secs() && !state.is_error_log {
+                    state.reported = unix_time.as_secs();
+                    dropped = std::mem::take(&mut state.dropped);
+                }
+            }
+        }
+        // What is reported may come back here.
+        drop(state);
+        if let Some(error) = failure {
+            shared.report_failure(error);
+        }
+        shared.report_dropped(dropped);
+    }
+
+    /// Whether there is a helper thread, now if not before.
+    fn ensure_helper(&self, state: &mut State) -> bool {
+        if !state.has_helper {
+            let shared = Arc::clone(&self.shared);
+            let helper = thread::Builder::new().name("h2o-log".to_owned());
+            state.has_helper = helper.spawn(move || shared.drain()).is_ok();
+        }
+        state.has_helper
+    }
+
+    /// Connects to the socket or opens the device again. A command and standard error stay as they are.
+    pub(crate) fn reopen(
+        &self,
+        open_device: impl Fn(&str) -> io::Result<OwnedFd>,
+    ) -> io::Result<()> {
+        let fd = match &self.shared.reader {
+            Reader::Command { .. } | Reader::StandardError => return Ok(()),
+            Reader::Socket(path) => UnixStream::connect(&**path)?.into(),
+            Reader::Device(path) => open_device(path)?,
+        };
+        set_nonblocking(&fd)?;
+        let mut state = self.shared.lock();
+        if state.phase != Phase::Closing {
+            state.fd = Some(Arc::new(fd));
+            state.phase = Phase::Open;
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// What lines are written to.
+    pub(crate) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.shared.lock().fd.clone()
+    }
+
+    /// Accepts no more lines, and waits up to `patience` until the others are written and the command, which then sees
+    /// the end of its input, has ended.
+    pub(crate) fn close(&self, patience: Duration) {
+        let deadline = now() + patience;
+        let mut state = self.shared.lock();
+        self.shared.begin_close(&mut state);
+        // Standard error keeps the input of an error log's command open.
+        while state.phase == Phase::Closing || state.is_watched && !state.is_error_log {
+            let left = deadline.saturating_duration_since(now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.shared.wait(state, Some(left));
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        self.shared.begin_close(&mut state);
+        if let Some(child) = state.child.take() {
+            reap(child);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match limit {
+            None => self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.changed.wait_timeout(state, limit);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    /// Writes what the reader takes of a line at once: nothing if other lines come first.
+    fn write_directly(&self, state: &State, line: &[u8]) -> rustix::io::Result<usize> {
+        let is_next = state.phase == Phase::Open && state.backlog.is_empty() && state.taken == 0;
+        match &state.fd {
+            Some(fd) if is_next && !matches!(self.reader, Reader::StandardError) => write(fd, line),
+            _ => Ok(0),
+        }
+    }
+
+    fn begin_close(&self, state: &mut State) {
+        let is_idle = state.backlog.is_empty() && state.taken == 0;
+        match state.phase {
+            Phase::Open if !is_idle => state.phase = Phase::Closing,
+            Phase::Open | Phase::Lost => state.close(),
+            Phase::Closing | Phase::Closed => {}
+        }
+        self.changed.notify_all();
+    }
+
+    /// The helper thread: writes the backlog whenever there is one, waiting for the reader.
+    fn drain(&self) {
+        let mut batch = Vec::new();
+        let mut back_off = BackOff::default();
+        loop {
+            let mut state = self.lock();
+            match state.phase {
+                Phase::Open if state.backlog.is_empty() => {
+                    let dropped = std::mem::take(&mut state.dropped);
+                    if dropped == 0 {
+                        drop(self.wait(state, None));
+                    } else {
+                        drop(state);
+                        self.report_dropped(dropped);
+                    }
+                    continue;
+                }
+                Phase::Lost => {
+                    drop(state);
+                    self.connect_again(&mut back_off);
+                    continue;
+                }
+                Phase::Closing if state.backlog.is_empty() => state.close(),
+                Phase::Open | Phase::Closing | Phase::Closed => {}
+            }
+            let Some(fd) = state.fd.clone() else {
+                state.has_helper = false;
+                self.changed.notify_all();
+                return;
+            };
+            std::mem::swap(&mut batch, &mut state.backlog);
+            let is_cut = std::mem::take(&mut state.is_cut);
+            state.taken = batch.len();
+            drop(state);
+            self.write_batch(&fd, &batch, is_cut);
+            batch.clear();
+        }
+    }
+
+    /// Writes all of `batch`, whose first line is `is_cut` at its beginning, unless that becomes impossible or pointless.
+    fn write_batch(&self, fd: &OwnedFd, batch: &[u8], is_cut: bool) {
+        let mut written = 0;
+        while written < batch.len() {
+            let result = write(fd, &batch[written..]);
+            let mut state = self.lock();
+            match result {
+                Ok(count) => {
+                    written += count;
+                    state.taken = batch.len() - written;
+                }
+                Err(Errno::AGAIN) => {
+                    let is_awaited = state.phase == Phase::Open;
+                    drop(state);
+                    if !wait_for_room(fd) && !is_awaited {
+                        self.lock().close();
+                        return;
+                    }
+                }
+                Err(error) => {
+                    state.taken = 0;
+                    self.on_failure(&mut state);
+                    if state.phase == Phase::Lost {
+                        let rest = whole_lines(batch, written, is_cut);
+                        state.dropped += u64::from(rest.len() < batch.len() - written);
+                        state.backlog.splice(..0, rest.iter().copied());
+                    }
+                    drop(state);
+                    self.report_failure(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writing failed.
+    fn on_failure(&self, state: &mut State) {
+        match (&self.reader, state.phase) {
+            (Reader::Socket(_), Phase::Open) => state.phase = Phase::Lost,
+            _ => state.close(),
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits a little and connects to the socket, unless the log is closed meanwhile.
+    fn connect_again(&self, back_off: &mut BackOff) {
+        let Reader::Socket(path) = &self.reader else {
+            return;
+        };
+        if !self.pause(back_off.next(), Phase::Lost) {
+            return;
+        }
+        let Ok(fd) = UnixStream::connect(&**path).map(OwnedFd::from) else {
+            return;
+        };
+        let mut state = self.lock();
+        if state.phase == Phase::Lost && set_nonblocking(&fd).is_ok() {
+            state.fd = Some(Arc::new(fd));
+            state.phase = Phase::Open;
+            drop(state);
+            report!(notice, "connected to the log socket {path} again");
+        }
+    }
+
+    /// Waits for `time`, or until the phase is another one than `phase`. Whether it still is that one.
+    fn pause(&self, time: Duration, phase: Phase) -> bool {
+        let deadline = now() + time;
+        let mut state = self.lock();
+        while state.phase == phase {
+            let left = deadline.saturating_duration_since(now());
+            if left.is_zero() {
+                return true;
+            }
+            state = self.wait(state, Some(left));
+        }
+        false
+    }
+
+    /// Waits for the command and starts it again, until the log is closed.
+    fn keep_running(&self, mut child: Child) {
+        let Reader::Command { text, input } = &self.reader else {
+            return;
+        };
+        let mut back_off = BackOff::default();
+        'running: loop {
+            let ended = match child.wait() {
+                Ok(status) => status.to_string(),
+                Err(error) => reason(&error),
+            };
+            if self.lock().phase != Phase::Open {
+                break;
+            }
+            report!(
+                error,
+                "log command ended ({ended}) and is started again: {text}"
+            );
+            loop {
+                if !self.pause(back_off.next(), Phase::Open) {
+                    break 'running;
+                }
+                match spawn(text, input) {
+                    Ok(started) => {
+                        child = started;
+                        break;
+                    }
+                    Err(error) => report!(
+                        error,
+                        "failed to start the log command again: {text}: {}",
+                        reason(&error)
+                    ),
+                }
+            }
+        }
+        self.lock().is_watched = false;
+        self.changed.notify_all();
+    }
+
+    fn name(&self) -> &str {
+        match &self.reader {
+            Reader::Command { text, .. } => text,
+            Reader::Socket(path) | Reader::Device(path) => path,
+            Reader::StandardError => "standard error",
+        }
+    }
+
+    #[cold]
+    fn report_failure(&self, error: Errno) {
+        let (name, reason) = (self.name(), reason(&error.into()));
+        match self.reader {
+            Reader::Socket(_) => report!(
+                error,
+                "the connection to the log socket {name} broke and is made again: {reason}"
+            ),
+            _ => report!(error, "nothing more is written to the log {name}: {reason}"),
+        }
+    }
+
+    fn report_dropped(&self, lines: u64) {
+        if lines > 0 {
+            report!(
+                warning,
+                "lines dropped that the reader of a log was too slow to take: {lines}: {}",
+                self.name()
+            );
+        }
+    }
+}
+
+impl State {
+    /// Nothing more is written; what waits is gone.
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.fd = None;
+        self.backlog = Vec::new();
+        self.is_cut = false;
+        self.taken = 0;
+    }
+}
+
+/// The time between attempts: at first a tenth of a second, then twice as long each time, at most a minute. Begins anew when the
+/// last attempt is two minutes ago.
+struct BackOff {
+    pause: Duration,
+    last: Option<Instant>,
+}
+
+impl BackOff {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    fn next(&mut self) -> Duration {
+        self.next_at(now())
+    }
+
+    fn next_at(&mut self, now: Instant) -> Duration {
+        if self
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) > Self::LONGEST * 2)
+        {
+            self.pause = Self::FIRST;
+        }
+        self.last = Some(now);
+        let pause = self.pause;
+        self.pause = (pause * 2).min(Self::LONGEST);
+        pause
+    }
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self {
+            pause: Self::FIRST,
+            last: None,
+        }
+    }
+}
+
+fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
+    Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::from(input.try_clone()?))
+        .spawn()
+}
+
+fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+    Ok(())
+}
+
+fn write(fd: &OwnedFd, octets: &[u8]) -> rustix::io::Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::write(fd, octets))
+}
+
+/// Whether there is room within [`PATIENCE`].
+fn wait_for_room(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+    rustix::event::poll(&mut fds, Some(&PATIENCE)) != Ok(0)
+}
+
+/// What of `batch` a new reader gets if `written` octets went to the old one: it begins with a whole line.
+fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
+    let rest = &batch[written..];
+    let is_whole = match written.checked_sub(1) {
+        Some(last) => batch[last] == b'\n',
+        None => !is_cut,
+    };
+    if is_whole {
+        return rest;
+    }
+    let end = rest.iter().position(|&octet| octet == b'\n');
+    end.map_or(&[], |end| &rest[end + 1..])
+}
+
+/// Waits for the end of a command that gets no more lines, so that no zombie is left.
+fn reap(mut child: Child) {
+    if matches!(child.try_wait(), Ok(None)) {
+        let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
+        // Without a thread there is a zombie, which hurts nobody.
+        let _ = waiter.spawn(move || child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    fn pipe() -> (File, Stream) {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        (reader.into(), Stream::to_device("test", writer).unwrap())
+    }
+
+    fn line(number: usize, len: usize) -> Vec<u8> {
+        let mut line = format!("{number:08} ").into_bytes();
+        line.resize(len - 1, b'.');
+        line.push(b'\n');
+        line
+    }
+
+    fn numbers(text: &[u8]) -> Vec<usize> {
+        let lines = text.split_inclusive(|&octet| octet == b'\n');
+        lines
+            .map(|line| std::str::from_utf8(&line[..8]).unwrap().parse().unwrap())
+            .collect()
+    }
+
+    /// Waits, for as long as it takes.
+    fn until(mut is_so: impl FnMut() -> bool) {
+        while !is_so() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_gets_every_line_in_order() {
+        for len in [100, 5000, 200_000] {
+            let (mut reader, stream) = pipe();
+            let count = 800_000 / len;
+            for number in 0..count {
+                stream.write(&line(number, len), Duration::ZERO);
+            }
+            drop(stream);
+            let mut text = Vec::new();
+            reader.read_to_end(&mut text).unwrap();
+            assert_eq!(numbers(&text), (0..count).collect::<Vec<_>>(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_stuck_reader_costs_whole_lines_and_no_more_memory_than_the_limit() {
+        let (mut reader, stream) = pipe();
+        for number in 0..30_000 {
+            stream.write(&line(number, 100), Duration::from_secs(1));
+            let state = stream.shared.lock();
+            assert!(state.backlog.len() + state.taken <= BACKLOG_LIMIT);
+        }
+        // All but the first dropped line of this second wait to be reported.
+        let dropped = stream.shared.lock().dropped;
+        assert!(dropped > 10_000);
+        drop(stream);
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).unwrap();
+        let got = numbers(&text);
+        assert_eq!(got, (0..got.len()).collect::<Vec<_>>());
+        assert_eq!(got.len() as u64 + dropped + 1, 30_000);
+    }
+
+    #[test]
+    fn a_standard_error_that_nobody_reads_makes_no_worker_wait() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let other_user = writer.try_clone().unwrap();
+        let stream = Stream::to_standard_error(writer).unwrap();
+        for number in 0..30_000 {
+            stream.write(&line(number, 100), Duration::from_secs(1));
+        }
+        assert!(stream.shared.lock().dropped > 10_000);
+        // Whoever else has it may rely on waiting.
+        let flags = rustix::fs::fcntl_getfl(&other_user).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        drop((other_user, stream));
+        let mut text = Vec::new();
+        File::from(reader).read_to_end(&mut text).unwrap();
+        let got = numbers(&text);
+        assert_eq!(got, (0..got.len()).collect::<Vec<_>>());
+        assert!(got.len() > 10_000);
+    }
+
+    #[test]
+    fn lines_of_several_workers_stay_whole() {
+        let (mut reader, stream) = pipe();
+        let text = thread::scope(|scope| {
+            let stream = &stream;
+            let workers: Vec<_> = (0..4)
+                .map(|number| {
+                    scope.spawn(move || {
+                        for _ in 0..20 {
+                            stream.write(&line(number, 9000), Duration::ZERO);
+                        }
+                    })
+                })
+                .collect();
+            let reader = scope.spawn(move || {
+                let mut text = vec![0; 4 * 20 * 9000];
+                reader.read_exact(&mut text).unwrap();
+                text
+            });
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            reader.join().unwrap()
+        });
+        assert!(
+            text.chunks(9000)
+                .all(|line| line[9..8999].iter().all(|&octet| octet == b'.'))
+        );
+        assert_eq!(numbers(&text).len(), 80);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_given_up_until_the_log_is_opened_again() {
+        let (reader, stream) = pipe();
+        drop(reader);
+        stream.write(b"line\n", Duration::ZERO);
+        assert_eq!(stream.shared.lock().phase, Phase::Closed);
+        stream.write(b"line\n", Duration::ZERO);
+
+        let (mut reader, writer) = rustix::pipe::pipe()
+            .map(|(reader, writer)| (File::from(reader), writer))
+            .unwrap();
+        stream.reopen(|_| Ok(writer.try_clone().unwrap())).unwrap();
+        stream.write(b"again\n", Duration::ZERO);
+        let mut text = [0; 6];
+        reader.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"again\n");
+
+        let (reader, stream) = pipe();
+        stream.write(&line(0, 200_000), Duration::ZERO);
+        assert!(stream.shared.lock().has_helper);
+        drop(reader);
+        until(|| stream.shared.lock().phase == Phase::Closed);
+        assert_eq!(stream.shared.lock().taken, 0);
+    }
+
+    #[test]
+    fn no_line_is_lost_when_a_command_dies() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        // Each takes one line and ends.
+        let command = format!("read line; echo \"$line\" >> {}", path.display());
+        let stream = Stream::to_command(&command).unwrap();
+        stream.watch().unwrap();
+        for number in 0..6 {
+            stream.write(format!("line {number}\n").as_bytes(), Duration::ZERO);
+        }
+        let want: String = (0..6).map(|number| format!("line {number}\n")).collect();
+        until(|| std::fs::read_to_string(&path).is_ok_and(|text| text == want));
+    }
+
+    #[test]
+    fn closing_waits_until_the_command_has_read_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let stream = Stream::to_command(&format!("cat > {}", path.display())).unwrap();
+        stream.watch().unwrap();
+        let text: Vec<u8> = (0..50).flat_map(|number| line(number, 10_000)).collect();
+        for line in text.chunks(10_000) {
+            stream.write(line, Duration::ZERO);
+        }
+        stream.close(Duration::from_secs(60));
+        assert!(std::fs::read(&path).unwrap() == text);
+    }
+
+    #[test]
+    fn a_socket_whose_listener_was_restarted_is_connected_to_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let stream = Stream::to_socket(path.to_str().unwrap()).unwrap();
+        drop(listener.accept().unwrap());
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+        stream.write(b"one\n", Duration::ZERO);
+        stream.write(b"two\n", Duration::ZERO);
+        assert_eq!(stream.shared.lock().phase, Phase::Lost);
+        let listener = UnixListener::bind(&path).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut text = [0; 8];
+        peer.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"one\ntwo\n");
+    }
+
+    #[test]
+    fn a_new_reader_never_gets_half_a_line() {
+        let batch = b"one\ntwo\nthree\n";
+        let cases: &[(usize, bool, &[u8])] = &[
+            (0, false, b"one\ntwo\nthree\n"),
+            (0, true, b"two\nthree\n"),
+            (1, false, b"two\nthree\n"),
+            (4, true, b"two\nthree\n"),
+            (9, false, b""),
+        ];
+        for &(written, is_cut, want) in cases {
+            assert_eq!(whole_lines(batch, written, is_cut), want, "{written}");
+        }
+    }
+
+    #[test]
+    fn attempts_become_rarer_and_begin_anew_after_a_quiet_time() {
+        let mut back_off = BackOff::default();
+        let start = now();
+        let pauses: Vec<_> = (0..12)
+            .map(|_| back_off.next_at(start).as_millis())
+            .collect();
+        assert_eq!(pauses[..4], [100, 200, 400, 800]);
+        assert_eq!(pauses[11], 60_000);
+        let later = start + Duration::from_secs(121);
+        assert_eq!(back_off.next_at(later), BackOff::FIRST);
+    }
+}

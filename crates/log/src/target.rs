@@ -1,0 +1,428 @@
+//! Where lines go: a file, a command, a socket.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::DupFlags;
+
+use crate::stream::Stream;
+use crate::{reason, report};
+
+/// A complaint about writing that fails is repeated no sooner than this.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long the end of the process is put off for lines that wait for their reader, and for commands that read.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The target of one or more logs.
+pub struct Target {
+    /// As configured: a path, or `|` and a command.
+    path: Box<str>,
+    /// Whether it came open from the starting process, and so cannot be opened again.
+    is_inherited: bool,
+    sink: OnceLock<Sink>,
+    complained: AtomicU64,
+}
+
+enum Sink {
+    /// A regular file: one `write` in append mode per line, which the kernel keeps apart from those of other workers.
+    File(OwnedFd),
+    /// Anything that can be slow, stuck or gone.
+    Stream(Stream),
+}
+
+/// A target whose command is started again when it ends. When this is dropped, the target is closed.
+pub struct Running(Arc<Target>);
+
+impl Target {
+    /// The target at `path`, or the command behind a `|`. It is not opened yet.
+    #[must_use]
+    pub fn new(path: &str) -> Self {
+        Self {
+            path: path.into(),
+            is_inherited: false,
+            sink: OnceLock::new(),
+            complained: AtomicU64::new(0),
+        }
+    }
+
+    /// Standard error as it is now.
+    ///
+    /// # Errors
+    /// Those of looking at it.
+    pub fn standard_error() -> io::Result<Self> {
+        let mut target = Self::new("standard error");
+        target.is_inherited = true;
+        let stderr = io::stderr();
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&stderr)?.st_mode);
+        let fd = rustix::io::fcntl_dupfd_cloexec(&stderr, 3)?;
+        let sink = if kind.is_file() {
+            Sink::File(fd)
+        } else {
+            Sink::Stream(Stream::to_standard_error(fd)?)
+        };
+        let _ = target.sink.set(sink);
+        Ok(target)
+    }
+
+    /// Opens it: a file is created and appended to, a command started, a socket connected to. Opening it twice changes nothing.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn open(&self) -> Result<(), String> {
+        if self.sink.get().is_some() {
+            return Ok(());
+        }
+        let sink =
+            if let Some(command) = self.path.strip_prefix('|') {
+                let command = command.trim_start();
+                let stream = Stream::to_command(command);
+                Sink::Stream(stream.map_err(|error| {
+                    format!("failed to open logger: {command}:{}", reason(&error))
+                })?)
+            } else {
+                open_path(&self.path).map_err(|error| self.not_opened(&error))?
+            };
+        let _ = self.sink.set(sink);
+        Ok(())
+    }
+
+    /// Opens the file, socket or device at the path again, after it was moved away. Commands go on as they are. If that
+    /// fails, lines go where they went before.
+    ///
+    /// # Errors
+    /// The text to show.
+    pub fn reopen(&self) -> Result<(), String> {
+        let reopened = match self.sink.get() {
+            _ if self.is_inherited => Ok(()),
+            None => Ok(()),
+            Some(Sink::File(file)) => {
+                open_file(&self.path).and_then(|opened| replace(file, &opened))
+            }
+            Some(Sink::Stream(stream)) => stream.reopen(open_device),
+        };
+        reopened.map_err(|error| self.not_opened(&error))
+    }
+
+    fn not_opened(&self, error: &io::Error) -> String {
+        format!("failed to open log file:{}:{}", self.path, reason(error))
+    }
+
+    /// Has the command, if it is one, started again whenever it ends. Starts a thread.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn run(self: &Arc<Self>) -> io::Result<Running> {
+        self.watch()?;
+        Ok(Running(Arc::clone(self)))
+    }
+
+    pub(crate) fn watch(&self) -> io::Result<()> {
+        match self.sink.get() {
+            Some(Sink::Stream(stream)) => stream.watch(),
+            Some(Sink::File(_)) | None => Ok(()),
+        }
+    }
+
+    /// Writes a line, which ends in a line feed. Whatever happens to it, the caller goes on. `unix_time` is now.
+    pub fn write(&self, line: &[u8], unix_time: Duration) {
+        match self.sink.get() {
+            Some(Sink::File(file)) => {
+                if let Err(error) = write_once(file, line) {
+                    self.complain(error, unix_time);
+                }
+            }
+            Some(Sink::Stream(stream)) => stream.write(line, unix_time),
+            None => {}
+        }
+    }
+
+    #[cold]
+    fn complain(&self, error: rustix::io::Errno, unix_time: Duration) {
+        let last = self.complained.load(Relaxed);
+        let now = unix_time.as_secs();
+        if now.saturating_sub(last) >= COMPLAINT_INTERVAL.as_secs()
+            && self
+                .complained
+                .compare_exchange(last, now, Relaxed, Relaxed)
+                .is_ok()
+        {
+            let reason = reason(&error.into());
+            report!(error, "failed to write to log file:{}:{reason}", self.path);
+        }
+    }
+
+    /// What lines are written to, for those who write to it by themselves.
+    ///
+    /// # Errors
+    /// Those of duplicating a descriptor.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        match self.sink.get() {
+            Some(Sink::File(file)) => file.try_clone().map(Some),
+            Some(Sink::Stream(stream)) => {
+                let fd = stream.descriptor();
+                fd.map(|fd| fd.try_clone()).transpose()
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Accepts no more lines, and waits up to a second until all are written and the command has ended.
+    pub(crate) fn close(&self) {
+        if let Some(Sink::Stream(stream)) = self.sink.get() {
+            stream.close(CLOSE_PATIENCE);
+        }
+    }
+
+    pub(crate) fn mark_as_error_log(&self) {
+        if let Some(Sink::Stream(stream)) = self.sink.get() {
+            stream.mark_as_error_log();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn open_path(path: &str) -> io::Result<Sink> {
+    let link = std::fs::symlink_metadata(path).ok();
+    let kind = std::fs::metadata(path).map(|found| found.file_type());
+    if let Some(link) = link.filter(|found| found.file_type().is_symlink()) {
+        refuse_strange_link(&link)?;
+    }
+    match kind {
+        Ok(kind) if kind.is_socket() => Stream::to_socket(path).map(Sink::Stream),
+        Ok(kind) if kind.is_fifo() || kind.is_char_device() => {
+            Stream::to_device(path, open_device(path)?).map(Sink::Stream)
+        }
+        _ => open_file(path).map(Sink::File),
+    }
+}
+
+/// Root follows its own links only: in a directory that another user may write to, a link could lead to any file. This is what the
+/// kernel does in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
+fn refuse_strange_link(link: &std::fs::Metadata) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() && link.uid() != 0 {
+        return Err(io::Error::other(format!(
+            "it is a symbolic link that belongs to user {}, which the server does not follow as root",
+            link.uid()
+        )));
+    }
+    Ok(())
+}
+
+fn open_file(path: &str) -> io::Result<OwnedFd> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o644);
+    let opened = options
+        .clone()
+        .custom_flags(flags(OFlags::NOFOLLOW))
+        .open(path);
+    let is_link = matches!(&opened, Err(error) if error.raw_os_error() == Some(LOOP));
+    let opened = if is_link {
+        refuse_strange_link(&std::fs::symlink_metadata(path)?)?;
+        options.open(path)
+    } else {
+        opened
+    };
+    opened.map(OwnedFd::from)
+}
+
+fn open_device(path: &str) -> io::Result<OwnedFd> {
+    let mut options = OpenOptions::new();
+    options.append(true);
+    if std::fs::metadata(path)?.file_type().is_fifo() {
+        // Open for reading too: neither opening nor writing then depends on a reader being there.
+        options.read(true).custom_flags(flags(OFlags::NONBLOCK));
+    }
+    options.open(path).map(OwnedFd::from)
+}
+
+/// What `open` answers for a symbolic link under `O_NOFOLLOW`.
+const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
+
+fn flags(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or(0)
+}
+
+/// Points `file` at what `opened` refers to, at once for all threads, so that none needs a lock for writing a line.
+fn replace(file: &OwnedFd, opened: &OwnedFd) -> io::Result<()> {
+    #[expect(
+        unsafe_code,
+        reason = "`dup3` wants the only owner of the descriptor it replaces"
+    )]
+    // SAFETY: `file` is open and stays so: the second owner is never dropped, and `dup3` keeps the number in use. Who
+    // writes to it meanwhile writes to the old file or to the new one.
+    let mut same = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(file.as_raw_fd()) });
+    rustix::io::dup3(opened, &mut same, DupFlags::CLOEXEC)?;
+    Ok(())
+}
+
+fn write_once(file: &OwnedFd, line: &[u8]) -> rustix::io::Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::write(file, line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    fn open(path: &str) -> Target {
+        let target = Target::new(path);
+        target.open().unwrap();
+        target
+    }
+
+    #[test]
+    fn files_are_created_and_appended_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        for line in [&b"one\n"[..], b"two\n"] {
+            open(path.to_str().unwrap()).write(line, Duration::ZERO);
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777 & !0o644, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_named_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        drop(UnixListener::bind(path("socket")).unwrap());
+        for (path, why) in [
+            (path("no/log"), "No such file or directory"),
+            (path(""), "Is a directory"),
+            (path("socket"), "Connection refused"),
+        ] {
+            assert_eq!(
+                Target::new(&path).open().unwrap_err(),
+                format!("failed to open log file:{path}:{why}")
+            );
+        }
+        let nul = Target::new("| a\0b").open().unwrap_err();
+        assert!(nul.starts_with("failed to open logger: a\0b:"), "{nul}");
+    }
+
+    #[test]
+    fn commands_get_the_log_on_stdin() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let target = open(&format!("| cat > {}", path.display()));
+        target.write(b"one\n", Duration::ZERO);
+        target.write(b"two\n", Duration::ZERO);
+        drop(Arc::new(target).run().unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
+    }
+
+    #[test]
+    fn sockets_are_connected_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let target = open(path.to_str().unwrap());
+        target.write(b"line\n", Duration::ZERO);
+        drop(target);
+        let mut text = String::new();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "line\n");
+    }
+
+    #[test]
+    fn named_pipes_open_without_a_reader_and_lose_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let target = open(path.to_str().unwrap());
+        target.write(b"line\n", Duration::ZERO);
+        let mut text = String::new();
+        let reader = std::fs::File::open(&path).unwrap();
+        BufReader::new(reader).read_line(&mut text).unwrap();
+        assert_eq!(text, "line\n");
+    }
+
+    #[test]
+    fn a_target_that_was_never_opened_swallows_lines() {
+        Target::new("/nowhere").write(b"line\n", Duration::ZERO);
+    }
+
+    #[test]
+    fn no_line_goes_to_a_file_that_was_moved_away_before_the_log_was_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let target = open(path("log").to_str().unwrap());
+        target.write(b"one\n", Duration::ZERO);
+        std::fs::rename(path("log"), path("log.1")).unwrap();
+        target.write(b"two\n", Duration::ZERO);
+        target.reopen().unwrap();
+        target.write(b"three\n", Duration::ZERO);
+        assert_eq!(std::fs::read(path("log.1")).unwrap(), b"one\ntwo\n");
+        assert_eq!(std::fs::read(path("log")).unwrap(), b"three\n");
+    }
+
+    #[test]
+    fn no_line_is_lost_when_a_log_cannot_be_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("logs/log");
+        let moved = directory.path().join("moved");
+        std::fs::create_dir(directory.path().join("logs")).unwrap();
+        let target = open(path.to_str().unwrap());
+        std::fs::rename(directory.path().join("logs"), &moved).unwrap();
+        let message = target.reopen().unwrap_err();
+        assert_eq!(
+            message,
+            format!(
+                "failed to open log file:{}:No such file or directory",
+                path.display()
+            )
+        );
+        target.write(b"one\n", Duration::ZERO);
+        assert_eq!(std::fs::read(moved.join("log")).unwrap(), b"one\n");
+    }
+
+    #[test]
+    fn root_does_not_follow_the_links_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (name, to) in [("link", "victim"), ("dangling", "created")] {
+            std::fs::write(path("victim"), "").unwrap();
+            std::os::unix::fs::symlink(path(to), path(name)).unwrap();
+            // Its own ones it follows.
+            let log = path(name);
+            let log = log.to_str().unwrap();
+            open(log).write(b"line\n", Duration::ZERO);
+            assert_eq!(std::fs::read(path(to)).unwrap(), b"line\n");
+            if !rustix::process::geteuid().is_root() {
+                continue;
+            }
+            std::fs::remove_file(path(to)).unwrap();
+            std::os::unix::fs::lchown(log, Some(65_534), None).unwrap();
+            let message = Target::new(log).open().unwrap_err();
+            assert!(
+                message.contains("symbolic link that belongs to user 65534"),
+                "{message}"
+            );
+            assert!(!path(to).exists());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the server writes about itself: the error log, log commands, and logs that nobody reads.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use h2o_tests::{ClosedPort, Deadline, Folder, Raw, Setup, binary, eventually, free_port};
+
+/// A path that answers 502 with a line in the error log.
+fn failing(closed: &ClosedPort) -> String {
+    format!("/down: {{ proxy.reverse.url: '{}' }}", closed.url())
+}
+
+#[test]
+fn no_line_of_the_error_log_lacks_its_time_its_level_and_its_process() {
+    let closed = ClosedPort::new();
+    let server = Setup::new(&format!(
+        "listen: @PORT@\nerror-log: @DIR@/error-log\nhosts: {{ default: {{ paths: {{ {} }} }} }}",
+        failing(&closed)
+    ))
+    .variable("TZ", "XST-3:30")
+    .start();
+    assert_eq!(server.ask("GET /down").code(), 502);
+    let pid = server.pid();
+    let folder = server.stop();
+    let log = folder.read("error-log");
+    for text in [
+        format!("[notice] {pid}: h2o server (pid:{pid}) is ready to serve requests with "),
+        format!("[error] {pid}: [lib/core/proxy.c] in request:"),
+        format!("[notice] {pid}: received SIGTERM, gracefully shutting down\n"),
+    ] {
+        assert!(log.contains(&text), "{text}: {log}");
+    }
+    for line in log.lines() {
+        // 2026-11-22T10:11:12.345+03:30 [level] PID: text
+        let mut words = line.splitn(3, ' ');
+        let time = words.next().unwrap_or_default();
+        let shape: String = time
+            .chars()
+            .map(|c| if c.is_ascii_digit() { '0' } else { c })
+            .collect();
+        assert_eq!(shape, "0000-00-00T00:00:00.000+00:00", "{line}");
+        assert!(time.ends_with("+03:30"), "{line}");
+        let level = words.next().unwrap_or_default();
+        assert!(
+            ["[error]", "[warning]", "[notice]"].contains(&level),
+            "{line}"
+        );
+        let rest = words.next().unwrap_or_default();
+        assert!(rest.starts_with(&format!("{pid}: ")), "{line}");
+    }
+}
+
+#[test]
+fn no_request_waits_for_a_reader_of_standard_error() {
+    let closed = ClosedPort::new();
+    let folder = Folder::new();
+    let port = free_port();
+    folder.write(
+        "h2o.conf",
+        format!(
+            "num-threads: 1\nconnection-budget: 1000000\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts: {{ default: {{ paths: {{ {} }} }} }}",
+            failing(&closed)
+        ),
+    );
+    let mut server = Command::new(binary())
+        .args(["-c", &folder.name_of("h2o.conf")])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut errors = BufReader::new(server.stderr.take().expect("it is a pipe"));
+    let mut text = String::new();
+    while !text.contains("is ready to serve") {
+        assert!(
+            errors.read_line(&mut text).expect("it is text") > 0,
+            "{text}"
+        );
+    }
+    // From here on nobody reads; a pipe holds 64 KiB, less than a thousand lines.
+    let mut client = Raw::connect(port);
+    for _ in 0..2000 {
+        client.send("GET /down HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response("GET").code(), 502);
+    }
+    // Nor does the end.
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+    drop(client);
+    let status = eventually("the end of the server", || {
+        server.try_wait().expect("it is ours")
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_log_command_that_reads_nothing() {
+    let config = "
+num-threads: 1
+listen: @PORT@
+access-log: { path: '| exec sleep 1000', format: '%U' }
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+";
+    let server = Setup::new(config).start();
+    let _ = server.ask("GET /");
+    let deadline = Deadline::after_secs(10);
+    let _ = server.stop();
+    assert!(!deadline.has_passed());
+}
