@@ -294,15 +294,32 @@ hosts:
         assert_eq!(field, format!("h2o; error={error}"), "{target}");
         assert_eq!(answer.text(), text, "{target}");
     }
-    // Over HTTP/1 such a target is no request, which no handler is asked about (RFC 9112 §3.2.3).
+}
+
+#[test]
+fn a_target_that_is_none_is_not_refused_without_a_reason() {
+    let server = start("proxy.connect.emit-proxy-status: ON");
     let mut client = Http2::open(server.port(), &[]);
-    for (number, target) in (0u32..).zip(["127.0.0.1", "127.0.0.1:0"]) {
+    let targets = [
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:0",
+        "127.0.0.1:99999",
+        "u@127.0.0.1:1",
+        "[::1:1",
+        "/x",
+        "a.test%zz:1",
+    ];
+    for (number, target) in (0u32..).zip(targets) {
         let stream = 2 * number + 1;
         let section = encode(&[(":method", "CONNECT"), (":authority", target)]);
         client.send_frame(&Frame::request_with_content(stream, section));
         let answer = client.read_answer(stream);
         assert_eq!((answer.status(), &*answer.text()), (400, "Bad Request"));
         let want = "h2o; error=http_request_error; details=\"invalid host:port\"";
+        assert_eq!(answer.field("proxy-status"), Some(want), "{target}");
+        let answer = connect(&server, target);
+        answer.must_be("400 Bad Request\nconnection: close\n\nBad Request");
         assert_eq!(answer.field("proxy-status"), Some(want), "{target}");
     }
 }

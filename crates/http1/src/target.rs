@@ -17,7 +17,7 @@ pub(crate) fn set_target(
     head: &mut RequestHead,
 ) -> Result<(), PeerError> {
     let whole = Span::new(at, scanned.len);
-    if input[at] == b'/' {
+    if input[at] == b'/' && head.method != Method::Connect {
         head.set_scanned_target(whole, scanned);
         return Ok(());
     }
@@ -68,13 +68,13 @@ fn set_other_target(
     Ok(())
 }
 
-/// CONNECT names `host:port` and nothing else (RFC 9110 §9.3.6); CONNECT-UDP drafts put the authority in
-/// an absolute target with the path `/`. `Host`, if it is there, agrees with the target of CONNECT.
+/// `Host`, if it is there, agrees with the target of CONNECT; whether that is `host:port` (RFC 9110 §9.3.6) is for the handler
+/// to say, which has more to tell than a status (RFC 9209). CONNECT-UDP drafts put the authority in an absolute target with
+/// the path `/`.
 pub(crate) fn is_connect_fit(head: &RequestHead, host: &[u8]) -> bool {
     let target = head.target();
     let names_peer = if head.method == Method::Connect {
-        let port = authority::split(target).and_then(|(_, port)| port);
-        port.is_some_and(|port| port != 0) && (host.is_empty() || host == target)
+        host.is_empty() || host == target
     } else {
         head.scheme != Scheme::Http && target == b"/"
     };
@@ -138,8 +138,6 @@ mod tests {
             ("GET http://a.b#c", bad_authority),
             ("CONNECT h:2", Err(PeerError::ConnectInvalid)),
             ("CONNECT h", Err(PeerError::ConnectInvalid)),
-            ("CONNECT h:", Err(PeerError::ConnectInvalid)),
-            ("CONNECT h:0", Err(PeerError::ConnectInvalid)),
             ("CONNECT /h:1", Err(PeerError::ConnectInvalid)),
             ("CONNECT-UDP masque://a.b/c", Err(PeerError::ConnectInvalid)),
             ("CONNECT-UDP http://a.b/", Err(PeerError::ConnectInvalid)),
@@ -162,6 +160,20 @@ mod tests {
                 )
             });
             assert_eq!(got, *want, "{line}");
+        }
+    }
+
+    #[test]
+    fn handlers_see_what_connect_names_whatever_it_is() {
+        for target in ["h", "h:", "h:0", "h:99999", "u@h:1", "/h:1", "[::1"] {
+            for host in [format!("Host: {target}\r\n"), String::new()] {
+                let input = format!("CONNECT {target} HTTP/1.1\r\n{host}\r\n");
+                let mut head = RequestHead::default();
+                let settings = Settings::default();
+                request_head::parse(input.as_bytes(), &settings, Scheme::Http, &mut head)
+                    .unwrap_or_else(|error| panic!("{input}: {error:?}"));
+                assert_eq!(head.authority(), target.as_bytes());
+            }
         }
     }
 }

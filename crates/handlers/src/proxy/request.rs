@@ -44,7 +44,15 @@ impl RequestRules {
             text: "Invalid Request",
         };
         let wanted = Wanted::of(request, tunnels)?;
-        let has_host = !self.preserve_host || authority::is_valid(request.authority());
+        let has_host = match wanted {
+            Wanted::Connect => {
+                let port = authority::split(request.authority()).and_then(|(_, port)| port);
+                port.is_some_and(|port| port != 0)
+            }
+            Wanted::Nothing | Wanted::Protocol => {
+                !self.preserve_host || authority::is_valid(request.authority())
+            }
+        };
         if !has_host || target::has_disguised_dots(request) {
             return Err(INVALID);
         }
