@@ -14,13 +14,7 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         close + 1
     } else {
         // Ends at the colon, or at an octet that no host has and no port begins with.
-        let mut end = 0;
-        while let Some(&octet) = authority.get(end)
-            && HOST_OCTETS[usize::from(octet)]
-        {
-            end += 1;
-        }
-        end
+        name_len(authority)
     };
     let (host, rest) = authority.split_at(host_end);
     if host.is_empty() {
@@ -47,10 +41,7 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
 #[inline]
 #[must_use]
 pub fn is_valid(authority: &[u8]) -> bool {
-    let mut at = 0;
-    while at < authority.len() && HOST_OCTETS[usize::from(authority[at])] {
-        at += 1;
-    }
+    let at = name_len(authority);
     match &authority[at..] {
         [] => at > 0,
         [b':', digits @ ..] if at > 0 && digits.len() <= 5 => {
@@ -69,6 +60,27 @@ pub fn is_valid(authority: &[u8]) -> bool {
     }
 }
 
+/// How many octets at the beginning of `text` can be a reg-name.
+#[inline]
+fn name_len(text: &[u8]) -> usize {
+    let mut len = 0;
+    while let Some(&octet) = text.get(len) {
+        if HOST_OCTETS[usize::from(octet)] {
+            len += 1;
+        } else if octet == b'%' && is_escape(&text[len..]) {
+            len += 3;
+        } else {
+            break;
+        }
+    }
+    len
+}
+
+/// Whether `text` begins with a percent sign and two hexadecimal digits (RFC 3986 §2.1).
+fn is_escape(text: &[u8]) -> bool {
+    matches!(text, [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
+}
+
 static HOST_OCTETS: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0;
@@ -81,7 +93,7 @@ static HOST_OCTETS: [bool; 256] = {
     table
 };
 
-/// Octets of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims, percent); octets from 0x80 on are
+/// Octets of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) but for escapes; octets from 0x80 on are
 /// accepted as raw UTF-8 host names are seen in the wild.
 const fn is_host_octet(octet: u8) -> bool {
     octet.is_ascii_alphanumeric()
@@ -101,7 +113,6 @@ const fn is_host_octet(octet: u8) -> bool {
                 | b'+'
                 | b';'
                 | b'='
-                | b'%'
         )
 }
 
@@ -138,6 +149,13 @@ mod tests {
             (b"[::1", None),
             (b"[zz]", None),
             (b"[::1]x", None),
+            (b"a%2Db:1", Some((b"a%2Db", Some(1)))),
+            (b"%41", Some((b"%41", None))),
+            (b"a.test%", None),
+            (b"a.test%:80", None),
+            (b"a.test%zz", None),
+            (b"a.test%4", None),
+            (b"a.test%4:1", None),
         ];
         for (input, want) in cases {
             assert_eq!(split(input), *want, "{}", input.escape_ascii());

@@ -1,8 +1,8 @@
 //! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
 
 use h2o_http::{
-    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, is_visible,
-    path,
+    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, authority,
+    is_visible, path,
 };
 
 use crate::error::{Fault, PeerError, StreamError};
@@ -33,6 +33,10 @@ pub enum Refusal {
     Expectation,
     /// CONNECT with `content-length`, or without a stream to tunnel.
     Connect,
+    /// `:authority`, or `host` in its place, is not `host` or `host:port`.
+    AuthorityInvalid,
+    /// `:path` is neither `*` nor begins with a slash.
+    PathInvalid,
 }
 
 impl Refusal {
@@ -58,6 +62,8 @@ impl Refusal {
                 "unknown expectation",
             ),
             Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
+            // As over HTTP/1. H2O takes both.
+            Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
         }
     }
 }
@@ -292,11 +298,7 @@ impl<'h> RequestFields<'h> {
             .check_pseudo_fields()
             .ok_or(Fault::Stream(stream, StreamError::PseudoFields))?;
         self.set_target();
-        if self.seen & seen::AUTHORITY != 0 {
-            self.head.set_authority(self.authority);
-        } else if let Some(host) = self.host {
-            self.head.set_authority(host);
-        }
+        self.set_authority();
         if is_tunnel && (end_stream || self.content_length.is_some()) {
             self.refuse(Refusal::Connect);
         }
@@ -356,6 +358,25 @@ impl<'h> RequestFields<'h> {
         }
     }
 
+    fn set_authority(&mut self) {
+        let span = if self.seen & seen::AUTHORITY == 0 {
+            self.host.unwrap_or_default()
+        } else {
+            self.authority
+        };
+        let names_peer = match self.head.method {
+            Method::Connect => self.seen & seen::PROTOCOL == 0,
+            Method::ConnectUdp => true,
+            _ => false,
+        };
+        // What is to be connected with is for the handler to judge, which has more to tell than a status (RFC 9209).
+        if names_peer || span.is_empty() || authority::is_valid(self.head.headers.text(span)) {
+            self.head.set_authority(span);
+        } else {
+            self.refuse(Refusal::AuthorityInvalid);
+        }
+    }
+
     fn set_target(&mut self) {
         let target = if self.seen & seen::PATH == 0 {
             // Plain CONNECT: the authority is the target (RFC 9110 §7.1).
@@ -365,7 +386,12 @@ impl<'h> RequestFields<'h> {
         };
         let text = self.head.headers.text(target);
         let scanned = path::scan_target(text);
-        if scanned.len == text.len() {
+        let is_path = self.seen & seen::PATH == 0 || is_path(text);
+        if scanned.len == text.len() && !is_path {
+            // RFC 9113 §8.3.1. HTTP/1 back ends would see another request.
+            self.refuse(Refusal::PathInvalid);
+            self.head.set_target(target);
+        } else if scanned.len == text.len() {
             self.head.set_scanned_target(target, &scanned);
         } else {
             // A blank or a control character: HTTP/1 back ends would see another request.
@@ -378,11 +404,16 @@ impl<'h> RequestFields<'h> {
     }
 }
 
+/// Whether a `:path` may be one (RFC 9113 §8.3.1).
+fn is_path(text: &[u8]) -> bool {
+    text.first() == Some(&b'/') || text == b"*"
+}
+
 /// Gives a head another path; false, and the head is as it was, if it is none that [`RequestFields`] would take as it is.
 #[inline]
 pub(crate) fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
     let scanned = path::scan_target(text);
-    if text.is_empty() || scanned.len != text.len() {
+    if !is_path(text) || scanned.len != text.len() {
         return false;
     }
     let target = head.headers.store(text);

@@ -116,6 +116,11 @@ fn upload(fields: &[(&str, &str)], content: &str) -> Vec<Frame> {
     ]
 }
 
+/// A good request but for its authority.
+fn at(authority: &str) -> Vec<Frame> {
+    asking(&[METHOD, SCHEME, PATH, (":authority", authority)])
+}
+
 fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
     let many = vec![("x", "1"); 101];
     let (begin, rest) = (get("/x")[..10].to_vec(), get("/x")[10..].to_vec());
@@ -207,6 +212,23 @@ fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
             asking(&[METHOD, SCHEME, PATH, (":authority", "a\r\nx: y")]),
         ),
         (
+            "a path that does not begin with a slash",
+            asking(&[METHOD, SCHEME, (":path", "x/../y"), AUTHORITY]),
+        ),
+        (
+            "a URL as the path",
+            asking(&[METHOD, SCHEME, (":path", "http://b.example/x"), AUTHORITY]),
+        ),
+        ("a path in the authority", at("a.test/..")),
+        ("markup in the authority", at("a.test\"<script>")),
+        ("an open bracket in the authority", at("[::1")),
+        ("user information in the authority", at("a:80@evil")),
+        ("an escape in the authority that is none", at("a.test%zz")),
+        (
+            "a path in the host",
+            asking(&[METHOD, SCHEME, PATH, ("host", "a.test/..")]),
+        ),
+        (
             ":status",
             asking(&[METHOD, SCHEME, PATH, AUTHORITY, (":status", "200")]),
         ),
@@ -254,8 +276,14 @@ fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
 
 #[test]
 fn no_part_of_a_malformed_http2_request_reaches_the_back_end() {
-    // With the client's host, which is one more way for it to get there.
-    let (backend, server) = start("proxy.preserve-host: ON");
+    // With the client's host, which is one more way for it to get there, and without.
+    for settings in ["proxy.preserve-host: ON", ""] {
+        refuse_all(settings);
+    }
+}
+
+fn refuse_all(settings: &str) {
+    let (backend, server) = start(settings);
     let rows = hostile();
     assert!(rows.len() >= 30, "{} rows", rows.len());
     for (name, frames) in rows {

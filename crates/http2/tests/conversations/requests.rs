@@ -31,6 +31,7 @@ fn pseudo_fields_are_those_of_the_method() {
         "GOAWAY 1 PROTOCOL_ERROR invalid pseudo header",
     ];
     let unknown: &[&str] = &["error UnknownPseudoField", "GOAWAY 1 PROTOCOL_ERROR "];
+    const NO_AUTHORITY: &[&str] = &["1 GET /  END AuthorityInvalid"];
     let protocol = (":protocol", "websocket");
     check(
         Conversation::new,
@@ -81,7 +82,67 @@ fn pseudo_fields_are_those_of_the_method() {
             (
                 "a blank in the authority",
                 with(&[M, S, (":authority", "a b"), P]),
-                &["1 GET / a b END ValueInvalid"],
+                &["1 GET /  END ValueInvalid"],
+            ),
+            (
+                "§8.3.1: a path that does not begin with a slash",
+                with(&[M, S, A, (":path", "x/y")]),
+                &["1 GET x/y a.example END PathInvalid"],
+            ),
+            (
+                "§8.3.1: nor one that is a URL",
+                with(&[M, S, A, (":path", "http://b.example/")]),
+                &["1 GET http://b.example/ a.example END PathInvalid"],
+            ),
+            (
+                "§8.3.1: for all resources",
+                with(&[(":method", "OPTIONS"), S, A, (":path", "*")]),
+                &["1 OPTIONS * a.example END"],
+            ),
+            (
+                "§8.3.1: an authority with user information",
+                with(&[M, S, (":authority", "a:80@evil"), P]),
+                NO_AUTHORITY,
+            ),
+            (
+                "a path in it",
+                with(&[M, S, (":authority", "a.test/.."), P]),
+                NO_AUTHORITY,
+            ),
+            (
+                "an open bracket",
+                with(&[M, S, (":authority", "[::1"), P]),
+                NO_AUTHORITY,
+            ),
+            (
+                "markup",
+                with(&[M, S, (":authority", "a\"<script>"), P]),
+                NO_AUTHORITY,
+            ),
+            (
+                "an escape that is none",
+                with(&[M, S, (":authority", "a.test%zz"), P]),
+                NO_AUTHORITY,
+            ),
+            (
+                "`host` in its place",
+                with(&[M, S, P, ("host", "a.test/..")]),
+                NO_AUTHORITY,
+            ),
+            (
+                "an empty one",
+                with(&[M, S, P, (":authority", "")]),
+                &["1 GET /  END"],
+            ),
+            (
+                "CONNECT may name anything",
+                headers(1, END_HEADERS, &[C, (":authority", "a.test/..")]),
+                &["1 CONNECT a.test/.. a.test/.."],
+            ),
+            (
+                "but not for a protocol",
+                headers(1, END_HEADERS, &[C, S, P, (":authority", "a@b"), protocol]),
+                &["1 CONNECT /  AuthorityInvalid"],
             ),
             (
                 "a line end in the path",
