@@ -310,3 +310,63 @@ fn refuse_all(settings: &str) {
         received.escape_ascii()
     );
 }
+
+#[test]
+fn trailers_of_a_request_never_become_fields_of_its_head() {
+    let trailers = [
+        ("x-real-ip", "203.0.113.1"),
+        ("authorization", "Basic eA=="),
+        ("content-type", "text/evil"),
+        ("x-forwarded-for", "203.0.113.1"),
+        ("x-trailer", "1"),
+    ];
+    let backend = Backend::answering(FINE);
+    // Streamed, and collected before the back end is asked.
+    let server = Setup::new(&format!(
+        "
+num-threads: 1
+listen: @PORT@
+access-log: {{ path: @DIR@/log, format: '%{{x-trailer}}i' }}
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: '{url}' }}
+      /whole: {{ redirect: {{ url: /, status: 307, internal: YES }} }}
+",
+        url = backend.url("/")
+    ))
+    .start();
+    for (number, path) in ["/x", "/whole"].into_iter().enumerate() {
+        let mut client = Http2::open(server.port(), &[]);
+        client.send_frames(&[
+            Frame::request_with_content(1, post(path)),
+            Frame::data(1, 0, "content"),
+            Frame::request(1, encode(&trailers)),
+        ]);
+        assert_eq!(client.read_answer(1).text(), "fine", "{path}");
+        let mut client = server.connect();
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7\r\ncontent\r\n0\r\n"
+        ));
+        for (name, value) in trailers {
+            client.send(format!("{name}: {value}\r\n"));
+        }
+        client.send("\r\n");
+        client.read_response("POST").must_be("200 OK\n\nfine");
+        let received = String::from_utf8_lossy(&backend.received_by_all()).into_owned();
+        assert_eq!(
+            received.matches("POST ").count(),
+            2 * (number + 1),
+            "{received}"
+        );
+        for (name, value) in trailers {
+            let line = format!("{name}: {value}");
+            assert!(!received.contains(&line), "{path} {line}: {received}");
+        }
+        assert!(!received.contains("203.0.113.1"), "{received}");
+    }
+    assert_eq!(
+        server.read_until("log", "-\n-\n-\n-\n").trim(),
+        "-\n-\n-\n-"
+    );
+}

@@ -71,15 +71,8 @@ impl Http2 {
                     self.on_data(context, link, stream, piece, end_stream, out);
                 }
                 Received::Trailers { stream } => {
-                    if let Some(exchange) = self.exchange(stream) {
-                        let fields = &mut spare.borrow_mut().request;
-                        exchange
-                            .borrow_mut()
-                            .request
-                            .headers
-                            .extend_from(&fields.headers);
-                        fields.clear();
-                    }
+                    // Nobody has vouched for what stands behind the content: it never becomes a field of the head
+                    // (RFC 9110 §6.5.1). HTTP/1 drops trailers, too.
                     spare.borrow_mut().request.clear();
                     self.on_data(context, link, stream, &[], true, out);
                 }
