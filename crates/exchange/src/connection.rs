@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An end point of a connection.
@@ -38,6 +39,8 @@ pub struct TlsInfo {
     pub alpn: Option<&'static str>,
     /// True if an earlier session was resumed.
     pub resumed: bool,
+    /// The `client-ca-file` that the client has shown a certificate of; `None` if none was asked for.
+    pub client_authority: Option<Arc<str>>,
 }
 
 /// One connection.
@@ -52,6 +55,6 @@ pub struct ConnectionInfo {
     pub tls: Option<Box<TlsInfo>>,
     /// The socket, for what has to be asked.
     pub transport: Rc<dyn Transport>,
-    /// Which listener of the site it came through.
+    /// Which listener of the site it came through, by its place in the configuration.
     pub listener: usize,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use h2o_http::Scheme;
 
-use crate::{Bag, EnvCommands, Filter, Handler, Logger};
+use crate::{Bag, ConnectionInfo, EnvCommands, Filter, Handler, Logger};
 
 /// Everything that was configured. Built by [`crate::Scope`]; never changed afterwards.
 pub struct Site {
@@ -135,8 +135,38 @@ pub struct Host {
     pub authority: Box<str>,
     /// Never the fallback for a name that matches no entry.
     pub strict: bool,
+    /// Which `client-ca-file` clients of this host must have a certificate of, for each listener that serves it, by the
+    /// listener's place in the configuration; `None` where nothing is asked. Empty if no listener asks for anything.
+    pub client_authorities: Box<[(usize, Option<Arc<str>>)]>,
     /// Its paths, longest first, equal lengths in file order. The last entry is the one for "no path matched".
     pub paths: Vec<PathRoute>,
+}
+
+impl Host {
+    /// Whether a request that came over `connection` is not for this host (RFC 9110 §15.5.20), as the client has not shown
+    /// the certificate that the host wants: the handshake was for another name, or for none.
+    #[inline]
+    #[must_use]
+    pub fn is_closed_to(&self, connection: &ConnectionInfo) -> bool {
+        !self.client_authorities.is_empty() && self.lacks_certificate(connection)
+    }
+
+    #[cold]
+    fn lacks_certificate(&self, connection: &ConnectionInfo) -> bool {
+        let shown = connection.tls.as_ref();
+        let shown = shown.and_then(|tls| tls.client_authority.as_ref());
+        let lacks = |wanted: &Option<Arc<str>>| wanted.is_some() && wanted.as_ref() != shown;
+        let mut listeners = self.client_authorities.iter();
+        match listeners.find(|(listener, _)| *listener == connection.listener) {
+            Some((_, wanted)) => lacks(wanted),
+            // An internal redirect from a listener that does not serve this host: what one of its own gives to everybody is
+            // no secret.
+            None => self
+                .client_authorities
+                .iter()
+                .all(|(_, wanted)| lacks(wanted)),
+        }
+    }
 }
 
 /// One path of a host with everything that happens to a request there.

@@ -24,6 +24,7 @@ impl StatusCode {
     pub const CONTENT_TOO_LARGE: Self = Self(413);
     pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     pub const EXPECTATION_FAILED: Self = Self(417);
+    pub const MISDIRECTED_REQUEST: Self = Self(421);
     pub const TOO_EARLY: Self = Self(425);
     pub const INTERNAL_SERVER_ERROR: Self = Self(500);
     pub const BAD_GATEWAY: Self = Self(502);

@@ -150,6 +150,7 @@ impl Setup {
                 server_name: Some("www.example.com".into()),
                 alpn: Some("http/1.1"),
                 resumed: false,
+                client_authority: None,
             })),
             transport: Rc::new(Socket),
             listener: 0,

@@ -80,15 +80,26 @@ impl TlsListeners {
     }
 
     fn acceptor(&self, entries: &[TlsEntry]) -> Result<TlsAcceptor, String> {
-        let name_of = |&host: &u32| Some(self.site.hosts.get(host as usize)?.name.clone());
-        let entries: Vec<_> = entries
+        let hosts_of = |(index, entry): (usize, &TlsEntry)| -> Vec<_> {
+            entry.hosts.iter().map(|&host| (host, index)).collect()
+        };
+        let mut hosts: Vec<_> = entries.iter().enumerate().flat_map(hosts_of).collect();
+        // In the order in which requests choose their host, so that a name leads to the certificate of its host.
+        hosts.sort_by_key(|&(host, _)| host);
+        let names = hosts.into_iter().filter_map(|(host, index)| {
+            let host = self.site.hosts.get(host as usize)?;
+            Some((host.name.clone(), index))
+        });
+        let settings: Vec<_> = entries
             .iter()
-            .map(|entry| {
-                let names = entry.hosts.iter().filter_map(name_of).collect();
-                (names, Arc::clone(&entry.settings))
-            })
+            .map(|entry| Arc::clone(&entry.settings))
             .collect();
-        TlsAcceptor::new(&entries, Arc::clone(&self.resumption), ALPN)
+        TlsAcceptor::new(
+            &settings,
+            names.collect(),
+            Arc::clone(&self.resumption),
+            ALPN,
+        )
     }
 
     /// See [`crate::Server::reload_certificates`].

@@ -61,7 +61,7 @@ impl Connections {
         let settings = &seed.settings;
         let site = seed.site;
         let listeners = seed.listeners.into_iter().map(|listener| LocalListener {
-            fd: Some(listener.fd),
+            fd: listener.fd,
             hosts: HostTable::new(&site.hosts, &listener.hosts),
             tls: listener.tls,
             origins: listener.origins,

@@ -76,7 +76,7 @@ impl MemoryAccount {
 
 /// A listener as its worker sees it.
 pub(crate) struct LocalListener {
-    /// `None` once the worker accepts no more.
+    /// `None` if it could not be bound, and once the worker accepts no more.
     pub(crate) fd: Option<OwnedFd>,
     /// Host entries it serves, in order of mention.
     pub(crate) hosts: HostTable,

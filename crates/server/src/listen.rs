@@ -7,7 +7,8 @@ use std::sync::Arc;
 use h2o_config::{
     Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit,
 };
-use h2o_exchange::Scope;
+use h2o_exchange::{Host, Scope};
+use rustc_hash::FxHashMap;
 
 use crate::tls::{self, TlsSettings};
 
@@ -296,10 +297,16 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
     Ok((Endpoint::Unix(path.into()), path.into(), false))
 }
 
+/// An `ssl` mapping.
+struct Ssl<'a> {
+    node: &'a Node,
+    settings: Arc<TlsSettings>,
+}
+
 /// The attributes that all addresses of one `listen` share.
 #[derive(Default)]
-struct Template {
-    tls: Option<Arc<TlsSettings>>,
+struct Template<'a> {
+    tls: Option<Ssl<'a>>,
     proxy_protocol: bool,
     sndbuf: Option<usize>,
     rcvbuf: Option<usize>,
@@ -307,11 +314,11 @@ struct Template {
     unix: UnixMode,
 }
 
-impl Template {
+impl<'a> Template<'a> {
     fn parse(
         scope: &mut Scope,
         command: &Command<'_>,
-        attributes: &Attributes<'_>,
+        attributes: &Attributes<'a>,
         endpoints: &[Address],
     ) -> Result<Self, Error> {
         let is_unix = matches!(endpoints.first(), Some((Endpoint::Unix(_), ..)));
@@ -373,7 +380,10 @@ impl Template {
             .unwrap_or(false);
         let tls = attributes
             .get("ssl")
-            .map(|node| tls::parse(node, &mut scope.warnings).map(Arc::new))
+            .map(|node| {
+                let settings = Arc::new(tls::parse(node, &mut scope.warnings)?);
+                Ok(Ssl { node, settings })
+            })
             .transpose()?;
         Ok(Self {
             tls,
@@ -400,8 +410,9 @@ fn bind(
     scope: &mut Scope,
     node: &Node,
     addresses: Vec<Address>,
-    template: &Template,
+    template: &Template<'_>,
 ) -> Result<(), Error> {
+    let mut warnings = Vec::new();
     let host = scope.host.is_some().then_some(scope.host_index);
     for (endpoint, label, any_address) in addresses {
         let listeners: &mut Listeners = scope.shared.edit();
@@ -418,9 +429,9 @@ fn bind(
                 tls: template
                     .tls
                     .iter()
-                    .map(|settings| TlsEntry {
+                    .map(|ssl| TlsEntry {
                         hosts: host.into_iter().collect(),
-                        settings: Arc::clone(settings),
+                        settings: Arc::clone(&ssl.settings),
                     })
                     .collect(),
                 proxy_protocol: template.proxy_protocol,
@@ -456,27 +467,101 @@ fn bind(
             }
             (None, hosts) => *hosts = None,
         }
-        if let Some(settings) = &template.tls {
-            add_tls_entry(&mut listener.tls, settings, host);
+        if let Some(ssl) = &template.tls {
+            add_tls_entry(&mut listener.tls, ssl, host, &mut warnings)?;
+        }
+    }
+    for (index, warning) in warnings.iter().enumerate() {
+        // The addresses of both families say the same.
+        if !warnings[..index].contains(warning) {
+            scope.warnings.push(warning.clone());
         }
     }
     Ok(())
 }
 
-/// H2O compatibility: an identity that is already registered for the address only gets another name, and the
-/// other attributes of the later mapping are not looked at.
-fn add_tls_entry(entries: &mut Vec<TlsEntry>, settings: &Arc<TlsSettings>, host: Option<u32>) {
-    match entries
+/// Adds an `ssl` mapping to those of an address. What earlier ones leave without effect is warned of.
+///
+/// H2O compatibility: with an identity that is already registered for the address the mapping only adds another name.
+///
+/// # Errors
+/// If a `client-ca-file` would be without effect: hosts that it is to protect would be open to everybody.
+fn add_tls_entry(
+    entries: &mut Vec<TlsEntry>,
+    ssl: &Ssl<'_>,
+    host: Option<u32>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Error> {
+    let settings = &ssl.settings;
+    // What clients get that ask for this host, or at the global level for none.
+    let taken = entries.iter().find(|entry| match host {
+        Some(host) => entry.hosts.contains(&host),
+        None => entry.hosts.is_empty(),
+    });
+    if let Some(entry) = taken.filter(|entry| !entry.settings.same_identity(settings)) {
+        settings.must_agree_on_clients(&entry.settings, ssl.node)?;
+        warnings.push(format!(
+            "[warning] [{}:{}] in command listen, this `ssl` has no effect, as the one at {} is for the same address and host; to offer several certificates, list them in `identity`",
+            ssl.node.pos.file(),
+            ssl.node.pos.line(),
+            entry.settings.place(),
+        ));
+        return Ok(());
+    }
+    let same = entries
         .iter_mut()
-        .find(|entry| entry.settings.same_identity(settings))
-    {
-        // An entry without names is the default for all already.
-        Some(entry) if entry.hosts.is_empty() => {}
-        Some(entry) => entry.hosts.extend(host),
-        None => entries.push(TlsEntry {
+        .find(|entry| entry.settings.same_identity(settings));
+    let Some(entry) = same else {
+        entries.push(TlsEntry {
             hosts: host.into_iter().collect(),
             settings: Arc::clone(settings),
-        }),
+        });
+        return Ok(());
+    };
+    settings.must_agree_on_clients(&entry.settings, ssl.node)?;
+    settings.warn_of_lost(&entry.settings, ssl.node, warnings);
+    // An entry without hosts is the default for all already.
+    if let Some(host) = host
+        && !entry.hosts.is_empty()
+        && !entry.hosts.contains(&host)
+    {
+        entry.hosts.push(host);
+    }
+    Ok(())
+}
+
+/// Notes for each host which `client-ca-file` its clients must have a certificate of, by listener.
+pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) {
+    let asks = |listener: &Listener| {
+        let mut entries = listener.tls.iter();
+        entries.any(|entry| entry.settings.client_authority().is_some())
+    };
+    if !listeners.0.iter().any(asks) {
+        return;
+    }
+    let mut of_hosts: Vec<Vec<(usize, Option<Arc<str>>)>> = vec![Vec::new(); hosts.len()];
+    for (index, listener) in listeners.0.iter().enumerate() {
+        // Hosts without an entry of their own have the one of the global level.
+        let global = listener.tls.iter().find(|entry| entry.hosts.is_empty());
+        let default = global
+            .or(listener.tls.first())
+            .and_then(|entry| entry.settings.client_authority());
+        let mut own: FxHashMap<u32, Option<&Arc<str>>> = FxHashMap::default();
+        for entry in &listener.tls {
+            for host in &entry.hosts {
+                let authority = entry.settings.client_authority();
+                own.entry(*host).or_insert(authority);
+            }
+        }
+        for host in listener.hosts.iter().flatten() {
+            let authority = own.get(host).copied().unwrap_or(default);
+            of_hosts[*host as usize].push((index, authority.cloned()));
+        }
+    }
+    for (host, authorities) in hosts.iter_mut().zip(of_hosts) {
+        if authorities.iter().any(|(_, authority)| authority.is_some()) {
+            host.client_authorities = authorities.into();
+        }
     }
 }
 

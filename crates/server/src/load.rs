@@ -6,7 +6,7 @@ use h2o_config::{Directive, Error, Registry, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
 use crate::certificates::list_certificates;
-use crate::listen::Listeners;
+use crate::listen::{Listeners, set_client_authorities};
 use crate::settings::ServerSettings;
 use crate::{http2_settings, listen, routing, settings, tls};
 
@@ -113,6 +113,7 @@ pub fn load_with(
         .shared
         .edit::<Certificates>()
         .set(list_certificates(listeners.0.iter(), &scope.hosts));
+    set_client_authorities(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
     let site = Site {
         reroute_limits: *scope.settings.get(),

@@ -91,6 +91,8 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         authority: name.to_authority().into(),
         name,
         strict: scope.settings.get::<StrictMatch>().0,
+        // Known when all listeners are.
+        client_authorities: Box::default(),
         paths,
     })
 }

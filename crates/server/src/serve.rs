@@ -146,6 +146,9 @@ pub(crate) fn resume(
 /// Asks the handlers from number `first` on until one does not decline.
 fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
+    if site.host(exchange.route).is_closed_to(&exchange.connection) {
+        return (Outcome::Done(misdirected(exchange)), usize::MAX);
+    }
     let handlers = &site.path(exchange.route).handlers;
     for (number, handler) in handlers.iter().enumerate().skip(first) {
         let asked = catch_unwind(AssertUnwindSafe(|| handler.on_request(exchange)));
@@ -157,6 +160,23 @@ fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     }
     exchange.worker.counters.count_status(StatusCode::NOT_FOUND);
     (Outcome::Done(Response::not_found()), handlers.len())
+}
+
+/// The answer to a request for a host whose client certificates this connection has not asked for (RFC 9110 §15.5.20). The
+/// client may try again over a connection whose handshake is for that host.
+#[cold]
+fn misdirected(exchange: &mut Exchange) -> Response {
+    let status = StatusCode::MISDIRECTED_REQUEST;
+    exchange.worker.counters.count_status(status);
+    exchange.note_error(
+        "core",
+        "the host wants a client certificate, which this connection's handshake was not for",
+    );
+    Response::error(
+        status,
+        "Misdirected Request",
+        "this host wants a client certificate: connect to it by its name",
+    )
 }
 
 /// Runs what handlers and filters say until there is a response or something to wait for.

@@ -58,7 +58,8 @@ pub(crate) struct Seed {
 }
 
 pub(crate) struct SeedListener {
-    pub(crate) fd: OwnedFd,
+    /// `None` for a listener that could not be bound.
+    pub(crate) fd: Option<OwnedFd>,
     pub(crate) hosts: Vec<u32>,
     pub(crate) tls: Option<Arc<AcceptorSlot>>,
     pub(crate) origins: Option<Arc<[Box<str>]>>,
@@ -190,24 +191,25 @@ fn share_out(
     workers: usize,
 ) -> Result<Vec<Vec<SeedListener>>, String> {
     let configured = loaded.site.shared.get::<Listeners>();
+    let failed = |error: std::io::Error| format!("failed to share a listener: {}", reason(&error));
     let mut out: Vec<Vec<SeedListener>> = (0..workers).map(|_| Vec::new()).collect();
-    for (index, sockets) in bound.sockets {
-        let listener = &configured.0[index];
+    let mut bound = bound.sockets.into_iter().peekable();
+    for (index, listener) in configured.0.iter().enumerate() {
+        // One that could not be bound keeps its place without a descriptor: others are known by theirs.
+        let sockets = bound.next_if(|(of, _)| *of == index);
+        let sockets = sockets.map_or_else(Vec::new, |(_, sockets)| sockets);
         let tls = tls_listeners.add(listener)?;
         let mut sockets = sockets.into_iter();
         let mut shared: Option<OwnedFd> = None;
         for worker in &mut out {
             let fd = match (sockets.next(), &shared) {
-                (Some(fd), _) => fd,
-                (None, Some(fd)) => fd
-                    .try_clone()
-                    .map_err(|error| format!("failed to share a listener: {}", reason(&error)))?,
-                (None, None) => continue,
+                (Some(fd), _) => Some(fd),
+                (None, Some(fd)) => Some(fd.try_clone().map_err(failed)?),
+                (None, None) => None,
             };
-            shared = Some(
-                fd.try_clone()
-                    .map_err(|error| format!("failed to share a listener: {}", reason(&error)))?,
-            );
+            if let Some(fd) = &fd {
+                shared = Some(fd.try_clone().map_err(failed)?);
+            }
             worker.push(SeedListener {
                 fd,
                 hosts: listener.hosts.clone().unwrap_or_default(),

@@ -44,6 +44,7 @@ impl UpstreamStream {
             server_name: None,
             alpn: None,
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            client_authority: None,
         })
     }
 }

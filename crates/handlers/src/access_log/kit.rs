@@ -64,6 +64,7 @@ pub(crate) fn tls_connection(worker: &Worker) -> ConnectionInfo {
             server_name: Some("sni.example".into()),
             alpn: Some("http/1.1"),
             resumed: true,
+            client_authority: None,
         })),
         transport: Rc::new(Socket(ip("[2001:db8::1]:443"))),
         listener: 0,

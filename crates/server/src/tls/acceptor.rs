@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use h2o_exchange::HostName;
+use h2o_exchange::{Host, HostName, HostTable};
+use h2o_http::Scheme;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
@@ -23,14 +24,18 @@ const MAX_EARLY_DATA_LEN: u32 = 8192;
 pub(crate) struct TlsAcceptor {
     /// At least one, in order of definition.
     entries: Vec<Entry>,
+    /// The names of all entries.
+    names: HostTable,
+    /// For each name, by its place in `names`, the index of its entry.
+    entry_of: Vec<usize>,
     alpn: Vec<Vec<u8>>,
     resumption: Arc<Resumption>,
 }
 
 /// One `ssl` mapping, with a configuration of rustls for each kind of client.
 struct Entry {
-    names: Vec<HostName>,
     binding: Binding,
+    client_authority: Option<Arc<str>>,
     has_tls13: bool,
     /// TLS 1.3; the ways of [`TicketUse`].
     encrypted_tickets: Arc<ServerConfig>,
@@ -47,29 +52,46 @@ struct Entry {
 pub(super) struct Choice {
     pub(super) config: Arc<ServerConfig>,
     pub(super) server_name: Option<Box<str>>,
+    /// The `client-ca-file` that the client must show a certificate of.
+    pub(super) client_authority: Option<Arc<str>>,
 }
 
 impl TlsAcceptor {
-    /// `entries` in order of definition, `alpn` in order of preference.
+    /// `entries` in order of definition, `names` with the entry of each, the first that matches wins; `alpn` in order of
+    /// preference.
     ///
     /// # Errors
     /// What is wrong with an entry as a whole.
     pub(crate) fn new(
-        entries: &[(Vec<HostName>, Arc<TlsSettings>)],
+        entries: &[Arc<TlsSettings>],
+        names: Vec<(HostName, usize)>,
         resumption: Arc<Resumption>,
         alpn: &[&[u8]],
     ) -> Result<Self, String> {
         let alpn: Vec<Vec<u8>> = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        let entries: Result<Vec<_>, String> = entries
-            .iter()
-            .map(|(names, settings)| Entry::new(names.clone(), settings, &resumption, &alpn))
-            .collect();
-        let entries = entries?;
         if entries.is_empty() {
             return Err("a listener needs at least one certificate".to_owned());
         }
+        let mut hosts = Vec::new();
+        let mut entry_of = Vec::new();
+        for (HostName { name, .. }, entry) in names {
+            hosts.push(Host {
+                // H2O compatibility: a host's certificate is chosen by its name alone, whatever its port.
+                name: HostName { name, port: None },
+                strict: true,
+                ..Host::default()
+            });
+            entry_of.push(entry);
+        }
+        let served: Vec<u32> = (0..).take(hosts.len()).collect();
+        let entries: Result<Vec<_>, String> = entries
+            .iter()
+            .map(|settings| Entry::new(settings, &resumption, &alpn))
+            .collect();
         Ok(Self {
-            entries,
+            entries: entries?,
+            names: HostTable::new(&hosts, &served),
+            entry_of,
             alpn,
             resumption,
         })
@@ -83,11 +105,11 @@ impl TlsAcceptor {
     /// The entry for the name a client asks for; the first one for other names and for none (H2O compatibility: no
     /// `unrecognized_name` alert).
     fn entry(&self, server_name: Option<&[u8]>) -> &Entry {
-        let matches =
-            |entry: &&Entry, name| entry.names.iter().any(|known| known.matches_name(name));
         server_name
-            .and_then(|name| self.entries.iter().find(|entry| matches(entry, name)))
-            .unwrap_or(&self.entries[0])
+            .and_then(|name| self.names.select(name, Scheme::Https))
+            .map_or(&self.entries[0], |place| {
+                &self.entries[self.entry_of[place as usize]]
+            })
     }
 
     pub(super) fn choose(&self, hello: &ClientHello<'_>) -> Choice {
@@ -112,6 +134,7 @@ impl TlsAcceptor {
         Choice {
             config: Arc::clone(config),
             server_name: server_name.map(Into::into),
+            client_authority: entry.client_authority.clone(),
         }
     }
 
@@ -120,13 +143,13 @@ impl TlsAcceptor {
         Choice {
             config: Arc::clone(&self.entries[0].tls12),
             server_name: None,
+            client_authority: self.entries[0].client_authority.clone(),
         }
     }
 }
 
 impl Entry {
     fn new(
-        names: Vec<HostName>,
         settings: &TlsSettings,
         resumption: &Arc<Resumption>,
         alpn: &[Vec<u8>],
@@ -138,8 +161,8 @@ impl Entry {
             alpn,
         };
         Ok(Self {
-            names,
             binding: configs.binding,
+            client_authority: settings.client_authority().cloned(),
             has_tls13: settings.versions.contains(Version::Tls13),
             encrypted_tickets: configs.tls13(TicketUse::Encrypted)?,
             kept_tickets: configs.tls13(TicketUse::Kept)?,

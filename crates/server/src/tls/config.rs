@@ -40,7 +40,7 @@ pub(crate) struct TlsSettings {
 /// The authorities that client certificates must come from.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCa {
-    path: Box<str>,
+    pub(super) path: Arc<str>,
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
     /// Of the certificates, to keep sessions of other requirements apart.
     pub(super) digest: [u8; 32],
@@ -203,6 +203,81 @@ impl TlsSettings {
                 .iter()
                 .zip(&other.identities)
                 .all(|(one, other)| one.same_files(other))
+    }
+
+    /// The `client-ca-file`, if clients must show a certificate.
+    pub(crate) fn client_authority(&self) -> Option<&Arc<str>> {
+        self.client_ca.as_ref().map(|ca| &ca.path)
+    }
+
+    /// Where the configuration names the first certificate: `FILE:LINE`.
+    pub(crate) fn place(&self) -> &str {
+        self.identities.first().map_or("", Identity::place)
+    }
+
+    /// Compares the `client-ca-file` of this mapping, `ssl`, with the one of an earlier mapping that answers in its place.
+    ///
+    /// # Errors
+    /// If they differ: one of them would be without effect.
+    pub(crate) fn must_agree_on_clients(&self, earlier: &Self, ssl: &Node) -> Result<(), Error> {
+        if self.client_authority() == earlier.client_authority() {
+            return Ok(());
+        }
+        let name = |settings: &Self| match settings.client_authority() {
+            Some(path) => format!("`client-ca-file: {path}`"),
+            None => "no `client-ca-file`".to_owned(),
+        };
+        let attributes = ssl.attributes(&ATTRIBUTES)?;
+        let node = attributes.get("client-ca-file").unwrap_or(ssl);
+        let error = node.error(format!(
+            "the `ssl` at {} is for the same address and answers for this host, too: it has {}, this one has {}",
+            earlier.place(),
+            name(earlier),
+            name(self),
+        ));
+        Err(error.with_hint(
+            "write the same `client-ca-file` in both, or give the hosts different certificates or addresses",
+        ))
+    }
+
+    /// Warns of what this mapping, `ssl`, says in vain: an earlier one with the same certificates answers in its place.
+    pub(crate) fn warn_of_lost(&self, earlier: &Self, ssl: &Node, warnings: &mut Vec<String>) {
+        let Ok(attributes) = ssl.attributes(&ATTRIBUTES) else {
+            return;
+        };
+        let names = |groups: &[&'static dyn SupportedKxGroup]| {
+            let names = groups.iter().map(|group| group.name());
+            names.collect::<Vec<_>>()
+        };
+        let cases = [
+            ("min-version", self.versions != earlier.versions),
+            ("max-version", self.versions != earlier.versions),
+            ("cipher-suite", self.tls12_suites != earlier.tls12_suites),
+            (
+                "cipher-suite-tls1.3",
+                self.tls13_suites != earlier.tls13_suites,
+            ),
+            (
+                "cipher-preference",
+                self.prefer_our_order != earlier.prefer_our_order,
+            ),
+            (
+                "key-exchange-tls1.3",
+                names(&self.groups) != names(&earlier.groups),
+            ),
+            ("max-tickets", self.max_tickets != earlier.max_tickets),
+            ("http2-origin-frame", self.origins != earlier.origins),
+        ];
+        for (name, is_lost) in cases {
+            if let Some(node) = attributes.get(name).filter(|_| is_lost) {
+                warnings.push(format!(
+                    "[warning] [{}:{}] in command listen, `{name}` has no effect: for this address the `ssl` at {} with the same certificate counts",
+                    node.pos.file(),
+                    node.pos.line(),
+                    earlier.place(),
+                ));
+            }
+        }
     }
 
     /// What is known of the certificates, without listeners and hosts.

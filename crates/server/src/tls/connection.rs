@@ -121,8 +121,7 @@ impl TlsConnection {
                     // rustls finds the words for what is wrong.
                     Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
                 };
-                let mut handshake =
-                    Box::new(Handshake::new(choice.config, received, choice.server_name)?);
+                let mut handshake = Box::new(Handshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)
             }

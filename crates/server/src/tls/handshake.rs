@@ -1,6 +1,6 @@
 //! A connection during its handshake: rustls talks to the peer, one record at a time.
 
-use rustls::server::{ServerConfig, UnbufferedServerConnection};
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, WriteTraffic};
 use rustls::{HandshakeKind, ProtocolVersion};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use h2o_exchange::TlsInfo;
 
 use super::TlsError;
+use super::acceptor::Choice;
 use super::error::Alert;
 use super::record::{ContentType, complete_len};
 use super::record_size::RecordSize;
@@ -34,6 +35,7 @@ pub(super) struct Handshake {
     /// close_notify was sent: nothing may follow.
     is_closed: bool,
     server_name: Option<Box<str>>,
+    client_authority: Option<Arc<str>>,
     record_size: RecordSize,
 }
 
@@ -55,19 +57,16 @@ impl Handshake {
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
-    pub(super) fn new(
-        config: Arc<ServerConfig>,
-        received: Vec<u8>,
-        server_name: Option<Box<str>>,
-    ) -> Result<Self, TlsError> {
+    pub(super) fn new(choice: Choice, received: Vec<u8>) -> Result<Self, TlsError> {
         Ok(Self {
-            rustls: UnbufferedServerConnection::new(config)?,
+            rustls: UnbufferedServerConnection::new(choice.config)?,
             received,
             shown: 0,
             has_sent: false,
             may_answer: false,
             is_closed: false,
-            server_name,
+            server_name: choice.server_name,
+            client_authority: choice.client_authority,
             record_size: RecordSize::default(),
         })
     }
@@ -210,6 +209,7 @@ impl Handshake {
             server_name: self.server_name.clone(),
             alpn: self.rustls.alpn_protocol().and_then(alpn::name),
             resumed: self.rustls.handshake_kind() == Some(HandshakeKind::Resumed),
+            client_authority: self.client_authority.clone(),
         })
     }
 

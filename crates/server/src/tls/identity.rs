@@ -64,6 +64,11 @@ impl Identity {
         self.certified_key.cert.first()
     }
 
+    /// Where the configuration names the certificate.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
     /// What is known of that certificate, with neither listeners nor hosts yet.
     pub(super) fn info(&self) -> Option<CertificateInfo> {
         let leaf = Certificate::parse(self.leaf()?)?;

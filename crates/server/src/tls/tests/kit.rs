@@ -89,18 +89,22 @@ pub(super) fn listener(
     entries: &[(&[&str], TlsSettings)],
     resumption: &Arc<Resumption>,
 ) -> Arc<TlsAcceptor> {
-    let names = |names: &[&str]| {
-        let names = names.iter().map(|name| HostName {
-            name: (*name).into(),
-            port: Some(8443),
-        });
-        names.collect()
-    };
-    let entries: Vec<_> = entries
+    let settings: Vec<_> = entries
         .iter()
-        .map(|(list, settings)| (names(list), Arc::new(settings.clone())))
+        .map(|(_, settings)| Arc::new(settings.clone()))
         .collect();
-    Arc::new(TlsAcceptor::new(&entries, Arc::clone(resumption), &[b"http/1.1"]).unwrap())
+    let mut names = Vec::new();
+    for (index, (list, _)) in entries.iter().enumerate() {
+        for name in *list {
+            let name = HostName {
+                name: (*name).into(),
+                port: Some(8443),
+            };
+            names.push((name, index));
+        }
+    }
+    let acceptor = TlsAcceptor::new(&settings, names, Arc::clone(resumption), &[b"http/1.1"]);
+    Arc::new(acceptor.unwrap())
 }
 
 /// What a client offers.
