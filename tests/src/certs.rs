@@ -94,6 +94,61 @@ pub fn self_signed(folder: &Folder, name: &str, kind: Key, host: &str) {
     .success();
 }
 
+/// Writes a key to `NAME.key` and a certificate for `host` that was valid in the year 2020 to `NAME.crt`.
+///
+/// # Panics
+/// If openssl cannot.
+pub fn expired(folder: &Folder, name: &str, host: &str) {
+    key(folder, name, Key::EcPkcs8);
+    let file = |suffix: &str| folder.name_of(&format!("{name}.{suffix}"));
+    let key = file("key");
+    let _ = openssl(&[
+        "req",
+        "-new",
+        "-key",
+        &key,
+        "-out",
+        &file("csr"),
+        "-subj",
+        &format!("/CN={host}"),
+    ])
+    .success();
+    folder.write(&format!("{name}.index"), "");
+    let config = format!(
+        "[ca]\ndatabase = {}\nserial = {}\nnew_certs_dir = {}\ndefault_md = sha256\npolicy = any\n\
+         [any]\ncommonName = supplied\n[names]\nsubjectAltName = DNS:{host}\n",
+        file("index"),
+        file("serial"),
+        folder.path().display(),
+    );
+    folder.write(&format!("{name}.conf"), config);
+    // The only command that takes the dates.
+    let _ = openssl(&[
+        "ca",
+        "-batch",
+        "-notext",
+        "-selfsign",
+        "-rand_serial",
+        "-config",
+        &file("conf"),
+        "-name",
+        "ca",
+        "-extensions",
+        "names",
+        "-keyfile",
+        &key,
+        "-in",
+        &file("csr"),
+        "-out",
+        &file("crt"),
+        "-startdate",
+        "20200101000000Z",
+        "-enddate",
+        "20201231000000Z",
+    ])
+    .success();
+}
+
 /// Writes a key to `NAME.key` and a client certificate, signed by `ISSUER.key`, to `NAME.crt`.
 pub fn client(folder: &Folder, name: &str, issuer: &str) {
     key(folder, name, Key::EcPkcs8);

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use h2o_tests::certs::{self, Key};
-use h2o_tests::{Folder, binary, free_port, run};
+use h2o_tests::{Folder, Setup, binary, free_port, run};
 
 struct Mistake<'a> {
     name: &'a str,
@@ -35,17 +35,40 @@ fn mistakes(text: &str) -> Vec<Mistake<'_>> {
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("www/index.html", "hello");
-    let locked = folder.make_dir("locked");
-    std::fs::set_permissions(&locked, Permissions::from_mode(0o000))
-        .expect("the directory is ours");
+    for (name, mode) in [("locked", 0o000), ("unlisted", 0o111)] {
+        let permissions = Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.make_dir(name), permissions)
+            .expect("the directory is ours");
+    }
     folder.write("empty.pem", "");
     folder.write(
         "broken.yaml",
         "default:\n  paths:\n    /:\n      file.dri: /srv\n",
     );
     certs::self_signed(&folder, "site", Key::EcPkcs8, "www.example.com");
+    certs::expired(&folder, "expired", "www.example.com");
     certs::key(&folder, "other", Key::EcPkcs8);
     folder
+}
+
+/// Whom the server runs as.
+fn running_user() -> String {
+    if rustix::process::geteuid().is_root() {
+        return "nobody".to_owned();
+    }
+    run("id", &["-un"]).text().trim_end().to_owned()
+}
+
+#[test]
+fn what_is_amiss_is_not_kept_back_at_start() {
+    let config = "listen: @PORT@\nhosts:\n  default:\n    paths:\n      /:\n        file.dir: @DIR@/missing\n      /x: {}\n";
+    let server = Setup::new(config).start();
+    for text in [
+        "h2o.conf:7] in command paths, the path `/x` has no handler",
+        "/missing does not exist (column 19; requests get 404)",
+    ] {
+        assert!(server.messages().contains(text), "{}", server.messages());
+    }
 }
 
 #[test]
@@ -53,16 +76,22 @@ fn a_mistake_is_not_refused_without_its_line_and_the_remedy() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/mistakes.txt");
     let text = std::fs::read_to_string(path).unwrap();
     let folder = folder();
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let names = [
         ("@DIR@", folder.name_of("").trim_end_matches('/').to_owned()),
         ("@PORT@", free_port().to_string()),
         ("@OTHER@", free_port().to_string()),
         ("@TAKEN@", taken.local_addr().unwrap().port().to_string()),
-        ("@PID@", std::process::id().to_string()),
+        (
+            "(process @PID@)",
+            format!("(process {})", std::process::id()),
+        ),
+        ("`@PROGRAM@`", format!("`{}`", program.trim_end())),
+        ("`@USER@`", format!("`{}`", running_user())),
     ];
     let cases = mistakes(&text);
-    assert!(cases.len() >= 60, "{} mistakes", cases.len());
+    assert!(cases.len() >= 78, "{} mistakes", cases.len());
     let mut faults = Vec::new();
     for Mistake {
         name,
@@ -76,20 +105,30 @@ fn a_mistake_is_not_refused_without_its_line_and_the_remedy() {
         }
         folder.write("h2o.conf", config);
         let file = folder.name_of("h2o.conf");
-        let output = run(&binary().display().to_string(), &["-t", "-c", &file]);
+        let test = |args: &[&str]| {
+            let args = [&["-t", "-c", &file], args].concat();
+            run(&binary().display().to_string(), &args)
+        };
+        let output = test(&[]);
         let mut said = output.stderr.replace(&file, "h2o.conf");
         for (place_holder, value) in &names {
             said = said.replace(value, place_holder);
         }
-        let is_warning = expected.lines().all(|line| line.starts_with("[warning] "));
-        let code = if is_warning { 0 } else { 78 };
-        if said.trim_end() != expected || output.code != code {
-            let code = output.code;
+        let is_refused = expected.lines().any(|line| !line.starts_with("[warning] "));
+        let (code, text) = match is_refused {
+            true => (78, ""),
+            false => (0, "configuration OK\n"),
+        };
+        if said.trim_end() != expected || output.code != code || output.text() != text {
             faults.push(format!(
-                "=== {name}\n{}\n(exit status {code})\n",
-                said.trim_end()
+                "=== {name}\n{}\n(exit status {})\n",
+                said.trim_end(),
+                output.code
             ));
+            continue;
         }
+        let strict = test(&["--strict"]).code;
+        assert_eq!(strict == 0, expected.is_empty(), "{name}");
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }

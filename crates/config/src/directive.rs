@@ -93,8 +93,11 @@ pub struct Command<'a> {
 impl Command<'_> {
     /// An error at the argument.
     pub fn error(&self, message: impl Into<String>) -> Error {
-        self.node
-            .error(message)
-            .in_command(self.name, &self.node.pos)
+        self.error_at(self.node, message)
+    }
+
+    /// An error at a part of the argument.
+    pub fn error_at(&self, part: &Node, message: impl Into<String>) -> Error {
+        part.error(message).in_command(self.name, &part.pos)
     }
 }

@@ -58,6 +58,12 @@ impl Error {
         }
     }
 
+    /// The line that shows this without stopping the load.
+    #[must_use]
+    pub fn to_warning(&self) -> String {
+        format!("[warning] {self}")
+    }
+
     /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -105,7 +111,8 @@ impl Error {
     }
 
     /// Fills in what the directive did not say itself.
-    pub(crate) fn in_command(mut self, name: &str, pos: &Pos) -> Self {
+    #[must_use]
+    pub fn in_command(mut self, name: &str, pos: &Pos) -> Self {
         match self.origin {
             Origin::Load { .. } | Origin::Structure => return self,
             Origin::Directive => {}

@@ -18,6 +18,7 @@ mod host_table;
 mod http2;
 mod octet_queue;
 mod outcome;
+mod path_check;
 mod request_body;
 mod scope;
 mod site;
@@ -42,6 +43,7 @@ pub use outcome::{
     Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome, Reroute,
     RerouteFields, RerouteKind, Response, Restore, Successor,
 };
+pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

@@ -146,16 +146,40 @@ impl Scope {
         result
     }
 
+    /// Shows something that does not stop the load.
+    pub fn warn(&mut self, error: &Error) {
+        self.warnings.push(error.to_warning());
+    }
+
     /// Executes the directives of `mapping` at this level.
     ///
     /// # Errors
     /// The first error of the configuration.
     pub fn run(&mut self, mapping: &Node) -> Result<(), Error> {
+        self.warn_of_semicolons(mapping);
         let features = Arc::clone(&self.features);
         match self.level {
             Level::Path => features.registry.run_path(mapping, self),
             Level::Global | Level::Host | Level::Extension => {
                 features.registry.run(self.level, mapping, self)
+            }
+        }
+    }
+
+    /// Other servers end a directive with `;`, which is part of the value here. Header fields may well end so.
+    fn warn_of_semicolons(&mut self, mapping: &Node) {
+        let parts = mapping.one_or_more().iter().filter_map(Node::as_mapping);
+        for (key, value) in parts.flatten() {
+            let name = key.as_str().unwrap_or_default();
+            if name.contains("header.") || name.starts_with("mruby.") {
+                continue;
+            }
+            for node in value.one_or_more() {
+                if node.as_str().is_some_and(|text| text.ends_with(';')) {
+                    let error = node.error("the `;` at the end is taken as part of the value");
+                    let error = error.in_command(name, &node.pos).with_hint("remove it");
+                    self.warn(&error);
+                }
             }
         }
     }

@@ -91,6 +91,11 @@ fn start() -> Result<(), Failure> {
             return Ok(());
         }
     };
+    if options.is_strict && options.mode != Mode::Test {
+        return Err(Failure::config(
+            "option '--strict' needs '--test': it makes warnings a failure of the test",
+        ));
+    }
     if let mode @ (Mode::Master | Mode::Daemon) = options.mode {
         if std::env::var_os("SERVER_STARTER_PORT").is_some() {
             return Err(Failure::supervised(format!(
@@ -115,11 +120,8 @@ fn start() -> Result<(), Failure> {
     };
     let loaded =
         h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
-    for warning in &loaded.warnings {
-        report_plainly(warning);
-    }
     match options.mode {
-        Mode::Test => run::test(&loaded),
+        Mode::Test => run::test(&loaded, options.is_strict),
         Mode::Worker | Mode::Master | Mode::Daemon => run::serve(&loaded, None),
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Options {
     pub(crate) mode: Mode,
     /// The first word that is no option. Ignored (H2O compatibility), unless there is no configuration.
     pub(crate) stray: Option<String>,
+    /// `--strict`: not in H2O.
+    pub(crate) is_strict: bool,
 }
 
 /// `-m`.
@@ -51,6 +53,7 @@ enum Flag {
     Conf,
     Mode,
     Test,
+    Strict,
     Version,
     Help,
     ListDirectives,
@@ -60,6 +63,7 @@ const LONG: &[(&str, Flag)] = &[
     ("conf", Flag::Conf),
     ("mode", Flag::Mode),
     ("test", Flag::Test),
+    ("strict", Flag::Strict),
     ("version", Flag::Version),
     ("help", Flag::Help),
     ("list-directives", Flag::ListDirectives),
@@ -85,6 +89,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
         config: None,
         mode: Mode::Worker,
         stray: None,
+        is_strict: false,
     };
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
@@ -169,6 +174,7 @@ fn apply(
         Flag::Conf => options.config = value,
         Flag::Mode => options.mode = Mode::parse(&value.unwrap_or_default())?,
         Flag::Test => options.mode = Mode::Test,
+        Flag::Strict => options.is_strict = true,
         Flag::Version => return Ok(Some(version())),
         Flag::Help => return Ok(Some(help())),
         Flag::ListDirectives => return Ok(Some(list_directives())),
@@ -202,6 +208,7 @@ Options:
                          - daemon: not supported yet
                          - test:   checks the configuration and exits
   -t, --test             synonym of --mode=test
+      --strict           with --test: warnings are a failure, too
   -v, --version          prints the version number
   -h, --help             prints this help
       --list-directives  prints the name of every directive

@@ -1,24 +1,71 @@
 //! Worker and test mode.
 
-use h2o_log::{reason, report};
+use h2o_exchange::RunningUser;
+use h2o_log::{reason, report, report_plainly};
 use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::User;
 
 use crate::{Failure, error_log, print_out, privileges};
 
-/// `-m test`: everything but opening listeners and logs.
-pub(crate) fn test(loaded: &Loaded) -> Result<(), Failure> {
+/// `-m test`: everything but opening listeners and logs. Warnings are a failure if `is_strict`.
+pub(crate) fn test(loaded: &Loaded, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
-    privileges::running_user(&settings)?;
+    let user = privileges::running_user(&settings)?;
     check_temp_buffer_path(&settings)?;
+    let mut warnings = loaded.warnings.clone();
+    warnings.extend(loaded.inspect_as_starting_user());
+    warnings.extend(loaded.inspect_ports());
+    // For good: what follows only reads, and nothing but a process of that user knows what it may read.
+    let own = nix::unistd::Uid::effective();
+    let is_current = match &user {
+        Some(user) if own.is_root() => {
+            let switched = privileges::switch_user(user);
+            if let Err(failure) = &switched {
+                warnings.push(format!("[warning] {}", failure.text()));
+            }
+            switched.is_ok()
+        }
+        Some(user) => user.uid == own,
+        None => true,
+    };
+    warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
+    for warning in &warnings {
+        report_plainly(warning);
+    }
+    if is_strict && !warnings.is_empty() {
+        return Err(Failure::config(format!(
+            "the configuration has warnings ({}), which `--strict` does not allow",
+            warnings.len()
+        )));
+    }
     print_out("configuration OK\n");
     Ok(())
+}
+
+/// What is amiss with the files to serve, for the user the server runs as.
+fn inspect_as_running_user(loaded: &Loaded, user: Option<&User>, is_current: bool) -> Vec<String> {
+    let current = || User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
+    let name = user.map(|user| user.name.clone());
+    let name = name.or_else(|| current().map(|user| user.name));
+    loaded.inspect_as_running_user(RunningUser {
+        name: name.as_deref().unwrap_or("this user"),
+        is_current,
+    })
 }
 
 /// `-m worker`: serves in the foreground until TERM. `greeting` is printed when the server is ready.
 pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
+    for warning in loaded
+        .warnings
+        .iter()
+        .cloned()
+        .chain(loaded.inspect_as_starting_user())
+    {
+        report_plainly(&warning);
+    }
     // With everything that is opened, under the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
@@ -32,6 +79,9 @@ pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failu
         && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
     {
         privileges::switch_user(user)?;
+    }
+    for warning in inspect_as_running_user(loaded, user.as_ref(), true) {
+        report_plainly(&warning);
     }
     // Blocked in every thread, and waited for by this one: behind the log commands, which would inherit that,
     // and before anybody can learn our number from the file.

@@ -9,8 +9,11 @@ use std::path::Path;
 use h2o_log::reason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use h2o_config::Error;
+
 use crate::Loaded;
 use crate::listen::{Endpoint, Listener, Listeners};
+use crate::port_holder::{Holder, port_holder};
 use crate::settings::ServerSettings;
 
 /// The listening sockets of a site: one set for each of its listeners.
@@ -48,7 +51,10 @@ pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
     };
     for (index, listener) in listeners.0.iter().enumerate() {
         let sockets = match &listener.endpoint {
-            Endpoint::Unix(path) => vec![bind_unix(path, listener)?],
+            Endpoint::Unix(path) => {
+                let socket = bind_unix(path, listener);
+                vec![socket.map_err(|error| listener.error(error).to_string())?]
+            }
             Endpoint::Tcp(address) => {
                 let count = if settings.tcp_reuseport {
                     workers.max(1)
@@ -60,27 +66,64 @@ pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
                     .collect();
                 match opened {
                     Ok(sockets) => sockets,
-                    // Without `host` both families are bound as far as the machine has them.
-                    Err(error)
-                        if listener.any_address
-                            && address.is_ipv6()
-                            && is_family_missing(&error) =>
-                    {
-                        continue;
-                    }
-                    Err(error) => {
-                        return Err(format!(
-                            "failed to listen to TCP port {}: {}",
-                            listener.label,
-                            reason(&error)
-                        ));
-                    }
+                    Err(error) => match tcp_failure(*address, listener, &error) {
+                        None => continue,
+                        Some(failure) => return Err(failure.to_string()),
+                    },
                 }
             }
         };
         bound.sockets.push((index, sockets));
     }
     Ok(bound)
+}
+
+/// Looks whether the TCP ports of a configuration can be had, without listening.
+pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Error> {
+    let failures = listeners.0.iter().filter_map(|listener| {
+        let Endpoint::Tcp(address) = listener.endpoint else {
+            return None;
+        };
+        let error = open_tcp(address, settings).err()?;
+        // Whoever starts the server may have other rights; and while it runs, its ports are its own.
+        let is_ours = || port_holder(address).is_some_and(|holder| holder.is_same_program);
+        if error.kind() == io::ErrorKind::PermissionDenied || is_ours() {
+            return None;
+        }
+        tcp_failure(address, listener, &error)
+    });
+    let mut failures: Vec<Error> = failures.collect();
+    // Both families of one `listen`.
+    failures.dedup_by_key(|failure| failure.pos.clone());
+    failures
+}
+
+/// What to say about a port that cannot be bound. `None`: without `host` both families are bound as far as the machine has
+/// them.
+fn tcp_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
+    if listener.any_address && address.is_ipv6() && is_family_missing(error) {
+        return None;
+    }
+    let failure = listener.error(format!(
+        "failed to listen to TCP port {}: {}",
+        listener.label,
+        reason(error)
+    ));
+    Some(match error.kind() {
+        io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address) {
+            Some(Holder { name, pid, .. }) => {
+                format!("`{name}` (process {pid}) listens there; stop it, or take another port")
+            }
+            None => "another process listens there; stop it, or take another port".to_owned(),
+        }),
+        io::ErrorKind::PermissionDenied => failure.with_hint(
+            "ports below 1024 are for root: start as root, or with CAP_NET_BIND_SERVICE",
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            failure.with_hint("no network interface of this machine has the address")
+        }
+        _ => failure,
+    })
 }
 
 fn is_family_missing(error: &io::Error) -> bool {
@@ -90,12 +133,8 @@ fn is_family_missing(error: &io::Error) -> bool {
     )
 }
 
-fn bind_tcp(
-    address: SocketAddr,
-    listener: &Listener,
-    settings: &ServerSettings,
-    warnings: &mut Vec<String>,
-) -> io::Result<OwnedFd> {
+/// A socket that is bound and does not listen yet.
+fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking().cloexec(),
@@ -108,6 +147,17 @@ fn bind_tcp(
     if settings.tcp_reuseport {
         socket.set_reuse_port(true)?;
     }
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket)
+}
+
+fn bind_tcp(
+    address: SocketAddr,
+    listener: &Listener,
+    settings: &ServerSettings,
+    warnings: &mut Vec<String>,
+) -> io::Result<OwnedFd> {
+    let socket = open_tcp(address, settings)?;
     // Accepted sockets inherit these.
     socket.set_tcp_nodelay(true)?;
     if let Some(size) = listener.sndbuf {
@@ -127,7 +177,6 @@ fn bind_tcp(
     }
     // The kernel hands a connection over when its first octets are there.
     rustix_defer_accept(&socket);
-    socket.bind(&SockAddr::from(address))?;
     socket.listen(65_535)?;
     if settings.tcp_fastopen > 0
         && let Err(error) = set_fastopen(&socket, settings.tcp_fastopen)

@@ -323,7 +323,7 @@ mod tests {
     /// The directives of the three levels in a configuration that is complete otherwise.
     fn read([global, host, path]: [&str; 3]) -> Result<Loaded, Error> {
         let text = format!(
-            "{global}\nlisten: 1\nhosts:\n  default:\n    {host}\n    paths:\n      /:\n        {path}\n        redirect: /a\n  other:\n    paths: {{ /: {{ redirect: /a }} }}\n"
+            "{global}\nlisten: 80\nhosts:\n  default:\n    {host}\n    paths:\n      /:\n        {path}\n        redirect: /a\n  other:\n    paths: {{ /: {{ redirect: /a }} }}\n"
         );
         load("f", &Memory::new().file("f", text))
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use h2o_config::{
-    Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit,
+    Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass, Pos, Unit,
 };
 use h2o_exchange::{Host, Scope};
 use rustc_hash::FxHashMap;
@@ -27,6 +27,8 @@ pub(crate) enum Endpoint {
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) endpoint: Endpoint,
+    /// Where it was first mentioned.
+    pub(crate) pos: Pos,
     /// `HOST:PORT` as configured, for messages.
     pub(crate) label: Arc<str>,
     /// True if the address was taken because no `host` was given: one of the two families may be missing.
@@ -423,6 +425,7 @@ fn bind(
         else {
             listeners.0.push(Listener {
                 endpoint,
+                pos: node.pos.clone(),
                 label,
                 any_address,
                 hosts: host.map(|host| vec![host]),
@@ -569,6 +572,19 @@ impl Listener {
     /// True for TLS listeners.
     pub(crate) fn is_tls(&self) -> bool {
         !self.tls.is_empty()
+    }
+
+    /// An error of opening it.
+    pub(crate) fn error(&self, message: impl Into<String>) -> Error {
+        Error::at(self.pos.clone(), message).in_command("listen", &self.pos)
+    }
+
+    /// The port, for listeners that have one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match &self.endpoint {
+            Endpoint::Tcp(address) => Some(address.port()),
+            Endpoint::Unix(_) => None,
+        }
     }
 
     /// The socket file, for listeners that have one.

@@ -6,7 +6,9 @@ use h2o_config::{Directive, Error, Registry, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
 use crate::certificates::list_certificates;
+use crate::inspect::unreachable_hosts;
 use crate::listen::{Listeners, set_client_authorities};
+use crate::routing::HostKeys;
 use crate::settings::ServerSettings;
 use crate::{http2_settings, listen, routing, settings, tls};
 
@@ -108,6 +110,10 @@ pub fn load_with(
         .collect();
     for listener in &mut listeners.0 {
         listener.hosts.get_or_insert_with(|| all.clone());
+    }
+    let keys = scope.shared.get::<HostKeys>();
+    for error in unreachable_hosts(&scope.hosts, &keys.0, &listeners.0) {
+        scope.warn(&error);
     }
     scope
         .shared

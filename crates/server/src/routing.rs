@@ -1,9 +1,13 @@
 //! `hosts`, `paths` and `strict-match`: how the tree of virtual hosts is read.
 
-use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
+use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
 use h2o_exchange::{Host, HostName, Scope};
 
 use crate::listen::Listeners;
+
+/// Where the keys of `hosts` are, in file order.
+#[derive(Clone, Default)]
+pub(crate) struct HostKeys(pub(crate) Vec<Pos>);
 
 /// `strict-match` of the host being read.
 #[derive(Clone, Default)]
@@ -58,6 +62,7 @@ fn hosts(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             return Err(key.error("duplicate host entry"));
         }
         let index = u32::try_from(scope.hosts.len()).map_err(|_| key.error("too many hosts"))?;
+        scope.shared.edit::<HostKeys>().0.push(key.pos.clone());
         let host = scope.enter(Level::Host, |scope| {
             scope.host = Some(name.clone());
             scope.host_index = index;
@@ -112,9 +117,46 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
             scope.run(value)?;
             Ok(scope.build_path(path))
         })?;
+        if let Some(error) = doubtful_path(command, key, path) {
+            scope.warn(&error);
+        } else if scope.paths.iter().any(|other| *other.path == *path) {
+            let error = command.error_at(key, format!("the path `{path}` is there already"));
+            let hint = "the first one gets all of its requests; put the handlers of both below one";
+            scope.warn(&error.with_hint(hint));
+        } else if route.handlers.is_empty() {
+            let error = command.error_at(key, format!("the path `{path}` has no handler"));
+            let hint = "requests get 404; add one such as `file.dir` or `proxy.reverse.url`";
+            scope.warn(&error.with_hint(hint));
+        }
         scope.paths.push(route);
     }
     Ok(())
+}
+
+/// A key that is a pattern to other servers, or that no path begins with.
+fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error> {
+    if let Some(prefix) = path
+        .strip_suffix('*')
+        .filter(|prefix| prefix.ends_with('/'))
+    {
+        let error = command.error_at(key, "a `*` in a path stands for nothing but itself");
+        let hint = format!("write `{prefix}`, which stands for all that is below it");
+        return Some(error.with_hint(hint));
+    }
+    let is_pattern = path.starts_with(['~', '^', '='])
+        || path.ends_with('$')
+        || path.contains(['\\', '*', '|'])
+        || path.contains("(?");
+    if is_pattern {
+        let error = command.error_at(key, format!("the path `{path}` is not a pattern"));
+        return Some(error.with_hint(
+            "a key of `paths` is what paths begin with, such as `/app`; file types have `file.custom-handler`",
+        ));
+    }
+    (!path.starts_with('/')).then(|| {
+        let error = command.error_at(key, format!("no request has the path `{path}`"));
+        error.with_hint(format!("paths begin with a slash: write `/{path}`"))
+    })
 }
 
 fn parse_host_key(key: &Node) -> Result<HostName, Error> {

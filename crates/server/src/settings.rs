@@ -1,11 +1,13 @@
 //! Settings of the process and of the HTTP/1 engine, and their directives.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
-use h2o_exchange::{KeepsServerField, RerouteLimits, Scope, TempFiles};
+use h2o_exchange::{
+    KeepsServerField, PathCheck, PathChecks, PathNeed, RerouteLimits, Scope, TempFiles,
+};
 
 use crate::budget::BudgetSettings;
 use crate::http2_settings::Http2Settings;
@@ -127,6 +129,12 @@ pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     )?))
 }
 
+/// The file is opened when the server starts; whether it can be is a matter of its directory.
+fn check_parent(scope: &mut Scope, command: &Command<'_>, path: &str) {
+    let check = PathCheck::new(command, command.node, Path::new(path), PathNeed::Parent);
+    scope.shared.edit::<PathChecks>().0.push(check);
+}
+
 pub(crate) fn settings(scope: &mut Scope) -> &mut ServerSettings {
     scope.edit()
 }
@@ -152,7 +160,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "none",
         "File to write the process id to; removed at exit. It is written after the user has been switched.",
         |scope, command| {
-            settings(scope).pid_file = Some(command.node.scalar()?.into());
+            let path = command.node.scalar()?;
+            settings(scope).pid_file = Some(path.into());
+            check_parent(scope, command, path);
             Ok(())
         },
     ),
@@ -162,7 +172,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "standard error",
         "Where the server's messages go. A command is run by `/bin/sh -c` with the log on its standard input.",
         |scope, command| {
-            settings(scope).error_log = Some(command.node.scalar()?.into());
+            let target = command.node.scalar()?;
+            settings(scope).error_log = Some(target.into());
+            if !target.starts_with('|') {
+                check_parent(scope, command, target);
+            }
             Ok(())
         },
     ),

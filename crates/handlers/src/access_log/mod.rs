@@ -14,10 +14,11 @@ pub(crate) mod kit;
 mod tests;
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kind, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Logger, Scope};
+use h2o_exchange::{Exchange, Logger, PathCheck, PathChecks, PathNeed, Scope};
 
 pub(crate) use escape::Escape;
 pub(crate) use format::Format;
@@ -84,7 +85,12 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let text = format.map_or(Ok(format::DEFAULT), Node::scalar)?;
     let format = Format::compile(text, escape)
         .map_err(|message| format.unwrap_or(command.node).error(message))?;
-    let target = Target::of(scope, path.scalar()?);
+    let name = path.scalar()?;
+    let target = Target::of(scope, name);
+    if !name.starts_with('|') {
+        let check = PathCheck::new(command, path, Path::new(name), PathNeed::Parent);
+        scope.shared.edit::<PathChecks>().0.push(check);
+    }
     scope.loggers.push(Arc::new(AccessLog { format, target }));
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! `file.dir` and `file.file`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Exchange, Handler, Outcome, Scope};
+use h2o_config::{Command, Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope};
 
 use super::cache::{ContentCache, Key};
 use super::document::Document;
@@ -25,7 +28,12 @@ pub(super) const DIR: Directive<Scope> = Directive {
     help: "Serves the files of a directory. What does not exist there is left to the next handler of the path, so \
            several directories overlay each other. A relative name counts from the working directory.",
     apply: |scope, command| {
-        let service = Service::directory(scope, &file_name(command.node)?);
+        let name = file_name(command.node)?;
+        let service = Service::directory(scope, &name);
+        let need = PathNeed::Directory {
+            is_listed: service.settings.listing,
+        };
+        check_later(scope, command, &name, need);
         scope
             .handlers
             .push(Box::new(FileHandler(Arc::new(service))));
@@ -42,13 +50,21 @@ pub(super) const FILE: Directive<Scope> = Directive {
     default: "none",
     help: "Serves one file for everything below the path. If it does not exist, the next handler of the path is asked.",
     apply: |scope, command| {
-        let service = Service::file(scope, &file_name(command.node)?);
+        let name = file_name(command.node)?;
+        let service = Service::file(scope, &name);
+        check_later(scope, command, &name, PathNeed::File);
         scope
             .handlers
             .push(Box::new(FileHandler(Arc::new(service))));
         Ok(())
     },
 };
+
+fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: PathNeed) {
+    let path = Path::new(OsStr::from_bytes(name));
+    let check = PathCheck::new(command, command.node, path, need);
+    scope.shared.edit::<PathChecks>().0.push(check);
+}
 
 /// Answers for a `file.dir` or a `file.file`.
 struct FileHandler(Arc<Service>);

@@ -1,0 +1,162 @@
+//! Files and directories that a configuration relies on. Whether they are there is no part of the configuration: it is
+//! looked at when all of it is known to be good, and what is amiss is a warning.
+
+use std::io;
+use std::path::Path;
+
+use h2o_config::{Command, Error, Node};
+use rustix::fs::{Access, AtFlags, CWD};
+
+/// What a directive needs of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathNeed {
+    /// To find files in a directory, and to list it if `is_listed`; with the rights of the running user.
+    Directory {
+        /// Whether `file.dirlisting` is on.
+        is_listed: bool,
+    },
+    /// To read a file, with the rights of the running user.
+    File,
+    /// To create a file there, with the rights of the starting user.
+    Parent,
+}
+
+/// A path that a directive names.
+#[derive(Clone, Debug)]
+pub struct PathCheck {
+    need: PathNeed,
+    path: Box<Path>,
+    /// Where the configuration names it; the message is made when something is amiss.
+    place: Error,
+}
+
+/// The paths of a configuration, in order.
+#[derive(Clone, Default)]
+pub struct PathChecks(pub Vec<PathCheck>);
+
+/// Whose rights a path is looked at with.
+#[derive(Clone, Copy, Debug)]
+pub struct RunningUser<'a> {
+    /// Its name, for messages.
+    pub name: &'a str,
+    /// Whether the process has the rights of this user. Otherwise only what is missing can be seen.
+    pub is_current: bool,
+}
+
+impl PathCheck {
+    /// A check of `path`, which `node` names.
+    #[must_use]
+    pub fn new(command: &Command<'_>, node: &Node, path: &Path, need: PathNeed) -> Self {
+        Self {
+            need,
+            path: path.into(),
+            place: node.error("").in_command(command.name, &node.pos),
+        }
+    }
+
+    /// What is amiss for the user who starts the server.
+    #[must_use]
+    pub fn check_as_starting_user(&self) -> Option<Error> {
+        if self.need != PathNeed::Parent {
+            return None;
+        }
+        let parent = self.path.parent()?;
+        let parent = if parent.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            parent
+        };
+        if parent.is_dir() {
+            return None;
+        }
+        let text = format!("there is no directory {}", parent.display());
+        Some(self.error(text, "make it, or name another file"))
+    }
+
+    /// What is amiss for the user the server runs as.
+    #[must_use]
+    pub fn check_as_running_user(&self, user: RunningUser<'_>) -> Option<Error> {
+        let is_listed = match self.need {
+            PathNeed::Parent => return None,
+            PathNeed::File => return self.check_file(user),
+            PathNeed::Directory { is_listed } => is_listed,
+        };
+        let path = self.path.display();
+        match std::fs::metadata(&self.path) {
+            Err(error) => self.explain(&error, user),
+            Ok(found) if !found.is_dir() => Some(self.error(
+                format!("{path} is not a directory"),
+                "one file is served by `file.file`",
+            )),
+            Ok(_) if !user.is_current => None,
+            Ok(_) if !may(&self.path, Access::EXEC_OK) => self.refused(&self.path, user, "o+x"),
+            Ok(_) if is_listed && !may(&self.path, Access::READ_OK) => {
+                self.refused(&self.path, user, "o+rx")
+            }
+            Ok(_) => None,
+        }
+    }
+
+    fn check_file(&self, user: RunningUser<'_>) -> Option<Error> {
+        let path = self.path.display();
+        match std::fs::metadata(&self.path) {
+            Err(error) => self.explain(&error, user),
+            Ok(found) if found.is_dir() => Some(self.error(
+                format!("{path} is a directory"),
+                "a directory is served by `file.dir`",
+            )),
+            Ok(_) if user.is_current && !may(&self.path, Access::READ_OK) => {
+                self.refused(&self.path, user, "o+r")
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// Why the path cannot be looked at: it does not exist, or a directory above it is closed.
+    fn explain(&self, error: &io::Error, user: RunningUser<'_>) -> Option<Error> {
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            let text = format!("{} does not exist", self.path.display());
+            return Some(match std::env::current_dir() {
+                Ok(here) if self.path.is_relative() => self.error(
+                    text,
+                    &format!("a relative path counts from {}", here.display()),
+                ),
+                Ok(_) | Err(_) => self.error(text, "requests get 404"),
+            });
+        }
+        if !user.is_current {
+            return None;
+        }
+        let closed = self
+            .path
+            .ancestors()
+            .skip(1)
+            .filter(|above| std::fs::metadata(above).is_ok())
+            .find(|above| !may(above, Access::EXEC_OK));
+        self.refused(closed.unwrap_or(&self.path), user, "o+x")
+    }
+
+    fn refused(&self, at: &Path, user: RunningUser<'_>, mode: &str) -> Option<Error> {
+        let at = at.display();
+        let text = format!(
+            "the server runs as `{}`, who may not read {}",
+            user.name,
+            self.path.display()
+        );
+        Some(self.error(
+            text,
+            &format!("requests get 403; `chmod {mode} {at}` allows it"),
+        ))
+    }
+
+    fn error(&self, message: String, hint: &str) -> Error {
+        let mut error = self.place.clone();
+        error.message = message;
+        error.with_hint(hint)
+    }
+}
+
+/// Whether the process has this right.
+fn may(path: &Path, access: Access) -> bool {
+    rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
+}

@@ -1,0 +1,102 @@
+//! Which process has a port that is taken, for the message that says so.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// A process that listens.
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
+    /// The name of its program.
+    pub(crate) name: String,
+    /// Whether its program has the name of this one.
+    pub(crate) is_same_program: bool,
+}
+
+/// The process that listens where `address` cannot be bound; `None` if it cannot be seen with our rights.
+pub(crate) fn port_holder(address: SocketAddr) -> Option<Holder> {
+    let inode = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .find_map(|table| find_listener(&fs::read_to_string(table).ok()?, address))?;
+    let socket = format!("socket:[{inode}]");
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let pid = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .find(|pid| has_open(*pid, &socket))?;
+    let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let name = name_of(&pid.to_string())?;
+    Some(Holder {
+        pid,
+        is_same_program: name_of("self").as_ref() == Some(&name),
+        name: name.trim_end().to_owned(),
+    })
+}
+
+fn has_open(pid: u32, socket: &str) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new(socket)))
+}
+
+/// The inode of the socket that listens on the port, at this address or at all, in a table of the kernel.
+fn find_listener(table: &str, address: SocketAddr) -> Option<u64> {
+    const LISTEN: &str = "0A";
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (ip, port) = fields.get(1)?.split_once(':')?;
+        let is_listener =
+            fields.get(3) == Some(&LISTEN) && u16::from_str_radix(port, 16) == Ok(address.port());
+        let ip = parse_ip(ip)?;
+        let overlaps = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
+        if !is_listener || !overlaps {
+            return None;
+        }
+        fields.get(9)?.parse().ok()
+    })
+}
+
+/// An address as the kernel prints it: words of 32 bits, each a number in the machine's own order of bytes.
+fn parse_ip(hex: &str) -> Option<IpAddr> {
+    let words = hex.as_bytes().chunks(8).map(|word| {
+        let word = std::str::from_utf8(word).ok()?;
+        u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
+    });
+    let octets = words.collect::<Option<Vec<_>>>()?.concat();
+    match octets.len() {
+        4 => <[u8; 4]>::try_from(octets)
+            .ok()
+            .map(|octets| Ipv4Addr::from(octets).into()),
+        _ => <[u8; 16]>::try_from(octets)
+            .ok()
+            .map(|octets| Ipv6Addr::from(octets).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn whoever_listens_is_found() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                continue;
+            };
+            let bound = listener.local_addr().unwrap();
+            let any = match bound {
+                SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            for wanted in [bound, SocketAddr::new(any, bound.port())] {
+                let holder = port_holder(wanted).unwrap();
+                assert_eq!(holder.pid, std::process::id());
+                assert!(holder.is_same_program);
+            }
+        }
+    }
+}
