@@ -154,6 +154,44 @@ fn fields_of_one_connection_stay_behind() {
 }
 
 #[test]
+fn names_with_underscores_never_pass_for_fields_that_are_ours_or_there() {
+    compare(&[
+        (
+            "proxy.header.unset: X-User\nproxy.header.set: 'X-Role: guest'",
+            "GET / HTTP/1.1\nHost: www.example.com\nTransfer_Encoding: chunked\nContent_Length: 5\nX_Forwarded_For: 1.1.1.1\n\
+             x-forwarded_for: 1.1.1.1\nCookie_: a\nCOOKIE: a=1\nX_User: root\nX_Role: root\nX-Real-IP: 2.2.2.2\nX_Real_IP: 1.1.1.1\n\
+             Api_Key: 1\n\n",
+            "GET / HTTP/1.1\n<start>\nCookie_: a\nX-Real-IP: 2.2.2.2\nApi_Key: 1\ncookie: a=1\n<own>\nx-role: guest\n\n",
+        ),
+        (
+            "",
+            "GET / HTTP/1.1\nHost: www.example.com\nX_User: 1\n_: 2\n\n",
+            "GET / HTTP/1.1\n<start>\nX_User: 1\n_: 2\n<own>\n\n",
+        ),
+    ]);
+}
+
+#[test]
+fn options_of_the_connection_are_not_compared_without_end() {
+    let request = |options: usize| {
+        let options = vec!["x-named"; options].join(",");
+        format!("GET / HTTP/1.1\nHost: www.example.com\nConnection: {options}\nX-Named: 1\n\n")
+    };
+    let forwarded = forward("", &request(64));
+    assert!(!forwarded.contains("X-Named"), "{forwarded}");
+    let refused = forward("", &request(65));
+    assert_eq!(refused, "the client got 400 Invalid Request");
+    // As much for responses.
+    let options = vec!["x-named"; 65].join(",");
+    let backend = Backend::answering(format!(
+        "HTTP/1.1 200 OK\r\nconnection: {options}\r\ncontent-length: 0\r\n\r\n"
+    ));
+    let server = proxy("", &backend);
+    let want = "502 Gateway Error\n\ninvalid response from upstream";
+    server.ask("GET /").must_be(want);
+}
+
+#[test]
 fn cookies_and_what_proxies_add_are_joined() {
     compare(&[
         (

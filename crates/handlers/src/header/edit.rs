@@ -20,6 +20,21 @@ pub(crate) enum Edit {
 }
 
 impl Edit {
+    /// Whether it changes or removes fields of this name, which is in lower case.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        let is_it = |field: &FieldName| field.get().as_str() == name;
+        match self {
+            Self::Add(line)
+            | Self::Append(line)
+            | Self::Merge(line)
+            | Self::Set(line)
+            | Self::SetIfEmpty(line) => is_it(&line.name),
+            Self::Unset(names) => names.iter().any(is_it),
+            // What is left out by these is not kept under another name.
+            Self::UnsetUnless(_) | Self::CookieUnset(_) | Self::CookieUnsetUnless(_) => false,
+        }
+    }
+
     pub(crate) fn apply(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => headers.push(line.name.get(), line.value()),

@@ -7,6 +7,7 @@
 mod backends;
 mod built_in;
 mod care;
+mod connection_options;
 mod directives;
 pub(crate) mod fuzzing;
 mod handler;

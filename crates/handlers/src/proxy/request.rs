@@ -9,6 +9,7 @@ use h2o_http::{
 };
 use h2o_upstream::{BackendUrl, Protocol};
 
+use super::connection_options::ConnectionOptions;
 use super::response::Refusal;
 use super::target::{self, Aim};
 use super::tunnel::Wanted;
@@ -53,7 +54,10 @@ impl RequestRules {
                 !self.preserve_host || authority::is_valid(request.authority())
             }
         };
-        if !has_host || target::has_disguised_dots(request) {
+        if !has_host
+            || target::has_disguised_dots(request)
+            || ConnectionOptions::are_too_many(&request.headers)
+        {
             return Err(INVALID);
         }
         Ok(wanted)
@@ -150,10 +154,12 @@ impl RequestRules {
         let request = &exchange.request;
         let received = &request.headers;
         headers.copy_from(received);
-        let names_fields = received.get_all(Known::Connection).any(names_fields);
+        // There are not too many, as a request was admitted.
+        let options = ConnectionOptions::read(received.get_all(Known::Connection));
+        let options = options.unwrap_or_default();
         headers.retain(|field| match field.name {
             Name::Known(known) => self.keeps(known),
-            Name::Other(name) => !(names_fields && is_named(received, name)),
+            Name::Other(name) => !options.have(name) && !self.is_look_alike(received, name),
         });
         if self.forwards_expectation(exchange) {
             headers.push(Known::Expect, CONTINUE);
@@ -187,6 +193,17 @@ impl RequestRules {
             };
             let own = [version, exchange.original_authority()];
             headers.push_pieces(Known::Via, listed(received, Known::Via).chain(own));
+        }
+    }
+
+    /// Whether a backend that takes `_` in names for `-`, as CGI has it (RFC 3875 §4.1.18), would take this field for one
+    /// that is ours to write or to leave out, or that is there already. nginx leaves out all names with `_`, H2O none.
+    fn is_look_alike(&self, received: &Headers, name: &str) -> bool {
+        name.contains('_') && {
+            let meant = name.replace('_', "-");
+            Known::from_lower(meant.as_bytes()).is_some()
+                || received.get(Name::Other(&meant)).is_some()
+                || self.edits.iter().any(|edit| edit.names(&meant))
         }
     }
 
@@ -234,31 +251,6 @@ fn takes_trailers(request: &RequestHead) -> bool {
             .headers
             .get_all(Known::Te)
             .any(|value| escape::list_contains(value, b"trailers"))
-}
-
-/// True if a value of `connection` may name fields.
-pub(super) fn names_fields(value: &[u8]) -> bool {
-    const WITHOUT_FIELD: [&[u8]; 5] = [
-        b"keep-alive",
-        b"close",
-        b"upgrade",
-        b"te",
-        b"http2-settings",
-    ];
-    value.split(|&octet| octet == b',').any(|option| {
-        let option = option.trim_ascii();
-        !WITHOUT_FIELD
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(option))
-    })
-}
-
-/// True if `connection` names the field: it is then for us alone (RFC 9110 §7.6.1). Fields that are known to be for all
-/// recipients cannot be taken away that way.
-fn is_named(received: &Headers, name: &str) -> bool {
-    received
-        .get_all(Known::Connection)
-        .any(|value| escape::list_contains(value, name.as_bytes()))
 }
 
 /// All values of a field, each followed by a comma. Empty ones are left out.

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use h2o_exchange::{
     Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
 };
-use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode, escape};
+use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
-use super::request::names_fields;
+use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::target::{self, Aim, Place};
 use super::tunnel::Wanted;
 use super::websocket;
@@ -86,7 +86,13 @@ impl ResponseRules {
             }
             Name::Other(name) => !(is_extended && name == websocket::ANSWER),
         });
-        remove_named(&mut reply.headers, &options);
+        match ConnectionOptions::read(std::iter::once(&*options)) {
+            Ok(options) => options.remove_named(&mut reply.headers),
+            Err(TooManyOptions) => {
+                let text = "invalid response from upstream";
+                return Outcome::Done(bad_gateway(exchange, text));
+            }
+        }
         if seen.location
             && exchange.delegated
             && let Some(order) = follow(exchange, scheme, &reply)
@@ -140,7 +146,10 @@ pub(super) fn inform(exchange: &mut Exchange, status: StatusCode, headers: &Head
         note_options(&field, &mut options);
         !is_of_hop(field.name)
     });
-    remove_named(&mut headers, &options);
+    let Ok(options) = ConnectionOptions::read(std::iter::once(&*options)) else {
+        return;
+    };
+    options.remove_named(&mut headers);
     if status == StatusCode::EARLY_HINTS {
         let path = exchange.site.path(exchange.route);
         header::edit_early(&path.settings, &mut headers);
@@ -156,17 +165,6 @@ fn note_options(field: &Field<'_>, options: &mut Vec<u8>) {
     if field.name == Name::Known(Known::Connection) && names_fields(field.value) {
         options.extend_from_slice(field.value);
         options.push(b',');
-    }
-}
-
-/// Takes out the fields that `connection` names: they are for us alone (RFC 9110 §7.6.1). As in requests, fields that are
-/// known to be for all recipients stay.
-fn remove_named(headers: &mut Headers, options: &[u8]) {
-    if !options.is_empty() {
-        headers.retain(|field| match field.name {
-            Name::Known(_) => true,
-            Name::Other(name) => !escape::list_contains(options, name.as_bytes()),
-        });
     }
 }
 

@@ -1,0 +1,122 @@
+//! The options of `connection` (RFC 9110 §7.6.1) that name fields: those are for the recipient alone.
+
+use h2o_http::{Headers, Known, Name};
+
+/// Whether a value of `connection` has options that may name fields.
+pub(super) fn names_fields(value: &[u8]) -> bool {
+    options_of(value).next().is_some()
+}
+
+fn options_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const WITHOUT_FIELD: [&[u8]; 5] = [
+        b"keep-alive",
+        b"close",
+        b"upgrade",
+        b"te",
+        b"http2-settings",
+    ];
+    value
+        .split(|&octet| octet == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| {
+            let mut others = WITHOUT_FIELD.iter();
+            !option.is_empty() && !others.any(|other| other.eq_ignore_ascii_case(option))
+        })
+}
+
+/// The options that may name fields, taken apart once: a field is compared with each of them, and a peer chooses how many
+/// there are of both.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionOptions<'v>(Vec<&'v [u8]>);
+
+/// More options than anybody needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooManyOptions;
+
+impl<'v> ConnectionOptions<'v> {
+    /// How many there may be.
+    pub(super) const MOST: usize = 64;
+
+    /// Those of all values of the field. Allocates only if there are any.
+    ///
+    /// # Errors
+    /// [`TooManyOptions`] if there are more than [`ConnectionOptions::MOST`].
+    pub(super) fn read(values: impl Iterator<Item = &'v [u8]>) -> Result<Self, TooManyOptions> {
+        let mut options = Vec::new();
+        for value in values {
+            for option in options_of(value) {
+                if options.len() == Self::MOST {
+                    return Err(TooManyOptions);
+                }
+                options.push(option);
+            }
+        }
+        Ok(Self(options))
+    }
+
+    /// Whether `headers` name more fields than that.
+    pub(super) fn are_too_many(headers: &'v Headers) -> bool {
+        let values = || headers.get_all(Known::Connection);
+        // As many options need an octet each, and as many commas.
+        let len: usize = values().map(|value| value.len() + 1).sum();
+        len > 2 * Self::MOST && Self::read(values()).is_err()
+    }
+
+    /// Whether one of them is `name`.
+    pub(super) fn have(&self, name: &str) -> bool {
+        (self.0.iter()).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+    }
+
+    /// Takes the fields out that they name. Those that are known to be for all recipients cannot be taken away like that.
+    pub(super) fn remove_named(&self, headers: &mut Headers) {
+        if !self.0.is_empty() {
+            headers.retain(|field| match field.name {
+                Name::Known(_) => true,
+                Name::Other(name) => !self.have(name),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_may_name_fields_are_told_apart() {
+        for (value, want) in [
+            ("", false),
+            ("keep-alive", false),
+            ("Upgrade, HTTP2-Settings,", false),
+            (" close ,te", false),
+            ("close, x-a", true),
+            ("X-A", true),
+        ] {
+            assert_eq!(names_fields(value.as_bytes()), want, "{value}");
+        }
+        let values: [&[u8]; 3] = [b"close, x-a", b"", b",X-B ,keep-alive"];
+        let options = ConnectionOptions::read(values.into_iter()).unwrap();
+        for (name, want) in [("x-a", true), ("x-b", true), ("close", false), ("x", false)] {
+            assert_eq!(options.have(name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_makes_us_compare_without_end() {
+        const MOST: usize = ConnectionOptions::MOST;
+        for (count, each, want) in [
+            (MOST, "x", false),
+            (MOST + 1, "x", true),
+            (MOST + 1, "close", false),
+            (MOST, "x-a,", false),
+            (MOST + 1, " x-a ,,", true),
+        ] {
+            let mut headers = Headers::new();
+            for part in vec![each; count].chunks(3) {
+                headers.push(Known::Connection, part.join(",").as_bytes());
+            }
+            let are_too_many = ConnectionOptions::are_too_many(&headers);
+            assert_eq!(are_too_many, want, "{count} {each}");
+        }
+    }
+}
