@@ -84,7 +84,7 @@ fn what_cannot_be_reached_is_told_and_logged() {
             "403 Destination IP Prohibited\nconnection: close\nproxy-status: \"my proxy\"; error=destination_ip_prohibited\n\nDestination IP Prohibited",
         );
     }
-    let unknown = connect(&server, "no-such-host.invalid:80");
+    let unknown = connect(&server, &format!("no-such-host.invalid:{allowed}"));
     assert_eq!(unknown.status, "502 Gateway Error");
     let field = unknown.field("proxy-status").unwrap_or_default();
     let details = format!("; details=\"{}\"", unknown.text());

@@ -1,6 +1,6 @@
 //! Who may be reached: the access control list of `proxy.connect`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use h2o_config::{Command, Error};
@@ -40,10 +40,45 @@ impl Acl {
     }
 
     /// True if clients may be connected with `target`.
+    ///
+    /// Unspecified addresses never are permitted, in whichever form: Linux connects them with the loopback, past entries that
+    /// deny that. H2O takes them for addresses like any other.
     pub(super) fn permits(&self, target: SocketAddr) -> bool {
+        let is_unspecified = match target.ip() {
+            IpAddr::V4(address) => address.is_unspecified(),
+            IpAddr::V6(address) => {
+                address.is_unspecified() || ipv4_within(address).is_some_and(|a| a.is_unspecified())
+            }
+        };
+        if is_unspecified {
+            return false;
+        }
         let entry = self.0.iter().find(|entry| entry.matches(target));
         entry.is_some_and(|entry| entry.permits)
     }
+
+    /// False if no address is permitted with this port.
+    pub(super) fn may_permit(&self, port: u16) -> bool {
+        let mut entries = self.0.iter().filter(|entry| entry.ports.contains(&port));
+        let decides = entries.find(|entry| entry.permits || entry.addresses == Addresses::Any);
+        decides.is_some_and(|entry| entry.permits)
+    }
+}
+
+/// The IPv4 address that is reached by way of an IPv6 address: one that is mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), or
+/// translated under the well-known prefix (RFC 6052 §2.1).
+fn ipv4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    const COMPATIBLE: [u16; 6] = [0; 6];
+    const MAPPED: [u16; 6] = [0, 0, 0, 0, 0, 0xffff];
+    const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+    let [prefix @ .., _, _] = address.segments();
+    let has_inner = match prefix {
+        MAPPED | TRANSLATED => true,
+        COMPATIBLE => !address.is_loopback(),
+        _ => false,
+    };
+    let [.., a, b, c, d] = address.octets();
+    has_inner.then(|| Ipv4Addr::new(a, b, c, d))
 }
 
 impl Entry {
@@ -113,13 +148,10 @@ impl Entry {
             (Addresses::V6 { bits, mask }, IpAddr::V6(address)) => {
                 address.to_bits() & mask == *bits
             }
-            // The system connects to the IPv4 address all the same: whoever denies that means this as well. H2O does
-            // not look into such addresses.
+            // Whoever denies an IPv4 address means every way to it. H2O does not look into IPv6 addresses.
             (Addresses::V4 { bits, mask }, IpAddr::V6(address)) => {
                 !self.permits
-                    && address
-                        .to_ipv4_mapped()
-                        .is_some_and(|address| address.to_bits() & mask == *bits)
+                    && ipv4_within(address).is_some_and(|address| address.to_bits() & mask == *bits)
             }
             (Addresses::V6 { .. }, IpAddr::V4(_)) => false,
         }
@@ -212,10 +244,51 @@ mod tests {
             (&local, "[::ffff:127.0.0.1]:443", false),
             (&local, "[::ffff:192.0.2.9]:443", true),
             (&["+192.0.2.9"], "[::ffff:192.0.2.9]:443", false),
+            (&local, "[::127.0.0.1]:443", false),
+            (&local, "[::192.0.2.9]:443", true),
+            (&local, "[64:ff9b::127.0.0.1]:443", false),
+            (&local, "[64:ff9b::192.0.2.9]:443", true),
+            (&local, "[64:ff9b:1::127.0.0.1]:443", true),
+            (&["-0.0.0.0/8", "+*"], "[::1]:443", true),
         ];
         for (entries, target, want) in cases {
             let got = acl(entries).permits(target.parse().unwrap());
             assert_eq!(got, *want, "{entries:?} {target}");
+        }
+    }
+
+    #[test]
+    fn unspecified_addresses_are_permitted_by_nobody() {
+        let open = acl(&["+0.0.0.0", "+[::]", "+[::ffff:0.0.0.0]", "+*"]);
+        for target in [
+            "0.0.0.0:80",
+            "[::]:80",
+            "[::ffff:0.0.0.0]:80",
+            "[::0.0.0.0]:80",
+            "[64:ff9b::]:80",
+        ] {
+            assert!(!open.permits(target.parse().unwrap()), "{target}");
+        }
+        for target in ["0.0.0.1:80", "[::1]:80", "[::ffff:0.0.0.1]:80"] {
+            assert!(open.permits(target.parse().unwrap()), "{target}");
+        }
+    }
+
+    #[test]
+    fn ports_are_judged_before_addresses_are_known() {
+        let cases: &[(&[&str], bool)] = &[
+            (&[], false),
+            (&["-*"], false),
+            (&["+*:443"], false),
+            (&["+*:80"], true),
+            (&["-*:80", "+*"], false),
+            (&["-*:443", "+*"], true),
+            (&["-10.0.0.0/8", "-[::1]"], false),
+            (&["-10.0.0.0/8", "+*:79-81"], true),
+            (&["+192.0.2.1:443", "+[2001:db8::]/32:80"], true),
+        ];
+        for (entries, want) in cases {
+            assert_eq!(acl(entries).may_permit(80), *want, "{entries:?}");
         }
     }
 

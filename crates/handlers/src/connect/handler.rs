@@ -140,6 +140,11 @@ impl Service {
             Ok(target) => target,
             Err(failure) => return Outcome::Done(self.refuse(exchange, &failure)),
         };
+        if !self.acl.may_permit(target.port) {
+            // No name is looked up in vain: clients could keep the resolver busy with that.
+            let failure = Failure::Connect(ConnectError::Prohibited);
+            return Outcome::Done(self.refuse(exchange, &failure));
+        }
         let Some(reference) = exchange.worker.reference(exchange) else {
             // Only a test has exchanges that no worker knows.
             return Outcome::Declined;
