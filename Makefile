@@ -58,7 +58,7 @@ install-build:
 install-test:
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
 		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
-	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client target/tools/go-backend
+	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client target/tools/go-backend target/tools/names.so
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -78,3 +78,8 @@ target/tools/go-client target/tools/go-backend: target/tools/%: tests/clients/%/
 	@mkdir -p $(@D)
 	cd $(<D) && go build -o $(CURDIR)/$@ .
 	@touch $@
+
+# What names resolve to, as a test says.
+target/tools/names.so: tests/clients/names.c
+	@mkdir -p $(@D)
+	cc -O -Wall -Wextra -shared -fPIC -o $@ $<

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::{Deadline, Folder, Raw, Response, eventually};
+use crate::{Deadline, Folder, Raw, Response, eventually, tool};
 
 /// The line a server writes when it serves.
 const READY: &str = "is ready to serve requests";
@@ -122,6 +122,16 @@ impl Setup {
         self
     }
 
+    /// Names that the server's resolver knows besides those of the system; see [`Server::set_names`].
+    #[must_use]
+    pub fn names(self, table: &str) -> Self {
+        write_names(&self.folder, table);
+        let table = self.folder.name_of(NAMES);
+        let library = tool("names.so");
+        self.variable("LD_PRELOAD", &library)
+            .variable("NAMES_TABLE", &table)
+    }
+
     /// Starts the server and waits until it serves.
     ///
     /// # Panics
@@ -202,6 +212,15 @@ impl Setup {
         }
         Process { child, log }
     }
+}
+
+/// The table of names.
+const NAMES: &str = "names";
+
+fn write_names(folder: &Folder, table: &str) {
+    // It is read at any time, and not to be read in part.
+    let written = folder.write("names.new", table);
+    std::fs::rename(written, folder.at(NAMES)).expect("the folder is writable");
 }
 
 /// Replaces the place-holders of a configuration.
@@ -285,6 +304,18 @@ impl Server {
             .ports
             .get(name)
             .unwrap_or_else(|| panic!("the configuration has no @{name}@"))
+    }
+
+    /// Changes what names resolve to, where the server was set up with [`Setup::names`]. Lines are `NAME ADDRESS`, `NAME ADDRESS
+    /// PORT`, `NAME again` for a temporary failure, `NAME none`, or `NAME wait` for no answer as long as the table says so.
+    pub fn set_names(&self, table: &str) {
+        write_names(&self.folder, table);
+    }
+
+    /// What its resolver was asked for: lines of `NAME:PORT`, one for each time.
+    #[must_use]
+    pub fn asked_names(&self) -> String {
+        self.folder.read("names.asked")
     }
 
     /// The port `@PORT@`.

@@ -11,7 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::balancer::InUse;
 use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
-use crate::{BackendHost, BackendUrl, Failure, Resolver, Upstream, connect_error_text};
+use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 
 /// A connection that was just established.
 pub(crate) struct Connected {
@@ -57,7 +57,8 @@ async fn connect_any(
         *trying = Some(backend);
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
-        let failure = match connect_to(&worker.local::<Resolver>(), url).await {
+        let resolver = worker.local::<Resolver>();
+        let failure = match connect_to(&resolver, url, upstream.settings.name_origin).await {
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(upstream, url, alpn, socket).await {
                 Err(failure) => {
@@ -86,20 +87,22 @@ async fn connect_any(
 pub(crate) async fn connect_to(
     resolver: &Resolver,
     url: &BackendUrl,
+    origin: NameOrigin,
 ) -> Result<PlainStream, &'static str> {
     let address = match &url.host {
         BackendHost::Unix(path) => {
             let socket = UnixStream::connect(path).await;
             return socket.map(PlainStream::Unix).map_err(|_| FAILURE);
         }
-        BackendHost::Ip(address) => *address,
+        BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
-            let addresses = resolver.resolve(name).await.map_err(|error| error.text())?;
+            let addresses = resolver.resolve(name, url.port, origin).await;
+            let addresses = addresses.map_err(|error| error.text())?;
             // One at random comes first; the others are not tried (H2O compatibility).
             *addresses.first().ok_or("hostname does not exist")?
         }
     };
-    let socket = TcpStream::connect(SocketAddr::new(address, url.port)).await;
+    let socket = TcpStream::connect(address).await;
     let socket = socket.map_err(|error| connect_error_text(&error))?;
     // Requests and chunks are written whole.
     socket

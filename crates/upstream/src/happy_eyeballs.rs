@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::resolver::{Family, ResolveError, Resolver};
+use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
 /// Addresses of a family that are tried (H2O compatibility).
 const MAX_ADDRESSES: usize = 4;
@@ -106,26 +106,24 @@ pub async fn connect(
     limits: HappyEyeballs,
     is_permitted: impl Fn(SocketAddr) -> bool,
 ) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let look_up = |family| resolver.resolve_family(host, family);
+    let look_up = |family| resolver.resolve_family(host, port, family, NameOrigin::Requested);
     let open = |address| async move {
-        let stream = TcpStream::connect(SocketAddr::new(address, port)).await?;
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    let is_permitted = |address| is_permitted(SocketAddr::new(address, port));
-    let (stream, address) = race(limits, look_up, is_permitted, open).await?;
-    Ok((stream, SocketAddr::new(address, port)))
+    race(limits, look_up, is_permitted, open).await
 }
 
 /// [`connect`] without sockets.
 async fn race<T, L, C>(
     limits: HappyEyeballs,
     look_up: impl Fn(Family) -> L,
-    is_permitted: impl Fn(IpAddr) -> bool,
-    open: impl Fn(IpAddr) -> C,
-) -> Result<(T, IpAddr), ConnectError>
+    is_permitted: impl Fn(SocketAddr) -> bool,
+    open: impl Fn(SocketAddr) -> C,
+) -> Result<(T, SocketAddr), ConnectError>
 where
-    L: Future<Output = Result<Rc<[IpAddr]>, ResolveError>>,
+    L: Future<Output = Result<Rc<[SocketAddr]>, ResolveError>>,
     C: Future<Output = io::Result<T>>,
 {
     let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
@@ -179,12 +177,16 @@ where
         }
         if attempt.is_none() && addresses.is_exhausted() {
             return Poll::Ready(Err(match failure.take() {
-                Some((next_hop, error)) => ConnectError::Failed { next_hop, error },
+                Some((address, error)) => ConnectError::Failed {
+                    next_hop: address.ip(),
+                    error,
+                },
                 None => addresses.error(),
             }));
         }
         deadline.as_mut().poll(task).map(|()| {
             let next_hop = tried.or_else(|| addresses.peek());
+            let next_hop = next_hop.map(|address| address.ip());
             Err(ConnectError::TimedOut { next_hop })
         })
     })
@@ -209,20 +211,20 @@ enum Found {
     #[default]
     Awaited,
     /// Those yet to be tried.
-    Permitted(VecDeque<IpAddr>),
+    Permitted(VecDeque<SocketAddr>),
     Prohibited,
     Unresolved(ResolveError),
 }
 
 impl Found {
-    fn peek(&self) -> Option<IpAddr> {
+    fn peek(&self) -> Option<SocketAddr> {
         match self {
             Self::Permitted(addresses) => addresses.front().copied(),
             Self::Awaited | Self::Prohibited | Self::Unresolved(_) => None,
         }
     }
 
-    fn next(&mut self) -> Option<IpAddr> {
+    fn next(&mut self) -> Option<SocketAddr> {
         match self {
             Self::Permitted(addresses) => addresses.pop_front(),
             Self::Awaited | Self::Prohibited | Self::Unresolved(_) => None,
@@ -238,8 +240,8 @@ impl Addresses {
     fn on_answer(
         &mut self,
         family: usize,
-        found: Result<Rc<[IpAddr]>, ResolveError>,
-        is_permitted: impl Fn(IpAddr) -> bool,
+        found: Result<Rc<[SocketAddr]>, ResolveError>,
+        is_permitted: impl Fn(SocketAddr) -> bool,
     ) {
         self.families[family] = match found {
             Ok(found) => {
@@ -264,7 +266,7 @@ impl Addresses {
     }
 
     /// The address to be tried next.
-    fn peek(&self) -> Option<IpAddr> {
+    fn peek(&self) -> Option<SocketAddr> {
         let other = FAMILIES - 1 - self.due;
         self.families[self.due]
             .peek()
@@ -272,7 +274,7 @@ impl Addresses {
     }
 
     /// Takes the address to be tried next, in turns of the families as far as they go.
-    fn next_if(&mut self, may_start: bool) -> Option<IpAddr> {
+    fn next_if(&mut self, may_start: bool) -> Option<SocketAddr> {
         if !may_start {
             return None;
         }
@@ -366,10 +368,12 @@ mod tests {
                     if ms > 0 {
                         sleep(Duration::from_millis(ms)).await;
                     }
-                    found.map(|found| found.iter().map(|text| text.parse().unwrap()).collect())
+                    let address = |text: &&str| SocketAddr::new(text.parse().unwrap(), 80);
+                    found.map(|found| found.iter().map(address).collect())
                 }
             };
-            let open = |address: IpAddr| {
+            let open = |address: SocketAddr| {
+                let address = address.ip();
                 note(format!("+{address}"));
                 let attempt = Attempt {
                     address,
@@ -388,10 +392,11 @@ mod tests {
                     result.map_err(io::Error::from)
                 }
             };
-            let is_permitted = |address: IpAddr| !net.denied.contains(&&*address.to_string());
+            let is_permitted =
+                |address: SocketAddr| !net.denied.contains(&&*address.ip().to_string());
             let outcome = race(LIMITS, look_up, is_permitted, open).await;
             match outcome {
-                Ok(((), address)) => format!("{}={address}", now()),
+                Ok(((), address)) => format!("{}={}", now(), address.ip()),
                 Err(error) => match error.next_hop() {
                     Some(next_hop) => format!("{}!{error}@{next_hop}", now()),
                     None => format!("{}!{error}", now()),

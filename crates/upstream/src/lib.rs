@@ -36,7 +36,7 @@ pub use failure::{Cause, Failure};
 pub use happy_eyeballs::{ConnectError, HappyEyeballs, connect, connect_error_text};
 pub use health::check::HealthChecks;
 pub use health::{BackendCare, HealthCheck, PassiveCheck, Retry};
-pub use resolver::{Family, ResolveError, Resolver, limit_threads};
+pub use resolver::{Family, NameOrigin, ResolveError, Resolver, limit_threads};
 pub use settings::UpstreamSettings;
 pub use tls::{TlsClient, TlsClientError, TlsClientSettings};
 pub use upstream::{Backend, Balancing, Care, Upstream};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::TlsClient;
+use crate::{NameOrigin, TlsClient};
 
 /// What applies to all connections and requests of an upstream.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub struct UpstreamSettings {
     pub http2_force_cleartext: bool,
     /// `proxy.http2.max-concurrent-streams`: most streams of ours on an HTTP/2 connection.
     pub http2_max_streams: u32,
+    /// Who named the backends.
+    pub name_origin: NameOrigin,
     /// What `https` backends are connected to with.
     pub tls: Arc<TlsClient>,
 }

@@ -205,7 +205,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{TlsClient, TlsClientSettings};
+    use crate::{NameOrigin, TlsClient, TlsClientSettings};
 
     pub(crate) fn settings() -> UpstreamSettings {
         let tls = TlsClientSettings {
@@ -224,6 +224,7 @@ pub(crate) mod tests {
             http2_ratio: None,
             http2_force_cleartext: false,
             http2_max_streams: 100,
+            name_origin: NameOrigin::Configured,
             tls: TlsClient::new(tls).expect("nothing is read"),
         }
     }

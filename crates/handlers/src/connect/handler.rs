@@ -1,7 +1,7 @@
 //! The handlers of `proxy.connect` and `proxy.connect-udp`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,9 @@ use h2o_exchange::{
     Body, BodyPipe, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
 };
 use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
-use h2o_upstream::{ConnectError, Family, HappyEyeballs, Resolver, connect, connect_error_text};
+use h2o_upstream::{
+    ConnectError, Family, HappyEyeballs, NameOrigin, Resolver, connect, connect_error_text,
+};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
@@ -232,12 +234,13 @@ impl Service {
         resolver: &Resolver,
         target: &Target,
     ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
-        let found = resolver.resolve_family(&target.host, Family::Any).await;
-        let found = found.map_err(ConnectError::Unresolved)?;
-        let (v6, v4): (Vec<IpAddr>, Vec<_>) = found.iter().partition(|address| address.is_ipv6());
+        let Target { host, port } = target;
+        let found = resolver.resolve_family(host, *port, Family::Any, NameOrigin::Requested);
+        let found = found.await.map_err(ConnectError::Unresolved)?;
+        let (v6, v4): (Vec<SocketAddr>, Vec<_>) =
+            found.iter().partition(|address| address.is_ipv6());
         let mut failure = ConnectError::Prohibited;
         for address in v6.into_iter().chain(v4) {
-            let address = SocketAddr::new(address, target.port);
             if !self.acl.permits(address) {
                 continue;
             }

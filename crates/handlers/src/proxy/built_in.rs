@@ -131,6 +131,8 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use h2o_upstream::NameOrigin;
+
     use super::*;
     use crate::testing::{Setup, request};
 
@@ -186,6 +188,7 @@ mod tests {
         let settings = &known.settings;
         assert!(!settings.request.preserve_host && settings.request.edits.is_empty());
         assert!(!settings.tunnels && !settings.response.relocates);
+        assert_eq!(settings.name_origin, NameOrigin::Requested);
         assert_eq!(settings.timeouts.io, Duration::from_millis(7));
         let later = exchange.worker.clock.now() + Known::IDLE;
         known.make_room(later);

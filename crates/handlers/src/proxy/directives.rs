@@ -346,8 +346,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-name-resolution-threads",
         "NUMBER",
         "32",
-        "Most threads of the process that look up names of backends and of the targets of CONNECT at a time; further look-ups \
-         wait.",
+        "Most names that the process looks up at a time, each on a thread, at least 2; further look-ups wait. No more than half of the \
+         threads are for names that requests and responses bring, such as the targets of CONNECT.",
         |scope, command| {
             let count: u32 = command.node.integer("%zu", 0..=u32::MAX.into())?;
             if count == 0 {

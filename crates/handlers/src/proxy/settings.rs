@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use h2o_config::Level;
 use h2o_upstream::{
-    HealthCheck, PassiveCheck, Retry, TlsClient, TlsClientError, TlsClientSettings,
+    HealthCheck, NameOrigin, PassiveCheck, Retry, TlsClient, TlsClientError, TlsClientSettings,
     UpstreamSettings,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct ProxySettings {
     pub(super) http2_force_cleartext: bool,
     /// `proxy.http2.max-concurrent-streams`
     pub(super) http2_max_streams: u32,
+    /// Who names the servers.
+    pub(super) name_origin: NameOrigin,
     /// `proxy.health-check`; `None`: off.
     pub(super) health_check: Option<HealthCheck>,
     /// `proxy.passive-health-check`, if it was set.
@@ -72,6 +74,7 @@ impl Default for ProxySettings {
             http2_ratio: None,
             http2_force_cleartext: false,
             http2_max_streams: 100,
+            name_origin: NameOrigin::Configured,
             health_check: None,
             passive_check: None,
             retry: None,
@@ -96,6 +99,7 @@ impl ProxySettings {
             http2_ratio: self.http2_ratio,
             http2_force_cleartext: self.http2_force_cleartext,
             http2_max_streams: self.http2_max_streams,
+            name_origin: self.name_origin,
             tls: self.tls.client()?,
         })
     }
@@ -122,6 +126,7 @@ impl ProxySettings {
             health_check: None,
             passive_check: None,
             retry: None,
+            name_origin: NameOrigin::Requested,
             ..*self
         }
     }

@@ -150,7 +150,7 @@ async fn ask(
 ) -> Result<(), String> {
     let url = &upstream.backends[backend].url;
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
-    let socket = connect_to(resolver, url).await?;
+    let socket = connect_to(resolver, url, upstream.settings.name_origin).await?;
     let secured = secure(upstream, url, alpn, socket).await;
     let stream = secured.map_err(text_of)?;
     let status = if is_http2(upstream, &stream).map_err(text_of)? {

@@ -15,8 +15,8 @@ use h2o_exchange::{
 };
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
 use h2o_upstream::{
-    BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
-    UpstreamSettings,
+    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, TlsClient,
+    TlsClientSettings, Upstream, UpstreamSettings,
 };
 
 /// Longer than anything takes that is expected to happen.
@@ -114,6 +114,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         http2_ratio: Some(0),
         http2_force_cleartext: false,
         http2_max_streams: 100,
+        name_origin: NameOrigin::Configured,
         tls: TlsClient::new(tls).unwrap(),
     }
 }

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use h2o_exchange::{Address, Body, BodySource, ConnectionInfo, NoTransport, RequestBody, Worker};
 use h2o_http::{BodyLength, Headers, Known, Method, RequestHead, StatusCode};
 use h2o_upstream::{
-    BackendUrl, Balancing, Call, Failure, Protocol, Reply, TlsClient, TlsClientSettings, Upstream,
-    UpstreamSettings,
+    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, TlsClient,
+    TlsClientSettings, Upstream, UpstreamSettings,
 };
 
 /// Nothing takes that long.
@@ -101,6 +101,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         http2_ratio: None,
         http2_force_cleartext: false,
         http2_max_streams: 100,
+        name_origin: NameOrigin::Configured,
         tls: TlsClient::new(tls).unwrap(),
     }
 }

@@ -1,0 +1,164 @@
+//! Why a name has no address.
+
+use std::fmt;
+
+use dns_lookup::LookupError;
+
+/// Why there is no address: the results of `getaddrinfo` (RFC 3493 §6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResolveError {
+    /// `EAI_NONAME`
+    NoName,
+    /// `EAI_NODATA`
+    NoData,
+    /// `EAI_FAIL`
+    Fail,
+    /// `EAI_AGAIN`
+    Again,
+    /// `EAI_ADDRFAMILY`
+    AddressFamily,
+    /// `EAI_BADFLAGS`
+    BadFlags,
+    /// `EAI_FAMILY`
+    Family,
+    /// `EAI_MEMORY`
+    Memory,
+    /// `EAI_SERVICE`
+    Service,
+    /// `EAI_SOCKTYPE`
+    SocketType,
+    /// `EAI_SYSTEM`
+    System,
+    /// Any other.
+    Other,
+}
+
+impl ResolveError {
+    /// What clients and the log are told (H2O compatibility).
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NoName => "hostname does not exist",
+            Self::NoData => "no address associated with hostname",
+            Self::Fail => "non-recoverable failure in name resolution",
+            Self::Again => "temporary failure in name resolution",
+            Self::AddressFamily => "address family for hostname not supported",
+            Self::BadFlags => "bad value for ai_flags",
+            Self::Family => "ai_family not supported",
+            Self::Memory => "memory allocation failure",
+            Self::Service => "servname not supported for ai_socktype",
+            Self::SocketType => "ai_socktype not supported",
+            Self::System => "system error",
+            Self::Other => "name resolution failed",
+        }
+    }
+
+    /// The response code of DNS that stands for this in `proxy-status` (RFC 9209 §2.3.2), where there is one
+    /// (H2O compatibility).
+    #[must_use]
+    pub const fn rcode(self) -> Option<&'static str> {
+        match self {
+            Self::NoName => Some("NXDOMAIN"),
+            Self::NoData => Some("NODATA"),
+            Self::Fail => Some("REFUSED"),
+            Self::Again => Some("SERVFAIL"),
+            Self::AddressFamily
+            | Self::BadFlags
+            | Self::Family
+            | Self::Memory
+            | Self::Service
+            | Self::SocketType
+            | Self::System
+            | Self::Other => None,
+        }
+    }
+
+    /// False if the answer is that there is no address: what was known of the name is wrong then.
+    pub(super) const fn leaves_open(self) -> bool {
+        !matches!(self, Self::NoName | Self::NoData)
+    }
+
+    const fn from_number(number: i32) -> Self {
+        /// Of the GNU C library alone.
+        const EAI_ADDRFAMILY: i32 = -9;
+        match number {
+            libc::EAI_NONAME => Self::NoName,
+            libc::EAI_NODATA => Self::NoData,
+            libc::EAI_FAIL => Self::Fail,
+            libc::EAI_AGAIN => Self::Again,
+            EAI_ADDRFAMILY => Self::AddressFamily,
+            libc::EAI_BADFLAGS => Self::BadFlags,
+            libc::EAI_FAMILY => Self::Family,
+            libc::EAI_MEMORY => Self::Memory,
+            libc::EAI_SERVICE => Self::Service,
+            libc::EAI_SOCKTYPE => Self::SocketType,
+            libc::EAI_SYSTEM => Self::System,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.text())
+    }
+}
+
+impl std::error::Error for ResolveError {}
+
+impl From<LookupError> for ResolveError {
+    fn from(error: LookupError) -> Self {
+        // A name that cannot be handed over, as it has a NUL in it, has the number 0.
+        match error.error_num() {
+            0 => Self::NoName,
+            number => Self::from_number(number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_getaddrinfo_have_their_texts() {
+        let cases = [
+            (
+                libc::EAI_NONAME,
+                "hostname does not exist",
+                Some("NXDOMAIN"),
+            ),
+            (
+                libc::EAI_NODATA,
+                "no address associated with hostname",
+                Some("NODATA"),
+            ),
+            (
+                libc::EAI_FAIL,
+                "non-recoverable failure in name resolution",
+                Some("REFUSED"),
+            ),
+            (
+                libc::EAI_AGAIN,
+                "temporary failure in name resolution",
+                Some("SERVFAIL"),
+            ),
+            (-9, "address family for hostname not supported", None),
+            (libc::EAI_BADFLAGS, "bad value for ai_flags", None),
+            (libc::EAI_FAMILY, "ai_family not supported", None),
+            (libc::EAI_MEMORY, "memory allocation failure", None),
+            (
+                libc::EAI_SERVICE,
+                "servname not supported for ai_socktype",
+                None,
+            ),
+            (libc::EAI_SOCKTYPE, "ai_socktype not supported", None),
+            (libc::EAI_SYSTEM, "system error", None),
+            (libc::EAI_OVERFLOW, "name resolution failed", None),
+        ];
+        for (number, text, rcode) in cases {
+            let error = ResolveError::from(LookupError::new(number));
+            assert_eq!((error.text(), error.rcode()), (text, rcode), "{number}");
+        }
+    }
+}
