@@ -15,6 +15,7 @@ use super::connection::TlsConnection;
 use super::groups;
 use super::identity::Resolver;
 use super::resumption::{Binding, EntrySessions, EntryTickets, Purpose, Resumption, TicketUse};
+use super::server_name::{RestoringVerifier, restoring};
 use super::versions::Version;
 
 /// Early data taken from one client (H2O compatibility).
@@ -28,6 +29,8 @@ pub(crate) struct TlsAcceptor {
     names: HostTable,
     /// For each name, by its place in `names`, the index of its entry.
     entry_of: Vec<usize>,
+    /// The first entry, for clients with a name that counts as none and has to be hidden from rustls.
+    nameless: Entry,
     alpn: Vec<Vec<u8>>,
     resumption: Arc<Resumption>,
 }
@@ -52,6 +55,8 @@ struct Entry {
 pub(super) struct Choice {
     pub(super) config: Arc<ServerConfig>,
     pub(super) server_name: Option<Box<str>>,
+    /// Where the type of a `server_name` stands that is to be hidden.
+    pub(super) odd_name_at: Option<usize>,
     /// The `client-ca-file` that the client must show a certificate of.
     pub(super) client_authority: Option<Arc<str>>,
 }
@@ -84,14 +89,16 @@ impl TlsAcceptor {
             entry_of.push(entry);
         }
         let served: Vec<u32> = (0..).take(hosts.len()).collect();
+        let nameless = Entry::new(&entries[0], &resumption, &alpn, true)?;
         let entries: Result<Vec<_>, String> = entries
             .iter()
-            .map(|settings| Entry::new(settings, &resumption, &alpn))
+            .map(|settings| Entry::new(settings, &resumption, &alpn, false))
             .collect();
         Ok(Self {
             entries: entries?,
             names: HostTable::new(&hosts, &served),
             entry_of,
+            nameless,
             alpn,
             resumption,
         })
@@ -113,7 +120,10 @@ impl TlsAcceptor {
     }
 
     pub(super) fn choose(&self, hello: &ClientHello<'_>) -> Choice {
-        let entry = self.entry(hello.server_name);
+        let entry = match hello.odd_name_at {
+            Some(_) => &self.nameless,
+            None => self.entry(hello.server_name),
+        };
         let config = if hello.offers_tls13 && entry.has_tls13 {
             match self
                 .resumption
@@ -134,6 +144,7 @@ impl TlsAcceptor {
         Choice {
             config: Arc::clone(config),
             server_name: server_name.map(Into::into),
+            odd_name_at: hello.odd_name_at,
             client_authority: entry.client_authority.clone(),
         }
     }
@@ -143,6 +154,7 @@ impl TlsAcceptor {
         Choice {
             config: Arc::clone(&self.entries[0].tls12),
             server_name: None,
+            odd_name_at: None,
             client_authority: self.entries[0].client_authority.clone(),
         }
     }
@@ -153,12 +165,14 @@ impl Entry {
         settings: &TlsSettings,
         resumption: &Arc<Resumption>,
         alpn: &[Vec<u8>],
+        hides_name: bool,
     ) -> Result<Self, String> {
         let configs = Configs {
             settings,
             resumption,
             binding: binding(settings),
             alpn,
+            hides_name,
         };
         Ok(Self {
             binding: configs.binding,
@@ -179,6 +193,8 @@ struct Configs<'a> {
     resumption: &'a Arc<Resumption>,
     binding: Binding,
     alpn: &'a [Vec<u8>],
+    /// For connections with a hidden name.
+    hides_name: bool,
 }
 
 impl Configs<'_> {
@@ -232,6 +248,9 @@ impl Configs<'_> {
         let settings = self.settings;
         let mut cipher_suites = settings.tls13_suites.clone();
         cipher_suites.extend_from_slice(&settings.tls12_suites);
+        if self.hides_name {
+            cipher_suites = cipher_suites.into_iter().map(restoring).collect();
+        }
         let crypto = CryptoProvider {
             cipher_suites,
             kx_groups: groups.to_vec(),
@@ -241,6 +260,8 @@ impl Configs<'_> {
             .with_protocol_versions(&settings.versions.rustls())
             .map_err(|error| error.to_string())?;
         let builder = match &settings.client_ca {
+            Some(ca) if self.hides_name => builder
+                .with_client_cert_verifier(Arc::new(RestoringVerifier(Arc::clone(&ca.verifier)))),
             Some(ca) => builder.with_client_cert_verifier(Arc::clone(&ca.verifier)),
             None => builder.with_no_client_auth(),
         };

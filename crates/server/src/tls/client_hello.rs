@@ -1,22 +1,31 @@
 //! A first look at the ClientHello (RFC 8446 §4.1.2), to choose the configuration that answers it. rustls reads it
 //! again in full and is the one to refuse it: what is malformed here is merely not understood.
 
-use super::record::{ContentType, HEADER_LEN, complete_len};
+use super::record::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN, complete_len};
+use super::server_name;
 
 /// HandshakeType `client_hello`.
-const CLIENT_HELLO: u8 = 1;
+pub(super) const CLIENT_HELLO: u8 = 1;
 /// HandshakeType and length.
 const MESSAGE_HEADER_LEN: usize = 4;
 /// The longest message looked at; the same limit rustls has.
 const MAX_MESSAGE_LEN: usize = 0xffff;
 
 /// Types of extensions.
-mod extension {
-    pub(super) const SERVER_NAME: u16 = 0;
+pub(super) mod extension {
+    pub(in crate::tls) const SERVER_NAME: u16 = 0;
     pub(super) const ALPN: u16 = 16;
+    pub(super) const CLIENT_CERTIFICATE_TYPE: u16 = 19;
+    pub(super) const SERVER_CERTIFICATE_TYPE: u16 = 20;
     pub(super) const PRE_SHARED_KEY: u16 = 41;
     pub(super) const EARLY_DATA: u16 = 42;
     pub(super) const SUPPORTED_VERSIONS: u16 = 43;
+}
+
+/// CertificateTypes (RFC 7250 §3).
+mod certificate_type {
+    pub(super) const X509: u8 = 0;
+    pub(super) const RAW_PUBLIC_KEY: u8 = 2;
 }
 
 /// Puts the ClientHello together from records, each of which is looked at once.
@@ -38,7 +47,12 @@ pub(super) enum Seen<'a> {
 /// The parts of a ClientHello that decide about the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientHello<'a> {
+    /// A name that rustls takes, or an address.
     pub(super) server_name: Option<&'a [u8]>,
+    /// Where the type of `server_name` stands in the message, if the name is one that counts as none.
+    pub(super) odd_name_at: Option<usize>,
+    /// Whether the client takes, or would show, raw public keys and no certificates.
+    pub(super) wants_raw_public_keys: bool,
     /// The list of protocol names as it stands on the wire.
     alpn: Option<&'a [u8]>,
     /// TLS 1.3 is offered.
@@ -70,11 +84,27 @@ impl Greeting {
                 return Seen::Unreadable;
             }
         }
-        let body = self.message.get(MESSAGE_HEADER_LEN..);
-        match body.and_then(ClientHello::parse) {
+        match ClientHello::parse(&self.message) {
             Some(hello) => Seen::Hello(hello),
             None => Seen::Unreadable,
         }
+    }
+
+    /// After [`Seen::Hello`]: what was `received`, with the name hidden in the ClientHello, which gets records of its own.
+    pub(super) fn with_hidden_name(mut self, received: &[u8], odd_name_at: usize) -> Vec<u8> {
+        server_name::hide(&mut self.message, odd_name_at);
+        let mut out = Vec::with_capacity(received.len());
+        for fragment in self.message.chunks(MAX_PLAINTEXT_LEN) {
+            let [_, _, high, low] = u32::try_from(fragment.len())
+                .unwrap_or_default()
+                .to_be_bytes();
+            // Type and version of the first record.
+            out.extend_from_slice(&received[..3]);
+            out.extend_from_slice(&[high, low]);
+            out.extend_from_slice(fragment);
+        }
+        out.extend_from_slice(&received[self.next_record..]);
+        out
     }
 
     fn is_complete(&self) -> bool {
@@ -89,12 +119,8 @@ impl Greeting {
 }
 
 impl<'a> ClientHello<'a> {
-    fn parse(body: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader(body);
-        reader.take(2 + 32)?; // legacy_version, random
-        reader.vector8()?; // legacy_session_id
-        reader.vector16()?; // cipher_suites
-        reader.vector8()?; // legacy_compression_methods
+    fn parse(message: &'a [u8]) -> Option<Self> {
+        let mut reader = before_extensions(message)?;
         let mut hello = Self::default();
         // RFC 5246 §7.4.1.2: extensions may be missing altogether.
         let mut extensions = if reader.0.is_empty() {
@@ -106,7 +132,18 @@ impl<'a> ClientHello<'a> {
             let extension = extensions.u16()?;
             let data = extensions.vector16()?;
             match extension {
-                extension::SERVER_NAME => hello.server_name = parse_server_name(data),
+                extension::SERVER_NAME => {
+                    hello.odd_name_at = server_name::odd_name_at(message, data);
+                    if hello.odd_name_at.is_none() {
+                        hello.server_name = parse_server_name(data);
+                    }
+                }
+                extension::CLIENT_CERTIFICATE_TYPE | extension::SERVER_CERTIFICATE_TYPE => {
+                    let types = Reader(data).vector8().unwrap_or_default();
+                    hello.wants_raw_public_keys |= types
+                        .contains(&certificate_type::RAW_PUBLIC_KEY)
+                        && !types.contains(&certificate_type::X509);
+                }
                 extension::ALPN => hello.alpn = Reader(data).vector16(),
                 extension::PRE_SHARED_KEY => hello.first_ticket = parse_first_ticket(data),
                 extension::EARLY_DATA => hello.early_data = true,
@@ -134,6 +171,29 @@ impl<'a> ClientHello<'a> {
             }
         }
         true
+    }
+}
+
+/// A ClientHello from behind its compression methods on.
+fn before_extensions(message: &[u8]) -> Option<Reader<'_>> {
+    let mut reader = Reader(message);
+    reader.take(MESSAGE_HEADER_LEN + 2 + 32)?; // legacy_version, random
+    reader.vector8()?; // legacy_session_id
+    reader.vector16()?; // cipher_suites
+    reader.vector8()?; // legacy_compression_methods
+    Some(reader)
+}
+
+/// Where in a ClientHello the type of an extension stands. `message` begins with the HandshakeType; its end may be missing.
+pub(super) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
+    let mut reader = before_extensions(message)?;
+    reader.u16()?; // length of all extensions
+    loop {
+        let at = message.len() - reader.0.len();
+        if reader.u16()? == wanted {
+            return Some(at);
+        }
+        reader.vector16()?;
     }
 }
 
@@ -244,6 +304,27 @@ mod tests {
             );
         }
         assert!(matches!(greeting.look_at(&full), Seen::Hello(_)));
+    }
+
+    #[test]
+    fn certificates_are_wanted_unless_only_keys_are() {
+        let is_wanted = |types: &[u8]| {
+            let len = u8::try_from(types.len()).unwrap();
+            [19, 20].map(|number| {
+                let extension = extension(number, &[&[len][..], types].concat());
+                look(&record(&[extension]), |seen| {
+                    let Seen::Hello(hello) = seen else { panic!() };
+                    !hello.wants_raw_public_keys
+                })
+            })
+        };
+        // RFC 7250 §3: X.509, raw public key; 1 was OpenPGP.
+        for types in [&[0][..], &[2, 0], &[0, 2], &[1], &[]] {
+            assert_eq!(is_wanted(types), [true, true], "{types:?}");
+        }
+        for types in [&[2][..], &[1, 2]] {
+            assert_eq!(is_wanted(types), [false, false], "{types:?}");
+        }
     }
 
     #[test]

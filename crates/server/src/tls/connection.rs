@@ -117,10 +117,17 @@ impl TlsConnection {
                             ..Progress::default()
                         });
                     }
+                    Seen::Hello(hello) if hello.wants_raw_public_keys => {
+                        out.extend_from_slice(&TlsError::UnsupportedCertificate.plain_alert());
+                        return Err(TlsError::UnsupportedCertificate);
+                    }
                     Seen::Hello(hello) => acceptor.choose(&hello),
                     // rustls finds the words for what is wrong.
                     Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
                 };
+                if let Some(at) = choice.odd_name_at {
+                    received = greeting.with_hidden_name(&received, at);
+                }
                 let mut handshake = Box::new(Handshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)

@@ -19,6 +19,8 @@ pub(crate) enum TlsError {
     Decode,
     /// A KeyUpdate with an unknown request.
     IllegalParameter,
+    /// The client wants a raw public key and no certificate (RFC 7250 §4.2).
+    UnsupportedCertificate,
     /// A TLS 1.2 client asked to renegotiate.
     Renegotiation,
     /// More empty records, warnings or key updates in a row than anybody needs.
@@ -71,6 +73,7 @@ impl TlsError {
             Self::BadRecordMac => Some(Alert::fatal(20)),
             Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
             Self::IllegalParameter => Some(Alert::fatal(47)),
+            Self::UnsupportedCertificate => Some(Alert::fatal(43)),
             // RFC 5246 §7.2.2: no_renegotiation is always a warning. The connection ends all the same
             // (H2O compatibility).
             Self::Renegotiation => Some(Alert {
@@ -90,6 +93,12 @@ impl TlsError {
     pub(super) fn expects_alert(&self) -> bool {
         self.alert().is_some() || matches!(self, Self::Handshake(_))
     }
+
+    /// The alert in a record without protection; `decode_error` for what has none of its own.
+    pub(super) fn plain_alert(&self) -> [u8; 7] {
+        let alert = self.alert().unwrap_or(Alert::fatal(50));
+        [21, 3, 3, 0, 2, alert.level, alert.description]
+    }
 }
 
 impl fmt::Display for TlsError {
@@ -102,6 +111,9 @@ impl fmt::Display for TlsError {
             Self::UnexpectedMessage => f.write_str("unexpected TLS message"),
             Self::Decode => f.write_str("malformed TLS message"),
             Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
+            Self::UnsupportedCertificate => {
+                f.write_str("the client wants a raw public key and no certificate")
+            }
             Self::Renegotiation => f.write_str("TLS renegotiation refused"),
             Self::Flood => f.write_str("too many TLS records without use"),
             Self::PeerAlert(description) => write!(f, "peer sent TLS alert {description}"),

@@ -9,6 +9,7 @@ use h2o_exchange::TlsInfo;
 
 use super::TlsError;
 use super::acceptor::Choice;
+use super::client_hello::{Greeting, Seen};
 use super::error::Alert;
 use super::record::{ContentType, complete_len};
 use super::record_size::RecordSize;
@@ -36,11 +37,10 @@ pub(super) struct Handshake {
     is_closed: bool,
     server_name: Option<Box<str>>,
     client_authority: Option<Arc<str>>,
+    /// For the second ClientHello of a client whose name is hidden, until it has come.
+    retried_hello: Option<Greeting>,
     record_size: RecordSize,
 }
-
-/// The alert `decode_error` in a record without protection.
-const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
 /// Where the handshake stands after a step.
 pub(super) enum Step {
@@ -67,6 +67,7 @@ impl Handshake {
             is_closed: false,
             server_name: choice.server_name,
             client_authority: choice.client_authority,
+            retried_hello: choice.odd_name_at.map(|_| Greeting::default()),
             record_size: RecordSize::default(),
         })
     }
@@ -91,7 +92,7 @@ impl Handshake {
             Err(error) => {
                 // rustls has no alert for some faults of a first message.
                 if !self.has_sent && error.expects_alert() {
-                    out.extend_from_slice(&DECODE_ERROR);
+                    out.extend_from_slice(&error.plain_alert());
                 }
                 Err(error)
             }
@@ -105,7 +106,12 @@ impl Handshake {
                 Step::NeedMore => {}
                 step @ (Step::ClosedByPeer | Step::Done) => return Ok(step),
             }
-            let Some(len) = self.next_record() else {
+            let next = if self.hide_name_again() {
+                None
+            } else {
+                self.next_record()
+            };
+            let Some(len) = next else {
                 if self.received.len() > MAX_KEPT_LEN {
                     return Err(TlsError::HandshakeTooLarge);
                 }
@@ -113,6 +119,33 @@ impl Handshake {
             };
             self.shown += len;
         }
+    }
+
+    /// A client that was asked to retry (RFC 8446 §4.1.4) sends its ClientHello once more, with the same name.
+    /// Returns whether rustls has to wait for the rest of it.
+    fn hide_name_again(&mut self) -> bool {
+        let Some(greeting) = &mut self.retried_hello else {
+            return false;
+        };
+        let is_asked =
+            self.rustls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        let unseen = &self.received[self.shown..];
+        // Records of other types may come before it: ChangeCipherSpec, and early data that is refused.
+        if !is_asked || unseen.first() != Some(&ContentType::Handshake.octet()) {
+            return false;
+        }
+        let odd_name_at = match greeting.look_at(unseen) {
+            Seen::NeedMore => return true,
+            Seen::Hello(hello) => hello.odd_name_at,
+            Seen::Unreadable => None,
+        };
+        let greeting = self.retried_hello.take();
+        if let (Some(greeting), Some(at)) = (greeting, odd_name_at) {
+            let rewritten = greeting.with_hidden_name(&self.received[self.shown..], at);
+            self.received.truncate(self.shown);
+            self.received.extend_from_slice(&rewritten);
+        }
+        false
     }
 
     /// The length of the next complete record that rustls has not seen.

@@ -19,6 +19,7 @@ mod protection;
 mod record;
 mod record_size;
 mod resumption;
+mod server_name;
 mod session_cache;
 mod suites;
 #[cfg(test)]

@@ -348,6 +348,23 @@ fn what_is_not_tls_is_answered_with_an_alert() {
 }
 
 #[test]
+fn a_client_that_takes_raw_public_keys_only_is_not_told_of_a_failure_of_the_handshake() {
+    // RFC 7250 §4.2: unsupported_certificate.
+    for versions in [TLS12, TLS13] {
+        let offer = Offer {
+            raw_public_keys: true,
+            ..Offer::version(versions)
+        };
+        let mut talk = Talk::new(&acceptor(settings("a.test")), &offer, "a.test");
+        let mut hello = talk.client_flight();
+        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let received = talk.server.receive(&mut hello, &mut plain, &mut out);
+        assert_eq!(received, Err(TlsError::UnsupportedCertificate));
+        assert_eq!(out, [21, 3, 3, 0, 2, 2, 43]);
+    }
+}
+
+#[test]
 fn any_damaged_octet_of_the_hello_is_survived() {
     let acceptor = acceptor(settings("a.test"));
     let config = Offer::version(TLS13).config();

@@ -117,6 +117,8 @@ pub(super) struct Offer {
     pub(super) schemes: Vec<SignatureScheme>,
     pub(super) resumption: ClientResumption,
     pub(super) early_data: bool,
+    /// It takes a raw public key (RFC 7250) and no certificate.
+    pub(super) raw_public_keys: bool,
     pub(super) identity: Option<Arc<(CertificateDer<'static>, PrivateKeyDer<'static>)>>,
 }
 
@@ -136,6 +138,7 @@ impl Default for Offer {
                 .supported_schemes(),
             resumption: ClientResumption::disabled(),
             early_data: false,
+            raw_public_keys: false,
             identity: None,
         }
     }
@@ -186,7 +189,10 @@ impl Offer {
             .with_protocol_versions(self.versions)
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Trusting(self.schemes.clone())));
+            .with_custom_certificate_verifier(Arc::new(Trusting {
+                schemes: self.schemes.clone(),
+                raw_public_keys: self.raw_public_keys,
+            }));
         let mut config = match &self.identity {
             Some(identity) => builder
                 .with_client_auth_cert(vec![identity.0.clone()], identity.1.clone_key())
@@ -203,7 +209,10 @@ impl Offer {
 
 /// Any certificate will do; signatures are checked.
 #[derive(Debug)]
-struct Trusting(Vec<SignatureScheme>);
+struct Trusting {
+    schemes: Vec<SignatureScheme>,
+    raw_public_keys: bool,
+}
 
 impl ServerCertVerifier for Trusting {
     fn verify_server_cert(
@@ -238,7 +247,11 @@ impl ServerCertVerifier for Trusting {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.clone()
+        self.schemes.clone()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.raw_public_keys
     }
 }
 

@@ -1,0 +1,257 @@
+//! Clients whose SNI is no host name: it counts as none.
+
+use h2o_tests::certs::{Key, client, self_signed};
+use h2o_tests::{Folder, Output, Server, Setup, run_with_input};
+
+const REQUEST: &str = "GET /hello.txt HTTP/1.1\r\nHost: second.test\r\nConnection: close\r\n\r\n";
+
+/// What clients send that rustls takes for no name.
+const ODD: [&str; 14] = [
+    "localhost:8443",
+    "second.test:443",
+    "*.example.com",
+    "-bad.example",
+    "bad-.example",
+    "a..b",
+    "b\u{fc}cher.example",
+    "a b",
+    ".",
+    ".leading",
+    "[::1]",
+    "a/b",
+    "user@host",
+    "a-label-of-more-than-sixty-three-octets-which-no-name-in-the-dns-can-have.test",
+];
+
+/// Two hosts with certificates of their own; `first` has further attributes, one a line.
+fn start(first: &str, global: &str) -> Server {
+    let folder = Folder::new();
+    self_signed(&folder, "first", Key::EcPkcs8, "first.test");
+    self_signed(&folder, "second", Key::RsaPkcs8, "second.test");
+    self_signed(&folder, "ca", Key::EcPkcs8, "Client CA");
+    client(&folder, "friend", "ca");
+    let host = |name: &str, ssl: &str| {
+        let ssl: String = ssl
+            .lines()
+            .map(|line| format!("\n        {line}"))
+            .collect();
+        format!(
+            "  '{name}.test':
+    listen:
+      port: @PORT@
+      ssl:
+        certificate-file: @DIR@/{name}.crt
+        key-file: @DIR@/{name}.key{ssl}
+    paths: {{ /: {{ file.dir: @DIR@/www }} }}
+"
+        )
+    };
+    let hosts = format!(
+        "{global}\nhosts:\n{}{}",
+        host("first", first),
+        host("second", "")
+    );
+    Setup::in_folder(folder, &hosts)
+        .file("www/hello.txt", "hello")
+        .start()
+}
+
+fn s_client(server: &Server, args: &[&str], request: &str) -> Output {
+    let address = format!("127.0.0.1:{}", server.port());
+    let fixed = ["s_client", "-ign_eof", "-connect", &address];
+    run_with_input("openssl", &[&fixed[..], args].concat(), request)
+}
+
+/// The text of a handshake that must succeed, with the file as its answer.
+fn talk(server: &Server, name: &str, args: &[&str]) -> String {
+    let output = s_client(server, &[&["-servername", name], args].concat(), REQUEST);
+    let text = output.text();
+    assert!(
+        output.code == 0 && text.contains("HTTP/1.1 200 OK") && text.contains("hello"),
+        "{name} {args:?}: {output}"
+    );
+    text
+}
+
+#[test]
+fn names_that_are_none_do_not_end_a_handshake() {
+    let server = start("", "");
+    for version in ["-tls1_2", "-tls1_3"] {
+        for name in ODD {
+            let text = talk(&server, name, &[version]);
+            let subject = text.replace(' ', "");
+            // As without SNI, even where a host is in it.
+            assert!(
+                subject.contains("subject=CN=first.test\n"),
+                "{name}: {text}"
+            );
+        }
+        // Others are what they were.
+        let text = talk(&server, "second.test", &[version]).replace(' ', "");
+        assert!(text.contains("subject=CN=second.test\n"), "{text}");
+    }
+}
+
+#[test]
+fn names_of_any_octets_do_not_end_a_handshake() {
+    let server = start("", "");
+    let address = format!("127.0.0.1:{}", server.port());
+    for octets in [r"b\374cher.test", r"\001\377", r"\200"] {
+        for version in ["-tls1_2", "-tls1_3"] {
+            let script = format!(
+                "exec openssl s_client -ign_eof -connect {address} {version} -servername \"$(printf '{octets}')\""
+            );
+            let output = run_with_input("sh", &["-c", &script], REQUEST);
+            assert!(
+                output.text().contains("HTTP/1.1 200 OK"),
+                "{octets} {version}: {output}"
+            );
+        }
+    }
+}
+
+#[test]
+fn names_that_are_none_do_not_end_a_handshake_after_a_retry() {
+    let server = start("key-exchange-tls1.3: [ secp384r1 ]", "");
+    for name in ODD {
+        // The key share for the first group is of no use.
+        let text = talk(&server, name, &["-tls1_3", "-groups", "X25519:P-384"]);
+        assert!(text.contains("secp384r1"), "{name}: {text}");
+    }
+    let trace = talk(
+        &server,
+        ODD[0],
+        &["-tls1_3", "-groups", "X25519:P-384", "-msg"],
+    );
+    assert_eq!(trace.matches(", ClientHello").count(), 2, "{trace}");
+}
+
+#[test]
+fn names_that_are_none_do_not_prevent_resumption() {
+    let server = start("", "");
+    let session = server.folder.name_of("session");
+    for (version, option) in [
+        ("-tls1_3", &[][..]),
+        ("-tls1_2", &[]),
+        ("-tls1_2", &["-no_ticket"]),
+    ] {
+        for name in [ODD[0], ODD[6]] {
+            let args = [&[version], option].concat();
+            let first = talk(
+                &server,
+                name,
+                &[&args[..], &["-sess_out", &session]].concat(),
+            );
+            assert!(first.contains("New, TLS"), "{first}");
+            let second = talk(
+                &server,
+                name,
+                &[&args[..], &["-sess_in", &session]].concat(),
+            );
+            assert!(second.contains("Reused, TLS"), "{version} {name}: {second}");
+            // Which is the one of clients without SNI.
+            let args = [&["-noservername", "-sess_in", &session], &args[..]].concat();
+            let third = s_client(&server, &args, REQUEST).text();
+            assert!(
+                third.contains("200 OK") && third.contains("Reused, TLS"),
+                "{third}"
+            );
+        }
+    }
+    // After a retry, too: the binder covers both messages.
+    let server = start("key-exchange-tls1.3: [ secp384r1 ]", "");
+    let session = server.folder.name_of("session");
+    let args = ["-tls1_3", "-groups", "X25519:P-384"];
+    let _ = talk(
+        &server,
+        ODD[0],
+        &[&args[..], &["-sess_out", &session]].concat(),
+    );
+    let text = talk(
+        &server,
+        ODD[0],
+        &[&args[..], &["-sess_in", &session]].concat(),
+    );
+    assert!(text.contains("Reused, TLSv1.3"), "{text}");
+}
+
+#[test]
+fn names_that_are_none_do_not_prevent_early_data() {
+    let server = start("", "");
+    let session = server.folder.name_of("session");
+    let early = server.folder.name_of("early");
+    server.folder.write("early", REQUEST);
+    let _ = talk(&server, ODD[0], &["-tls1_3", "-sess_out", &session]);
+    let args = [
+        "-tls1_3",
+        "-servername",
+        ODD[0],
+        "-sess_in",
+        &session,
+        "-early_data",
+        &early,
+    ];
+    let text = s_client(&server, &args, "").text();
+    assert!(
+        text.contains("Early data was accepted") && text.contains("HTTP/1.1 200 OK"),
+        "{text}"
+    );
+}
+
+#[test]
+fn names_that_are_none_do_not_let_clients_in_without_a_certificate() {
+    let server = start("client-ca-file: @DIR@/ca.crt", "");
+    let [friend, key] = ["friend.crt", "friend.key"].map(|name| server.folder.name_of(name));
+    // first.test is what a client without a name gets.
+    let request = REQUEST.replace("second.test", "first.test");
+    for version in ["-tls1_2", "-tls1_3"] {
+        for name in ODD {
+            let args = [version, "-servername", name, "-cert", &friend, "-key", &key];
+            let output = s_client(&server, &args, &request);
+            assert!(
+                output.text().contains("HTTP/1.1 200 OK"),
+                "{version} {name}: {output}"
+            );
+        }
+        let args = [version, "-servername", ODD[0]];
+        let output = s_client(&server, &args, &request);
+        assert!(!output.text().contains("HTTP/1.1 "), "{output}");
+    }
+}
+
+#[test]
+fn names_that_are_none_are_taken_from_messages_in_pieces() {
+    let server = start("", "");
+    // Long enough for several records of 512 octets.
+    let protocols: Vec<String> = (0..60).map(|n| format!("protocol-number-{n}")).collect();
+    let protocols = format!("{},http/1.1", protocols.join(","));
+    for version in ["-tls1_2", "-tls1_3"] {
+        let args = [
+            version,
+            "-alpn",
+            &protocols,
+            "-max_send_frag",
+            "512",
+            "-msg",
+        ];
+        let text = talk(&server, ODD[0], &args);
+        assert!(text.contains("ALPN protocol: http/1.1"), "{text}");
+        let hello = text.find("ClientHello").unwrap_or_default();
+        let records = text[..hello].matches(">>> TLS 1.0, RecordHeader").count();
+        assert!(records > 1, "{text}");
+    }
+}
+
+#[test]
+fn names_that_are_none_are_not_logged_as_server_names() {
+    let server = start(
+        "",
+        "access-log: { path: @DIR@/log, format: '%{ssl.server-name}x' }",
+    );
+    let _ = talk(&server, ODD[0], &[]);
+    let _ = talk(&server, "second.test", &[]);
+    assert_eq!(
+        server.read_until("log", "second.test\n"),
+        "-\nsecond.test\n"
+    );
+}
