@@ -208,6 +208,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        self.head.split(' ').next().unwrap_or_default()
+    }
+
     /// The request target.
     #[must_use]
     pub fn target(&self) -> &str {

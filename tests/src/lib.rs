@@ -20,6 +20,7 @@ mod clients;
 mod deadline;
 mod folder;
 pub mod http2;
+pub mod manual;
 mod message;
 mod raw;
 mod server;

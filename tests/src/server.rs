@@ -300,9 +300,7 @@ impl Server {
     /// If there is none.
     #[must_use]
     pub fn port_of(&self, name: &str) -> u16 {
-        *self
-            .ports
-            .get(name)
+        self.find_port(name)
             .unwrap_or_else(|| panic!("the configuration has no @{name}@"))
     }
 
@@ -316,6 +314,12 @@ impl Server {
     #[must_use]
     pub fn asked_names(&self) -> String {
         self.folder.read("names.asked")
+    }
+
+    /// As [`Server::port_of`], if there is one.
+    #[must_use]
+    pub fn find_port(&self, name: &str) -> Option<u16> {
+        self.ports.get(name).copied()
     }
 
     /// The port `@PORT@`.

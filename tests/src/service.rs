@@ -97,20 +97,39 @@ impl Service {
         command.arg(folder.at(&format!("{certificate}.crt")));
         command.arg(folder.at(&format!("{certificate}.key")));
         command.stdout(Stdio::piped());
-        let mut service = Self::start(&mut command);
+        let (service, numbers) = Self::start_and_read_ports(&mut command);
+        let [http, https] = numbers[..] else {
+            panic!("not two ports: {numbers:?}");
+        };
+        (service, http, https)
+    }
+
+    /// The gRPC server in `tests/clients/grpc-check`: its port, without TLS.
+    ///
+    /// # Panics
+    /// If it cannot be built or does not serve.
+    #[must_use]
+    pub fn grpc() -> (Self, u16) {
+        let mut command = Command::new(tool("grpc-check"));
+        command.arg("serve").stdout(Stdio::piped());
+        let (service, numbers) = Self::start_and_read_ports(&mut command);
+        let [port] = numbers[..] else {
+            panic!("not one port: {numbers:?}");
+        };
+        (service, port)
+    }
+
+    /// Starts a server that prints the numbers of its ports in its first line.
+    fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
+        let mut service = Self::start(command);
         let stdout = service.child.stdout.take().expect("it is piped");
         let mut line = String::new();
         BufReader::new(stdout)
             .read_line(&mut line)
             .expect("it tells its ports");
-        let numbers: Vec<u16> = line
-            .split(|c: char| !c.is_ascii_digit())
-            .filter_map(|number| number.parse().ok())
-            .collect();
-        let [http, https] = numbers[..] else {
-            panic!("no ports: {line}");
-        };
-        (service, http, https)
+        let numbers = line.split(|c: char| !c.is_ascii_digit());
+        let numbers = numbers.filter_map(|number| number.parse().ok()).collect();
+        (service, numbers)
     }
 }
 

@@ -1,0 +1,209 @@
+//! The manual's examples, as a reader finds them on its pages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Folder, openssl};
+
+/// Directories whose files examples name. In tests they lie in a folder of the test.
+const SYSTEM_DIRECTORIES: [&str; 5] = ["/etc/", "/var/", "/srv/", "/run/", "/opt/"];
+
+/// A fenced block of a page.
+#[derive(Clone, Debug)]
+pub struct Example {
+    /// `docs/tls.md:3`, the place of its first line.
+    pub place: String,
+    /// The heading it stands under.
+    pub section: String,
+    /// What follows the fence: `yaml`.
+    pub language: String,
+    /// Its lines.
+    pub text: String,
+}
+
+/// The top of the source tree.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The pages: `README.md` and those of the manual.
+///
+/// # Panics
+/// If there are none.
+#[must_use]
+pub fn pages() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).expect("the manual is in docs/");
+    let names = docs.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut pages: Vec<_> = names
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("docs/{name}"))
+        .collect();
+    assert!(!pages.is_empty());
+    pages.push("README.md".to_owned());
+    pages.sort();
+    pages
+}
+
+/// The text of a page.
+///
+/// # Panics
+/// If there is no such page.
+#[must_use]
+pub fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The fenced blocks of a page.
+///
+/// # Panics
+/// If one has no end.
+#[must_use]
+pub fn examples(name: &str) -> Vec<Example> {
+    let mut examples: Vec<Example> = Vec::new();
+    let mut section = String::new();
+    let mut is_open = false;
+    for (line, number) in page(name).lines().zip(1..) {
+        match line.strip_prefix("```") {
+            Some("") if is_open => is_open = false,
+            Some(language) => {
+                assert!(!is_open, "{name}:{number}: a block has no end");
+                is_open = true;
+                examples.push(Example {
+                    place: format!("{name}:{}", number + 1),
+                    section: section.clone(),
+                    language: language.to_owned(),
+                    text: String::new(),
+                });
+            }
+            None if is_open => {
+                if let Some(example) = examples.last_mut() {
+                    example.text.push_str(line);
+                    example.text.push('\n');
+                }
+            }
+            None => {
+                if let Some(heading) = line.strip_prefix('#') {
+                    section = heading.trim_start_matches('#').trim().to_owned();
+                }
+            }
+        }
+    }
+    assert!(!is_open, "{name}: a block has no end");
+    examples
+}
+
+impl Example {
+    /// The file that the first line names: `# /etc/h2o/sites/shop.yaml`.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        let name = self.text.lines().next()?.strip_prefix("# ")?;
+        name.starts_with('/').then_some(name)
+    }
+
+    /// The text, with system directories below `@DIR@`. Nothing else is changed.
+    #[must_use]
+    pub fn moved(&self) -> String {
+        let mut text = String::new();
+        let mut rest = &*self.text;
+        while let Some((at, name)) = find_path(rest) {
+            text.push_str(&rest[..at]);
+            text.push_str("@DIR@");
+            text.push_str(name);
+            rest = &rest[at + name.len()..];
+        }
+        text + rest
+    }
+
+    /// The paths in system directories that the text names.
+    #[must_use]
+    pub fn paths(&self) -> Vec<&str> {
+        let mut paths = Vec::new();
+        let mut rest = &*self.text;
+        while let Some((at, name)) = find_path(rest) {
+            paths.push(name);
+            rest = &rest[at + name.len()..];
+        }
+        paths
+    }
+}
+
+/// Makes what the examples name in the folder: directories, certificates for the names they contain, and files.
+pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
+    for path in examples.clone().flat_map(Example::paths) {
+        let path = path.trim_start_matches('/');
+        if Path::new(path).extension().is_none() && !path.contains('*') {
+            folder.make_dir(path);
+            continue;
+        }
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            folder.make_dir(parent);
+        }
+        if path.ends_with(".pem") || path.ends_with(".crt") || path.ends_with(".key") {
+            let names = names(examples.clone());
+            certify(folder, path, &names);
+        } else if path.ends_with(".html") || path.ends_with(".ico") {
+            folder.write(path, "");
+        }
+    }
+}
+
+/// One key for the whole folder, `manual.key`, and one certificate, `manual.crt`.
+fn certify(folder: &Folder, path: &str, names: &[String]) {
+    let [key, certificate] = ["manual.key", "manual.crt"];
+    if !folder.at(key).exists() {
+        let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+        let _ = openssl(&[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "90",
+            "-keyout",
+            &folder.name_of(key),
+            "-out",
+            &folder.name_of(certificate),
+            "-subj",
+            "/CN=manual",
+            "-addext",
+            &format!("subjectAltName={}", names.join(",")),
+        ])
+        .success();
+    }
+    let is_key = path.contains("key");
+    let made = folder.read(if is_key { key } else { certificate });
+    folder.write(path, made);
+}
+
+/// Names of hosts in the examples.
+fn names<'a>(examples: impl Iterator<Item = &'a Example>) -> Vec<String> {
+    let is_other = |c: char| !(c.is_ascii_alphanumeric() || "-.*".contains(c));
+    let words = examples.flat_map(|example| example.text.split(is_other));
+    let mut names: Vec<_> = words
+        .filter(|word| word.ends_with(".com") || word.ends_with(".test"))
+        .map(str::to_owned)
+        .collect();
+    names.push("localhost".to_owned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The first path in a system directory, and where it begins.
+fn find_path(text: &str) -> Option<(usize, &str)> {
+    let starts = text.match_indices('/').map(|(at, _)| at).filter(|&at| {
+        let is_start = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '@');
+        is_start
+            && SYSTEM_DIRECTORIES
+                .iter()
+                .any(|directory| text[at..].starts_with(directory))
+    });
+    let at = starts.min()?;
+    let is_end = |c: char| c.is_whitespace() || "\"',;]}|)$`".contains(c);
+    let len = text[at..].find(is_end).unwrap_or(text.len() - at);
+    Some((at, text[at..at + len].trim_end_matches(['.', ':', '/'])))
+}

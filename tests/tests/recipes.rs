@@ -1,0 +1,452 @@
+//! The recipes of the manual, pasted, started and asked.
+
+use h2o_tests::manual::{self, Example};
+use h2o_tests::{Backend, Folder, Response, Server, Service, Setup, curl, eventually, run, tool};
+
+/// The blocks of a recipe.
+fn recipe(heading: &str) -> Vec<Example> {
+    let mut blocks = manual::examples("docs/recipes.md");
+    blocks.retain(|block| block.section == heading);
+    assert!(!blocks.is_empty(), "there is no recipe `{heading}`");
+    blocks
+}
+
+/// The first block of a recipe in this language.
+fn block(heading: &str, language: &str) -> Example {
+    let mut blocks = recipe(heading).into_iter();
+    let found = blocks.find(|block| block.language == language);
+    found.unwrap_or_else(|| panic!("`{heading}` has no {language}"))
+}
+
+/// The configuration of a recipe. Its files lie in the folder of the server; ports 80 and 443 are free ones, `@PORT@` and
+/// `@TLS_PORT@`; `others` are further replacements, such as the addresses of backends.
+fn cook(heading: &str, others: &[(&str, &str)]) -> Setup {
+    let example = block(heading, "yaml");
+    let folder = Folder::new();
+    manual::furnish(&folder, std::iter::once(&example));
+    let mut text = example.moved();
+    let ports = [
+        ("listen: 80\n", "listen: @PORT@\n"),
+        ("port: 80\n", "port: @PORT@\n"),
+        ("port: 443\n", "port: @TLS_PORT@\n"),
+    ];
+    for (written, meant) in ports {
+        text = text.replace(written, meant);
+    }
+    for (written, meant) in others {
+        assert!(text.contains(written), "`{heading}` has no `{written}`");
+        text = text.replace(written, meant);
+    }
+    Setup::in_folder(folder, &text)
+}
+
+/// Options of curl by which the names of the manual lead to the server.
+fn options(server: &Server) -> Vec<String> {
+    let mut options = Vec::new();
+    for (standard, name) in [(80, "PORT"), (443, "TLS_PORT")] {
+        if let Some(port) = server.find_port(name) {
+            options.push("--connect-to".to_owned());
+            options.push(format!(":{standard}:127.0.0.1:{port}"));
+        }
+    }
+    if server.find_port("TLS_PORT").is_some() {
+        options.push("--cacert".to_owned());
+        options.push(server.folder.name_of("manual.crt"));
+    }
+    options
+}
+
+/// Asks with curl for a URL as the manual writes it.
+fn ask(server: &Server, args: &[&str]) -> Response {
+    let options = options(server);
+    let mut all: Vec<&str> = options.iter().map(String::as_str).collect();
+    all.extend(args);
+    curl(&all)
+}
+
+/// Runs the lines with curl of a recipe, and compares status and fields with those of the comments.
+fn keeps_its_word(server: &Server, heading: &str) {
+    let mut count = 0;
+    for block in recipe(heading)
+        .iter()
+        .filter(|block| block.language == "sh")
+    {
+        let text = block.text.replace("\\\n", " ");
+        for line in text.lines().filter(|line| line.starts_with("curl ")) {
+            let (command, promise) = line.split_once(" # ").unwrap_or((line, ""));
+            let options = options(server).join(" ");
+            // One that waits for more than the head is content with that.
+            let command = command.replacen("curl", &format!("curl -s --max-time 3 {options}"), 1);
+            let output = run("sh", &["-c", &command]).text().to_lowercase();
+            for part in promise.split(", ") {
+                let word = part.split(' ').next().unwrap_or_default();
+                let is_status = word.len() == 3 && word.parse::<u16>().is_ok();
+                let is_there = if is_status {
+                    let line = output.lines().next().unwrap_or_default();
+                    line.starts_with("http/") && line.contains(&format!(" {word}"))
+                } else if part.contains(": ") {
+                    output.contains(&format!("\n{part}\r"))
+                } else {
+                    continue;
+                };
+                assert!(is_there, "{line}\n{output}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 0, "`{heading}` promises nothing");
+}
+
+fn location(response: &Response) -> (u16, &str) {
+    (response.code(), response.field("location").unwrap_or(""))
+}
+
+#[test]
+fn clear_text_is_redirected_to_https() {
+    let server = cook("Redirect to HTTPS", &[])
+        .file("var/www/site/a", "content")
+        .start();
+    keeps_its_word(&server, "Redirect to HTTPS");
+    let answer = ask(&server, &["http://www.example.com/a?b"]);
+    assert_eq!(location(&answer), (301, "https://www.example.com/a?b"));
+    let answer = ask(&server, &["https://www.example.com/a?b"]);
+    assert_eq!((answer.code(), &*answer.body), (200, &b"content"[..]));
+}
+
+#[test]
+fn clear_text_is_redirected_to_https_under_every_name() {
+    let any_name = [
+        ("\"www.example.com:80\"", "\"*:80\""),
+        ("url: https://www.example.com/", "url: \"https://*/\""),
+    ];
+    let server = cook("Redirect to HTTPS", &any_name).start();
+    for name in ["www.example.com", "shop.example.com"] {
+        let answer = ask(&server, &[&format!("http://{name}/a?b")]);
+        assert_eq!(location(&answer), (301, &*format!("https://{name}/a?b")));
+    }
+}
+
+#[test]
+fn every_name_leads_to_www() {
+    let server = cook("One name for the site", &[])
+        .file("var/www/site/a", "content")
+        .start();
+    keeps_its_word(&server, "One name for the site");
+    for url in [
+        "http://example.com/a?b",
+        "http://www.example.com/a?b",
+        "https://example.com/a?b",
+    ] {
+        let answer = ask(&server, &[url]);
+        assert_eq!(
+            location(&answer),
+            (301, "https://www.example.com/a?b"),
+            "{url}"
+        );
+    }
+    let answer = ask(&server, &["https://www.example.com/a"]);
+    assert_eq!((answer.code(), &*answer.body), (200, &b"content"[..]));
+}
+
+#[test]
+fn a_single_page_application_has_its_page_at_every_path() {
+    let server = cook("Single-page application", &[])
+        .file("var/www/app/index.html", "page")
+        .file("var/www/app/robots.txt", "robots")
+        .file("var/www/app/assets/main.0a1b.js", "script")
+        .start();
+    keeps_its_word(&server, "Single-page application");
+    for (path, code, content, caching) in [
+        ("/", 200, "page", Some("no-cache")),
+        ("/users/7", 200, "page", Some("no-cache")),
+        ("/users/", 200, "page", Some("no-cache")),
+        ("/robots.txt", 200, "robots", Some("no-cache")),
+        (
+            "/assets/main.0a1b.js",
+            200,
+            "script",
+            Some("max-age=31536000"),
+        ),
+        ("/assets/other.js", 404, "not found", None),
+    ] {
+        let answer = ask(&server, &[&format!("http://www.example.com{path}")]);
+        let body = String::from_utf8_lossy(&answer.body);
+        assert_eq!((answer.code(), &*body), (code, content), "{path}");
+        assert_eq!(answer.field("cache-control"), caching, "{path}");
+    }
+}
+
+/// Answers checks, and other requests with its name.
+fn application(name: &'static str) -> Backend {
+    Backend::by_request(move |request| {
+        let content = if request.target() == "/health" {
+            "fine"
+        } else {
+            name
+        };
+        let host = request.field("host").unwrap_or_default();
+        format!(
+            "HTTP/1.1 200 OK\r\nx-host: {host}\r\ncontent-length: {}\r\n\r\n{content}",
+            content.len()
+        )
+    })
+}
+
+#[test]
+fn requests_are_shared_by_the_servers_that_are_up() {
+    let mut applications = ["one", "two", "three"].map(|name| Some(application(name)));
+    let address = |index: usize| {
+        let port = applications[index].as_ref().map(Backend::port);
+        format!("127.0.0.1:{}", port.unwrap_or_default())
+    };
+    let addresses = [address(0), address(1), address(2)];
+    let server = cook(
+        "Load balancing with health checks",
+        &[
+            ("127.0.0.1:9001", &addresses[0]),
+            ("127.0.0.1:9002", &addresses[1]),
+            ("127.0.0.1:9003", &addresses[2]),
+        ],
+    )
+    .start();
+    let ask_once = || {
+        let answer = ask(&server, &["http://www.example.com/"]);
+        assert_eq!(answer.code(), 200, "{}", server.messages());
+        assert_eq!(answer.field("x-host"), Some("www.example.com"));
+        String::from_utf8_lossy(&answer.body).into_owned()
+    };
+    applications[1] = None;
+    // Requests that find out are made again, and nobody sees it.
+    let down = format!("{} is down", addresses[1]);
+    eventually("the check to fail", || {
+        let _ = ask_once();
+        server.messages().contains(&down).then_some(())
+    });
+    for _ in 0..9 {
+        assert_ne!(ask_once(), "two");
+    }
+}
+
+#[test]
+fn a_websocket_reaches_the_application() {
+    let folder = Folder::new();
+    h2o_tests::certs::self_signed(&folder, "go", h2o_tests::certs::Key::EcPkcs8, "localhost");
+    let (_service, port, _) = Service::go(&folder, "go");
+    let server = cook(
+        "WebSocket",
+        &[("127.0.0.1:9000", &format!("127.0.0.1:{port}"))],
+    )
+    .start();
+    keeps_its_word(&server, "WebSocket");
+
+    let mut client = server.connect();
+    client.send(
+        "GET /ws HTTP/1.1\r\nhost: www.example.com\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    );
+    assert_eq!(client.read_head().code(), 101);
+    // A text message, masked with zeros, and its echo (RFC 6455 §5.2).
+    client.send(b"\x81\x85\0\0\0\0hello");
+    assert_eq!(client.read_exactly(7), b"\x81\x05hello");
+}
+
+#[test]
+fn every_kind_of_grpc_call_gets_through() {
+    let (_service, port) = Service::grpc();
+    let server = cook("gRPC", &[("127.0.0.1:50051", &format!("127.0.0.1:{port}"))]).start();
+    let output = run(
+        &tool("grpc-check"),
+        &[
+            "call",
+            &format!("localhost:{}", server.port_of("TLS_PORT")),
+            &server.folder.name_of("manual.crt"),
+        ],
+    );
+    let text = String::from_utf8(output.success()).unwrap();
+    let mut lines = text.lines();
+    for want in [
+        "one call: NOT_SERVING OK",
+        "an error: NotFound unknown service",
+        "a stream: NOT_SERVING OK",
+        "cancelled: true",
+    ] {
+        assert_eq!(lines.next(), Some(want), "{text}");
+    }
+    for _ in 0..5 {
+        assert_eq!(lines.next(), Some("both ways: 1 0"), "{text}");
+        assert_eq!(lines.next(), Some("both ways: 0 5"), "{text}");
+    }
+    assert_eq!(lines.collect::<Vec<_>>(), ["the end: EOF"; 5], "{text}");
+}
+
+#[test]
+fn caching_is_told_by_path() {
+    let backend = application("account");
+    let server = cook(
+        "Caching headers",
+        &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
+    )
+    .file("var/www/site/index.html", "page")
+    .file("var/www/site/img/a.png", "image")
+    .file("var/www/site/assets/a.js", "script")
+    .start();
+    keeps_its_word(&server, "Caching headers");
+    for (path, code, caching) in [
+        ("/", 200, Some("no-cache")),
+        ("/img/a.png", 200, Some("max-age=604800")),
+        ("/assets/a.js", 200, Some("max-age=31536000")),
+        ("/img/none.png", 404, None),
+        ("/account/me", 200, Some("no-store")),
+    ] {
+        let answer = ask(&server, &[&format!("http://www.example.com{path}")]);
+        assert_eq!(answer.code(), code, "{path}");
+        assert_eq!(answer.field("cache-control"), caching, "{path}");
+    }
+    let page = ask(&server, &["http://www.example.com/"]);
+    let tag = format!("If-None-Match: {}", page.field("etag").unwrap());
+    let again = ask(&server, &["-H", &tag, "http://www.example.com/"]);
+    assert_eq!(again.code(), 304);
+}
+
+#[test]
+fn other_origins_are_told_what_they_may_do() {
+    let backend = Backend::by_request(|request| {
+        let extra = match request.method() {
+            "OPTIONS" => "access-control-allow-methods: PUT\r\n",
+            _ => "",
+        };
+        format!("HTTP/1.1 200 OK\r\n{extra}content-length: 0\r\n\r\n")
+    });
+    let server = cook(
+        "CORS",
+        &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
+    )
+    .file("var/www/fonts/a.woff2", "font")
+    .start();
+    keeps_its_word(&server, "CORS");
+    let allowed = |answer: &Response| {
+        let origin = answer.field("access-control-allow-origin");
+        (answer.code(), origin.unwrap_or("").to_owned())
+    };
+    let origin = ["-H", "Origin: https://app.example.com"];
+    let font = ask(
+        &server,
+        &[&origin[..], &["http://www.example.com/fonts/a.woff2"]].concat(),
+    );
+    assert_eq!(allowed(&font), (200, "*".to_owned()));
+    let call = ask(
+        &server,
+        &[&origin[..], &["http://www.example.com/api/a"]].concat(),
+    );
+    assert_eq!(allowed(&call), (200, "https://app.example.com".to_owned()));
+    assert_eq!(call.field("access-control-allow-credentials"), Some("true"));
+    assert_eq!(call.field("vary"), Some("origin"));
+    let preflight = ["-X", "OPTIONS", "-H", "Access-Control-Request-Method: PUT"];
+    let preflight = ask(
+        &server,
+        &[&origin[..], &preflight, &["http://www.example.com/api/a"]].concat(),
+    );
+    assert_eq!(
+        allowed(&preflight),
+        (200, "https://app.example.com".to_owned())
+    );
+    assert_eq!(preflight.field("access-control-allow-methods"), Some("PUT"));
+}
+
+#[test]
+fn visitors_see_the_maintenance_page_while_the_application_is_stopped() {
+    let backend = application("fine");
+    let server = cook(
+        "Maintenance page",
+        &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
+    )
+    .file("var/www/maintenance/index.html", "back soon")
+    .file("var/www/maintenance/a.png", "image")
+    .start();
+    let visit = |path: &str| {
+        let answer = ask(&server, &[&format!("http://www.example.com{path}")]);
+        let body = String::from_utf8_lossy(&answer.body).into_owned();
+        let retry = answer.field("retry-after").unwrap_or("").to_owned();
+        (answer.code(), body, retry)
+    };
+    let text = str::to_owned;
+    assert_eq!(visit("/shop"), (200, text("fine"), text("")));
+    drop(backend);
+    keeps_its_word(&server, "Maintenance page");
+    assert_eq!(visit("/shop"), (502, text("back soon"), text("600")));
+    assert_eq!(visit("/maintenance/a.png").1, "image");
+}
+
+#[test]
+fn the_site_of_nginx_answers_as_before() {
+    const SECTION: &str = "Moving from nginx";
+    let backend = Backend::by_request(|request| {
+        let seen = format!(
+            "{} {} {}",
+            request.target(),
+            request.field("host").unwrap_or_default(),
+            request.field("x-forwarded-for").unwrap_or_default(),
+        );
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{seen}",
+            seen.len()
+        )
+    });
+    let address = format!("127.0.0.1:{}", backend.port());
+    let server = cook(SECTION, &[("127.0.0.1:9000", &address)])
+        .file("var/www/site/index.html", "start")
+        .file("var/www/site/404.html", "nothing here")
+        .file("var/www/site/img/a.png", "image")
+        .file("var/www/site/app/index.html", "application")
+        .file("var/www/site/app/a.js", "script")
+        .start();
+    let theirs = block(SECTION, "nginx").moved();
+    let theirs = theirs
+        .replace("listen 80;", "listen 127.0.0.1:@PORT@;")
+        .replace("127.0.0.1:9000", &address);
+    let (_nginx, port) = Service::nginx(&server.folder, &theirs);
+    let seen = |port: u16, path: &str| {
+        let to = format!("::127.0.0.1:{port}");
+        let answer = curl(&[
+            "--connect-to",
+            &to,
+            &format!("http://www.example.com{path}"),
+        ]);
+        // nginx makes locations absolute, and has a page of its own for redirects.
+        let location = answer.field("location").unwrap_or("");
+        let location = location.trim_start_matches("http://www.example.com");
+        let location = location.trim_start_matches(&format!(":{port}"));
+        let body = if answer.code() == 301 {
+            &[][..]
+        } else {
+            &*answer.body
+        };
+        (
+            answer.code(),
+            location.to_owned(),
+            answer.field("x-frame-options").map(str::to_owned),
+            answer.field("cache-control").map(str::to_owned),
+            String::from_utf8_lossy(body).into_owned(),
+        )
+    };
+    for path in [
+        "/",
+        "/index.html",
+        "/none",
+        "/img/a.png",
+        "/img/none.png",
+        "/img",
+        "/old",
+        "/old?a=b",
+        "/app/a.js",
+        "/app/users/7",
+        "/api/call?a=b",
+        "/api/",
+    ] {
+        assert_eq!(seen(server.port(), path), seen(port, path), "{path}");
+    }
+    assert_eq!(
+        seen(port, "/api/call?a=b").4,
+        "/call?a=b www.example.com 127.0.0.1"
+    );
+}
