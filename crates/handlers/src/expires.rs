@@ -11,8 +11,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR,
     value: "`OFF`, or a number and one of `second`, `minute`, `hour`, `day`, `month`, `year`",
     default: "",
-    help: "Sends `cache-control: max-age=SECONDS` with successful responses and redirects, in addition to what \
-           `cache-control` says already. A month has 30 days and a year 365 (H2O sends thirty times that for a year). \
+    help: "Adds `cache-control: max-age=SECONDS` to successful responses and redirects; if there is a `cache-control` \
+           header already, it is extended. A month has 30 days and a year 365 (H2O sends thirty times that for a year). \
            `OFF` cancels the value of an outer level.",
     apply: |scope, command| {
         let max_age = read(command)?;

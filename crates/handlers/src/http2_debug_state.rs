@@ -16,9 +16,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR,
     value: "`minimum` or `hpack`",
     default: "",
-    help: "Answers `/.well-known/h2/state` with the state of the HTTP/2 connection it is asked over, as JSON: settings, \
-           windows, streams; with `hpack` the tables of header compression too, and so fields of earlier requests. \
-           Over other versions there is nothing at that path.",
+    help: "Answers `/.well-known/h2/state` with the state of the HTTP/2 connection itself as JSON: settings, windows, \
+           streams; with `hpack` also the tables of header compression, and so headers of earlier requests. Other HTTP \
+           versions get 404 there.",
     apply: |scope, command| {
         let detail = match command.node.one_of(&["minimum", "hpack"])? {
             0 => DebugState::Minimum,

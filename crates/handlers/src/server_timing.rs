@@ -19,9 +19,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR,
     value: "OFF|ON|ENFORCE",
     default: "OFF",
-    help: "`ON`: responses tell in a `server-timing` field how long what took, in milliseconds, and in a trailer of that \
-           name what is known at their end only: over HTTP/2, and over HTTP/1.1 where they are chunked. `ENFORCE`: over \
-           HTTP/1.1 all content is chunked. The names are those of the access log: `connect` is `connect-time`.",
+    help: "`ON`: sends timings to the client in a `server-timing` header, in milliseconds. Values that are known only \
+           at the end follow in a trailer: over HTTP/2, and over HTTP/1.1 if the response is chunked. `ENFORCE`: over \
+           HTTP/1.1 all responses with a body are chunked. The names are those of the access log: `connect` is \
+           `connect-time`.",
     apply: |scope, command| {
         let setting = match command.node.one_of(&["OFF", "ON", "ENFORCE"])? {
             0 => ServerTiming::Off,

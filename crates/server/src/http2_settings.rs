@@ -81,7 +81,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-idle-timeout",
         "SECONDS",
         "10",
-        "How long a connection is kept on which nothing comes or goes and no stream waits for the server. It also bounds how long a client may keep the flow-control window shut.",
+        "How long a connection is kept that is silent and has no stream that waits for the server. Also how long a \
+         client may keep its flow-control window closed.",
         |scope, command| {
             settings(scope).http2.idle_timeout = seconds(command.node)?;
             Ok(())
@@ -114,7 +115,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-concurrent-requests-per-connection",
         "NUMBER",
         "100",
-        "Requests of a connection that handlers work on at a time; more wait in their order. Also how many resets in a row are forgiven, see `http2-dos-delay`.",
+        "Requests of a connection that are processed at a time; more wait in their order. Also how many resets in a row \
+         are tolerated, see `http2-dos-delay`.",
         |scope, command| {
             settings(scope).http2.max_concurrent_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -125,7 +127,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-concurrent-streaming-requests-per-connection",
         "NUMBER",
         "1",
-        "Requests of a connection whose content is handed on while it arrives, at a time; more wait, with the smallest window. Tunnels do not count.",
+        "Requests of a connection at a time whose body is forwarded while it arrives, as uploads to backends and gRPC \
+         streams are; more wait, with the smallest window. Tunnels do not count.",
         |scope, command| {
             settings(scope).http2.max_concurrent_streaming_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -134,9 +137,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive::global(
         "http2-input-window-size",
-        "OCTETS",
+        "BYTES",
         "16777216",
-        "Flow-control window of a stream whose content is being taken; 65535 to 16777216.",
+        "Flow-control window of a stream whose body is being read; 65535 to 16777216.",
         |scope, command| {
             let octets: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             settings(scope).http2.input_window_size = u32::try_from(octets)
@@ -177,7 +180,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive::global(
         "http2-latency-optimization-max-cwnd",
-        "OCTETS",
+        "BYTES",
         "65535",
         "The latency optimisation is left off while the congestion window is at least this large.",
         |scope, command| {
@@ -192,7 +195,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-dos-delay",
         "SECONDS",
         "0.1, which cannot be written",
-        "How long new requests of a connection are kept waiting whose client has reset more streams than it let end. A number is seconds, as H2O reads it too, whatever its manual says. `0` switches the delay off.",
+        "How long new requests wait on a connection whose client resets more streams than it lets complete. In seconds, \
+         as H2O reads it too, whatever its manual says. `0` switches the delay off.",
         |scope, command| {
             settings(scope).http2.dos_delay = seconds(command.node)?;
             Ok(())
@@ -212,7 +216,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-push-preload",
         Levels::GLOBAL_HOST,
         "ON",
-        "Whether resources are pushed that a `link` field with `rel=preload` names. `x-http2-push-only` elements are taken out of the field either way.",
+        "Whether resources are pushed that a `link` header with `rel=preload` names. `x-http2-push-only` elements are \
+         removed from the header either way.",
         |scope, command| {
             site(scope).push_preload = command.node.on_off()?;
             Ok(())

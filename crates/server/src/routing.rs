@@ -21,7 +21,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "mapping of `NAME[:PORT]`, `*.SUFFIX[:PORT]` or `*[:PORT]` to the settings of the host",
         default: "mandatory",
-        help: "The virtual hosts. The first entry, in file order, that matches the authority of a request is taken; if none does, the first one without `strict-match: ON`.",
+        help: "The virtual hosts. The first entry, in the order of the file, that matches the `Host` of a request \
+               serves it; if none does, the first one without `strict-match: ON`.",
         apply: hosts,
     },
     Directive {
@@ -31,7 +32,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "mapping of path to the settings of the path",
         default: "mandatory",
-        help: "The paths of a host. The longest key wins that is a prefix of the normalised request path and ends at a slash.",
+        help: "The paths of a host. The longest matching one wins: `/doc` matches `/doc` and `/doc/a`, not `/document`.",
         apply: paths,
     },
     Directive {

@@ -234,9 +234,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive::global(
         "limit-request-body",
-        "OCTETS",
+        "BYTES",
         "1073741824",
-        "Largest request content accepted; more is answered with 413.",
+        "Largest request body accepted; a larger one is answered with 413.",
         |scope, command| {
             settings(scope).http1.limit_request_body =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -287,7 +287,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "server-name",
         "TEXT",
         "h2o/VERSION",
-        "Value of the `server` response field. Empty: no such field.",
+        "Value of the `server` response header. Empty: no such header.",
         |scope, command| {
             let name = command.node.scalar()?;
             if name.bytes().any(|octet| octet.is_ascii_control()) {
@@ -304,7 +304,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "ON|OFF|preserve",
         default: "ON",
-        help: "Whether the `server` response field is sent. `preserve` sends none of our own, and passes on that of an upstream server.",
+        help: "Whether the `server` response header is sent. `preserve`: only that of a backend is.",
         apply: |scope, command| {
             let word = command.node.one_of(&["OFF", "ON", "preserve"])?;
             settings(scope).send_server_name = word == 1;
@@ -348,7 +348,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     max_spare_pipes("proxy.max-spare-pipes"),
     Directive::global(
         "temp-buffer-threshold",
-        "OCTETS|OFF",
+        "BYTES|OFF",
         "33554432",
         "Request bodies at least this large are kept in a temporary file; at least 1048576.",
         |scope, command| {
@@ -370,7 +370,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "connection-budget",
         "UNITS",
         "2000",
-        "Not in H2O: what a client may cost before its connection is closed. A few octets that complete nothing cost 1 unit, a request answered with an error of the server 5; each request served earns back a twentieth of the budget.",
+        "Not in H2O: protection against abuse. Each connection has so many units; at zero it is closed. A read of a few \
+         bytes that completes nothing costs 1, a request answered with an error of the server 5; each request served \
+         restores a twentieth.",
         |scope, command| {
             settings(scope).budget.units = command.node.integer("%u", 10..=1_000_000_000)?;
             Ok(())
@@ -380,7 +382,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "connection-budget.per-second",
         "UNITS",
         "100",
-        "Not in H2O: units of `connection-budget` that a connection earns back per second.",
+        "Not in H2O: units of `connection-budget` that are restored per second.",
         |scope, command| {
             settings(scope).budget.per_second = command.node.integer("%u", 0..=1_000_000)?;
             Ok(())
@@ -388,9 +390,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     ),
     Directive::global(
         "max-memory",
-        "OCTETS|OFF",
+        "BYTES|OFF",
         "half of the machine's memory",
-        "Not in H2O: ceiling of what all connections together may keep in buffers (heads, request content, output that clients do not take). Near it new requests get 503; above it the connections that hold most are closed first.",
+        "Not in H2O: most memory that all connections together may use for buffers (headers, request bodies, output \
+         that clients do not read). Near it new requests get 503; above it the connections that hold most are closed \
+         first.",
         |scope, command| {
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                 None
@@ -451,8 +455,8 @@ const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
         name,
         "NUMBER",
         "0",
-        "How many pipes each thread keeps for the next content that goes through one (`proxy.zerocopy`); the process never \
-         has more than 200. `max-spare-pipes` and `proxy.max-spare-pipes` are the same.",
+        "Unused pipes that each thread keeps open for `proxy.zerocopy`; the process never has more than 200 pipes. \
+         `max-spare-pipes` and `proxy.max-spare-pipes` are the same.",
         |scope, command| {
             settings(scope).max_spare_pipes = command.node.integer("%zu", 0..=u64::MAX)?;
             Ok(())

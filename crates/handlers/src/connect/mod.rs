@@ -33,10 +33,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SEQUENCE,
         value: "a sequence of `+ADDRESS[/BITS][:PORT]` and `-ADDRESS[/BITS][:PORT]`",
         default: "",
-        help: "Connects clients that ask with CONNECT, as a forward proxy does. Each address that a name has is held \
-               against the list: the first entry that matches permits (`+`) or denies (`-`) it, and what none matches is \
-               denied. ADDRESS is `*`, an IPv4 address or an IPv6 address in brackets; PORT a number, a range `LOW-HIGH` \
-               or `*`. Belongs to the path `/` of the default host.",
+        help: "Opens tunnels for CONNECT requests, as a forward proxy does. Each address of the name is compared with \
+               the list: the first entry that matches permits (`+`) or denies (`-`) it; what no entry matches is \
+               denied. ADDRESS is `*`, an IPv4 address or an IPv6 address in brackets; PORT a number, a range \
+               `LOW-HIGH` or `*`. Belongs to the path `/` of the default host. See [the page on the forward \
+               proxy](forward-proxy.md).",
         apply: |scope, command| {
             let service = service(scope, command)?;
             let takes_connect_udp = scope.settings.get::<ConnectSettings>().masque_draft_03;
@@ -54,8 +55,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SEQUENCE,
         value: "as `proxy.connect`",
         default: "",
-        help: "Carries datagrams of UDP for clients that ask for it (RFC 9298). Their requests end in `/HOST/PORT/`; \
-               clients that are told nothing else look for `/.well-known/masque/udp` in front of that.",
+        help: "Carries UDP datagrams for clients that ask for it (RFC 9298). The rest of the path is `/HOST/PORT/`; by \
+               default clients ask below `/.well-known/masque/udp`.",
         apply: |scope, command| {
             let service = service(scope, command)?;
             scope.handlers.push(Box::new(UdpHandler { service }));
@@ -66,8 +67,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.connect.emit-proxy-status",
         "ON|OFF",
         "OFF",
-        "Whether the answers of `proxy.connect` and `proxy.connect-udp` tell in `proxy-status` what became of the \
-         connection (RFC 9209).",
+        "Whether responses of `proxy.connect` and `proxy.connect-udp` have a `proxy-status` header with the outcome \
+         (RFC 9209).",
         emit_proxy_status,
     ),
     Directive::setting(
@@ -94,7 +95,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.proxy-status.identity",
         "TEXT",
         "`h2o`",
-        "The name under which `proxy-status` speaks of this server: printable ASCII characters.",
+        "The name of this server in `proxy-status` headers: printable ASCII characters.",
         identity,
     ),
     Directive {

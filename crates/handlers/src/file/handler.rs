@@ -25,8 +25,8 @@ pub(super) const DIR: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "DIRECTORY",
     default: "none",
-    help: "Serves the files of a directory. What does not exist there is left to the next handler of the path, so \
-           several directories overlay each other. A relative name counts from the working directory.",
+    help: "Serves the files of a directory. If a file does not exist there, the next handler of the path is tried, so \
+           directories can be stacked. A relative name counts from the working directory.",
     apply: |scope, command| {
         let name = file_name(command.node)?;
         let service = Service::directory(scope, &name);

@@ -15,7 +15,7 @@ pub(super) const SETTYPES: Directive<Scope> = Directive {
     kinds: Kinds::MAPPING.with_attributes(&LONG_FORM),
     value: TYPES,
     default: "the built-in map",
-    help: "Replaces the map from extensions to MIME types. The default type is kept; custom handlers are gone.",
+    help: "Replaces the map from extensions to MIME types. The default type is kept; custom handlers are removed.",
     apply: |scope, command| {
         let types = parse_types(command.node)?;
         let map = scope.edit::<MimeMap>();

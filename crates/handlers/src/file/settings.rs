@@ -138,8 +138,8 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Accepted and without effect: whatever is not in memory is read by a thread pool, so that the disk never \
-           stops a worker.",
+    help: "Accepted without effect: what is not in memory is read by a thread pool, so a slow disk never stops a \
+           worker.",
     apply: |scope, command| {
         if command.node.on_off()? {
             let pos = &command.node.pos;

@@ -23,16 +23,16 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY.with_attributes(&backends::ATTRIBUTES),
         value: "URL; a sequence of URLs and mappings as in `backends` below; or a mapping",
         default: "",
-        help: "Answers with what a backend says. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
-               `[unix:/path/of/socket]`. The path of the URL stands in for the key under `paths`. See \
-               [the page on the proxy](proxy.md).",
+        help: "Forwards requests to a backend. URLs are `http://HOST[:PORT][/PATH]` or `https://`; the host may be \
+               `[unix:/path/of/socket]`. The path of the URL replaces the key under `paths`. See [the page on the \
+               proxy](proxy.md).",
         apply: reverse,
     },
     Directive::setting(
         "proxy.preserve-host",
         "ON|OFF",
         "OFF",
-        "Backends get the host that the client asked for, not the one of their URL.",
+        "Whether backends get the host that the client asked for, not the one of their URL.",
         |scope, command| {
             settings(scope).request.preserve_host = command.node.on_off()?;
             Ok(())
@@ -42,8 +42,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.timeout.io",
         "MILLISECONDS",
         "30000",
-        "How long nothing may go forward while a request is sent or a response is received. Also sets \
-         `proxy.timeout.connect` and `proxy.timeout.first_byte`, unless they stand at the same level.",
+        "Longest time without progress while a request is sent or a response is received. Also sets \
+         `proxy.timeout.connect` and `proxy.timeout.first_byte`, unless they are set at the same level.",
         |scope, command| {
             let limit = milliseconds(command)?;
             settings(scope).timeouts.set_io(command.level, limit);
@@ -54,7 +54,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.timeout.connect",
         "MILLISECONDS",
         "`proxy.timeout.io`",
-        "How long connecting may take: looking the name up, all attempts, the TLS handshake.",
+        "How long connecting may take: the look-up of the name, all attempts and the TLS handshake together.",
         |scope, command| {
             let limit = milliseconds(command)?;
             settings(scope).timeouts.set_connect(command.level, limit);
@@ -65,7 +65,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.timeout.first_byte",
         "MILLISECONDS",
         "`proxy.timeout.io`",
-        "How long the first octet of a response may take once the request is sent.",
+        "How long the first byte of a response may take once the request is sent.",
         |scope, command| {
             let limit = milliseconds(command)?;
             let timeouts = &mut settings(scope).timeouts;
@@ -77,8 +77,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.timeout.keepalive",
         "MILLISECONDS",
         "2000",
-        "How long an idle connection to a backend is kept; 0: not at all. Best below the limit of the backend, which may \
-         close a connection just as a request is sent.",
+        "How long an idle connection to a backend is kept; 0: not at all. Set it below the limit of the backend, which \
+         otherwise may close a connection just as a request is sent.",
         |scope, command| {
             settings(scope).timeouts.keepalive = milliseconds(command)?;
             Ok(())
@@ -122,8 +122,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "proxy.retry",
             "OFF|ON, or a mapping",
             "`ON` where backends are checked, actively or passively",
-            "Not in H2O: requests that got no response are made again if nothing of them was sent, or if their method is \
-             idempotent and their content is kept. `ON` stands for the defaults.",
+            "Not in H2O: requests that got no response are sent again if nothing of them was sent before, or if their \
+             method is idempotent and their body is at hand. `ON` stands for the defaults.",
             |scope, command| {
                 let retry = care::retry(command.node)?;
                 settings(scope).retry = Some(retry);
@@ -134,43 +134,44 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     edit(
         "proxy.header.add",
         header::LINES,
-        "Adds the field to requests, also if they have one of that name.",
+        "Adds the header to requests, also if they have one of that name.",
         |scope, command| add_edits(scope, command, Verb::Add),
     ),
     edit(
         "proxy.header.append",
         header::LINES,
-        "Appends the value to the first field of that name, after a comma; adds the field if there is none.",
+        "Appends the value to the first header of that name, after a comma; adds the header if there is none.",
         |scope, command| add_edits(scope, command, Verb::Append),
     ),
     edit(
         "proxy.header.merge",
         header::LINES,
-        "As `proxy.header.append`, but does nothing if the value is already an element of the first field of that name.",
+        "As `proxy.header.append`, but does nothing if the value is already an element of the first header of that \
+         name.",
         |scope, command| add_edits(scope, command, Verb::Merge),
     ),
     edit(
         "proxy.header.set",
         header::LINES,
-        "Replaces all fields of that name by this one. `host` is the one that is sent.",
+        "Replaces all headers of that name by this one. `host` changes the host that the backend is asked for.",
         |scope, command| add_edits(scope, command, Verb::Set),
     ),
     edit(
         "proxy.header.setifempty",
         header::LINES,
-        "Adds the field if the request has none of that name.",
+        "Adds the header if the request has none of that name.",
         |scope, command| add_edits(scope, command, Verb::SetIfEmpty),
     ),
     edit(
         "proxy.header.unset",
         header::NAMES,
-        "Removes all fields of these names.",
+        "Removes all headers of these names.",
         |scope, command| add_edits(scope, command, Verb::Unset),
     ),
     edit(
         "proxy.header.unsetunless",
         header::NAMES,
-        "Removes all fields but those of these names.",
+        "Removes all headers but those of these names.",
         |scope, command| add_edits(scope, command, Verb::UnsetUnless),
     ),
     edit(
@@ -199,7 +200,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.preserve-x-forwarded-proto",
         "ON|OFF",
         "OFF",
-        "Hands the `x-forwarded-proto` of the client on in place of our own.",
+        "Whether the client's `x-forwarded-proto` is forwarded in place of the server's own.",
         |scope, command| {
             let preserves = command.node.on_off()?;
             settings(scope).request.preserve_x_forwarded_proto = preserves;
@@ -210,7 +211,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.emit-via-header",
         "ON|OFF",
         "ON",
-        "Whether requests get a `via` entry of our own.",
+        "Whether requests get a `via` entry of this server.",
         |scope, command| {
             settings(scope).request.emit_via = command.node.on_off()?;
             Ok(())
@@ -295,8 +296,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.expect",
         "OFF|ON|FORWARD",
         "OFF",
-        "`ON`: requests with content ask with `expect: 100-continue`, and send the content once the backend has answered. \
-         `FORWARD`: the `expect: 100-continue` of a client is handed on, and so is the 100 that answers it, as far as \
+        "`ON`: requests with a body are sent with `expect: 100-continue`, and the body once the backend has answered. \
+         `FORWARD`: the client's `expect: 100-continue` is forwarded, and so is the 100 of the backend, as far as \
          `send-informational` allows; the proxy has to be the first handler of its path.",
         |scope, command| {
             let word = command.node.one_of(&["OFF", "ON", "FORWARD"])?;
@@ -335,8 +336,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.zerocopy",
         "OFF|ON|ALWAYS",
         "ON",
-        "Large content goes from socket to socket within the kernel (`splice`), where both connections are HTTP/1 in clear \
-         text and the length is known. `ALWAYS` is the same as `ON`: other clients need their content in our hands.",
+        "Large bodies are moved from socket to socket within the kernel (`splice`), if both connections are HTTP/1 in \
+         clear text and the length is known. `ALWAYS` is the same as `ON`: with TLS or HTTP/2 the server has to process \
+         the data itself.",
         |scope, command| {
             settings(scope).zerocopy = command.node.one_of(&["OFF", "ON", "ALWAYS"])? != 0;
             Ok(())

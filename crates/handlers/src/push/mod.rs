@@ -21,8 +21,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
     value: "an element such as `</style.css>; rel=preload; critical`, or a sequence of them",
     default: "",
-    help: "Not in H2O: resources that are pushed over HTTP/2 with each answer to a GET that has status 200 and type \
-           `text/html`, as if a backend had sent the element in a `link` field. Nothing is added to the response. \
+    help: "Not in H2O: resources that are pushed over HTTP/2 with each response to a GET that has status 200 and type \
+           `text/html`, as if a backend had sent the element in a `link` header. Nothing is added to the response. \
            Replaces the value of an outer level; an empty sequence pushes nothing.",
     apply: |scope, command| {
         let links = command
