@@ -109,3 +109,100 @@ fn no_link_of_the_manual_leads_nowhere() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 20, "only {count} links are left");
 }
+
+/// An entry of the list of directives.
+struct Entry {
+    name: String,
+    help: String,
+    value: String,
+    default: String,
+}
+
+fn directives() -> Vec<Entry> {
+    let page = manual::page("docs/directives.md");
+    let entries = page.split("\n### `").skip(1).filter_map(|entry| {
+        let (name, rest) = entry.split_once("`\n\n")?;
+        let line = |start: &str| {
+            let line = rest.lines().find_map(|line| line.strip_prefix(start));
+            line.unwrap_or_default().trim_matches('`').to_owned()
+        };
+        Some(Entry {
+            name: name.to_owned(),
+            help: rest.lines().next()?.to_owned(),
+            value: line("* Value: "),
+            default: line("* Default: "),
+        })
+    });
+    entries.collect()
+}
+
+/// 1234567 as `1,234,567`.
+fn with_commas(number: u64) -> String {
+    if number < 1000 {
+        number.to_string()
+    } else {
+        format!("{},{:03}", with_commas(number / 1000), number % 1000)
+    }
+}
+
+/// A default as the page of limits writes it: `1 GiB` for 1073741824 bytes. `None` if it is no number.
+fn spoken(entry: &Entry) -> Option<String> {
+    let number: u64 = entry.default.parse().ok()?;
+    let is = |unit: &str| entry.value.contains(unit);
+    Some(if is("MILLISECONDS") && !number.is_multiple_of(1000) {
+        format!("{number} ms")
+    } else if is("MILLISECONDS") {
+        format!("{} s", number / 1000)
+    } else if is("SECONDS") {
+        format!("{number} s")
+    } else if is("BYTES") {
+        let scales = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let scale = scales
+            .iter()
+            .find(|(bits, _)| number > 0 && number.is_multiple_of(1 << bits));
+        match scale {
+            Some((bits, name)) => format!("{} {name}", number >> bits),
+            None => format!("{} bytes", with_commas(number)),
+        }
+    } else if is("UNITS") {
+        format!("{} units", with_commas(number))
+    } else {
+        with_commas(number)
+    })
+}
+
+#[test]
+fn no_limit_is_missing_on_its_page_or_has_another_default_there() {
+    let limits = manual::page("docs/limits.md");
+    let directives = directives();
+    let mut wrong = Vec::new();
+    for entry in &directives {
+        let units = ["SECONDS", "BYTES", "NUMBER", "UNITS"];
+        let is_limit = units.iter().any(|unit| entry.value.contains(unit));
+        let is_old_name = entry.help.starts_with("The old name");
+        if is_limit && !is_old_name && !limits.contains(&format!("`{}`", entry.name)) {
+            wrong.push(format!("`{}` is missing", entry.name));
+        }
+    }
+    let mut rows = 0;
+    for row in limits.lines() {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let name = cells.get(3).and_then(|cell| cell.strip_prefix("[`"));
+        let Some(name) = name.and_then(|cell| cell.split('`').next()) else {
+            continue;
+        };
+        rows += 1;
+        let Some(entry) = directives.iter().find(|entry| entry.name == name) else {
+            wrong.push(format!("`{name}` is no directive"));
+            continue;
+        };
+        if let Some(want) = spoken(entry)
+            && cells[2] != want
+            && !cells[2].starts_with(&format!("{want} "))
+        {
+            wrong.push(format!("`{name}`: {} in place of {want}", cells[2]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(rows > 20, "only {rows} rows are left");
+}
