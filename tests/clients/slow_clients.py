@@ -28,11 +28,12 @@ def literal(index, value):
     return bytes([index, len(value)]) + value
 
 
-def requests(way, path, streams, window):
+def requests(way, security, path, streams, window):
     if way == "http1":
         return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-    # :method GET, :scheme http; :path and :authority as literals (RFC 7541, appendix A).
-    section = b"\x82\x86" + literal(4, path.encode()) + literal(1, b"localhost")
+    # :method GET, :scheme http or https; :path and :authority as literals (RFC 7541, appendix A).
+    scheme = b"\x87" if security == "tls" else b"\x86"
+    section = b"\x82" + scheme + literal(4, path.encode()) + literal(1, b"localhost")
     octets = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
     if window > 65535:
         octets += frame(8, 0, 0, struct.pack("!I", window - 65535))
@@ -76,7 +77,7 @@ def main():
         context.set_alpn_protocols(["h2" if way == "http2" else "http/1.1"])
     clients = [connect(int(port), context) for _ in range(int(connections))]
     for client in clients:
-        client.sendall(requests(way, path, int(streams), int(window)))
+        client.sendall(requests(way, security, path, int(streams), int(window)))
     for client in clients:
         if read(client, 1024) < 1024:
             sys.exit("no answer")

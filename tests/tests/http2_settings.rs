@@ -353,10 +353,16 @@ fn older_names_of_http_2_are_agreed_on() {
         }
     }
     // What is spoken then is HTTP/2.
+    let request = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":path", "/a.txt"),
+        (":authority", "www.example.com"),
+    ];
     let conversation = [
         PREFACE.to_vec(),
         Frame::settings(&[]).octets(),
-        Frame::request(1, get("/a.txt")).octets(),
+        Frame::request(1, encode(&request)).octets(),
     ];
     let conversation = hex(&conversation.concat());
     let wanted = hex(&Frame::data(1, flag::END_STREAM, *b"hello").octets());

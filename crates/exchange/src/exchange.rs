@@ -43,6 +43,9 @@ pub struct Exchange {
     pub http2: Option<Http2Stream>,
     /// The request came as TLS early data (RFC 8470) and the handshake is not complete: it may be a replay.
     pub is_early: bool,
+    /// The request's target has another scheme than the connection, which was believed: no handler is asked, the answer is 421
+    /// (RFC 9110 §7.4).
+    pub is_misdirected: bool,
     /// Interim responses (1xx) that are to be sent, in this order: the connection takes them out when it has polled the
     /// handler.
     pub informational: Vec<(StatusCode, Headers)>,
@@ -160,6 +163,7 @@ impl Exchange {
             http1_index: 0,
             http2: None,
             is_early: false,
+            is_misdirected: false,
             informational: Vec::new(),
             pushes: Vec::new(),
             reroutes: (0, 0),
@@ -203,6 +207,7 @@ impl Exchange {
         self.http1_index = 0;
         self.http2 = None;
         self.is_early = false;
+        self.is_misdirected = false;
         self.informational.clear();
         self.pushes.clear();
         self.reroutes = (0, 0);

@@ -267,8 +267,8 @@ impl<'h> RequestFields<'h> {
             Pseudo::Scheme => {
                 self.head.scheme = match value {
                     b"https" => Scheme::Https,
-                    b"masque" => Scheme::Masque,
-                    _ => Scheme::Http,
+                    b"http" => Scheme::Http,
+                    value => scheme_of(value),
                 }
             }
             Pseudo::Authority => {
@@ -402,6 +402,14 @@ impl<'h> RequestFields<'h> {
             self.head.set_upgrade(self.protocol);
         }
     }
+}
+
+/// A scheme in any letter case (RFC 3986 §3.1). What is unknown passes for `http` (H2O compatibility).
+#[cold]
+fn scheme_of(text: &[u8]) -> Scheme {
+    let is_it = |scheme: &Scheme| text.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+    let known = [Scheme::Https, Scheme::Masque];
+    known.into_iter().find(is_it).unwrap_or(Scheme::Http)
 }
 
 /// Whether a `:path` may be one (RFC 9113 §8.3.1).

@@ -12,7 +12,7 @@ use crate::http1::{Ended, Http1};
 use crate::http2::Http2;
 use crate::io::{Io, Read};
 use crate::link::Link;
-use crate::proxy_protocol::{self, Parsed};
+use crate::proxy_protocol::{self, Parsed, ProxyProtocol};
 use crate::reactor::Ready;
 use crate::socket::Socket;
 
@@ -67,8 +67,9 @@ impl Connection {
     ) -> Self {
         let local = &context.listeners[listener];
         let mut io = Io::new(Rc::new(socket));
-        let phase = if local.proxy_protocol || local.tls.is_some() {
-            if !local.proxy_protocol {
+        let expects_proxy_header = local.proxy_protocol != ProxyProtocol::Off;
+        let phase = if expects_proxy_header || local.tls.is_some() {
+            if !expects_proxy_header {
                 io.tls = local
                     .tls
                     .as_ref()
@@ -76,7 +77,7 @@ impl Connection {
             }
             Phase::Opening {
                 until: now + context.handshake_timeout,
-                expects_proxy_header: local.proxy_protocol,
+                expects_proxy_header,
             }
         } else {
             Phase::Http1(Http1::new(context, Scheme::Http, now))
@@ -164,6 +165,9 @@ impl Connection {
             }
             let taken = match proxy_protocol::parse(&self.link.input) {
                 Parsed::Incomplete => return Some(Fate::Keep),
+                Parsed::Absent if local.proxy_protocol == ProxyProtocol::Required => {
+                    return Some(Fate::Close);
+                }
                 Parsed::Absent => 0,
                 Parsed::Header { len, source } => {
                     self.link.peer = source.map_or(self.link.peer, Address::Ip);
@@ -435,5 +439,11 @@ impl LocalListener {
         } else {
             Scheme::Http
         }
+    }
+
+    /// Whether a server in front of us, and nobody else, is to connect to it: it says who the client is and by which scheme
+    /// it has asked.
+    pub(crate) fn is_behind_proxy(&self) -> bool {
+        self.is_unix || self.proxy_protocol != ProxyProtocol::Off
     }
 }

@@ -14,6 +14,7 @@ use crate::budget::BudgetSettings;
 use crate::certificates::AcceptorSlot;
 use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
+use crate::proxy_protocol::ProxyProtocol;
 use crate::splice::Pipes;
 
 /// Octets received at once.
@@ -83,7 +84,7 @@ pub(crate) struct LocalListener {
     pub(crate) tls: Option<Arc<AcceptorSlot>>,
     /// Told to HTTP/2 clients (RFC 8336).
     pub(crate) origins: Option<Arc<[Box<str>]>>,
-    pub(crate) proxy_protocol: bool,
+    pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) is_unix: bool,
     /// Send and receive buffer of accepted Unix sockets, which do not inherit them.
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),

@@ -9,6 +9,7 @@ use h2o_exchange::{
 use crate::bind::probe;
 use crate::listen::{Endpoint, Listener, Listeners};
 use crate::load::Loaded;
+use crate::proxy_protocol::ProxyProtocol;
 
 /// Certificates that expire within so many days are reported, or within a quarter of their life if that is less: those that
 /// live for a few days are renewed daily.
@@ -135,7 +136,8 @@ pub(crate) fn unreachable_hosts(
             .collect();
         // Behind another server the port is the one that clients ask that server at.
         let is_behind_a_proxy = |listener: &&Listener| {
-            listener.proxy_protocol || matches!(listener.endpoint, Endpoint::Unix(_))
+            listener.proxy_protocol != ProxyProtocol::Off
+                || matches!(listener.endpoint, Endpoint::Unix(_))
         };
         if own.is_empty() || own.iter().any(is_behind_a_proxy) {
             continue;

@@ -10,6 +10,7 @@ use h2o_config::{
 use h2o_exchange::{Host, Scope};
 use rustc_hash::FxHashMap;
 
+use crate::proxy_protocol::ProxyProtocol;
 use crate::tls::{self, TlsSettings};
 
 /// The listeners of a configuration, in order of their first mention.
@@ -36,7 +37,7 @@ pub(crate) struct Listener {
     /// `None` on a listener of the global level, which serves all hosts.
     pub(crate) hosts: Option<Vec<u32>>,
     pub(crate) tls: Vec<TlsEntry>,
-    pub(crate) proxy_protocol: bool,
+    pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) sndbuf: Option<usize>,
     pub(crate) rcvbuf: Option<usize>,
     pub(crate) congestion: Option<Arc<str>>,
@@ -114,10 +115,12 @@ const ATTRIBUTES: &[Attribute] = &[
     Attribute::optional(
         "proxy-protocol",
         Kinds::SCALAR,
-        "ON|OFF",
+        "ON|OFF|REQUIRED",
         "OFF",
         "`ON`: a load balancer in front sends the client's address in a PROXY header, version 1 or 2. It replaces the \
-         address of the connection in logs and everywhere else.",
+         address of the connection in logs and everywhere else. What it says is believed, so is the scheme of a request's \
+         target: nobody but the balancer may be able to connect. Connections without the header are served \
+         as well; with `REQUIRED` they are closed.",
     ),
     Attribute::optional(
         "owner",
@@ -309,7 +312,7 @@ struct Ssl<'a> {
 #[derive(Default)]
 struct Template<'a> {
     tls: Option<Ssl<'a>>,
-    proxy_protocol: bool,
+    proxy_protocol: ProxyProtocol,
     sndbuf: Option<usize>,
     rcvbuf: Option<usize>,
     congestion: Option<Arc<str>>,
@@ -377,9 +380,16 @@ impl<'a> Template<'a> {
         }
         let proxy_protocol = attributes
             .get("proxy-protocol")
-            .map(Node::on_off)
+            .map(|node| {
+                const WORDS: [(&str, ProxyProtocol); 3] = [
+                    ("OFF", ProxyProtocol::Off),
+                    ("ON", ProxyProtocol::Accepted),
+                    ("REQUIRED", ProxyProtocol::Required),
+                ];
+                Ok(WORDS[node.one_of(&WORDS.map(|(word, _)| word))?].1)
+            })
             .transpose()?
-            .unwrap_or(false);
+            .unwrap_or(ProxyProtocol::Off);
         let tls = attributes
             .get("ssl")
             .map(|node| {
@@ -455,10 +465,18 @@ fn bind(
             (None, true) | (Some(_), false) => {}
         }
         if template.proxy_protocol != listener.proxy_protocol {
-            let wanted = if template.proxy_protocol { "on" } else { "off" };
-            return Err(node.error(format!(
-                "`proxy-protocol` cannot be turned {wanted}, already defined as opposite"
-            )));
+            let text = match (template.proxy_protocol, listener.proxy_protocol) {
+                (ProxyProtocol::Off, _) => {
+                    "`proxy-protocol` cannot be turned off, already defined as opposite"
+                }
+                (_, ProxyProtocol::Off) => {
+                    "`proxy-protocol` cannot be turned on, already defined as opposite"
+                }
+                (ProxyProtocol::Accepted | ProxyProtocol::Required, _) => {
+                    "`proxy-protocol` is `ON` in one place and `REQUIRED` in another; write the same in each `listen` of an address"
+                }
+            };
+            return Err(node.error(text));
         }
         match (host, &mut listener.hosts) {
             // Bound globally first: serves all hosts; the host only adds a certificate.

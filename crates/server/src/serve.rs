@@ -10,9 +10,9 @@ use h2o_exchange::{
     Reroute, Response, Route,
 };
 use h2o_handlers::push;
-use h2o_http::{Known, Scheme, StatusCode};
+use h2o_http::{Known, Method, Scheme, StatusCode};
 
-use crate::context::Context;
+use crate::context::{Context, LocalListener};
 use crate::reroute::{Asked, reroute};
 
 /// What a request waits for, or what came out of it.
@@ -34,9 +34,14 @@ pub(crate) struct Waiting {
 }
 
 /// Chooses host and path for a new request, and applies what entering the path entails.
-pub(crate) fn route(exchange: &mut Exchange, served: &HostTable) {
+pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
+    let scheme = listener.scheme();
+    if exchange.request.scheme != scheme {
+        settle_scheme(exchange, listener);
+    }
     let site = Rc::clone(&exchange.site);
-    let Some(host) = served.select(exchange.request.authority(), exchange.request.scheme) else {
+    let request = &exchange.request;
+    let Some(host) = (listener.hosts).select(request.authority(), request.scheme) else {
         exchange.route = Route::default();
         return;
     };
@@ -48,6 +53,20 @@ pub(crate) fn route(exchange: &mut Exchange, served: &HostTable) {
         exchange.request.set_authority(authority);
     }
     enter(exchange, site.select_path(host, exchange.request.path()));
+}
+
+/// The scheme is that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a server in
+/// front of us may know better.
+#[cold]
+fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
+    let request = &mut exchange.request;
+    let has_own_scheme = request.method == Method::Connect && request.upgrade().is_empty();
+    if listener.is_behind_proxy() || request.scheme == Scheme::Masque {
+        return;
+    }
+    // Plain CONNECT has none.
+    exchange.is_misdirected = !has_own_scheme;
+    request.scheme = listener.scheme();
 }
 
 /// The route that logs a request nobody could parse: that of the default host for "no path matched".
@@ -146,8 +165,16 @@ pub(crate) fn resume(
 /// Asks the handlers from number `first` on until one does not decline.
 fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
+    if std::mem::take(&mut exchange.is_misdirected) {
+        let note = "the scheme of the request's target is not that of the connection";
+        let text = "the scheme of the request is not that of the connection";
+        return (Outcome::Done(misdirected(exchange, note, text)), usize::MAX);
+    }
     if site.host(exchange.route).is_closed_to(&exchange.connection) {
-        return (Outcome::Done(misdirected(exchange)), usize::MAX);
+        let note =
+            "the host wants a client certificate, which this connection's handshake was not for";
+        let text = "this host wants a client certificate: connect to it by its name";
+        return (Outcome::Done(misdirected(exchange, note, text)), usize::MAX);
     }
     let handlers = &site.path(exchange.route).handlers;
     for (number, handler) in handlers.iter().enumerate().skip(first) {
@@ -162,21 +189,14 @@ fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     (Outcome::Done(Response::not_found()), handlers.len())
 }
 
-/// The answer to a request for a host whose client certificates this connection has not asked for (RFC 9110 §15.5.20). The
-/// client may try again over a connection whose handshake is for that host.
+/// The answer to a request that may not be served over this connection, for which the log has `note` and the client `text`
+/// (RFC 9110 §15.5.20). The client may try again over one that is for the host and the scheme.
 #[cold]
-fn misdirected(exchange: &mut Exchange) -> Response {
+fn misdirected(exchange: &mut Exchange, note: &str, text: &str) -> Response {
     let status = StatusCode::MISDIRECTED_REQUEST;
     exchange.worker.counters.count_status(status);
-    exchange.note_error(
-        "core",
-        "the host wants a client certificate, which this connection's handshake was not for",
-    );
-    Response::error(
-        status,
-        "Misdirected Request",
-        "this host wants a client certificate: connect to it by its name",
-    )
+    exchange.note_error("core", note);
+    Response::error(status, "Misdirected Request", text)
 }
 
 /// Runs what handlers and filters say until there is a response or something to wait for.

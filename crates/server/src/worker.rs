@@ -16,6 +16,7 @@ use crate::bind::Bound;
 use crate::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::connections::Connections;
 use crate::listen::Listeners;
+use crate::proxy_protocol::ProxyProtocol;
 use crate::timers::STEP;
 use crate::tls::{Resumption, ResumptionSettings};
 use crate::{Loaded, ServerSettings};
@@ -63,7 +64,7 @@ pub(crate) struct SeedListener {
     pub(crate) hosts: Vec<u32>,
     pub(crate) tls: Option<Arc<AcceptorSlot>>,
     pub(crate) origins: Option<Arc<[Box<str>]>>,
-    pub(crate) proxy_protocol: bool,
+    pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) is_unix: bool,
     pub(crate) unix_buffers: (Option<usize>, Option<usize>),
 }

@@ -46,7 +46,7 @@ impl Http1 {
                         Timings::starting(self.engine.first_octet_at().unwrap_or(now));
                     exchange.timings.head = Some(now);
                     exchange.http1_index = self.engine.request_index();
-                    serve::route(exchange, &context.listeners[link.listener].hosts);
+                    serve::route(exchange, &context.listeners[link.listener]);
                 }
                 if context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), link) {
                     return self.upgrade(context, link, spare);
@@ -78,8 +78,8 @@ impl Http1 {
                 self.begin_unparsed(context, link, &spare, now);
                 if !spare.borrow().request.target().is_empty() {
                     // Understood, and refused for what it asks: its line is logged.
-                    let hosts = &context.listeners[link.listener].hosts;
-                    serve::route(&mut spare.borrow_mut(), hosts);
+                    let listener = &context.listeners[link.listener];
+                    serve::route(&mut spare.borrow_mut(), listener);
                 }
                 self.active = Some(Active::new(context, spare));
                 self.refuse(context, link, error)

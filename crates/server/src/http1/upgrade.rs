@@ -9,12 +9,22 @@ use crate::http2::Http2;
 use crate::link::Link;
 use crate::push::from_base64;
 
-/// True if the client wants to go on with HTTP/2 and may: in clear text, and without content.
+/// Whether the client wants to go on with HTTP/2 and may: in clear text, without content, and not through a proxy. `Upgrade`
+/// is for the next hop (RFC 9110 §7.8): a proxy that hands it on does not know HTTP/2, and would let through unseen what
+/// its rules are for.
 pub(super) fn is_wanted(exchange: &Exchange, link: &Link) -> bool {
-    let token = exchange.request.upgrade();
-    link.io.tls.is_none()
-        && exchange.request.body == BodyLength::None
-        && matches!(token, b"h2c" | b"h2c-14" | b"h2c-16")
+    const OF_PROXIES: [Known; 4] = [
+        Known::Via,
+        Known::Forwarded,
+        Known::XForwardedFor,
+        Known::XForwardedProto,
+    ];
+    let request = &exchange.request;
+    let is_of_proxy = |name: &Known| request.headers.get(*name).is_some();
+    matches!(request.upgrade(), b"h2c" | b"h2c-14" | b"h2c-16")
+        && link.io.tls.is_none()
+        && request.body == BodyLength::None
+        && !OF_PROXIES.iter().any(is_of_proxy)
 }
 
 /// The decoded `HTTP2-Settings`, if there is exactly one that `Connection` names.

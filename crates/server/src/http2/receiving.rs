@@ -145,7 +145,7 @@ impl Http2 {
                 id: self.engine.stream_id(stream).get(),
                 ..Http2Stream::default()
             });
-            serve::route(exchange, &context.listeners[link.listener].hosts);
+            serve::route(exchange, &context.listeners[link.listener]);
             exchange.request.body == BodyLength::Tunnel
         };
         if let Some(refusal) = refusal {
