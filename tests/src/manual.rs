@@ -132,7 +132,8 @@ impl Example {
 pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
     for path in examples.clone().flat_map(Example::paths) {
         let path = path.trim_start_matches('/');
-        if Path::new(path).extension().is_none() && !path.contains('*') {
+        let is_file = Path::new(path).extension().is_some() || path.ends_with("log");
+        if !is_file && !path.contains('*') {
             folder.make_dir(path);
             continue;
         }

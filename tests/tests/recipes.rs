@@ -450,3 +450,58 @@ fn the_site_of_nginx_answers_as_before() {
         "/call?a=b www.example.com 127.0.0.1"
     );
 }
+
+/// What the README has a newcomer paste: a configuration, commands that make what it names and check it, and a question.
+#[test]
+fn the_first_configuration_of_the_readme_works_as_pasted() {
+    const SECTION: &str = "A first configuration of your own";
+    let mut blocks = manual::examples("README.md");
+    blocks.retain(|block| block.section == SECTION);
+    let [config, prepare, question] = &blocks[..] else {
+        panic!("not three blocks: {blocks:?}");
+    };
+    let folder = Folder::new();
+    let dir = folder.path().display().to_string();
+    let checked = config.moved().replace("@DIR@", &dir);
+    folder.write("checked/h2o.conf", checked);
+    let h2o = h2o_tests::binary().display().to_string();
+    let (commands, serve) = prepare
+        .text
+        .rsplit_once("target/release/h2o -c h2o.conf")
+        .expect("the last command serves");
+    assert!(serve.trim_start().starts_with('#'));
+    let commands = Example {
+        text: commands.to_owned(),
+        ..prepare.clone()
+    };
+    let commands = commands
+        .moved()
+        .replace("@DIR@", &dir)
+        .replace("target/release/h2o", &h2o);
+    let script = format!("set -e; cd {dir}/checked; {commands}");
+    let output = run("sh", &["-c", &script]);
+    let text = output.text();
+    assert!(text.contains("configuration OK"), "{output}");
+    assert!(!format!("{output}").contains("[warning]"), "{output}");
+
+    let served = config
+        .moved()
+        .replace("port: 80\n", "port: @PORT@\n")
+        .replace("port: 443\n", "port: @TLS_PORT@\n");
+    // The server may write its logs as the user that it becomes.
+    folder.make_dir("var/log/h2o");
+    let served = served.replace("@DIR@/var/log/h2o/error_log", "@DIR@/error-log");
+    let server = Setup::in_folder(folder, &served).start();
+    let to = format!(
+        "www.example.com:443:127.0.0.1:{}",
+        server.port_of("TLS_PORT")
+    );
+    let command = question.text.replacen(
+        "--resolve www.example.com:443:127.0.0.1",
+        &format!("--silent --connect-to {to}"),
+        1,
+    );
+    let answer = run("sh", &["-c", &command]);
+    assert_eq!(answer.text(), "<h1>It works</h1>\n", "{answer}");
+    let _ = server.read_until("var/log/h2o/access_log", "\"GET / HTTP/2\" 200");
+}
