@@ -419,12 +419,47 @@ fn http_1_1_is_agreed_on_by_alpn() {
 }
 
 #[test]
-fn clear_text_on_a_tls_port_ends_the_connection() {
-    let server = start(Key::EcPkcs8, "", "");
+fn clear_text_on_a_tls_port_is_not_answered_by_an_alert() {
+    let server = start(
+        Key::EcPkcs8,
+        "",
+        "access-log: { path: @DIR@/log, format: '%s %r' }",
+    );
+    let octet_by_octet = |request: &str| {
+        let mut connection = server.connect();
+        for octet in request.bytes() {
+            connection.send([octet]);
+        }
+        connection
+    };
+    for mut connection in [
+        server.connect(),
+        server.connect(),
+        octet_by_octet("GET / HTTP/1.1\r\n"),
+    ] {
+        // The rest comes while the answer is on its way, and does not take it along.
+        let _ =
+            connection.try_send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
+        let _ = connection.try_send("x".repeat(100_000));
+        let answer = String::from_utf8(connection.read_to_end()).expect("it is text");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 Bad Request\r\n")
+                && answer.contains("\r\nConnection: close\r\n")
+                && answer.ends_with("use https:// in the URL\n"),
+            "{answer}"
+        );
+    }
+    let url = server.url("/hello.txt");
+    let response = curl(&[&url]);
+    assert_eq!(response.code(), 400);
+    assert_eq!(
+        server.read_until("log", &"400 -\n".repeat(4)),
+        "400 -\n".repeat(4)
+    );
+    // What is neither gets an alert.
     let mut connection = server.connect();
-    connection.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let answer = connection.read_to_end();
-    assert!(!answer.starts_with(b"HTTP/"), "{}", answer.escape_ascii());
+    connection.send("get / http/1.1\r\n");
+    assert_eq!(connection.read_to_end(), [21, 3, 3, 0, 2, 2, 50]);
     let _ = talk(&server, &[]);
 }
 

@@ -1,5 +1,6 @@
 //! What handlers, scripts and logs may know of the connection a request came over.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +13,16 @@ pub enum Address {
     Ip(SocketAddr),
     /// A Unix-domain socket.
     Unix,
+}
+
+/// As messages show it.
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(out),
+            Self::Unix => out.write_str("a unix socket"),
+        }
+    }
 }
 
 /// What the transport can tell when asked; each answer may cost a system call.

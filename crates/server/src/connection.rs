@@ -1,10 +1,12 @@
 //! One connection: what comes before HTTP (PROXY header, TLS), HTTP, and how it ends.
 
+use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use h2o_exchange::{Address, Counter};
 use h2o_http::Scheme;
+use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
 use crate::context::{Context, LocalListener};
@@ -15,11 +17,15 @@ use crate::link::Link;
 use crate::proxy_protocol::{self, Parsed, ProxyProtocol};
 use crate::reactor::Ready;
 use crate::socket::Socket;
+use crate::tls::TlsError;
 
 /// How long a connection is read on after our last octet, so that the client gets to see it.
 const LINGER: Duration = Duration::from_secs(2);
 /// And how much of what the client still sends is put up with.
 const LINGER_OCTETS: usize = 256 * 1024;
+
+/// Lines about handshakes in the error log, which clients can cause any number of.
+static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
 /// With more connections than this, idle ones let go of what can be made again.
 const MANY: usize = 256;
@@ -200,9 +206,20 @@ impl Connection {
             return Some(Fate::Close);
         }
         match read {
-            Ok(Read::Eof) => return Some(Fate::Close),
-            Err(_) => {
+            Ok(Read::Eof) => {
+                self.report_unfinished("the client closed the connection");
+                return Some(Fate::Close);
+            }
+            Err(error) => {
                 context.worker.counters.count(Counter::SslErrors);
+                let cause = error.get_ref().and_then(|inner| inner.downcast_ref());
+                match cause {
+                    Some(TlsError::ClearText) => {
+                        return Some(self.refuse_clear_text(context, now));
+                    }
+                    Some(cause) => self.report_failure(cause),
+                    None => self.report_unfinished(&reason(&error)),
+                }
                 return Some(Fate::Close);
             }
             Ok(Read::Data | Read::Blocked) => {}
@@ -223,6 +240,36 @@ impl Connection {
         Some(Fate::Keep)
     }
 
+    /// The access log has such requests; the error log need not.
+    fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Fate {
+        self.link.io.tls = None;
+        self.link.info = None;
+        let mut http1 = Http1::new(context, Scheme::Https, now);
+        http1.refuse_clear_text(context, &mut self.link, now);
+        self.phase = Phase::Http1(http1);
+        Fate::Keep
+    }
+
+    /// Tells the error log of a handshake that failed.
+    fn report_failure(&self, reason: &(impl fmt::Display + ?Sized)) {
+        if let Some(held_back) = FAILED_HANDSHAKES.admit() {
+            let peer = self.link.peer;
+            report!(
+                notice,
+                "TLS handshake with {peer} failed: {reason}{held_back}"
+            );
+        }
+    }
+
+    /// As [`Connection::report_failure`], of a connection that ends before its handshake does, if the client has begun one.
+    /// Checks of load balancers, which only connect, are not worth a line.
+    fn report_unfinished(&self, reason: &str) {
+        let tls = self.link.io.tls.as_ref();
+        if tls.is_some_and(|tls| tls.is_shaking_hands()) {
+            self.report_failure(reason);
+        }
+    }
+
     /// Goes on with a handshake whose early data is being served already (RFC 8446 §2.3). What comes with it waits for
     /// the driver.
     #[cold]
@@ -233,8 +280,9 @@ impl Connection {
                 Ok(Read::Data) => {}
                 // The end is the driver's to see.
                 Ok(Read::Blocked | Read::Eof) => break,
-                Err(_) => {
+                Err(error) => {
                     context.worker.counters.count(Counter::SslErrors);
+                    self.report_failure(&reason(&error));
                     return Fate::Close;
                 }
             }
@@ -366,12 +414,15 @@ impl Connection {
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Fate {
         let is_idle = self.is_idle();
         if self.link.io.is_early() && self.handshake_end(context) <= now {
+            self.report_unfinished("handshake-timeout has passed");
             return Fate::Close;
         }
         match &mut self.phase {
-            Phase::Opening { until, .. } | Phase::Lingering { until, .. } if *until <= now => {
+            Phase::Opening { until, .. } if *until <= now => {
+                self.report_unfinished("handshake-timeout has passed");
                 Fate::Close
             }
+            Phase::Lingering { until, .. } if *until <= now => Fate::Close,
             Phase::Opening { .. } | Phase::Lingering { .. } => Fate::Keep,
             Phase::Http1(http1) => {
                 let fate = http1.on_timeout(context, &mut self.link, now);

@@ -386,11 +386,14 @@ impl Io {
         })
     }
 
-    /// Octets of memory held for what the socket does not take.
+    /// Octets of memory held for what the socket does not take, and for what TLS cannot hand over yet.
     pub(crate) fn retained(&self) -> usize {
-        self.backlog
-            .as_ref()
-            .map_or(0, |backlog| backlog.octets.capacity() + backlog.tail.len())
+        let backlog = self.backlog.as_ref();
+        let unread = self.unread.as_ref();
+        let tls = self.tls.as_ref();
+        backlog.map_or(0, |backlog| backlog.octets.capacity() + backlog.tail.len())
+            + unread.map_or(0, |unread| unread.len())
+            + tls.map_or(0, |tls| tls.retained())
     }
 
     /// Octets that have left since the last call.
@@ -413,9 +416,8 @@ impl Io {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn tls_error(error: TlsError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 impl Backlog {

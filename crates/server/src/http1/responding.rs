@@ -7,7 +7,7 @@ use h2o_exchange::{Exchange, ExchangeRef, Response, Timings};
 use h2o_http::StatusCode;
 use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
 
-use super::{Http1, Input, Step, Went};
+use super::{Active, Http1, Input, Step, Went};
 use crate::budget::Cost;
 use crate::context::Context;
 use crate::link::Link;
@@ -32,7 +32,23 @@ pub(super) const BAD_GATEWAY: Answer = Answer::Respond {
     body: "Bad Gateway",
 };
 
+/// The answer to requests in clear text on a listener with TLS.
+const CLEAR_TEXT: Answer = Answer::Respond {
+    status: h2o_http::StatusCode::BAD_REQUEST,
+    reason: "Bad Request",
+    body: "this port speaks HTTPS, and the request came in plain HTTP: use https:// in the URL\n",
+};
+
 impl Http1 {
+    /// Answers a client that speaks clear text where TLS is expected, whatever it asks for.
+    pub(crate) fn refuse_clear_text(&mut self, context: &Context, link: &mut Link, now: Instant) {
+        let exchange = context.worker.spare_exchange();
+        self.begin_unparsed(context, link, &exchange, now);
+        self.active = Some(Active::new(context, exchange));
+        // If it cannot be sent, the next step finds the connection closed.
+        let _ = self.refuse_with(context, link, CLEAR_TEXT);
+    }
+
     pub(super) fn respond(
         &mut self,
         context: &Context,

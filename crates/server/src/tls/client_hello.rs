@@ -40,6 +40,8 @@ pub(super) struct Greeting {
 pub(super) enum Seen<'a> {
     NeedMore,
     Hello(ClientHello<'a>),
+    /// The beginning of an HTTP request.
+    ClearText,
     /// Not the beginning of TLS, or nothing we understand.
     Unreadable,
 }
@@ -66,6 +68,11 @@ pub(super) struct ClientHello<'a> {
 impl Greeting {
     /// Looks at what has been received; `received` only grows between calls.
     pub(super) fn look_at(&mut self, received: &[u8]) -> Seen<'_> {
+        if self.next_record == 0
+            && let Some(seen) = look_for_http(received)
+        {
+            return seen;
+        }
         while !self.is_complete() {
             let rest = &received[self.next_record..];
             let is_handshake = rest
@@ -107,6 +114,11 @@ impl Greeting {
         out
     }
 
+    /// Octets of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.message.capacity()
+    }
+
     fn is_complete(&self) -> bool {
         self.claimed_len()
             .is_some_and(|len| self.message.len() >= MESSAGE_HEADER_LEN + len)
@@ -115,6 +127,25 @@ impl Greeting {
     fn claimed_len(&self) -> Option<usize> {
         let &[_, high, middle, low] = self.message.first_chunk()?;
         usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()
+    }
+}
+
+/// Methods have up to this many letters (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
+const MAX_METHOD_LEN: usize = 17;
+
+/// A method and a blank are how a request in clear text begins; `None` if it does not. No ContentType is a letter.
+fn look_for_http(received: &[u8]) -> Option<Seen<'static>> {
+    let letters = received
+        .iter()
+        .take_while(|octet| octet.is_ascii_uppercase());
+    match (letters.count(), received) {
+        (0, _) => None,
+        (len, _) if len > MAX_METHOD_LEN => None,
+        (len, received) => match received.get(len) {
+            None => Some(Seen::NeedMore),
+            Some(b' ') => Some(Seen::ClearText),
+            Some(_) => None,
+        },
     }
 }
 
@@ -307,6 +338,28 @@ mod tests {
     }
 
     #[test]
+    fn requests_in_clear_text_are_known_by_their_method() {
+        for (octets, want) in [
+            (&b"GET / HTTP/1.1"[..], true),
+            (b"PRI * HTTP/2.0", true),
+            (b"UPDATEREDIRECTREF x", true),
+            (b"A ", true),
+            (b"ABCDEFGHIJKLMNOPQR ", false),
+            (b"GE/", false),
+            (b" GET", false),
+        ] {
+            assert_eq!(
+                look(octets, |seen| matches!(seen, Seen::ClearText)),
+                want,
+                "{}",
+                octets.escape_ascii()
+            );
+        }
+        assert!(look(b"G", |seen| matches!(seen, Seen::NeedMore)));
+        assert!(look(b"", |seen| matches!(seen, Seen::NeedMore)));
+    }
+
+    #[test]
     fn certificates_are_wanted_unless_only_keys_are() {
         let is_wanted = |types: &[u8]| {
             let len = u8::try_from(types.len()).unwrap();
@@ -330,7 +383,9 @@ mod tests {
     #[test]
     fn what_is_no_client_hello_is_left_to_others() {
         let cases: &[&[u8]] = &[
-            b"GET / HTTP/1.1\r\n\r\n",
+            b"get / HTTP/1.1\r\n\r\n",
+            b"GETTING-ON / HTTP/1.1",
+            b"\x80\x2e\x01\x03\x01",
             // An empty record; a message of another type; one that is too long.
             &[22, 3, 1, 0, 0],
             &[22, 3, 1, 0, 1, 2],

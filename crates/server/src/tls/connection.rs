@@ -122,6 +122,7 @@ impl TlsConnection {
                         return Err(TlsError::UnsupportedCertificate);
                     }
                     Seen::Hello(hello) => acceptor.choose(&hello),
+                    Seen::ClearText => return Err(TlsError::ClearText),
                     // rustls finds the words for what is wrong.
                     Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
                 };
@@ -226,6 +227,28 @@ impl TlsConnection {
         }
     }
 
+    /// Octets of memory held in buffers.
+    #[inline]
+    pub(crate) fn retained(&self) -> usize {
+        match &self.state {
+            State::Established(traffic) => traffic.retained(),
+            State::Greeting {
+                received, greeting, ..
+            } => received.capacity() + greeting.retained(),
+            State::Handshake(handshake) => handshake.retained(),
+            State::Ended => 0,
+        }
+    }
+
+    /// Whether the peer has begun a handshake that is not complete.
+    pub(crate) fn is_shaking_hands(&self) -> bool {
+        match &self.state {
+            State::Greeting { received, .. } => !received.is_empty(),
+            State::Handshake(_) => true,
+            State::Established(_) | State::Ended => false,
+        }
+    }
+
     /// What was negotiated; empty before the handshake is complete or has brought early data.
     pub(crate) fn info(&self) -> TlsInfo {
         self.info.clone()
@@ -234,16 +257,6 @@ impl TlsConnection {
 
 #[cfg(test)]
 impl TlsConnection {
-    /// Octets of the peer that are kept.
-    pub(super) fn kept_len(&self) -> usize {
-        match &self.state {
-            State::Greeting { received, .. } => received.capacity(),
-            State::Handshake(_) => 0,
-            State::Established(traffic) => traffic.kept_len(),
-            State::Ended => 0,
-        }
-    }
-
     pub(super) fn set_seal_limit(&mut self, records: u64) {
         if let State::Established(traffic) = &mut self.state {
             traffic.set_seal_limit(records);

@@ -2,9 +2,13 @@
 
 use std::fmt;
 
+use rustls::AlertDescription;
+
 /// Why a TLS connection cannot go on. The alert, if one is due, was written before the error was returned.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TlsError {
+    /// The peer speaks HTTP in clear text.
+    ClearText,
     /// The handshake failed; the text is for the log.
     Handshake(rustls::Error),
     /// The handshake needs more octets than we are willing to keep.
@@ -82,6 +86,7 @@ impl TlsError {
             }),
             Self::KeysExhausted => Some(Alert::CLOSE_NOTIFY),
             Self::Handshake(_)
+            | Self::ClearText
             | Self::PeerAlert(_)
             | Self::Closed
             | Self::NotReady
@@ -104,7 +109,8 @@ impl TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Handshake(error) => write!(f, "TLS handshake failed: {error}"),
+            Self::ClearText => f.write_str("HTTP in clear text in place of TLS"),
+            Self::Handshake(error) => error.fmt(f),
             Self::HandshakeTooLarge => f.write_str("TLS handshake is too large"),
             Self::RecordOverflow => f.write_str("TLS record is too long"),
             Self::BadRecordMac => f.write_str("TLS record does not authenticate"),
@@ -116,7 +122,10 @@ impl fmt::Display for TlsError {
             }
             Self::Renegotiation => f.write_str("TLS renegotiation refused"),
             Self::Flood => f.write_str("too many TLS records without use"),
-            Self::PeerAlert(description) => write!(f, "peer sent TLS alert {description}"),
+            Self::PeerAlert(description) => {
+                let name = AlertDescription::from(*description);
+                write!(f, "peer sent TLS alert {description} ({name:?})")
+            }
             Self::KeysExhausted => f.write_str("TLS keys are used up"),
             Self::Closed => f.write_str("TLS connection is closed"),
             Self::NotReady => f.write_str("TLS handshake is not complete"),

@@ -21,6 +21,10 @@ use super::{alpn, suites};
 /// a few thousand octets.
 pub(super) const MAX_KEPT_LEN: usize = 96 * 1024;
 
+/// What a handshake holds besides octets received: the connection of rustls with its keys and buffers. Measured with clients that
+/// leave ours unanswered: 5.4 KB each in TLS 1.3, less in TLS 1.2.
+const RUSTLS_RETAINED: usize = 6 * 1024;
+
 /// A handshake in progress.
 pub(super) struct Handshake {
     rustls: UnbufferedServerConnection,
@@ -29,6 +33,8 @@ pub(super) struct Handshake {
     /// How much of `received` rustls has seen. It never sees past the end of a record, so that it never takes up
     /// records that belong to the established connection.
     shown: usize,
+    /// Octets that rustls has discarded.
+    taken: usize,
     /// Something was sent, so that an alert may have to be encrypted.
     has_sent: bool,
     /// Data may be sent before the client's Finished has come.
@@ -62,6 +68,7 @@ impl Handshake {
             rustls: UnbufferedServerConnection::new(choice.config)?,
             received,
             shown: 0,
+            taken: 0,
             has_sent: false,
             may_answer: false,
             is_closed: false,
@@ -137,7 +144,7 @@ impl Handshake {
         let odd_name_at = match greeting.look_at(unseen) {
             Seen::NeedMore => return true,
             Seen::Hello(hello) => hello.odd_name_at,
-            Seen::Unreadable => None,
+            Seen::ClearText | Seen::Unreadable => None,
         };
         let greeting = self.retried_hello.take();
         if let (Some(greeting), Some(at)) = (greeting, odd_name_at) {
@@ -204,6 +211,7 @@ impl Handshake {
             };
             self.received.drain(..discard);
             self.shown -= discard;
+            self.taken += discard;
             match next {
                 Some(Step::NeedMore) if !self.rustls.is_handshaking() => return Ok(Step::Done),
                 Some(step) => return Ok(step),
@@ -224,6 +232,12 @@ impl Handshake {
             }
         }
         Ok(())
+    }
+
+    /// Octets of memory held. What rustls keeps of the handshake is not known: some buffers of its own, and of a client's
+    /// certificates what they have as octets.
+    pub(super) fn retained(&self) -> usize {
+        RUSTLS_RETAINED + self.taken + self.received.capacity()
     }
 
     /// True if early data can be answered before the client's Finished has come.

@@ -52,6 +52,12 @@ struct Closing {
 }
 
 impl Traffic {
+    /// Octets of memory held for messages and records that are incomplete.
+    #[inline]
+    pub(super) fn retained(&self) -> usize {
+        self.partial.capacity() + self.key_update.capacity()
+    }
+
     /// # Errors
     /// [`TlsError::Crypto`]
     pub(super) fn new(
@@ -360,10 +366,6 @@ impl Traffic {
 
 #[cfg(test)]
 impl Traffic {
-    pub(super) fn kept_len(&self) -> usize {
-        self.partial.capacity() + self.key_update.capacity()
-    }
-
     pub(super) fn set_seal_limit(&mut self, records: u64) {
         self.seal_limit = records;
     }

@@ -317,7 +317,7 @@ fn identities_are_chosen_by_what_the_client_can_verify() {
 fn what_is_not_tls_is_answered_with_an_alert() {
     let acceptor = acceptor(settings("a.test"));
     for input in [
-        &b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"[..],
+        &b"get / HTTP/1.1\r\nHost: a.test\r\n\r\n"[..],
         b"\x16\x03\x01\xff\xff",
         b"\x16\x03\x01\x00\x00",
         b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",

@@ -326,17 +326,17 @@ fn records_and_plaintext_have_their_limits() {
 fn an_idle_connection_keeps_no_octets() {
     for versions in [TLS12, TLS13] {
         let mut talk = Talk::established(&acceptor(settings("a.test")), &Offer::version(versions));
-        assert_eq!(talk.server.kept_len(), 0);
+        assert_eq!(talk.server.retained(), 0);
         talk.client_says(&[1; 50_000]);
-        assert_eq!(talk.server.kept_len(), 0);
+        assert_eq!(talk.server.retained(), 0);
         std::io::Write::write_all(&mut talk.client.writer(), &[1; 16_384]).unwrap();
         let flight = talk.client_flight();
         let (one, other) = flight.split_at(10_000);
         talk.give_server(one).unwrap();
         // At most twice of what the peer has sent.
-        assert!((10_000..=20_000).contains(&talk.server.kept_len()));
+        assert!((10_000..=20_000).contains(&talk.server.retained()));
         talk.give_server(other).unwrap();
-        assert_eq!(talk.server.kept_len(), 0);
+        assert_eq!(talk.server.retained(), 0);
     }
 }
 
