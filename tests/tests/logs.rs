@@ -1,6 +1,7 @@
 //! What the server writes about itself: the error log, log commands, and logs that nobody reads.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use h2o_tests::{ClosedPort, Deadline, Folder, Raw, Setup, binary, eventually, free_port};
@@ -90,6 +91,58 @@ fn no_request_waits_for_a_reader_of_standard_error() {
         server.try_wait().expect("it is ours")
     });
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn no_line_is_lost_when_a_log_command_is_killed() {
+    let config = "
+num-threads: 1
+listen: @PORT@
+access-log: { path: '| echo $$ >> @DIR@/pids; exec cat >> @DIR@/log', format: '%U' }
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+";
+    let server = Setup::new(config).start();
+    // The commands that take its place run as the starting user, too.
+    let closed = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(server.folder.path(), closed).expect("it is ours");
+    let kill = |count: usize| {
+        let pids = eventually("another command", || {
+            let pids = server.folder.read("pids");
+            (pids.lines().count() == count).then_some(pids)
+        });
+        let pid = pids
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .parse()
+            .expect("a number");
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    };
+    let mut want = String::new();
+    for round in 1..=3 {
+        let _ = server.ask(&format!("GET /{round}/before"));
+        // What a command has taken is its own.
+        want += &format!("/{round}/before\n");
+        let _ = server.read_until("log", &want);
+        kill(round);
+        // A command that dies while it reads takes what it reads with it.
+        eventually("the end of the command", || {
+            let ends = server
+                .messages()
+                .matches("log command ended (signal: 9")
+                .count();
+            (ends == round).then_some(())
+        });
+        for number in 0..100 {
+            let _ = server.ask(&format!("GET /{round}/{number}"));
+            want += &format!("/{round}/{number}\n");
+        }
+    }
+    server
+        .wait_for_message("log command ended (signal: 9 (SIGKILL)) and is started again: echo $$");
+    let folder = server.stop();
+    assert_eq!(folder.read("log"), want);
 }
 
 #[test]

@@ -126,6 +126,12 @@ fn wrong_usage_ends_with_78() {
         let output = h2o(args);
         assert_eq!(output.code, 78, "{args:?}: {output}");
         assert!(output.stderr.contains(want), "{args:?}: {output}");
+        let is_about_options = output.stderr.starts_with("h2o: ");
+        assert_eq!(
+            output.stderr.contains("see h2o --help"),
+            is_about_options,
+            "{output}"
+        );
         assert_eq!(output.text(), "", "{args:?}");
     }
 }
@@ -135,8 +141,9 @@ fn modes_that_are_not_there_say_so() {
     let (_folder, path) = with_good_config();
     for mode in ["master", "daemon"] {
         let output = h2o(&["-c", &path, "-m", mode]);
-        assert!(output.code != 0, "{output}");
-        assert!(output.stderr.contains(mode), "{output}");
+        assert_eq!(output.code, 78, "{output}");
+        let repair = format!("delete `-m {mode}` from the command line");
+        assert!(output.stderr.contains(&repair), "{output}");
     }
 }
 
@@ -361,6 +368,49 @@ fn unix_sockets_are_listened_on() {
     assert_eq!(mode, 0o666);
     h2o_tests::curl(&["--unix-socket", &socket, "http://a.example/a"])
         .must_be("200 OK\n\nover a socket");
+}
+
+#[test]
+fn the_addresses_and_the_configuration_are_not_left_unsaid_at_the_start() {
+    let config = format!(
+        "listen: {{ host: 127.0.0.1, port: @PORT@ }}\nlisten: {{ port: @DIR@/h2o.sock, type: unix }}\n{SITE}"
+    );
+    let server = Setup::new(&config).start();
+    server.wait_for_message(&format!(
+        "[notice] {}: listening on 127.0.0.1:{}, unix:{}; configuration: {}\n",
+        server.pid(),
+        server.port(),
+        server.folder.name_of("h2o.sock"),
+        server.folder.name_of("h2o.conf"),
+    ));
+}
+
+#[test]
+fn a_low_port_without_the_right_to_it_is_not_refused_without_advice() {
+    let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    if first.is_ok_and(|first| first.trim().parse() != Ok(1024)) {
+        eprintln!("this system has other ports for root");
+        return;
+    }
+    // Root without the capability is nobody special.
+    let (_folder, path) = with_good_config();
+    let program = binary().display().to_string();
+    let output = if is_root() {
+        let drop = ["--bounding-set=-net_bind_service", &program, "-c", &path];
+        run("setpriv", &drop)
+    } else {
+        run(&program, &["-c", &path])
+    };
+    assert_eq!(output.code, 78, "{output}");
+    let start = "failed to listen to TCP port ANY:1: Permission denied";
+    for part in [
+        start,
+        "ports below 1024 are for root",
+        "setcap",
+        "AmbientCapabilities",
+    ] {
+        assert!(output.stderr.contains(part), "{part}: {output}");
+    }
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// True once the process is to end: responses announce the end of their connection.
     pub shutting_down: Cell<bool>,
+    /// Whether the connections that are left are to be closed now, whatever they do.
+    pub closing: Cell<bool>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
@@ -117,6 +119,7 @@ impl Worker {
             counters,
             shared,
             shutting_down: Cell::new(false),
+            closing: Cell::new(false),
             locals: RefCell::default(),
             free: RefCell::default(),
             busy: RefCell::default(),

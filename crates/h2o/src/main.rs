@@ -2,15 +2,18 @@
 
 mod error_log;
 mod options;
+mod pid_file;
 mod privileges;
 mod quick;
 mod run;
+mod supervise;
 
 use std::process::ExitCode;
 
 use h2o_config::OsSource;
 use h2o_log::{report, report_plainly};
 
+use h2o_server::Loaded;
 use options::{Command, Mode};
 
 #[global_allocator]
@@ -47,6 +50,16 @@ impl Failure {
         &self.text
     }
 
+    /// A thread of ours panicked outside a connection (`EX_SOFTWARE`).
+    pub(crate) fn worker_died() -> Self {
+        Self {
+            text:
+                "a worker thread died; ending the process, so that a supervisor can start it again"
+                    .into(),
+            code: 70,
+        }
+    }
+
     /// The program is already supervised (`EX_SOFTWARE`).
     fn supervised(text: impl Into<String>) -> Self {
         Self {
@@ -60,7 +73,13 @@ fn main() -> ExitCode {
     // Huge pages would round the few kilobytes of an idle worker up to megabytes. Refusal changes nothing else.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
-    let code = match start() {
+    let is_keeper = std::env::args().skip(1).eq([h2o_opener::KEEPER_ARGUMENT]);
+    let ended = if is_keeper {
+        privileges::keep()
+    } else {
+        start()
+    };
+    let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             match h2o_log::error_log() {
@@ -104,8 +123,9 @@ fn start() -> Result<(), Failure> {
             )));
         }
         return Err(Failure::config(format!(
-            "`{}` mode is not supported yet; run in `worker` mode under a supervisor such as systemd",
-            mode.name()
+            "`{mode}` mode is not supported yet: delete `-m {mode}` from the command line. The server then serves in the foreground, so \
+             start it by a supervisor such as systemd (`Type=exec`); docs/running.md has a unit",
+            mode = mode.name()
         )));
     }
     if std::env::var_os("SERVER_STARTER_PORT").is_some() && options.mode == Mode::Worker {
@@ -114,16 +134,36 @@ fn start() -> Result<(), Failure> {
         ));
     }
     let config = match options.config {
-        Some(path) => path,
-        None if std::path::Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.to_string(),
-        None => return quick::run(options.mode, options.stray.as_deref()),
+        Some(path) => Some(path),
+        None if std::path::Path::new(DEFAULT_CONFIG).exists() => Some(DEFAULT_CONFIG.to_string()),
+        None => None,
     };
-    let loaded =
-        h2o_server::load(&config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
-    match options.mode {
-        Mode::Test => run::test(&loaded, options.is_strict),
-        Mode::Worker | Mode::Master | Mode::Daemon => run::serve(&loaded, None),
+    if options.mode == Mode::Test {
+        let config = config.ok_or_else(|| {
+            Failure::config(format!(
+                "there is no configuration at {DEFAULT_CONFIG}; name one with -c"
+            ))
+        })?;
+        return run::test(&load(&config)?, options.is_strict);
     }
+    let signals = supervise::catch_signals()?;
+    match config {
+        Some(config) => {
+            let plan = run::Plan {
+                loaded: &load(&config)?,
+                config: &config,
+                greeting: None,
+            };
+            run::serve(&plan, signals)
+        }
+        None => quick::serve(options.stray.as_deref(), signals),
+    }
+}
+
+fn load(config: &str) -> Result<Loaded, Failure> {
+    let loaded =
+        h2o_server::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
+    Ok(loaded)
 }
 
 /// Writes to standard output; a reader that has gone away is no error.

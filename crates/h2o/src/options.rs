@@ -59,6 +59,9 @@ enum Flag {
     ListDirectives,
 }
 
+/// Behind the texts of `getopt_long`.
+const SEE: &str = " (see h2o --help)";
+
 const LONG: &[(&str, Flag)] = &[
     ("conf", Flag::Conf),
     ("mode", Flag::Mode),
@@ -102,17 +105,18 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
                 (name, Some(value.to_string()))
             });
             let flag = find_long(name)?;
-            let value = match (flag.takes_value(), value) {
-                (true, None) => Some(
-                    arguments
-                        .next()
-                        .ok_or_else(|| format!("h2o: option '--{name}' requires an argument"))?,
-                ),
-                (false, Some(_)) => {
-                    return Err(format!("h2o: option '--{name}' doesn't allow an argument"));
-                }
-                (_, value) => value,
-            };
+            let value =
+                match (flag.takes_value(), value) {
+                    (true, None) => Some(arguments.next().ok_or_else(|| {
+                        format!("h2o: option '--{name}' requires an argument{SEE}")
+                    })?),
+                    (false, Some(_)) => {
+                        return Err(format!(
+                            "h2o: option '--{name}' doesn't allow an argument{SEE}"
+                        ));
+                    }
+                    (_, value) => value,
+                };
             if let Some(text) = apply(&mut options, flag, value)? {
                 return Ok(Command::Print(text));
             }
@@ -126,7 +130,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
                     .iter()
                     .find(|(short, _)| *short == letter)
                     .map(|(_, flag)| *flag);
-                let flag = flag.ok_or_else(|| format!("h2o: invalid option -- '{letter}'"))?;
+                let flag = flag.ok_or_else(|| format!("h2o: invalid option -- '{letter}'{SEE}"))?;
                 let mut value = None;
                 if flag.takes_value() {
                     let rest = std::mem::take(&mut letters);
@@ -136,7 +140,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
                         Some(rest.to_string())
                     };
                     value = Some(next.ok_or_else(|| {
-                        format!("h2o: option requires an argument -- '{letter}'")
+                        format!("h2o: option requires an argument -- '{letter}'{SEE}")
                     })?);
                 }
                 if let Some(text) = apply(&mut options, flag, value)? {
@@ -159,8 +163,8 @@ fn find_long(name: &str) -> Result<Flag, String> {
         .filter(|(long, _)| !name.is_empty() && long.starts_with(name));
     match (found.next(), found.next()) {
         (Some((_, flag)), None) => Ok(*flag),
-        (None, _) => Err(format!("h2o: unrecognized option '--{name}'")),
-        (Some(_), Some(_)) => Err(format!("h2o: option '--{name}' is ambiguous")),
+        (None, _) => Err(format!("h2o: unrecognized option '--{name}'{SEE}")),
+        (Some(_), Some(_)) => Err(format!("h2o: option '--{name}' is ambiguous{SEE}")),
     }
 }
 
@@ -258,22 +262,25 @@ mod tests {
             (&["-m", "Worker"], Err("unknown mode:Worker".into())),
             (&["--ver", "--nonsense"], Err(version.clone())),
             (&["-vx"], Err(version)),
-            (&["-x"], Err("h2o: invalid option -- 'x'".into())),
+            (
+                &["-x"],
+                Err("h2o: invalid option -- 'x' (see h2o --help)".into()),
+            ),
             (
                 &["-c"],
-                Err("h2o: option requires an argument -- 'c'".into()),
+                Err("h2o: option requires an argument -- 'c' (see h2o --help)".into()),
             ),
             (
                 &["--conf"],
-                Err("h2o: option '--conf' requires an argument".into()),
+                Err("h2o: option '--conf' requires an argument (see h2o --help)".into()),
             ),
             (
                 &["--test=1"],
-                Err("h2o: option '--test' doesn't allow an argument".into()),
+                Err("h2o: option '--test' doesn't allow an argument (see h2o --help)".into()),
             ),
             (
                 &["--nonsense"],
-                Err("h2o: unrecognized option '--nonsense'".into()),
+                Err("h2o: unrecognized option '--nonsense' (see h2o --help)".into()),
             ),
         ];
         for (words, want) in cases {

@@ -1,9 +1,13 @@
 //! Who the server runs as, and how many descriptors it may have.
 
-use h2o_log::report;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use h2o_log::{reason, report};
 use h2o_server::ServerSettings;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Uid, User};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::Failure;
 
@@ -36,6 +40,28 @@ pub(crate) fn running_user(settings: &ServerSettings) -> Result<Option<User>, Fa
             Failure::config("refusing to run as root; set `user` in the configuration file")
         }),
     }
+}
+
+/// Starts the process that goes on opening logs and reading certificates with the rights that are given up next.
+pub(crate) fn start_keeper(output: Option<OwnedFd>) {
+    if let Err(error) = h2o_opener::start_keeper("/proc/self/exe", output) {
+        report!(
+            warning,
+            "failed to start the keeper: {}; logs will be opened and certificates read again with the rights of the running user",
+            reason(&error)
+        );
+    }
+}
+
+/// The keeper. It ends with the server, and not before: what ends the server may let requests finish first.
+pub(crate) fn keep() -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::system(format!("keeper: {}", reason(&error)));
+    // Not ignored, as that would hold for the log commands that it starts as well.
+    let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
+    for signal in signals {
+        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
+    }
+    h2o_opener::keep(std::io::stdin()).map_err(failed)
 }
 
 /// Gives up the rights of the starting user. Must be called before threads are started.

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use h2o_config::{OsSource, Source};
 
-use crate::options::Mode;
 use h2o_log::reason;
+
+use signal_hook::iterator::Signals;
 
 use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
@@ -44,15 +45,10 @@ impl Source for BuiltIn {
 ///
 /// `stray` is a word of the command line that is no option: here it is most likely a configuration whose `-c`
 /// was forgotten.
-pub(crate) fn run(mode: Mode, stray: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure> {
     if let Some(word) = stray {
         return Err(Failure::config(format!(
             "unexpected argument: {word} (did you mean `-c {word}`?)"
-        )));
-    }
-    if mode == Mode::Test {
-        return Err(Failure::config(format!(
-            "there is no configuration at {DEFAULT_CONFIG}; name one with -c"
         )));
     }
     let directory = std::env::current_dir().map_err(|error| {
@@ -102,7 +98,12 @@ pub(crate) fn run(mode: Mode, stray: Option<&str>) -> Result<(), Failure> {
         directory.display(),
         moved(http, 8080),
     );
-    run::serve(&loaded, Some(&greeting))
+    let plan = run::Plan {
+        loaded: &loaded,
+        config: NAME,
+        greeting: Some(&greeting),
+    };
+    run::serve(&plan, signals)
 }
 
 /// The first port from `first` on that nobody listens on.

@@ -1,18 +1,22 @@
 //! Worker and test mode.
 
-use h2o_exchange::RunningUser;
-use h2o_log::{reason, report, report_plainly};
-use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
-use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::User;
+use std::sync::Arc;
 
+use h2o_exchange::RunningUser;
+
+use h2o_log::{Target, reason, report, report_plainly};
+use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
+use nix::unistd::User;
+use signal_hook::iterator::Signals;
+
+use crate::pid_file::PidFile;
+use crate::supervise::{End, Event, Events, Running, obey};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: everything but opening listeners and logs. Warnings are a failure if `is_strict`.
 pub(crate) fn test(loaded: &Loaded, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
-    check_temp_buffer_path(&settings)?;
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
@@ -29,6 +33,8 @@ pub(crate) fn test(loaded: &Loaded, is_strict: bool) -> Result<(), Failure> {
         Some(user) => user.uid == own,
         None => true,
     };
+    // By the user who will write there.
+    check_temp_buffer_path(&settings)?;
     warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
     for warning in &warnings {
         report_plainly(warning);
@@ -54,8 +60,18 @@ fn inspect_as_running_user(loaded: &Loaded, user: Option<&User>, is_current: boo
     })
 }
 
-/// `-m worker`: serves in the foreground until TERM. `greeting` is printed when the server is ready.
-pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failure> {
+/// What is served.
+pub(crate) struct Plan<'a> {
+    pub(crate) loaded: &'a Loaded,
+    /// The name of the configuration file.
+    pub(crate) config: &'a str,
+    /// What is printed when the server is ready.
+    pub(crate) greeting: Option<&'a str>,
+}
+
+/// `-m worker`: serves in the foreground until TERM.
+pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
+    let loaded = plan.loaded;
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     for warning in loaded
@@ -72,72 +88,82 @@ pub(crate) fn serve(loaded: &Loaded, greeting: Option<&str>) -> Result<(), Failu
         report!(warning, "{warning}");
     }
     loaded.open_resources().map_err(Failure::config)?;
-    check_temp_buffer_path(&settings)?;
     privileges::raise_descriptor_limit(&settings)?;
     let log = error_log::open(&settings)?;
+    let mut pid_file = match &settings.pid_file {
+        Some(path) => Some(PidFile::open(path)?),
+        None => None,
+    };
     if let Some(user) = &user
         && (settings.user.is_some() || nix::unistd::Uid::effective().is_root())
     {
+        if !user.uid.is_root() {
+            let output = log.descriptor().ok().flatten();
+            privileges::start_keeper(output.filter(|_| settings.error_log.is_some()));
+        }
         privileges::switch_user(user)?;
     }
     for warning in inspect_as_running_user(loaded, user.as_ref(), true) {
         report_plainly(&warning);
     }
-    // Blocked in every thread, and waited for by this one: behind the log commands, which would inherit that,
-    // and before anybody can learn our number from the file.
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    signals
-        .thread_block()
-        .map_err(|error| Failure::system(format!("failed to block signals: {}", error.desc())))?;
-    let pid_file = write_pid_file(&settings)?;
-    error_log::begin(log, settings.error_log.is_some())?;
-    let served = serve_until_terminated(loaded, bound, greeting);
-    if let Some(path) = pid_file {
-        // Somebody may have tidied up already, or the running user may not remove it.
-        let _ = std::fs::remove_file(path);
+    check_temp_buffer_path(&settings)?;
+    if let Some(file) = &mut pid_file {
+        file.write()?;
     }
-    served
+    let events = Events::begin(signals)?;
+    let is_configured = settings.error_log.is_some();
+    if let Some(path) = &settings.error_log {
+        report!(notice, "messages go to the error log from here on: {path}");
+    }
+    error_log::begin(Arc::clone(&log), is_configured)?;
+    let error_log = is_configured.then_some(&*log);
+    serve_until_ended(plan, bound, &events, error_log)
 }
 
-/// Runs the workers until TERM, and until their last connection has ended.
-fn serve_until_terminated(
-    loaded: &Loaded,
+/// Runs the workers until the end that a signal asks for.
+fn serve_until_ended(
+    plan: &Plan<'_>,
     bound: Bound,
-    greeting: Option<&str>,
+    events: &Events,
+    error_log: Option<&Target>,
 ) -> Result<(), Failure> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    let server = Server::start(loaded, bound).map_err(Failure::system)?;
+    let loaded = plan.loaded;
+    let addresses = bound.addresses(loaded).join(", ");
+    let worker_ended = events.sender.clone();
+    let server = Server::start(loaded, bound, move |end| {
+        // Nobody listens any more when the process ends.
+        let _ = worker_ended.send(Event::Worker(end));
+    })
+    .map_err(Failure::system)?;
+    report!(
+        notice,
+        "listening on {addresses}; configuration: {}",
+        plan.config
+    );
     report!(
         notice,
         "h2o server (pid:{}) is ready to serve requests with {} threads",
         std::process::id(),
         server.workers()
     );
-    if let Some(greeting) = greeting {
+    if let Some(greeting) = plan.greeting {
         print_out(greeting);
     }
-    // The only signal in the set.
-    while signals.wait().is_err() {}
-    report!(notice, "received SIGTERM, gracefully shutting down");
-    server.shut_down();
-    server.join();
-    Ok(())
-}
-
-fn write_pid_file(settings: &ServerSettings) -> Result<Option<std::path::PathBuf>, Failure> {
-    let Some(path) = &settings.pid_file else {
-        return Ok(None);
+    let control = Running {
+        server: &server,
+        loaded,
+        error_log,
     };
-    std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
-        Failure::system(format!(
-            "failed to open pid file:{}:{}",
-            path.display(),
-            reason(&error)
-        ))
-    })?;
-    Ok(Some(path.clone()))
+    let limit = loaded.settings().shutdown_timeout;
+    match obey(events, &control, server.workers(), limit) {
+        End::Drained => server.join(),
+        End::Abandoned => server.abandon(),
+        End::WorkerDied => {
+            server.abandon();
+            return Err(Failure::worker_died());
+        }
+    }
+    Ok(())
 }
 
 fn check_temp_buffer_path(settings: &ServerSettings) -> Result<(), Failure> {

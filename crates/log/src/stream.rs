@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use h2o_opener::{Running, log_command, log_stream};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -67,7 +66,7 @@ struct State {
     /// When dropped lines were last reported, in seconds since the Unix epoch.
     reported: u64,
     /// The command, until a thread waits for it.
-    child: Option<Child>,
+    child: Option<Running>,
     /// Whether a thread waits for the command.
     is_watched: bool,
     /// Whether messages of the server come this way, those about this stream among them.
@@ -89,20 +88,19 @@ impl Stream {
     /// Starts a command that reads from its standard input.
     pub(crate) fn to_command(text: &str) -> io::Result<Self> {
         let (input, output) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let child = spawn(text, &input)?;
+        let child = log_command(text, &input)?;
         let text = text.into();
         Self::new(output, Reader::Command { text, input }, Some(child))
     }
 
     /// Connects to a Unix socket.
     pub(crate) fn to_socket(path: &str) -> io::Result<Self> {
-        let socket = UnixStream::connect(path)?;
-        Self::new(socket.into(), Reader::Socket(path.into()), None)
+        Self::new(log_stream(path)?, Reader::Socket(path.into()), None)
     }
 
-    /// Takes over a named pipe or a device.
-    pub(crate) fn to_device(path: &str, fd: OwnedFd) -> io::Result<Self> {
-        Self::new(fd, Reader::Device(path.into()), None)
+    /// Opens a named pipe or a device.
+    pub(crate) fn to_device(path: &str) -> io::Result<Self> {
+        Self::new(log_stream(path)?, Reader::Device(path.into()), None)
     }
 
     /// Standard error as it is now.
@@ -110,7 +108,7 @@ impl Stream {
         Self::new(fd, Reader::StandardError, None)
     }
 
-    fn new(fd: OwnedFd, reader: Reader, child: Option<Child>) -> io::Result<Self> {
+    fn new(fd: OwnedFd, reader: Reader, child: Option<Running>) -> io::Result<Self> {
         if !matches!(reader, Reader::StandardError) {
             set_nonblocking(&fd)?;
         }
@@ -210,15 +208,14 @@ impl Stream {
     }
 
     /// Connects to the socket or opens the device again. A command and standard error stay as they are.
-    pub(crate) fn reopen(
-        &self,
-        open_device: impl Fn(&str) -> io::Result<OwnedFd>,
-    ) -> io::Result<()> {
-        let fd = match &self.shared.reader {
-            Reader::Command { .. } | Reader::StandardError => return Ok(()),
-            Reader::Socket(path) => UnixStream::connect(&**path)?.into(),
-            Reader::Device(path) => open_device(path)?,
-        };
+    pub(crate) fn reopen(&self) -> io::Result<()> {
+        match &self.shared.reader {
+            Reader::Command { .. } | Reader::StandardError => Ok(()),
+            Reader::Socket(path) | Reader::Device(path) => self.replace(log_stream(path)?),
+        }
+    }
+
+    fn replace(&self, fd: OwnedFd) -> io::Result<()> {
         set_nonblocking(&fd)?;
         let mut state = self.shared.lock();
         if state.phase != Phase::Closing {
@@ -393,7 +390,7 @@ impl Shared {
         if !self.pause(back_off.next(), Phase::Lost) {
             return;
         }
-        let Ok(fd) = UnixStream::connect(&**path).map(OwnedFd::from) else {
+        let Ok(fd) = log_stream(path) else {
             return;
         };
         let mut state = self.lock();
@@ -419,43 +416,54 @@ impl Shared {
         false
     }
 
-    /// Waits for the command and starts it again, until the log is closed.
-    fn keep_running(&self, mut child: Child) {
+    /// Waits for the command and starts it again, until the log is closed. What is in the pipe by then is read by a last one.
+    fn keep_running(&self, mut command: Running) {
         let Reader::Command { text, input } = &self.reader else {
             return;
         };
         let mut back_off = BackOff::default();
-        'running: loop {
-            let ended = match child.wait() {
-                Ok(status) => status.to_string(),
-                Err(error) => reason(&error),
-            };
-            if self.lock().phase != Phase::Open {
-                break;
+        loop {
+            let ended = command.wait();
+            let is_open = self.lock().phase == Phase::Open;
+            if is_open {
+                report!(
+                    error,
+                    "log command ended ({ended}) and is started again: {text}"
+                );
             }
-            report!(
-                error,
-                "log command ended ({ended}) and is started again: {text}"
-            );
-            loop {
-                if !self.pause(back_off.next(), Phase::Open) {
-                    break 'running;
-                }
-                match spawn(text, input) {
-                    Ok(started) => {
-                        child = started;
-                        break;
-                    }
-                    Err(error) => report!(
-                        error,
-                        "failed to start the log command again: {text}: {}",
-                        reason(&error)
-                    ),
-                }
+            match self.start_again(text, input, &mut back_off) {
+                Some(started) => command = started,
+                None => break,
+            }
+            // Whoever closes the log waits for this one.
+            if !is_open {
+                let _ = command.wait();
+                break;
             }
         }
         self.lock().is_watched = false;
         self.changed.notify_all();
+    }
+
+    /// Starts the command after a pause, or at once if it is for the rest in the pipe; `None` if nothing is left to do.
+    fn start_again(&self, text: &str, input: &OwnedFd, back_off: &mut BackOff) -> Option<Running> {
+        loop {
+            let is_open = self.pause(back_off.next(), Phase::Open);
+            if !is_open && !has_unread(input) {
+                return None;
+            }
+            match log_command(text, input) {
+                Ok(started) => return Some(started),
+                Err(error) => report!(
+                    error,
+                    "failed to start the log command again: {text}: {}",
+                    reason(&error)
+                ),
+            }
+            if !is_open {
+                return None;
+            }
+        }
     }
 
     fn name(&self) -> &str {
@@ -538,13 +546,6 @@ impl Default for BackOff {
     }
 }
 
-fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
-    Command::new("/bin/sh")
-        .args(["-c", command])
-        .stdin(Stdio::from(input.try_clone()?))
-        .spawn()
-}
-
 fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
@@ -559,6 +560,15 @@ fn write(fd: &OwnedFd, octets: &[u8]) -> rustix::io::Result<usize> {
 fn wait_for_room(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&PATIENCE)) != Ok(0)
+}
+
+fn has_unread(input: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(input, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
 /// What of `batch` a new reader gets if `written` octets went to the old one: it begins with a whole line.
@@ -576,12 +586,10 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
 }
 
 /// Waits for the end of a command that gets no more lines, so that no zombie is left.
-fn reap(mut child: Child) {
-    if matches!(child.try_wait(), Ok(None)) {
-        let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
-        // Without a thread there is a zombie, which hurts nobody.
-        let _ = waiter.spawn(move || child.wait());
-    }
+fn reap(command: Running) {
+    let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
+    // Without a thread there is a zombie, which hurts nobody.
+    let _ = waiter.spawn(move || command.wait());
 }
 
 #[cfg(test)]
@@ -593,7 +601,8 @@ mod tests {
 
     fn pipe() -> (File, Stream) {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        (reader.into(), Stream::to_device("test", writer).unwrap())
+        let reader_of = Reader::Device("test".into());
+        (reader.into(), Stream::new(writer, reader_of, None).unwrap())
     }
 
     fn line(number: usize, len: usize) -> Vec<u8> {
@@ -713,7 +722,7 @@ mod tests {
         let (mut reader, writer) = rustix::pipe::pipe()
             .map(|(reader, writer)| (File::from(reader), writer))
             .unwrap();
-        stream.reopen(|_| Ok(writer.try_clone().unwrap())).unwrap();
+        stream.replace(writer).unwrap();
         stream.write(b"again\n", Duration::ZERO);
         let mut text = [0; 6];
         reader.read_exact(&mut text).unwrap();

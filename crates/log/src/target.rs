@@ -1,15 +1,14 @@
 //! Where lines go: a file, a command, a socket.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use h2o_opener::log_file;
 use rustix::io::DupFlags;
 
 use crate::stream::Stream;
@@ -104,9 +103,9 @@ impl Target {
             _ if self.is_inherited => Ok(()),
             None => Ok(()),
             Some(Sink::File(file)) => {
-                open_file(&self.path).and_then(|opened| replace(file, &opened))
+                log_file(&self.path).and_then(|opened| replace(file, &opened))
             }
-            Some(Sink::Stream(stream)) => stream.reopen(open_device),
+            Some(Sink::Stream(stream)) => stream.reopen(),
         };
         reopened.map_err(|error| self.not_opened(&error))
     }
@@ -195,64 +194,14 @@ impl Drop for Running {
 }
 
 fn open_path(path: &str) -> io::Result<Sink> {
-    let link = std::fs::symlink_metadata(path).ok();
     let kind = std::fs::metadata(path).map(|found| found.file_type());
-    if let Some(link) = link.filter(|found| found.file_type().is_symlink()) {
-        refuse_strange_link(&link)?;
-    }
     match kind {
         Ok(kind) if kind.is_socket() => Stream::to_socket(path).map(Sink::Stream),
         Ok(kind) if kind.is_fifo() || kind.is_char_device() => {
-            Stream::to_device(path, open_device(path)?).map(Sink::Stream)
+            Stream::to_device(path).map(Sink::Stream)
         }
-        _ => open_file(path).map(Sink::File),
+        _ => log_file(path).map(Sink::File),
     }
-}
-
-/// Root follows its own links only: in a directory that another user may write to, a link could lead to any file. This is what the
-/// kernel does in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
-fn refuse_strange_link(link: &std::fs::Metadata) -> io::Result<()> {
-    if rustix::process::geteuid().is_root() && link.uid() != 0 {
-        return Err(io::Error::other(format!(
-            "it is a symbolic link that belongs to user {}, which the server does not follow as root",
-            link.uid()
-        )));
-    }
-    Ok(())
-}
-
-fn open_file(path: &str) -> io::Result<OwnedFd> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o644);
-    let opened = options
-        .clone()
-        .custom_flags(flags(OFlags::NOFOLLOW))
-        .open(path);
-    let is_link = matches!(&opened, Err(error) if error.raw_os_error() == Some(LOOP));
-    let opened = if is_link {
-        refuse_strange_link(&std::fs::symlink_metadata(path)?)?;
-        options.open(path)
-    } else {
-        opened
-    };
-    opened.map(OwnedFd::from)
-}
-
-fn open_device(path: &str) -> io::Result<OwnedFd> {
-    let mut options = OpenOptions::new();
-    options.append(true);
-    if std::fs::metadata(path)?.file_type().is_fifo() {
-        // Open for reading too: neither opening nor writing then depends on a reader being there.
-        options.read(true).custom_flags(flags(OFlags::NONBLOCK));
-    }
-    options.open(path).map(OwnedFd::from)
-}
-
-/// What `open` answers for a symbolic link under `O_NOFOLLOW`.
-const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
-
-fn flags(flags: OFlags) -> i32 {
-    i32::try_from(flags.bits()).unwrap_or(0)
 }
 
 /// Points `file` at what `opened` refers to, at once for all threads, so that none needs a lock for writing a line.

@@ -31,6 +31,22 @@ impl Bound {
         self.sockets.iter().map(|(_, sockets)| sockets.len()).sum()
     }
 
+    /// Where it listens: `ADDRESS:PORT`, `unix:PATH`, with ` (TLS)` where that is spoken.
+    #[must_use]
+    pub fn addresses(&self, loaded: &Loaded) -> Vec<String> {
+        let listeners = loaded.site.shared.get::<Listeners>();
+        let bound = self.sockets.iter().map(|(index, _)| &listeners.0[*index]);
+        bound
+            .map(|listener| {
+                let tls = if listener.is_tls() { " (TLS)" } else { "" };
+                match &listener.endpoint {
+                    Endpoint::Tcp(address) => format!("{address}{tls}"),
+                    Endpoint::Unix(path) => format!("unix:{}{tls}", path.display()),
+                }
+            })
+            .collect()
+    }
+
     /// True if nothing listens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -117,7 +133,8 @@ fn tcp_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> O
             None => "another process listens there; stop it, or take another port".to_owned(),
         }),
         io::ErrorKind::PermissionDenied => failure.with_hint(
-            "ports below 1024 are for root: start as root, or with CAP_NET_BIND_SERVICE",
+            "ports below 1024 are for root: start as root, or let the program have them by `setcap \
+             cap_net_bind_service=+ep FILE`, or by `AmbientCapabilities=CAP_NET_BIND_SERVICE` in a systemd unit",
         ),
         io::ErrorKind::AddrNotAvailable => {
             failure.with_hint("no network interface of this machine has the address")

@@ -130,6 +130,9 @@ impl Connections {
         if self.context.worker.shutting_down.get() && !self.is_draining {
             self.drain();
         }
+        if self.context.worker.closing.get() {
+            self.close_all();
+        }
         self.run_woken();
         let mut ready = std::mem::take(&mut self.ready);
         let mut handled = 0;
@@ -431,6 +434,19 @@ impl Connections {
             {
                 h2o_log::report!(error, "a listener cannot be watched: {}", reason(&error));
             }
+        }
+    }
+
+    /// Closes every connection, whatever it does.
+    fn close_all(&mut self) {
+        let keys: Vec<usize> = self.slab.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(connection) = self.slab.get_mut(key) else {
+                continue;
+            };
+            // TLS clients can tell this end from one that somebody in between made.
+            let _ = catch_unwind(AssertUnwindSafe(|| connection.link.io.close_notify()));
+            self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
     }
 

@@ -41,7 +41,7 @@ pub use certificates::CertificateReload;
 pub use http2_settings::{Http2Settings, LatencySettings};
 pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::{SendInformational, ServerSettings};
-pub use worker::{Server, worker_plan};
+pub use worker::{Server, WorkerEnd, worker_plan};
 
 /// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.
 #[must_use]

@@ -31,6 +31,8 @@ pub struct ServerSettings {
     pub soft_connection_min_age: Duration,
     /// `handshake-timeout`.
     pub handshake_timeout: Duration,
+    /// `shutdown-timeout`; `None`: connections are waited for.
+    pub shutdown_timeout: Option<Duration>,
     /// `tcp-fastopen`: queue length, 0 for off.
     pub tcp_fastopen: u32,
     /// `tcp-reuseport`.
@@ -79,6 +81,7 @@ impl Default for ServerSettings {
             soft_connection_limit: i32::MAX as usize,
             soft_connection_min_age: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
+            shutdown_timeout: None,
             tcp_fastopen: 4096,
             tcp_reuseport: false,
             server_name: None,
@@ -229,6 +232,19 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "Time allowed for the PROXY header and the TLS handshake together.",
         |scope, command| {
             settings(scope).handshake_timeout = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "shutdown-timeout",
+        "SECONDS",
+        "0: no limit",
+        "How long connections may go on after TERM. Those that are left then, downloads and tunnels among them, are closed, and the process ends.",
+        |scope, command| {
+            settings(scope).shutdown_timeout = match seconds(command.node)? {
+                Duration::ZERO => None,
+                limit => Some(limit),
+            };
             Ok(())
         },
     ),

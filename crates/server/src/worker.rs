@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
@@ -33,6 +34,18 @@ pub struct Server {
     /// What goes on beside the workers, until it is dropped.
     companions: Vec<Box<dyn Any + Send>>,
 }
+
+/// How a worker's thread ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerEnd {
+    /// It was told to end, and its last connection has.
+    Drained,
+    /// It panicked outside a connection. What it served is gone, and nobody accepts in its place.
+    Died,
+}
+
+/// Told by each worker's thread, as the last thing it does, how it ended.
+type OnWorkerEnd = dyn Fn(WorkerEnd) + Send + Sync;
 
 /// One entry per worker: the CPU it is pinned to, if any.
 #[must_use]
@@ -70,11 +83,16 @@ pub(crate) struct SeedListener {
 }
 
 impl Server {
-    /// Starts the workers. Returns when all of them accept connections.
+    /// Starts the workers. Returns when all of them accept connections. Each worker's thread calls `on_end` when it ends.
     ///
     /// # Errors
     /// The text to show.
-    pub fn start(loaded: &Loaded, bound: Bound) -> Result<Self, String> {
+    pub fn start(
+        loaded: &Loaded,
+        bound: Bound,
+        on_end: impl Fn(WorkerEnd) + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
         let settings = loaded.settings();
         let plan = worker_plan(&settings);
         let shared = Arc::new(Shared {
@@ -123,9 +141,15 @@ impl Server {
                 resumption: (index == 0 && has_tls).then(|| Arc::clone(server.tls.resumption())),
             };
             let ready = ready.clone();
+            let on_end = Arc::clone(&on_end);
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || run(seed, &ready));
+                .spawn(move || {
+                    let ended = catch_unwind(AssertUnwindSafe(|| run(seed, &ready)));
+                    // Before anybody hears of the end: whoever waits for this worker to be ready need not.
+                    drop(ready);
+                    on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
+                });
             server.threads.push(
                 thread.map_err(|error| format!("failed to start a worker: {}", reason(&error)))?,
             );
@@ -172,6 +196,19 @@ impl Server {
             // A worker that has ended already needs no telling.
             let _ = mail.send(Box::new(|worker| worker.shutting_down.set(true)));
         }
+    }
+
+    /// Closes the connections that are left, whatever they do. Listeners are closed as well.
+    pub fn close_connections(&self) {
+        self.shut_down();
+        for mail in &self.mail {
+            let _ = mail.send(Box::new(|worker| worker.closing.set(true)));
+        }
+    }
+
+    /// Ends what goes on beside the workers, without waiting for these: logs are written out.
+    pub fn abandon(self) {
+        drop(self.companions);
     }
 
     /// Waits until all connections have ended.

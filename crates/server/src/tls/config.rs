@@ -1,6 +1,5 @@
 //! The `ssl` mapping of `listen`.
 
-use std::fs;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -433,7 +432,7 @@ impl ClientCa {
     /// # Errors
     /// The reason, to be told after [`Self::fault`].
     fn load(path: &str) -> Result<Self, String> {
-        let text = fs::read(path).map_err(|error| io_reason(&error))?;
+        let text = h2o_opener::read(path.as_ref()).map_err(|error| io_reason(&error))?;
         let mut roots = RootCertStore::empty();
         let mut digest = digest::Context::new(&digest::SHA256);
         for certificate in CertificateDer::pem_slice_iter(&text) {

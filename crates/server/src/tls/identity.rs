@@ -1,6 +1,5 @@
 //! Certificates with their private keys, read and checked while the configuration is loaded.
 
-use std::fs;
 use std::sync::Arc;
 
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
@@ -211,7 +210,7 @@ fn certificate_fault(path: &str, reason: &str) -> Fault {
 
 fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let fault = |reason: &str| certificate_fault(path, reason);
-    let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
         match section.map_err(|error| fault(&error.to_string()))? {
@@ -234,7 +233,7 @@ fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
         message: format!("failed to load private key file:{path}:{reason}"),
         reason: None,
     };
-    let text = fs::read(path).map_err(|error| fault(&io_reason(&error)))?;
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
     if is_encrypted(&text) {
         return Err(fault("encrypted keys are not supported"));
     }

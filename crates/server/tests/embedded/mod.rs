@@ -37,7 +37,7 @@ impl Embedded {
         let bound = h2o_server::bind(&loaded, 1).ok()?;
         loaded.open_resources().unwrap();
         Some(Self {
-            server: Some(Server::start(&loaded, bound).unwrap()),
+            server: Some(Server::start(&loaded, bound, |_| {}).unwrap()),
             loaded,
             port,
         })

@@ -1,0 +1,64 @@
+//! `pid-file`: the process id, for those who send signals.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use h2o_log::reason;
+
+use crate::Failure;
+
+/// The file, from before the change of the running user, so that it may be in a directory of root. Removed when this is dropped.
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    /// Opens the file with the rights of the starting user. What is in it stays until [`PidFile::write`]: nobody finds it empty.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        match h2o_opener::pid_file(path) {
+            Ok(file) => Ok(Self {
+                path: path.to_owned(),
+                file,
+            }),
+            Err(error) => Err(failure(path, &error)),
+        }
+    }
+
+    /// Writes the id of this process.
+    pub(crate) fn write(&mut self) -> Result<(), Failure> {
+        let text = content();
+        let written = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.write_all(text.as_bytes()));
+        written.map_err(|error| failure(&self.path, &error))
+    }
+
+    /// Whether the file still names this process: a server that was started to take its place may have the same file.
+    fn is_ours(&self) -> bool {
+        std::fs::read_to_string(&self.path).is_ok_and(|text| text == content())
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Somebody may have tidied up already, or the running user may not remove it.
+        if self.is_ours() && h2o_opener::remove(&self.path).is_err() {
+            let _ = self.file.set_len(0);
+        }
+    }
+}
+
+fn content() -> String {
+    format!("{}\n", std::process::id())
+}
+
+fn failure(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::system(format!(
+        "failed to open pid file:{}:{}",
+        path.display(),
+        reason(error)
+    ))
+}

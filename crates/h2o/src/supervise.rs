@@ -1,0 +1,321 @@
+//! The life of the server after its start: signals, the graceful end, and workers that die.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use h2o_log::{Target, reason, report};
+use h2o_server::{Loaded, Server, WorkerEnd};
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::{Failure, error_log};
+
+/// How long workers are waited for that were told to close their connections.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What happens to the running server.
+pub(crate) enum Event {
+    /// A signal arrived.
+    Signal(i32),
+    /// A worker's thread ended.
+    Worker(WorkerEnd),
+}
+
+/// The events of the server, and who may report them.
+pub(crate) struct Events {
+    pub(crate) sender: Sender<Event>,
+    receiver: Receiver<Event>,
+}
+
+/// From here on TERM, HUP, USR1, USR2 and QUIT are events: none of them kills the process. Commands that are started have
+/// the system's dispositions. INT is left alone and kills, so that there is always a way to end the program by hand.
+pub(crate) fn catch_signals() -> Result<Signals, Failure> {
+    Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT])
+        .map_err(|error| Failure::system(format!("failed to catch signals: {}", reason(&error))))
+}
+
+impl Events {
+    /// Starts the thread that hands signals on; those that arrived since they are caught come first.
+    pub(crate) fn begin(mut signals: Signals) -> Result<Self, Failure> {
+        let (sender, receiver) = channel();
+        let from_signals = sender.clone();
+        let forward = move || {
+            for signal in signals.forever() {
+                if from_signals.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("h2o-signals".to_owned());
+        match thread.spawn(forward) {
+            Ok(_) => Ok(Self { sender, receiver }),
+            Err(error) => Err(Failure::system(format!(
+                "failed to start a thread: {}",
+                reason(&error)
+            ))),
+        }
+    }
+}
+
+/// What the loop below does to a server; a seam for its test.
+pub(crate) trait Control {
+    /// Begins the graceful end.
+    fn shut_down(&self);
+    /// Closes the connections that are left.
+    fn close_connections(&self);
+    /// HUP and USR1: opens logs and changed certificates.
+    fn open_anew(&self, signal: &str);
+}
+
+/// How the server ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its workers have.
+    Drained,
+    /// Some of them still run.
+    Abandoned,
+    /// A worker's thread died.
+    WorkerDied,
+}
+
+/// Obeys signals until the `workers` have ended. `limit` is `shutdown-timeout`.
+pub(crate) fn obey(
+    events: &Events,
+    control: &impl Control,
+    workers: usize,
+    limit: Option<Duration>,
+) -> End {
+    let mut phase = Phase::Serving;
+    let mut left = workers;
+    loop {
+        let event = match phase.deadline() {
+            None => events
+                .receiver
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(deadline) => {
+                let time = deadline.saturating_duration_since(now());
+                events.receiver.recv_timeout(time)
+            }
+        };
+        match event {
+            Ok(Event::Worker(WorkerEnd::Died)) => return End::WorkerDied,
+            Ok(Event::Worker(WorkerEnd::Drained)) => {
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    return End::Drained;
+                }
+            }
+            Ok(Event::Signal(SIGTERM)) => {
+                if let Phase::Serving = phase {
+                    report!(notice, "received SIGTERM, gracefully shutting down");
+                    control.shut_down();
+                    phase = Phase::Draining(limit.map(|limit| now() + limit));
+                } else {
+                    report!(notice, "received SIGTERM again, closing all connections");
+                    phase = phase.close(control);
+                }
+            }
+            Ok(Event::Signal(SIGQUIT)) => {
+                report!(notice, "received SIGQUIT, closing all connections");
+                phase = phase.close(control);
+            }
+            Ok(Event::Signal(SIGHUP)) => control.open_anew("SIGHUP"),
+            Ok(Event::Signal(SIGUSR1)) => control.open_anew("SIGUSR1"),
+            Ok(Event::Signal(SIGUSR2)) => report!(notice, "received SIGUSR2, which has no effect"),
+            // No others are asked for.
+            Ok(Event::Signal(_)) => {}
+            Err(RecvTimeoutError::Timeout) => match phase {
+                Phase::Serving | Phase::Draining(_) => {
+                    report!(
+                        notice,
+                        "shutdown-timeout is over, closing the connections that are left"
+                    );
+                    phase = phase.close(control);
+                }
+                Phase::Closing(_) => return End::Abandoned,
+            },
+            // The signals' thread ends with the process.
+            Err(RecvTimeoutError::Disconnected) => return End::Abandoned,
+        }
+    }
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy)]
+enum Phase {
+    Serving,
+    /// Connections may go on, at most until then.
+    Draining(Option<Instant>),
+    /// Connections are being closed; workers are waited for until then.
+    Closing(Instant),
+}
+
+impl Phase {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Serving => None,
+            Self::Draining(until) => until,
+            Self::Closing(until) => Some(until),
+        }
+    }
+
+    fn close(self, control: &impl Control) -> Self {
+        match self {
+            Self::Serving | Self::Draining(_) => {
+                control.close_connections();
+                Self::Closing(now() + CLOSE_PATIENCE)
+            }
+            Self::Closing(_) => self,
+        }
+    }
+}
+
+/// The running server as [`obey`] sees it.
+pub(crate) struct Running<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) loaded: &'a Loaded,
+    /// `error-log`, unless messages go to standard error.
+    pub(crate) error_log: Option<&'a Target>,
+}
+
+impl Control for Running<'_> {
+    fn shut_down(&self) {
+        self.server.shut_down();
+    }
+
+    fn close_connections(&self) {
+        self.server.close_connections();
+    }
+
+    fn open_anew(&self, signal: &str) {
+        // The line that says so is the last one in the old file.
+        report!(
+            notice,
+            "received {signal}, opening logs anew and loading certificates that changed; the configuration is not read again"
+        );
+        let mut failures = self.loaded.reopen_resources();
+        if let Some(log) = self.error_log {
+            let reopened = log.reopen().and_then(|()| {
+                error_log::redirect_output(log).map_err(|failure| failure.text().to_owned())
+            });
+            failures.extend(reopened.err());
+        }
+        for failure in &failures {
+            report!(error, "{failure}; its lines go where they went before");
+        }
+        let certificates = self.server.reload_certificates();
+        for failure in &certificates.failures {
+            report!(error, "{failure}; what was loaded before stays in use");
+        }
+        report!(
+            notice,
+            "logs opened anew{}, certificates renewed: {}",
+            if failures.is_empty() {
+                ""
+            } else {
+                " but for those that failed"
+            },
+            certificates.renewed
+        );
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the main thread waits here, and has no worker's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[derive(Default)]
+    struct Recorder(RefCell<Vec<&'static str>>);
+
+    impl Control for Recorder {
+        fn shut_down(&self) {
+            self.0.borrow_mut().push("shut down");
+        }
+
+        fn close_connections(&self) {
+            self.0.borrow_mut().push("close");
+        }
+
+        fn open_anew(&self, _signal: &str) {
+            self.0.borrow_mut().push("open");
+        }
+    }
+
+    /// What two workers' server does about `events`, and how it ends.
+    fn run(happens: Vec<Event>, limit: Option<Duration>) -> (Vec<&'static str>, End) {
+        let (sender, receiver) = channel();
+        for event in happens {
+            sender.send(event).unwrap();
+        }
+        let control = Recorder::default();
+        let end = obey(&Events { sender, receiver }, &control, 2, limit);
+        (control.0.into_inner(), end)
+    }
+
+    fn drained() -> Event {
+        Event::Worker(WorkerEnd::Drained)
+    }
+
+    #[test]
+    fn only_term_and_quit_end_the_server() {
+        let happens = vec![
+            Event::Signal(SIGHUP),
+            Event::Signal(SIGUSR1),
+            Event::Signal(SIGUSR2),
+            Event::Signal(SIGTERM),
+            Event::Signal(SIGHUP),
+            drained(),
+            drained(),
+        ];
+        let (did, end) = run(happens, None);
+        assert_eq!(did, ["open", "open", "shut down", "open"]);
+        assert_eq!(end, End::Drained);
+    }
+
+    #[test]
+    fn a_second_term_and_quit_do_not_wait_for_connections() {
+        for first in [SIGTERM, SIGQUIT] {
+            let happens = vec![
+                Event::Signal(first),
+                Event::Signal(SIGTERM),
+                Event::Signal(SIGQUIT),
+                drained(),
+                drained(),
+            ];
+            let (did, end) = run(happens, None);
+            let want: &[_] = if first == SIGTERM {
+                &["shut down", "close"]
+            } else {
+                &["close"]
+            };
+            assert_eq!(did, want);
+            assert_eq!(end, End::Drained);
+        }
+    }
+
+    #[test]
+    fn no_connection_outlives_the_shutdown_timeout() {
+        let limit = Some(Duration::from_millis(1));
+        let (did, end) = run(vec![Event::Signal(SIGTERM)], limit);
+        assert_eq!(did, ["shut down", "close"]);
+        // Nor does a worker that does not listen.
+        assert_eq!(end, End::Abandoned);
+    }
+
+    #[test]
+    fn no_process_lives_on_when_a_worker_has_died() {
+        let (did, end) = run(vec![Event::Worker(WorkerEnd::Died)], None);
+        assert!(did.is_empty());
+        assert_eq!(end, End::WorkerDied);
+    }
+}

@@ -1,0 +1,119 @@
+//! What is done with the rights of the process that does it.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// What `open` answers for a symbolic link under `O_NOFOLLOW`.
+const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
+
+/// A log command that was started.
+pub enum Running {
+    /// By this process.
+    Child(Child),
+    /// By the keeper, which writes the exit status into this pipe.
+    Kept(OwnedFd),
+}
+
+impl Running {
+    /// Waits for the end of the command and tells its exit status.
+    #[must_use]
+    pub fn wait(self) -> String {
+        match self {
+            Self::Child(mut child) => status(&mut child),
+            Self::Kept(pipe) => {
+                let mut text = String::new();
+                match File::from(pipe).read_to_string(&mut text) {
+                    Ok(_) if !text.is_empty() => text,
+                    _ => "exit status unknown".to_owned(),
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn status(child: &mut Child) -> String {
+    match child.wait() {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+pub(crate) fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
+    Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::from(input.try_clone()?))
+        .spawn()
+}
+
+pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {
+    let file = open(path.as_ref(), OpenOptions::new().append(true).create(true))?;
+    if !file.metadata()?.file_type().is_file() {
+        return Err(io::Error::other("it is not a regular file any more"));
+    }
+    Ok(file.into())
+}
+
+/// Opens a file with mode 0644. Root follows its own links only.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.mode(0o644);
+    let without_links = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
+    match options.custom_flags(without_links).open(path) {
+        Err(error) if error.raw_os_error() == Some(LOOP) => {
+            refuse_strange_link(&std::fs::symlink_metadata(path)?)?;
+            options.custom_flags(flags(OFlags::NONBLOCK)).open(path)
+        }
+        opened => opened,
+    }
+}
+
+pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
+    let link = std::fs::symlink_metadata(path)?;
+    if link.file_type().is_symlink() {
+        refuse_strange_link(&link)?;
+    }
+    let kind = std::fs::metadata(path)?.file_type();
+    let mut options = OpenOptions::new();
+    options.append(true).custom_flags(flags(OFlags::NONBLOCK));
+    if kind.is_socket() {
+        return connect(path);
+    } else if kind.is_fifo() {
+        // Open for reading too: neither opening nor writing then depends on a reader being there.
+        options.read(true);
+    } else if !kind.is_char_device() {
+        return Err(io::Error::other(
+            "it is neither a socket nor a pipe nor a device any more",
+        ));
+    }
+    options.open(path).map(OwnedFd::from)
+}
+
+/// Connects without waiting for a listener whose backlog is full.
+fn connect(path: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Root follows its own links only: in a directory that another user may write to, a link could lead to any file. The kernel does the
+/// same in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
+fn refuse_strange_link(link: &Metadata) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() && link.uid() != 0 {
+        return Err(io::Error::other(format!(
+            "it is a symbolic link that belongs to user {}, which the server does not follow as root",
+            link.uid()
+        )));
+    }
+    Ok(())
+}
+
+fn flags(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or(0)
+}

@@ -1,0 +1,347 @@
+//! The process that keeps the rights of the starting user.
+//!
+//! The server and the keeper have a socket between them, which keeps messages apart. The server first sends what the keeper may
+//! do, one message each, and an empty message; then requests, which must be among these. Each is answered by a
+//! descriptor or by the text of an error.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::direct;
+
+/// The one argument that makes the program a keeper.
+pub const KEEPER_ARGUMENT: &str = "--keeper";
+
+/// Octets of a message. What has a longer name is not kept.
+const LONGEST: usize = 64 * 1024;
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Task {
+    LogFile = b'f',
+    LogStream = b's',
+    LogCommand = b'c',
+    Read = b'r',
+    Remove = b'd',
+}
+
+impl Task {
+    fn of(octet: u8) -> Option<Self> {
+        let all = [
+            Self::LogFile,
+            Self::LogStream,
+            Self::LogCommand,
+            Self::Read,
+            Self::Remove,
+        ];
+        all.into_iter().find(|task| *task as u8 == octet)
+    }
+}
+
+type Tasks = HashSet<(Task, OsString)>;
+
+/// What was done so far with the rights of the starting user.
+static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
+
+/// The server's end of the socket.
+static KEEPER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that something was done, so that the keeper may do it again.
+pub(crate) fn remember(task: Task, name: &OsStr) {
+    if KEEPER.get().is_none() && name.len() < LONGEST {
+        let mut done = lock(&DONE);
+        let done = done.get_or_insert_default();
+        done.insert((task, name.to_owned()));
+    }
+}
+
+/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may do again what was done so far. Log commands
+/// that it starts write to `output`, if given, and else where this process writes to.
+///
+/// # Errors
+/// Those of starting a process.
+pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
+    let kind = SocketType::SEQPACKET;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let mut command = Command::new(program);
+    command.arg0("h2o").arg(KEEPER_ARGUMENT).stdin(theirs);
+    if let Some(output) = output {
+        command.stdout(output.try_clone()?).stderr(output);
+    }
+    // It ends when the socket does, which is when this process ends.
+    drop(command.spawn()?);
+    for (task, name) in lock(&DONE).take().unwrap_or_default() {
+        send(&ours, task as u8, name.as_bytes(), None)?;
+    }
+    send(&ours, 0, b"", None)?;
+    let _ = KEEPER.set(Mutex::new(ours));
+    Ok(())
+}
+
+/// How an answer begins: it was done, or it was not and the reason follows.
+const DONE_SO: u8 = 1;
+const REFUSED: u8 = 0;
+
+/// Asks the keeper for something that is answered by a descriptor; `None` if there is no keeper, or it has ended.
+pub(crate) fn ask(
+    task: Task,
+    name: &OsStr,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Option<io::Result<OwnedFd>> {
+    let answer = order(task, name, descriptor)?;
+    let descriptor = |found: Option<_>| found.ok_or_else(|| io::Error::other("nothing came back"));
+    Some(answer.and_then(descriptor))
+}
+
+/// Has the keeper do something; `None` if there is no keeper, or it has ended.
+pub(crate) fn order(
+    task: Task,
+    name: &OsStr,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Option<io::Result<Option<OwnedFd>>> {
+    let keeper = lock(KEEPER.get()?);
+    send(&*keeper, task as u8, name.as_bytes(), descriptor).ok()?;
+    let mut buffer = vec![0; LONGEST];
+    let answer = receive(&*keeper, &mut buffer).ok().flatten()?;
+    Some(if answer.octet == DONE_SO {
+        Ok(answer.descriptor)
+    } else {
+        let text = String::from_utf8_lossy(answer.text);
+        Err(io::Error::other(text.into_owned()))
+    })
+}
+
+/// The keeper: obeys the server at the other end of `socket` until that has ended.
+///
+/// # Errors
+/// Those of the socket.
+pub fn keep(socket: impl AsFd) -> io::Result<()> {
+    let socket = socket.as_fd();
+    let mut buffer = vec![0; LONGEST];
+    let mut allowed = Tasks::new();
+    while let Some(message) = receive(socket, &mut buffer)? {
+        let Some(task) = Task::of(message.octet) else {
+            break;
+        };
+        allowed.insert((task, OsString::from_vec(message.text.to_vec())));
+    }
+    while let Some(message) = receive(socket, &mut buffer)? {
+        let task = Task::of(message.octet);
+        let request = task.map(|task| (task, OsString::from_vec(message.text.to_vec())));
+        let done = match request {
+            Some(request) if allowed.contains(&request) => {
+                obey(request.0, &request.1, message.descriptor)
+            }
+            Some(_) | None => Err(io::Error::other("the configuration does not name it")),
+        };
+        match done {
+            Ok(descriptor) => {
+                let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+                send(socket, DONE_SO, b"", descriptor)?;
+            }
+            Err(error) => send(socket, REFUSED, text_of(&error).as_bytes(), None)?,
+        }
+    }
+    Ok(())
+}
+
+fn obey(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    let text = || {
+        let text = name.to_str();
+        text.ok_or_else(|| io::Error::other("it is not UTF-8"))
+    };
+    match task {
+        Task::LogFile => direct::log_file(text()?).map(Some),
+        Task::LogStream => direct::log_stream(text()?).map(Some),
+        Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
+        Task::Remove => std::fs::remove_file(name).map(|()| None),
+        Task::LogCommand => {
+            let input = descriptor.ok_or_else(|| io::Error::other("it has no input"))?;
+            run(text()?, &input).map(Some)
+        }
+    }
+}
+
+/// Starts a command; its exit status can be read from the descriptor when it has ended.
+fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
+    let (status, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let mut child = direct::spawn(command, input)?;
+    let wait = move || {
+        let text = direct::status(&mut child);
+        // The server may have ended.
+        let _ = std::fs::File::from(report).write_all(text.as_bytes());
+    };
+    std::thread::Builder::new().spawn(wait)?;
+    Ok(status)
+}
+
+/// The system's words for an error, without the number that Rust adds, which the server would add again.
+fn text_of(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(at) = text.rfind(" (os error ") {
+        text.truncate(at);
+    }
+    text
+}
+
+struct Message<'a> {
+    octet: u8,
+    text: &'a [u8],
+    descriptor: Option<OwnedFd>,
+}
+
+fn send(
+    socket: impl AsFd,
+    octet: u8,
+    text: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let parts = [
+        IoSlice::new(std::slice::from_ref(&octet)),
+        IoSlice::new(text),
+    ];
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// `None` at the end.
+fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Message<'a>>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
+    })?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(buffer[..received.bytes]
+        .split_first()
+        .map(|(octet, text)| Message {
+            octet: *octet,
+            text,
+            descriptor,
+        }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    /// What a keeper that may do `allowed` answers when `requests` are made.
+    fn answers(
+        allowed: &[(Task, &str)],
+        requests: &[(u8, &str)],
+    ) -> Vec<Result<Option<OwnedFd>, String>> {
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| keep(theirs).unwrap());
+            for (task, name) in allowed {
+                send(&ours, *task as u8, name.as_bytes(), None).unwrap();
+            }
+            send(&ours, 0, b"", None).unwrap();
+            let input = std::fs::File::open("/dev/null").unwrap();
+            let mut buffer = vec![0; LONGEST];
+            let answers = requests.iter().map(|(octet, name)| {
+                send(&ours, *octet, name.as_bytes(), Some(input.as_fd())).unwrap();
+                let answer = receive(&ours, &mut buffer).unwrap().unwrap();
+                let text = String::from_utf8(answer.text.to_vec()).unwrap();
+                match answer.octet {
+                    DONE_SO => Ok(answer.descriptor),
+                    _ => Err(text),
+                }
+            });
+            let answers = answers.collect();
+            drop(ours);
+            answers
+        })
+    }
+
+    #[test]
+    fn a_keeper_does_nothing_that_was_not_done_at_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let name = path.to_str().unwrap();
+        std::fs::write(&path, "text").unwrap();
+        let requests = [
+            (b'f', name),
+            (b's', name),
+            (b'c', name),
+            (b'r', "/etc/passwd"),
+            (b'd', name),
+            (b'x', name),
+            (0, ""),
+        ];
+        for answer in answers(&[(Task::Read, name)], &requests) {
+            assert_eq!(answer.unwrap_err(), "the configuration does not name it");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_keeper_opens_and_runs_what_it_may_and_says_why_it_cannot() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let (log, key, missing) = (path("log"), path("key"), path("no/log"));
+        std::fs::write(&key, "secret").unwrap();
+        let command = "exit 7";
+        let allowed = [
+            (Task::LogFile, &*log),
+            (Task::LogFile, &*missing),
+            (Task::Read, &*key),
+            (Task::LogCommand, command),
+            (Task::Remove, &*key),
+        ];
+        let requests = [
+            (b'f', &*log),
+            (b'f', &*missing),
+            (b'r', &*key),
+            (b'c', command),
+            (b'd', &*key),
+        ];
+        let mut answers = answers(&allowed, &requests).into_iter();
+        let mut next = || {
+            answers
+                .next()
+                .unwrap()
+                .map(|found| found.map(std::fs::File::from))
+        };
+        next().unwrap().unwrap().write_all(b"line\n").unwrap();
+        assert_eq!(std::fs::read(&log).unwrap(), b"line\n");
+        assert_eq!(next().unwrap_err(), "No such file or directory");
+        for want in ["secret", "exit status: 7"] {
+            let mut text = String::new();
+            next().unwrap().unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, want);
+        }
+        assert!(next().unwrap().is_none());
+        assert!(!std::path::Path::new(&key).exists());
+    }
+}

@@ -1,0 +1,90 @@
+//! Opens logs and reads certificates with the rights of the starting user, also after the server has given them up.
+//!
+//! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
+//! read a private key, so logs could not be rotated nor certificates renewed. Hence the [`keeper`](start_keeper): a second process of
+//! the same program that stays what it was. It has no network connection, reads nothing but requests of the server, and does only
+//! what was done while the configuration was loaded: open those logs, run those log commands, read those files, remove the pid file.
+//!
+//! Without a keeper everything is done by the process itself.
+
+mod direct;
+mod keeper;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+pub use direct::Running;
+pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
+
+use keeper::{Task, ask, order, remember};
+
+/// Opens a regular file for appending, and creates it if need be.
+///
+/// # Errors
+/// Those of opening it; also if it is no regular file, or a symbolic link that root does not follow.
+pub fn log_file(path: &str) -> io::Result<OwnedFd> {
+    remember(Task::LogFile, path.as_ref());
+    ask(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
+}
+
+/// Connects to a Unix socket, or opens a named pipe or a character device for appending. Nothing done with it waits, but opening a
+/// device may.
+///
+/// # Errors
+/// Those of opening it; also if it is none of these, or a symbolic link that root does not follow.
+pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
+    remember(Task::LogStream, path.as_ref());
+    ask(Task::LogStream, path.as_ref(), None).unwrap_or_else(|| direct::log_stream(path))
+}
+
+/// Runs a command by `/bin/sh -c`, with `input` as its standard input.
+///
+/// # Errors
+/// Those of starting it.
+pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<Running> {
+    remember(Task::LogCommand, text.as_ref());
+    match ask(Task::LogCommand, text.as_ref(), Some(input.as_fd())) {
+        Some(status) => Ok(Running::Kept(status?)),
+        None => direct::spawn(text, input).map(Running::Child),
+    }
+}
+
+/// Opens a file that is written once and removed at the end, and creates it if need be. What is in it stays.
+///
+/// # Errors
+/// Those of opening it; also if it is a symbolic link that root does not follow.
+pub fn pid_file(path: &Path) -> io::Result<File> {
+    remember(Task::Remove, path.as_os_str());
+    direct::open(path, File::options().write(true).create(true))
+}
+
+/// Removes a file that was opened by [`pid_file`].
+///
+/// # Errors
+/// Those of removing it.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let removed = order(Task::Remove, path.as_os_str(), None);
+    removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
+}
+
+/// Reads a file of the configuration.
+///
+/// # Errors
+/// Those of reading it.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let read = std::fs::read(path);
+    match &read {
+        Ok(_) => remember(Task::Read, path.as_os_str()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if let Some(file) = ask(Task::Read, path.as_os_str(), None) {
+                let mut text = Vec::new();
+                io::Read::read_to_end(&mut File::from(file?), &mut text)?;
+                return Ok(text);
+            }
+        }
+        Err(_) => {}
+    }
+    read
+}
