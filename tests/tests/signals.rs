@@ -240,7 +240,7 @@ fn quit_does_not_wait_for_connections() {
 
 #[test]
 fn no_download_outlives_the_shutdown_timeout() {
-    let (server, mut slow) = busy("shutdown-timeout: 1");
+    let (server, slow) = busy("shutdown-timeout: 1");
     send(&server, Signal::TERM);
     server.wait_for_message("shutdown-timeout is over, closing the connections that are left");
     must_have_ended_well(server);

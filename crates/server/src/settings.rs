@@ -238,8 +238,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive::global(
         "shutdown-timeout",
         "SECONDS",
-        "0: no limit",
-        "How long connections may go on after TERM. Those that are left then, downloads and tunnels among them, are closed, and the process ends.",
+        "0",
+        "How long a graceful end may take after TERM. Connections that are left then are closed, downloads and tunnels among them. 0: no limit.",
         |scope, command| {
             settings(scope).shutdown_timeout = match seconds(command.node)? {
                 Duration::ZERO => None,
