@@ -124,6 +124,25 @@ fn files_are_sent_with_type_length_date_and_validators() {
 }
 
 #[test]
+fn a_directory_without_names_of_index_files_is_not_missing() {
+    let forbidden =
+        "403 Access Forbidden\ncontent-type: text/plain; charset=utf-8\n\naccess forbidden";
+    check(
+        &start(),
+        &[
+            ("GET /no-index/", forbidden),
+            ("GET /no-index/bare/", forbidden),
+            ("GET /no-index/none/", "404 File Not Found"),
+            ("GET /no-index/hello.txt", "200 OK\n\nhello"),
+            (
+                "GET /no-index/bare",
+                "301 Moved Permanently\nlocation: /no-index/bare/",
+            ),
+        ],
+    );
+}
+
+#[test]
 fn what_cannot_be_served_is_answered_with_short_texts() {
     let text = "content-type: text/plain; charset=utf-8";
     let none = format!("404 File Not Found\n{text}\ncontent-length: 9\n!etag\n\nnot found");
@@ -141,7 +160,6 @@ fn what_cannot_be_served_is_answered_with_short_texts() {
             ("GET /hello.txt/x", &none),
             ("GET /hello.txt%00", &none),
             ("GET /bare/", &none),
-            ("GET /no-index/", &none),
             ("GET /gone", &none),
             ("GET /one2", &none),
             ("POST /hello.txt\nContent-Length: 0", &method),

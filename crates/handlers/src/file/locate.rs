@@ -200,10 +200,15 @@ impl<'a> Search<'a> {
                 Err(error) => return Err(error),
             }
         }
+        let path = self.c_path(directory, b"")?;
+        if !settings.listing && settings.index.is_empty() {
+            // H2O compatibility: nothing was looked for, so nothing is missing. H2O answers 403 here.
+            self.open(&path, LOOK | OFlags::DIRECTORY)?;
+            return Err(Errno::ACCESS);
+        }
         if !settings.listing {
             return Err(Errno::NOENT);
         }
-        let path = self.c_path(directory, b"")?;
         Ok(Located::Listing(self.open(&path, READ_DIRECTORY)?))
     }
 

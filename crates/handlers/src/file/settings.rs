@@ -53,8 +53,8 @@ pub(super) const INDEX: Directive<Scope> = Directive {
     kinds: Kinds::SEQUENCE,
     value: "[NAME, ...]",
     default: "[index.html, index.htm, index.txt]",
-    help: "Names of the files that answer for a directory, in the order they are tried. An empty sequence means that \
-           there are none.",
+    help: "Names of the files that answer for a directory, in the order they are tried. With an empty sequence \
+           there are none: a directory is answered with 403, unless `file.dirlisting` is `ON`.",
     apply: |scope, command| {
         let names = command.node.sequence()?.iter().map(|node| {
             let name = node
