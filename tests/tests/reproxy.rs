@@ -233,9 +233,10 @@ fn what_cannot_be_fetched_is_502() {
     server.wait_for_message(&format!(
         "[lib/core/proxy.c] in request:{place}z:connection refused\n"
     ));
-    let log = server.read_until("log", "HTTP/2\" /x 502 502 [connection refused]");
+    let told = format!("[[lib/core/proxy.c] in request:{place}z:connection refused]\n");
+    let log = server.read_until("log", &format!("HTTP/2\" /x 502 502 {told}"));
     assert!(
-        log.contains("\"GET /x?y HTTP/1.1\" /x 502 502 [connection refused]\n"),
+        log.contains(&format!("\"GET /x?y HTTP/1.1\" /x 502 502 {told}")),
         "{log}"
     );
     // Of other schemes it is a path; here that leads to the back end, which sends us on for ever.

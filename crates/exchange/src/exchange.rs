@@ -1,5 +1,6 @@
 //! One request with its response.
 
+use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ pub struct Exchange {
     pub timings: Timings,
     /// The request that an upstream server was asked, if one was.
     pub forwarded: Forwarded,
-    /// Error notes of this request, for `%{error}x`.
+    /// What [`Exchange::note_error`] was told, for `%{error}x`.
     pub errors: String,
     /// What was sent.
     pub sent: Sent,
@@ -318,24 +319,27 @@ impl Exchange {
         self.env.retain(|(key, _)| &**key != name);
     }
 
-    /// Notes an error of this request: for `%{error}x`, and for the error log unless
-    /// `error-log.emit-request-errors` is off. `label` names the component. The line tells the authority and the target that
-    /// an upstream server was asked for, if one was.
+    /// Notes an error of this request: the same text for `%{error}x` (H2O compatibility: one behind the other, without line
+    /// end) and, unless `error-log.emit-request-errors` is off, for the error log. `label` names the component. The text tells
+    /// the authority and the target that an upstream server was asked for, if one was.
     pub fn note_error(&mut self, label: &str, message: &str) {
-        self.errors.push_str(message);
+        let is_connect =
+            matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
+        // CONNECT has no path: its target is the authority.
+        let target = if is_connect {
+            &[][..]
+        } else {
+            self.request.target()
+        };
+        let request = (self.request.authority(), target);
+        let (authority, target) = self.forwarded.place().unwrap_or(request);
+        let (authority, path) = (cut(authority, 64), cut(target, 32));
+        let start = self.errors.len();
+        let text = format_args!("[{label}] in request:{authority}{path}:{message}");
+        // A `String` takes everything.
+        let _ = self.errors.write_fmt(text);
         if self.site.path(self.route).emit_request_errors {
-            let is_connect =
-                matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
-            // CONNECT has no path: its target is the authority.
-            let target = if is_connect {
-                &[][..]
-            } else {
-                self.request.target()
-            };
-            let request = (self.request.authority(), target);
-            let (authority, target) = self.forwarded.place().unwrap_or(request);
-            let (authority, path) = (cut(authority, 64), cut(target, 32));
-            h2o_log::report!(error, "[{label}] in request:{authority}{path}:{message}");
+            h2o_log::report!(error, "{}", &self.errors[start..]);
         }
     }
 

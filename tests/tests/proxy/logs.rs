@@ -28,6 +28,18 @@ fn errors_tell_the_request_cut_to_a_length_that_is_readable() {
 }
 
 #[test]
+fn the_access_log_does_not_have_less_of_an_error_than_the_error_log() {
+    let backend = ClosedPort::new();
+    let settings = "access-log: { path: @DIR@/access-log, escape: json, format: '\"%{error}x\"' }";
+    let server = Setup::new(&config(settings, &backend.url())).start();
+    assert_eq!(server.ask("GET /x?y\nHost: a.example").code(), 502);
+    let text = "[lib/core/proxy.c] in request:a.example/x?y:connection refused";
+    let log = server.read_until("access-log", "\n");
+    assert_eq!(log, format!("\"{text}\"\n"));
+    server.wait_for_message(text);
+}
+
+#[test]
 fn errors_are_in_the_access_log_and_need_not_be_in_the_error_log() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nno field\r\n\r\n");
     let settings = "error-log.emit-request-errors: OFF\n\

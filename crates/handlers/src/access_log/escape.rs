@@ -91,4 +91,30 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn what_a_client_sends_never_looks_like_an_escape_in_json() {
+        let texts: [&[u8]; 8] = [
+            b"\"",
+            b"\\\"",
+            b"\\x22",
+            b"\\u0022",
+            b"\\",
+            b"\x01",
+            b"\\u0001",
+            b"\xc3\xa9",
+        ];
+        let written = texts.map(|text| {
+            let mut out = Vec::new();
+            Escape::Json.write(text, &mut out);
+            // Strings end at the first quote that has no backslash of its own.
+            let quotes = out.iter().filter(|&&octet| octet == b'"').count();
+            let escaped = out.windows(2).filter(|two| two == b"\\\"").count();
+            assert_eq!(quotes, escaped, "{}", out.escape_ascii());
+            out
+        });
+        for (at, one) in written.iter().enumerate() {
+            assert!(!written[..at].contains(one), "{}", one.escape_ascii());
+        }
+    }
 }

@@ -164,35 +164,51 @@ fn time(format: &str) -> Field {
     }
 }
 
-/// Takes the quotes that directly enclose a value out of the text around it.
+/// Takes the quotes that directly enclose a value out of the text around it. What stands between quotes is text, also quotes
+/// of the other kind (H2O compatibility).
 fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
     let mut out: Vec<Element> = Vec::with_capacity(elements.len());
     let mut elements = elements.into_iter().peekable();
+    // The quote that was opened last and not closed yet.
+    let mut open = None;
     while let Some(element) = elements.next() {
-        let Element::Value(field) = element else {
-            out.push(element);
-            continue;
+        let field = match element {
+            Element::Value(field) => field,
+            Element::Text(text) => {
+                open = open_quote(open, &text);
+                out.push(Element::Text(text));
+                continue;
+            }
+            Element::Quoted(..) => {
+                out.push(element);
+                continue;
+            }
         };
-        let quote = match (out.last(), elements.peek()) {
-            (Some(Element::Text(before)), Some(Element::Text(after))) => before
-                .chars()
-                .next_back()
-                .filter(|&quote| matches!(quote, '"' | '\'') && after.starts_with(quote)),
-            _ => None,
-        };
-        let (Some(quote), Some(Element::Text(before)), Some(Element::Text(after))) =
-            (quote, out.last_mut(), elements.peek_mut())
-        else {
+        if let (Some(quote), Some(Element::Text(before)), Some(Element::Text(after))) =
+            (open, out.last_mut(), elements.peek_mut())
+            && before.ends_with(char::from(quote))
+            && after.starts_with(char::from(quote))
+        {
+            *before = before[..before.len() - 1].into();
+            *after = after[1..].into();
+            open = None;
+            out.push(Element::Quoted(quote, field));
+        } else {
             out.push(Element::Value(field));
-            continue;
-        };
-        *before = before[..before.len() - 1].into();
-        *after = after[1..].into();
-        let quote = if quote == '"' { b'"' } else { b'\'' };
-        out.push(Element::Quoted(quote, field));
+        }
     }
     out.retain(|element| !matches!(element, Element::Text(text) if text.is_empty()));
     out
+}
+
+/// The quote that is open behind `text`, where `open` was before it.
+fn open_quote(open: Option<u8>, text: &str) -> Option<u8> {
+    let quotes = text.bytes().filter(|octet| matches!(octet, b'"' | b'\''));
+    quotes.fold(open, |open, quote| match open {
+        None => Some(quote),
+        Some(opened) if opened == quote => None,
+        Some(opened) => Some(opened),
+    })
 }
 
 #[cfg(test)]
@@ -270,6 +286,15 @@ mod tests {
                 Element::Value(Field::Null),
                 text("\""),
             ]
+        );
+        // Within other quotes they are text.
+        for format in [r#"'"%l"'"#, r#""'%l'""#, r#""a '%l' b""#, r#""a"%l"b""#] {
+            let quoted = (compiled(format).iter()).any(|it| matches!(it, Element::Quoted(..)));
+            assert!(!quoted, "{format}");
+        }
+        assert_eq!(
+            compiled(r#""don't", '%l'"#),
+            [text(r#""don't", "#), Element::Quoted(b'\'', Field::Null),]
         );
         let apache = Format::compile(r#""%l""#, Escape::Apache).unwrap();
         assert_eq!(
