@@ -1,4 +1,4 @@
-//! The backend of a new connection.
+//! The backend of a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,8 +18,8 @@ pub(crate) enum Balancer {
 /// What a backend carries.
 pub(crate) struct Load {
     weight: u32,
-    /// Connections in use or being opened.
-    connections: AtomicUsize,
+    /// Requests in progress, those included for which a connection is being opened.
+    requests: AtomicUsize,
 }
 
 impl Balancer {
@@ -33,24 +33,24 @@ impl Balancer {
                 weights
                     .map(|weight| Load {
                         weight,
-                        connections: AtomicUsize::new(0),
+                        requests: AtomicUsize::new(0),
                     })
                     .collect(),
             ),
         }
     }
 
-    /// A backend that has not been tried for this request; `None` if all have. `tried` has an entry per backend.
-    pub(crate) fn choose(&self, tried: &[bool]) -> Option<usize> {
+    /// The backend whose turn it is, of those that `is_out` is false for; `None` if there is none.
+    pub(crate) fn choose(&self, is_out: impl Fn(usize) -> bool) -> Option<usize> {
         match self {
-            Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, tried),
+            Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, is_out),
             Self::LeastConn(loads) => {
-                let weights = loads.iter().zip(tried);
+                let weights = loads.iter().enumerate();
                 choose_least(
                     loads,
                     weights.map(
-                        |(load, &was_tried)| {
-                            if was_tried { 0 } else { load.weight.into() }
+                        |(index, load)| {
+                            if is_out(index) { 0 } else { load.weight.into() }
                         },
                     ),
                 )
@@ -89,17 +89,21 @@ fn choose_in_proportion(shares: &[u64], turns: &mut [i64]) -> Option<usize> {
     nearest
 }
 
-fn choose_in_turn(weights: &[u32], turn: &AtomicU64, tried: &[bool]) -> Option<usize> {
+fn choose_in_turn(
+    weights: &[u32],
+    turn: &AtomicU64,
+    is_out: impl Fn(usize) -> bool,
+) -> Option<usize> {
     let next = |turn: u64| {
         let (last, used) = unpack(turn);
-        if !tried[last] && used < weights[last] {
+        if !is_out(last) && used < weights[last] {
             return Some((last, used + 1));
         }
         let count = weights.len();
         let following = (1..=count).map(|step| (last + step) % count);
         following
             .into_iter()
-            .find(|&index| !tried[index])
+            .find(|&index| !is_out(index))
             .map(|index| (index, 1))
     };
     let mut old = turn.load(Relaxed);
@@ -125,31 +129,31 @@ fn unpack(turn: u64) -> (usize, u32) {
 fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<usize> {
     let mut best: Option<(usize, u64, u64)> = None;
     for (index, (load, weight)) in loads.iter().zip(weights).enumerate() {
-        let connections = load.connections.load(Relaxed) as u64;
+        let requests = load.requests.load(Relaxed) as u64;
         // Compared as fractions: ties go to the first.
-        let is_better = best.is_none_or(|(_, best_connections, best_weight)| {
-            connections * best_weight < best_connections * weight
+        let is_better = best.is_none_or(|(_, best_requests, best_weight)| {
+            requests * best_weight < best_requests * weight
         });
         if weight > 0 && is_better {
-            best = Some((index, connections, weight));
+            best = Some((index, requests, weight));
         }
     }
     best.map(|(index, ..)| index)
 }
 
-/// A connection in use, or being opened, as the balancer counts it.
+/// A request in progress as the balancer counts it.
 pub(crate) struct InUse {
     upstream: Arc<Upstream>,
     backend: usize,
 }
 
 impl InUse {
-    /// Counts a connection to `backend`, if the balancer wants to know.
+    /// Counts a request to `backend`, if the balancer wants to know.
     pub(crate) fn begin(upstream: &Arc<Upstream>, backend: usize) -> Option<Self> {
         let Balancer::LeastConn(loads) = &upstream.balancer else {
             return None;
         };
-        loads[backend].connections.fetch_add(1, Relaxed);
+        loads[backend].requests.fetch_add(1, Relaxed);
         Some(Self {
             upstream: Arc::clone(upstream),
             backend,
@@ -160,7 +164,7 @@ impl InUse {
 impl Drop for InUse {
     fn drop(&mut self) {
         if let Balancer::LeastConn(loads) = &self.upstream.balancer {
-            loads[self.backend].connections.fetch_sub(1, Relaxed);
+            loads[self.backend].requests.fetch_sub(1, Relaxed);
         }
     }
 }
@@ -177,7 +181,7 @@ mod tests {
     fn in_turn_each_as_often_as_it_weighs() {
         let balancer = balancer(Balancing::RoundRobin, &[1, 3, 2]);
         let chosen: Vec<_> = (0..12)
-            .map(|_| balancer.choose(&[false; 3]).unwrap())
+            .map(|_| balancer.choose(|_| false).unwrap())
             .collect();
         assert_eq!(chosen, [0, 1, 1, 1, 2, 2, 0, 1, 1, 1, 2, 2]);
     }
@@ -188,7 +192,7 @@ mod tests {
             let balancer = balancer(balancing, &[1, 256, 1]);
             let mut tried = [false; 3];
             let mut order = Vec::new();
-            while let Some(index) = balancer.choose(&tried) {
+            while let Some(index) = balancer.choose(|index| tried[index]) {
                 tried[index] = true;
                 order.push(index);
             }
@@ -199,10 +203,10 @@ mod tests {
     #[test]
     fn the_turn_goes_on_behind_one_that_was_down() {
         let balancer = balancer(Balancing::RoundRobin, &[1, 1, 1]);
-        assert_eq!(balancer.choose(&[false; 3]), Some(0));
-        assert_eq!(balancer.choose(&[true, false, false]), Some(1));
-        assert_eq!(balancer.choose(&[false; 3]), Some(2));
-        assert_eq!(balancer.choose(&[false; 3]), Some(0));
+        assert_eq!(balancer.choose(|_| false), Some(0));
+        assert_eq!(balancer.choose(|index| index == 0), Some(1));
+        assert_eq!(balancer.choose(|_| false), Some(2));
+        assert_eq!(balancer.choose(|_| false), Some(0));
     }
 
     #[test]
@@ -240,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_weigh_connections() {
+    fn shares_weigh_requests() {
         let balancer = balancer(Balancing::LeastConn, &[1, 1]);
         let Balancer::LeastConn(loads) = &balancer else {
             panic!("as made above")
         };
-        loads[0].connections.store(4, Relaxed);
-        loads[1].connections.store(1, Relaxed);
+        loads[0].requests.store(4, Relaxed);
+        loads[1].requests.store(1, Relaxed);
         for (shares, want) in [
             ([1024, 1024], Some(1)),
             ([1024, 255], Some(0)),
@@ -274,10 +278,10 @@ mod tests {
             ((2, 4), 0),
         ];
         for ((first, second), want) in cases {
-            loads[0].connections.store(first, Relaxed);
-            loads[1].connections.store(second, Relaxed);
+            loads[0].requests.store(first, Relaxed);
+            loads[1].requests.store(second, Relaxed);
             assert_eq!(
-                balancer.choose(&[false; 2]),
+                balancer.choose(|_| false),
                 Some(want),
                 "{first} and {second}"
             );

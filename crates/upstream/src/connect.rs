@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use h2o_exchange::Worker;
 use h2o_http::Scheme;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::balancer::InUse;
+use crate::pool::Local;
 use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
@@ -25,19 +25,19 @@ pub(crate) struct Connected {
 /// turn. A TLS handshake that fails is final (H2O compatibility). `alpn`: protocols offered to `https` backends.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
-    upstream: &Arc<Upstream>,
+    local: &Local,
     alpn: &[&[u8]],
     aim: &mut Aim,
 ) -> Result<Connected, Failure> {
-    let limit = upstream.settings.connect_timeout;
+    let limit = local.upstream.settings.connect_timeout;
     let mut backend = None;
-    let connecting = connect_any(worker, upstream, alpn, aim, &mut backend);
+    let connecting = connect_any(worker, local, alpn, aim, &mut backend);
     match tokio::time::timeout(limit, connecting).await {
         Ok(connected) => connected,
         Err(_) => {
             let failure = Failure::unsent(Failure::CONNECT_TIMEOUT);
             if let Some(backend) = backend {
-                upstream.on_unreachable(backend, &failure, worker.clock.now());
+                local.on_unreachable(backend, &failure, worker.clock.now());
             }
             Err(failure)
         }
@@ -47,14 +47,16 @@ pub(crate) async fn connect(
 /// Notes in `trying` which backend has its turn.
 async fn connect_any(
     worker: &Rc<Worker>,
-    upstream: &Arc<Upstream>,
+    local: &Local,
     alpn: &[&[u8]],
     aim: &mut Aim,
     trying: &mut Option<usize>,
 ) -> Result<Connected, Failure> {
+    let upstream = &local.upstream;
     let mut last = Failure::unsent("connection failure");
     while let Some(backend) = aim.next(upstream, worker.clock.now()) {
         *trying = Some(backend);
+        let attempt = local.begin_attempt(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
         let resolver = worker.local::<Resolver>();
@@ -62,10 +64,11 @@ async fn connect_any(
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(upstream, url, alpn, socket).await {
                 Err(failure) => {
-                    upstream.on_unreachable(backend, &failure, worker.clock.now());
+                    local.on_unreachable(backend, &failure, worker.clock.now());
                     return Err(failure);
                 }
                 Ok(stream) => {
+                    attempt.on_established(worker.clock.now());
                     return Ok(Connected {
                         stream,
                         backend,
@@ -74,7 +77,7 @@ async fn connect_any(
                 }
             },
         };
-        upstream.on_unreachable(backend, &failure, worker.clock.now());
+        local.on_unreachable(backend, &failure, worker.clock.now());
         last = failure;
     }
     Err(last)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use h2o_http::{BodyLength, Method};
 
+use crate::balancer::InUse;
 use crate::connect::{Connected, connect};
 use crate::http2::Connection;
 use crate::pool::{Local, Pools};
@@ -32,20 +33,16 @@ pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result
             budget.pay_in(local.unpaid.take());
         }
     }
-    let mut aim = Aim::default();
-    if let Some(health) = &upstream.health {
-        let now = call.worker.clock.now();
-        if health.asks(now) {
-            aim.tried.resize(upstream.backends.len(), false);
-            aim.chosen = health.choose(upstream, &aim.tried, now);
-        }
-    }
+    let mut aim = Aim {
+        chosen: local.choose(call.worker.clock.now()),
+        ..Aim::default()
+    };
     // Not a function of its own: everything would be there twice.
     aim.by_http1 = call.needs_http1 || !upstream.may_use_http2();
     let way = if aim.by_http1 {
         Way::Http1
     } else {
-        way(&local)
+        way(&local, &aim)
     };
     let tried = match way {
         Way::Http1 => {
@@ -53,7 +50,7 @@ pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result
             http1::send(&local, &mut call, body, &mut aim).await
         }
         Way::Http2 => match local.http2.pick(|backend| aim.suits(upstream, backend)) {
-            Some(connection) => send_http2(&local, &connection, &mut call, body).await,
+            Some(connection) => send_http2(&local, &connection, &mut call, body, None).await,
             None => Box::pin(send_over_new(&local, &mut call, body, &mut aim)).await,
         },
         // Connecting takes a large future, which most requests can do without.
@@ -89,12 +86,13 @@ pub(crate) async fn send_again(
     body: ReadyBody,
     aim: &mut Aim,
 ) -> Result<Reply, Unanswered> {
+    aim.chosen = (local.upstream).choose(&aim.tried, call.worker.clock.now());
     let tried = if aim.by_http1 {
         http1::send_fresh(local, call, body, aim).await
     } else {
         let suits = |backend| aim.suits(&local.upstream, backend);
         match local.http2.pick(suits) {
-            Some(connection) => send_http2(local, &connection, call, body).await,
+            Some(connection) => send_http2(local, &connection, call, body, None).await,
             None => send_over_new(local, call, body, aim).await,
         }
     };
@@ -103,14 +101,16 @@ pub(crate) async fn send_again(
 }
 
 /// How the next request goes.
-fn way(local: &Local) -> Way {
-    let http1 = local.http1_load();
-    let http2 = local.http2.load();
+fn way(local: &Local, aim: &Aim) -> Way {
+    let suits = |backend| aim.suits(&local.upstream, backend);
+    let http1 = local.http1_load(suits);
+    let http2 = local.http2.load(suits);
+    let declines_http2 = local.declines_http2(aim.first()).get();
     match local.choice.next(local.upstream.settings.http2_ratio) {
         ProtocolClass::Http1 => Way::Http1,
         ProtocolClass::Http2 if http2.used < http2.most => Way::Http2,
         // HTTP/1 is what the backends speak, whatever the ratio says.
-        ProtocolClass::Http2 if local.declines_http2.get() && http1.idle > 0 => Way::Http1,
+        ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => Way::Http1,
         ProtocolClass::Http2 => Way::New,
         ProtocolClass::ServerDriven => Way::choose(http1, http2),
     }
@@ -125,15 +125,16 @@ async fn send_over_new(
 ) -> Result<Reply, Unanswered> {
     let settings = &local.upstream.settings;
     let suits = |backend| aim.suits(&local.upstream, backend);
-    if !local.declines_http2.get()
-        && let Some(connection) = local.http2.join(settings.http2_max_streams, suits).await
+    let (first, most) = (aim.first(), settings.http2_max_streams);
+    if !local.declines_http2(first).get()
+        && let Some(connection) = local.http2.join(first, most, suits).await
     {
-        return send_http2(local, &connection, call, body).await;
+        return send_http2(local, &connection, call, body, None).await;
     }
-    let opening = local.http2.begin_opening();
-    let connected = connect(call.worker, &local.upstream, BOTH, aim).await?;
+    let opening = local.http2.begin_opening(first);
+    let connected = connect(call.worker, local, BOTH, aim).await?;
     let is_http2 = is_http2(&local.upstream, &connected.stream)?;
-    local.declines_http2.set(!is_http2);
+    local.declines_http2(connected.backend).set(!is_http2);
     if !is_http2 {
         drop(opening);
         return http1::send_new(local, call, connected, body).await;
@@ -144,13 +145,13 @@ async fn send_over_new(
         in_use,
     } = connected;
     let tls = stream.tls_info();
-    let connection = local.http2.open(settings, backend, in_use, stream);
+    let connection = local.http2.open(settings, backend, stream);
     if let Some(tls) = tls {
         connection.set_tls(tls);
     }
     // Whoever has waited runs when our request has been made.
     drop(opening);
-    send_http2(local, &connection, call, body).await
+    send_http2(local, &connection, call, body, in_use).await
 }
 
 /// True if HTTP/2 is what the server chose of what it was offered.
@@ -166,12 +167,15 @@ pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<b
     }
 }
 
+/// `in_use`: the request, if the balancer counts it already.
 async fn send_http2(
     local: &Local,
     connection: &Rc<Connection>,
     call: &mut Call<'_>,
     body: ReadyBody,
+    in_use: Option<InUse>,
 ) -> Result<Reply, Unanswered> {
+    let in_use = in_use.or_else(|| InUse::begin(&local.upstream, connection.backend()));
     let mut head = local.scratch.take_head();
     let url = &local.upstream.backends[connection.backend()].url;
     (call.build)(url, Protocol::Http2, &mut head);
@@ -191,7 +195,8 @@ async fn send_http2(
     let request = connection.request(&head, body.into_inner(), expects_continue, headers);
     local.scratch.put_head(head);
     let response = match request {
-        Ok(request) => {
+        Ok(mut request) => {
+            request.count(in_use);
             if let Some(trace) = &call.trace {
                 request.observe(trace);
             }

@@ -1,8 +1,8 @@
 //! Idle connections, kept for the next requests on their worker.
 //!
-//! H2O has one pool for all threads. Here each worker has its own, so that no request waits for another thread; what other
-//! workers have idle is not seen. Within a worker it is as there: the connection that was idle for longest is taken first,
-//! whatever its backend, and the balancer is asked for new ones only.
+//! H2O has one pool for all threads, and takes the connection that was idle for longest whatever its backend. Here each worker has
+//! its own, so that no request waits for another thread; what other workers have idle is not seen. The balancer chooses the backend
+//! of every request; of the connections to that the one that was idle for longest is taken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,11 +15,12 @@ use h2o_http::RequestHead;
 use h2o_http1::ClientSettings;
 use h2o_log::report;
 
-use crate::Upstream;
+use crate::health::Chosen;
 use crate::http1::Connection;
 use crate::http2;
 use crate::protocol_choice::{Http1Load, ProtocolChoice};
 use crate::stream::Idle;
+use crate::{Failure, Upstream};
 
 /// Idle connections are looked at no more often than that (H2O compatibility).
 const SWEEP: Duration = Duration::from_secs(1);
@@ -38,17 +39,25 @@ pub(crate) struct Pools {
 pub(crate) struct Local {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) scratch: Rc<Scratch>,
-    idle: RefCell<VecDeque<Kept>>,
-    /// Somebody looks after those that nobody takes.
+    backends: Box<[LocalBackend]>,
+    /// Somebody looks after idle connections that nobody takes.
     is_swept: Cell<bool>,
-    /// HTTP/1 connections there are, idle ones included.
-    http1: Rc<Cell<usize>>,
     pub(crate) http2: http2::Connections,
     pub(crate) choice: ProtocolChoice,
-    /// The last backend that was offered HTTP/2 chose HTTP/1.
-    pub(crate) declines_http2: Cell<bool>,
     /// Requests that the budget for repeating them has not heard of.
     pub(crate) unpaid: Cell<u32>,
+}
+
+/// What a worker keeps for one backend.
+#[derive(Default)]
+struct LocalBackend {
+    /// Idle HTTP/1 connections, the oldest first.
+    idle: RefCell<VecDeque<Kept>>,
+    /// HTTP/1 connections there are, idle ones included.
+    http1: Rc<Cell<usize>>,
+    /// Whether it chose HTTP/1 when it was last offered HTTP/2.
+    declines_http2: Cell<bool>,
+    reach: Cell<Reach>,
 }
 
 /// A connection of HTTP/1 for as long as there is one.
@@ -63,17 +72,6 @@ impl Drop for Counted {
 struct Kept {
     connection: Box<Connection>,
     since: Instant,
-}
-
-/// Which idle connections a request can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Whatever their backend.
-    Any,
-    /// Those to one backend.
-    Of(usize),
-    /// None of them.
-    None,
 }
 
 /// Memory lent to whichever exchange has its turn.
@@ -144,15 +142,14 @@ impl Pools {
         if locals.len() <= upstream.id {
             locals.resize_with(upstream.id + 1, || None);
         }
+        let count = upstream.backends.len();
         let local = locals[upstream.id].insert(Rc::new(Local {
             upstream: Arc::clone(upstream),
             scratch: Rc::clone(&self.scratch),
-            idle: RefCell::default(),
+            backends: (0..count).map(|_| LocalBackend::default()).collect(),
             is_swept: Cell::new(false),
-            http1: Rc::default(),
-            http2: http2::Connections::default(),
+            http2: http2::Connections::new(count),
             choice: ProtocolChoice::default(),
-            declines_http2: Cell::new(false),
             unpaid: Cell::new(0),
         }));
         Rc::clone(local)
@@ -160,20 +157,71 @@ impl Pools {
 }
 
 impl Local {
-    /// The connection that was idle for longest, if it can be used. `thoroughly`: the kernel is asked whether the backend
-    /// has closed it.
+    /// The backend of the next request: the one whose turn it is. One that cannot be connected to, or not soon, is passed over for
+    /// the next unless there is a connection to it already. `None` if there is only one to choose from.
+    pub(crate) fn choose(&self, now: Instant) -> Option<Chosen> {
+        let upstream = &self.upstream;
+        if self.backends.len() == 1 {
+            let health = upstream.health.as_ref();
+            health.filter(|health| health.asks(now))?;
+        }
+        let chosen = upstream.choose(&[], now)?;
+        if upstream.health.is_none()
+            && self.is_doubtful(chosen.backend, now)
+            && !self.has_connection(chosen.backend)
+        {
+            let backends = 0..self.backends.len();
+            let doubtful: Vec<bool> = backends
+                .map(|backend| self.is_doubtful(backend, now))
+                .collect();
+            return upstream.choose(&doubtful, now).or(Some(chosen));
+        }
+        Some(chosen)
+    }
+
+    fn is_doubtful(&self, backend: usize, now: Instant) -> bool {
+        self.backends[backend].reach.get().is_doubtful(now)
+    }
+
+    /// True if a request to `backend` needs no new connection.
+    fn has_connection(&self, backend: usize) -> bool {
+        let is_to = |other| other == backend;
+        !self.backends[backend].idle.borrow().is_empty() || self.http2.pick(is_to).is_some()
+    }
+
+    /// A connection to `backend` is being opened, until what is returned is dropped.
+    pub(crate) fn begin_attempt(&self, backend: usize, now: Instant) -> Attempt<'_> {
+        let reach = &self.backends[backend].reach;
+        reach.update(|reach| reach.begin(now));
+        Attempt(reach)
+    }
+
+    /// A backend could not be connected to.
+    pub(crate) fn on_unreachable(&self, backend: usize, failure: &Failure, now: Instant) {
+        self.backends[backend].reach.update(|reach| Reach {
+            failed: Some(now),
+            ..reach
+        });
+        if let Some(health) = &self.upstream.health {
+            health.on_failure(backend, &failure.text, now);
+        }
+    }
+
+    /// Of the connections to `backend` the one that was idle for longest, if it can be used. `thoroughly`: the kernel is asked
+    /// whether the backend has closed it.
     pub(crate) fn take(
         &self,
+        backend: usize,
         now: Instant,
         thoroughly: bool,
-        wanted: Wanted,
     ) -> Option<Box<Connection>> {
-        self.expire(now);
+        let idle = &self.backends[backend].idle;
+        self.expire(idle, now);
+        if self.upstream.avoids(backend) {
+            idle.borrow_mut().clear();
+        }
         loop {
-            let mut connection = self.next(wanted)?;
-            if self.upstream.avoids(connection.backend) {
-                continue;
-            }
+            let mut connection = idle.borrow_mut().pop_front()?.connection;
             match connection.stream.check(thoroughly) {
                 Idle::Quiet => return Some(connection),
                 Idle::Closed => warn_once(
@@ -187,70 +235,119 @@ impl Local {
         }
     }
 
-    /// Takes the next idle connection out.
-    fn next(&self, wanted: Wanted) -> Option<Box<Connection>> {
-        let mut idle = self.idle.borrow_mut();
-        let kept = match wanted {
-            Wanted::Any => idle.pop_front(),
-            Wanted::Of(backend) => {
-                let at = idle
-                    .iter()
-                    .position(|kept| kept.connection.backend == backend)?;
-                idle.remove(at)
-            }
-            Wanted::None => None,
-        };
-        Some(kept?.connection)
-    }
-
-    /// Closes idle connections to backends that are to be left alone.
-    fn drop_avoided(&self) {
-        let mut idle = self.idle.borrow_mut();
-        idle.retain(|kept| !self.upstream.avoids(kept.connection.backend));
-    }
-
     /// Keeps a connection on which nothing is outstanding.
     ///
     /// Must run in a local runtime of tokio.
     pub(crate) fn put(self: &Rc<Self>, connection: Box<Connection>, now: Instant) {
-        self.expire(now);
         if !self.is_swept.replace(true) {
             let life = self.upstream.settings.keepalive;
             tokio::task::spawn_local(sweep(Rc::downgrade(self), life));
         }
-        let kept = Kept {
+        let idle = &self.backends[connection.backend].idle;
+        self.expire(idle, now);
+        idle.borrow_mut().push_back(Kept {
             connection,
             since: now,
-        };
-        self.idle.borrow_mut().push_back(kept);
+        });
     }
 
-    /// Another HTTP/1 connection, until what is returned is dropped.
-    pub(crate) fn count_http1(&self) -> Counted {
-        self.http1.set(self.http1.get() + 1);
-        Counted(Rc::clone(&self.http1))
+    /// Another HTTP/1 connection to `backend`, until what is returned is dropped.
+    pub(crate) fn count_http1(&self, backend: usize) -> Counted {
+        let http1 = &self.backends[backend].http1;
+        http1.update(|count| count + 1);
+        Counted(Rc::clone(http1))
     }
 
-    /// How many HTTP/1 connections there are.
-    pub(crate) fn http1_load(&self) -> Http1Load {
-        let idle = self.idle();
-        Http1Load {
-            busy: self.http1.get() - idle,
-            idle,
+    /// How many HTTP/1 connections there are to the backends that `suits` is true for.
+    pub(crate) fn http1_load(&self, suits: impl Fn(usize) -> bool) -> Http1Load {
+        let mut load = Http1Load { busy: 0, idle: 0 };
+        for (index, backend) in self.backends.iter().enumerate() {
+            if suits(index) {
+                let idle = backend.idle.borrow().len();
+                load.idle += idle;
+                load.busy += backend.http1.get() - idle;
+            }
         }
+        load
     }
 
-    /// Number of idle connections.
-    pub(crate) fn idle(&self) -> usize {
-        self.idle.borrow().len()
+    /// Whether a backend chose HTTP/1 when it was last offered HTTP/2.
+    pub(crate) fn declines_http2(&self, backend: usize) -> &Cell<bool> {
+        &self.backends[backend].declines_http2
     }
 
-    fn expire(&self, now: Instant) {
-        let mut idle = self.idle.borrow_mut();
+    fn expire(&self, idle: &RefCell<VecDeque<Kept>>, now: Instant) {
         let life = self.upstream.settings.keepalive;
+        let mut idle = idle.borrow_mut();
         while (idle.front()).is_some_and(|kept| now.saturating_duration_since(kept.since) >= life) {
             idle.pop_front();
         }
+    }
+
+    /// Closes idle connections that nobody is to use any more.
+    fn clean(&self, now: Instant) {
+        for (index, backend) in self.backends.iter().enumerate() {
+            self.expire(&backend.idle, now);
+            if self.upstream.avoids(index) {
+                backend.idle.borrow_mut().clear();
+            }
+        }
+    }
+}
+
+/// What is known of whether a backend can be connected to: others are preferred for a while to one that could not. With health
+/// checks those decide.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    /// Connections that are being opened.
+    attempts: u32,
+    /// When the first of them began, or when one was last established since.
+    since: Option<Instant>,
+    /// When the last attempt failed, if none has succeeded since.
+    failed: Option<Instant>,
+}
+
+impl Reach {
+    /// How long others are preferred after a failure.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// How long an attempt may take until others are preferred.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    fn is_doubtful(self, now: Instant) -> bool {
+        let is_past = |time: Option<Instant>| time.map(|time| now.saturating_duration_since(time));
+        let has_failed = is_past(self.failed).is_some_and(|age| age < Self::PAUSE);
+        let is_slow = is_past(self.since).is_some_and(|age| age >= Self::PATIENCE);
+        has_failed || (self.attempts > 0 && is_slow)
+    }
+
+    fn begin(self, now: Instant) -> Self {
+        Self {
+            attempts: self.attempts + 1,
+            since: self.since.filter(|_| self.attempts > 0).or(Some(now)),
+            failed: self.failed,
+        }
+    }
+}
+
+/// A connection that is being opened.
+pub(crate) struct Attempt<'l>(&'l Cell<Reach>);
+
+impl Attempt<'_> {
+    pub(crate) fn on_established(&self, now: Instant) {
+        self.0.update(|reach| Reach {
+            since: Some(now),
+            failed: None,
+            ..reach
+        });
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.update(|reach| Reach {
+            attempts: reach.attempts - 1,
+            ..reach
+        });
     }
 }
 
@@ -264,9 +361,9 @@ async fn sweep(forgettable: Weak<Local>, life: Duration) {
         };
         // The worker's clock stands while the worker waits.
         let now = tokio::time::Instant::now().into_std();
-        local.expire(now);
-        local.drop_avoided();
-        let Some(since) = local.idle.borrow().front().map(|kept| kept.since) else {
+        local.clean(now);
+        let idle = local.backends.iter().map(|backend| backend.idle.borrow());
+        let Some(since) = idle.filter_map(|idle| Some(idle.front()?.since)).min() else {
             local.is_swept.set(false);
             return;
         };
@@ -287,5 +384,43 @@ static TALKED: AtomicBool = AtomicBool::new(false);
 fn warn_once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Relaxed) {
         report!(warning, "{text} (see issue #679)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_doubtful_after_a_failure_and_while_an_attempt_takes_long() {
+        let begin = tokio::time::Instant::now().into_std();
+        let after = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let reach = Cell::new(Reach::default());
+        let doubts = |milliseconds| reach.get().is_doubtful(after(milliseconds));
+        let attempt = |milliseconds| {
+            reach.update(|reach| reach.begin(after(milliseconds)));
+            Attempt(&reach)
+        };
+        assert!(!doubts(0));
+        let first = attempt(0);
+        let second = attempt(50);
+        assert!(!doubts(99) && doubts(100), "the first takes long");
+        drop(first);
+        assert!(doubts(100), "the second came while it was not known");
+        second.on_established(after(110));
+        assert!(!doubts(110) && !doubts(209) && doubts(210));
+        drop(second);
+        assert!(!doubts(210), "there is nothing to wait for");
+        let third = attempt(300);
+        assert!(!doubts(399), "it is a new beginning");
+        reach.update(|reach| Reach {
+            failed: Some(after(400)),
+            ..reach
+        });
+        drop(third);
+        assert!(doubts(400) && doubts(1399) && !doubts(1400));
+        let fourth = attempt(1400);
+        fourth.on_established(after(1400));
+        assert!(!doubts(1400));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::health::{Chosen, Trial};
-use crate::pool::{Local, Wanted};
+use crate::pool::Local;
 use crate::ready_body::ReadyBody;
 use crate::{Call, Cause, Failure, Reply, Upstream, dispatch, http1};
 
@@ -19,7 +19,7 @@ const MOST_REFUSALS: u32 = 8;
 /// Where an attempt goes, and where earlier ones went.
 #[derive(Debug, Default)]
 pub(crate) struct Aim {
-    /// The backend, if it was chosen before a connection was looked for.
+    /// The backend to begin with; `None`: the only one, unless all that there are were tried.
     pub(crate) chosen: Option<Chosen>,
     /// The attempt shows whether its backend is well again, for as long as this value lives.
     pub(crate) trial: Option<Box<Trial>>,
@@ -30,23 +30,22 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// The kept connections that will do.
-    pub(crate) fn kept(&self) -> Wanted {
+    /// The backend to begin with.
+    pub(crate) fn first(&self) -> usize {
+        self.chosen.as_ref().map_or(0, |chosen| chosen.backend)
+    }
+
+    /// The backend whose kept connections will do. One on trial is connected to.
+    pub(crate) fn kept(&self) -> Option<usize> {
         match &self.chosen {
-            None => Wanted::Any,
-            Some(Chosen { trial: Some(_), .. }) => Wanted::None,
-            Some(chosen) => Wanted::Of(chosen.backend),
+            Some(Chosen { trial: Some(_), .. }) => None,
+            Some(Chosen { trial: None, .. }) | None => Some(self.first()),
         }
     }
 
     /// True if a connection to `backend` will do.
     pub(crate) fn suits(&self, upstream: &Upstream, backend: usize) -> bool {
-        let is_wanted = match self.kept() {
-            Wanted::Any => self.tried.get(backend) != Some(&true),
-            Wanted::Of(wanted) => wanted == backend,
-            Wanted::None => false,
-        };
-        is_wanted && !upstream.avoids(backend)
+        self.kept() == Some(backend) && !upstream.avoids(backend)
     }
 
     /// The next backend to be connected to, which then counts as tried.

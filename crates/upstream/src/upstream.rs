@@ -9,13 +9,13 @@ use crate::balancer::Balancer;
 use crate::health::{BackendCare, Budget, Chosen, Health, HealthCheck, Retry};
 use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings, dispatch};
 
-/// How the backend of a new connection is chosen.
+/// How the backend of a request is chosen. H2O chooses that of a new connection, and sends requests over any that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balancing {
     /// In turn, each as many times in a row as its weight says.
     #[default]
     RoundRobin,
-    /// The one with the fewest connections in use for its weight; the first of equals.
+    /// The one with the fewest requests in progress for its weight; the first of equals.
     LeastConn,
 }
 
@@ -146,18 +146,12 @@ impl Upstream {
         (self.health.as_ref()).is_some_and(|health| health.avoids(backend))
     }
 
-    /// A backend to be connected to that was not tried.
+    /// The backend whose turn it is, of those that were not tried. `tried` may be empty.
     pub(crate) fn choose(self: &Arc<Self>, tried: &[bool], now: Instant) -> Option<Chosen> {
+        let was_tried = |backend| tried.get(backend) == Some(&true);
         match &self.health {
             Some(health) => health.choose(self, tried, now),
-            None => self.balancer.choose(tried).map(Chosen::certain),
-        }
-    }
-
-    /// A backend could not be connected to.
-    pub(crate) fn on_unreachable(&self, backend: usize, failure: &Failure, now: Instant) {
-        if let Some(health) = &self.health {
-            health.on_failure(backend, &failure.text, now);
+            None => self.balancer.choose(was_tried).map(Chosen::certain),
         }
     }
 

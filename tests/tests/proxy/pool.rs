@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use h2o_tests::http2::{Frame, encode, flag};
 use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, Talk, eventually};
 
+use super::http2_upstream::Frames;
 use super::kit::{config, proxy};
 
 /// The first response is `first`; then `after` happens, and any further request is answered well.
@@ -259,31 +261,103 @@ fn named(name: &'static str) -> Backend {
 }
 
 #[test]
-fn new_connections_go_round() {
-    let (a, b, c) = (named("a"), named("b"), named("c"));
-    let (a_url, b_url, c_url) = (a.url("/"), b.url("/"), c.url("/"));
-    let alone = "proxy.timeout.keepalive: 0";
-    for (value, want) in [
-        (format!("['{a_url}', '{b_url}', '{c_url}']"), "abcabcabc"),
-        (
-            format!(
-                "[{{ url: '{a_url}', weight: 2 }}, '{b_url}', {{ url: '{c_url}', weight: 3 }}]"
+fn kept_connections_do_not_keep_back_ends_from_their_turn() {
+    for (settings, connections) in [("", 1), ("proxy.timeout.keepalive: 0", 9)] {
+        let (a, b, c) = (named("a"), named("b"), named("c"));
+        let (a_url, b_url, c_url) = (a.url("/"), b.url("/"), c.url("/"));
+        let mut most = 0;
+        for (value, want) in [
+            (format!("['{a_url}', '{b_url}', '{c_url}']"), "abcabcabc"),
+            (
+                format!(
+                    "[{{ url: '{a_url}', weight: 2 }}, '{b_url}', {{ url: '{c_url}', weight: 3 }}]"
+                ),
+                "aabcccaab",
             ),
-            "aabcccaab",
-        ),
-        (
-            format!("{{ balancer: round-robin, backends: ['{b_url}', '{a_url}'] }}"),
-            "babababab",
-        ),
-        (
-            // Nothing is in use when the next one is asked for.
-            format!("{{ balancer: least-conn, backends: ['{b_url}', '{a_url}'] }}"),
-            "bbbbbbbbb",
-        ),
+            (
+                format!("{{ balancer: round-robin, backends: ['{b_url}', '{a_url}'] }}"),
+                "babababab",
+            ),
+            (
+                // Nothing is in use when the next one is asked for.
+                format!("{{ balancer: least-conn, backends: ['{b_url}', '{a_url}'] }}"),
+                "bbbbbbbbb",
+            ),
+        ] {
+            let server = balanced(settings, &value);
+            let mut client = server.connect();
+            let got: String = (0..9)
+                .map(|_| {
+                    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                    client.read_response("GET").text()
+                })
+                .collect();
+            assert_eq!(got, want, "{value}");
+            most += connections;
+        }
+        for backend in [a, b, c] {
+            assert!(backend.connections() <= most);
+        }
+    }
+}
+
+#[test]
+fn workers_take_turns_together() {
+    let (a, b) = (named("a"), named("b"));
+    let value = format!("['{}', '{}']", a.url("/"), b.url("/"));
+    let config = config("", "X").replace("'X'", &value);
+    let server = Setup::new(&config.replace("num-threads: 1", "num-threads: 2")).start();
+    let got: String = (0..20).map(|_| server.ask("GET /").text()).collect();
+    assert_eq!(got, "ab".repeat(10));
+}
+
+/// A back end of HTTP/2 that answers with its name, and to `/wait` with a head only.
+fn named_http2(name: &'static str) -> Backend {
+    Backend::start(move |talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        while let Some((stream, fields)) = connection.read_request() {
+            let head = encode(&[(":status", "200"), ("x-name", name)]);
+            connection.send(&[Frame::request_with_content(stream, head)]);
+            if !fields.contains(&(":path".to_owned(), "/wait".to_owned())) {
+                connection.send(&[Frame::data(stream, flag::END_STREAM, name)]);
+            }
+        }
+    })
+}
+
+#[test]
+fn back_ends_of_http2_take_turns_request_by_request() {
+    let (a, b) = (named_http2("a"), named_http2("b"));
+    let settings = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+    for (balancer, asked, waiting) in [
+        ("round-robin", "abababab", "abab"),
+        ("least-conn", "aaaaaaaa", "abab"),
     ] {
-        let server = balanced(alone, &value);
-        let got: String = (0..9).map(|_| server.ask("GET /").text()).collect();
-        assert_eq!(got, want, "{value}");
+        let value = format!(
+            "{{ balancer: {balancer}, backends: ['{}', '{}'] }}",
+            a.url("/"),
+            b.url("/")
+        );
+        let server = balanced(settings, &value);
+        let before = a.connections() + b.connections();
+        let got: String = (0..8).map(|_| server.ask("GET /").text()).collect();
+        assert_eq!(got, asked, "{balancer}");
+        // Requests that go on count, however few connections they share.
+        let mut clients = Vec::new();
+        let got: String = (0..4)
+            .map(|_| {
+                let mut client = server.connect();
+                client.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+                let head = client.read_head();
+                clients.push(client);
+                head.field("x-name").unwrap_or_default().to_owned()
+            })
+            .collect();
+        assert_eq!(got, waiting, "{balancer}");
+        assert_eq!(a.connections() + b.connections(), before + 2, "{balancer}");
     }
 }
 

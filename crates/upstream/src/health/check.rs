@@ -250,7 +250,7 @@ async fn ask_http2(
         io_timeout: check.timeout,
         ..upstream.settings.clone()
     };
-    let connection = http2::Connections::default().open(&settings, 0, None, stream);
+    let connection = http2::Connections::new(1).open(&settings, 0, stream);
     let mut head = RequestHead::default();
     head.method = Method::Get;
     head.scheme = url.scheme;

@@ -238,15 +238,19 @@ impl Health {
         now: Instant,
     ) -> Option<Chosen> {
         let balancer = &upstream.balancer;
-        if self.down.load(Relaxed) == 0 && !self.asks(now) {
-            return balancer.choose(tried).map(Chosen::certain);
+        let was_tried = |backend| tried.get(backend) == Some(&true);
+        if !self.asks(now) {
+            let is_down = |backend: usize| self.backends[backend].is_down.load(Relaxed);
+            let chosen = balancer.choose(|backend| was_tried(backend) || is_down(backend));
+            let chosen = chosen.or_else(|| balancer.choose(was_tried));
+            return chosen.map(Chosen::certain);
         }
         let group = &mut *self.group();
         let machines = group.machines.iter_mut().enumerate();
-        let mut untried = machines.filter(|(backend, _)| !tried[*backend]);
+        let mut untried = machines.filter(|(backend, _)| !was_tried(*backend));
         let trial =
             untried.find_map(|(backend, machine)| Some((backend, machine.begin_trial(now)?)));
-        let shares: Vec<u64> = self.shares(upstream, group, tried, now);
+        let shares = self.shares(upstream, group, was_tried, now);
         self.publish(group);
         if let Some((backend, number)) = trial {
             let upstream = Arc::clone(upstream);
@@ -261,7 +265,7 @@ impl Health {
             });
         }
         let chosen = balancer.choose_by(&shares, &mut group.turns);
-        let chosen = chosen.or_else(|| balancer.choose(tried));
+        let chosen = chosen.or_else(|| balancer.choose(was_tried));
         chosen.map(Chosen::certain)
     }
 
@@ -270,15 +274,19 @@ impl Health {
         &self,
         upstream: &Upstream,
         group: &mut Group,
-        tried: &[bool],
+        was_tried: impl Fn(usize) -> bool,
         now: Instant,
     ) -> Vec<u64> {
         let machines = group.machines.iter_mut().zip(&upstream.backends);
         machines
-            .zip(tried)
-            .map(|((machine, backend), &was_tried)| {
+            .enumerate()
+            .map(|(index, (machine, backend))| {
                 let share = machine.share(now);
-                u64::from(if was_tried { 0 } else { share * backend.weight })
+                u64::from(if was_tried(index) {
+                    0
+                } else {
+                    share * backend.weight
+                })
             })
             .collect()
     }
@@ -370,7 +378,7 @@ mod tests {
     fn chosen(upstream: &Arc<Upstream>, times: usize, now: Instant) -> String {
         (0..times)
             .map(|_| {
-                let chosen = upstream.choose(&[false; 3], now);
+                let chosen = upstream.choose(&[], now);
                 chosen.expect("there are some").backend.to_string()
             })
             .collect()
@@ -413,14 +421,14 @@ mod tests {
         assert!(!health.asks(now + Duration::from_secs(9)));
         let later = now + Duration::from_secs(10);
         assert!(health.asks(later));
-        let trial = upstream.choose(&[false; 3], later).expect("one is tried");
+        let trial = upstream.choose(&[], later).expect("one is tried");
         assert_eq!((trial.backend, trial.trial.is_some()), (1, true));
         assert!(!health.asks(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
         // It came to nothing.
         drop(trial);
         assert!(health.asks(later));
-        let trial = upstream.choose(&[false; 3], later).expect("one is tried");
+        let trial = upstream.choose(&[], later).expect("one is tried");
         assert_eq!(trial.backend, 1);
         health.on_answer(1, later);
         drop(trial);

@@ -53,7 +53,7 @@ impl Drop for Connection {
     }
 }
 
-/// Sends a request over the connection that was idle for longest, or a new one.
+/// Sends a request over the connection that was idle for longest of those that will do, or a new one.
 pub(crate) async fn send(
     local: &Rc<Local>,
     call: &mut Call<'_>,
@@ -63,7 +63,8 @@ pub(crate) async fn send(
     // What cannot be sent again is not risked on a connection that the backend may just have closed.
     let can_repeat = body.can_repeat();
     let now = call.worker.clock.now();
-    let Some(connection) = local.take(now, !can_repeat, aim.kept()) else {
+    let kept = aim.kept();
+    let Some(connection) = kept.and_then(|backend| local.take(backend, now, !can_repeat)) else {
         return Box::pin(send_fresh(local, call, body, aim)).await;
     };
     exchange(local, call, connection, body, Link::Kept).await
@@ -76,7 +77,7 @@ pub(crate) async fn send_fresh(
     body: ReadyBody,
     aim: &mut Aim,
 ) -> Result<Reply, Unanswered> {
-    let connected = connect(call.worker, &local.upstream, &[], aim).await?;
+    let connected = connect(call.worker, local, &[], aim).await?;
     send_new(local, call, connected, body).await
 }
 
@@ -94,7 +95,7 @@ pub(crate) async fn send_new(
         in_use: connected.in_use,
         deadline: Deadline::new(call.worker),
         is_cut_off: false,
-        _counted: local.count_http1(),
+        _counted: local.count_http1(connected.backend),
     });
     exchange(local, call, connection, body, Link::New).await
 }

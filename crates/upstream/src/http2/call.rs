@@ -11,12 +11,15 @@ use h2o_http2::StreamKey;
 use super::body::ResponseBody;
 use super::connection::Connection;
 use super::stream::{Head, Response, Stream, StreamFailure, now};
+use crate::balancer::InUse;
 use crate::{Cause, Failure, OnInformational, Protocol, Reply};
 
 /// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
 pub(super) struct Owned {
     pub(super) connection: Rc<Connection>,
     pub(super) key: StreamKey,
+    /// Counts for the balancer.
+    in_use: Option<InUse>,
 }
 
 impl Drop for Owned {
@@ -59,6 +62,7 @@ impl Connection {
             owned: Owned {
                 connection: Rc::clone(self),
                 key,
+                in_use: None,
             },
             is_head: head.method == Method::Head,
             expects_continue,
@@ -77,6 +81,11 @@ impl Request {
         if let Some(stream) = connection.state.borrow_mut().stream(self.owned.key) {
             stream.trace = Some(Rc::clone(trace));
         }
+    }
+
+    /// Counts for the balancer until the owner is done with the response.
+    pub(crate) fn count(&mut self, in_use: Option<InUse>) {
+        self.owned.in_use = in_use;
     }
 
     /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request.

@@ -12,7 +12,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::Http2Settings;
 use super::connection::{Connection, State};
 use super::stream::{Stream, StreamFailure};
-use crate::balancer::InUse;
 
 /// Octets received at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -44,15 +43,12 @@ pub(super) struct Driver<S> {
     /// When the last request ended.
     idle_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
-    /// Counts for the balancer.
-    _in_use: Option<InUse>,
 }
 
 /// A connection that begins now, and its task.
 pub(super) fn open<S>(
     settings: Http2Settings,
     backend: usize,
-    in_use: Option<InUse>,
     stream: S,
     scratch: Scratch,
 ) -> (Rc<Connection>, Driver<S>) {
@@ -69,7 +65,6 @@ pub(super) fn open<S>(
         last_io: now,
         idle_since: None,
         timer,
-        _in_use: in_use,
     };
     (connection, driver)
 }

@@ -34,7 +34,6 @@ pub(crate) use connection::Connection;
 use driver::Scratch;
 
 use crate::UpstreamSettings;
-use crate::balancer::InUse;
 use crate::protocol_choice::Http2Load;
 
 /// The window of a stream where `proxy.max-buffer-size` is not set, octets: the most that is held for a client that does
@@ -72,10 +71,16 @@ fn window(max_buffer_size: Option<u64>) -> u32 {
 }
 
 /// The HTTP/2 connections of one upstream on one worker.
-#[derive(Default)]
 pub(crate) struct Connections {
     all: RefCell<Vec<Rc<Connection>>>,
     scratch: Scratch,
+    /// By backend.
+    openings: Box<[Openings]>,
+}
+
+/// The connections to a backend that are being opened.
+#[derive(Default)]
+struct Openings {
     /// Requests that open a connection now.
     opening: Cell<usize>,
     /// Requests that wait for one of these.
@@ -94,7 +99,7 @@ impl Drop for Connections {
 }
 
 /// A connection is being opened that may become one of HTTP/2. When this is dropped, whoever waits for it looks again.
-pub(crate) struct Opening<'c>(&'c Connections);
+pub(crate) struct Opening<'c>(&'c Openings);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
@@ -104,7 +109,7 @@ impl Drop for Opening<'_> {
 }
 
 /// A request waits for a connection that another one opens.
-struct Waiting<'c>(&'c Connections);
+struct Waiting<'c>(&'c Openings);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -113,6 +118,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl Connections {
+    /// Those to so many backends, of which there are none yet.
+    pub(crate) fn new(backends: usize) -> Self {
+        Self {
+            all: RefCell::default(),
+            scratch: Scratch::default(),
+            openings: (0..backends).map(|_| Openings::default()).collect(),
+        }
+    }
+
     /// Of the connections to backends that `suits` is true for, the one with the fewest streams, if one takes another now; the
     /// first of equals (H2O compatibility).
     pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection>> {
@@ -124,43 +138,46 @@ impl Connections {
             .cloned()
     }
 
-    /// The caller opens a connection.
-    pub(crate) fn begin_opening(&self) -> Opening<'_> {
-        self.opening.update(|opening| opening + 1);
-        Opening(self)
+    /// The caller opens a connection to the backend with this index.
+    pub(crate) fn begin_opening(&self, backend: usize) -> Opening<'_> {
+        let openings = &self.openings[backend];
+        openings.opening.update(|opening| opening + 1);
+        Opening(openings)
     }
 
-    /// If connections are being opened that will have room, waits for one: requests that come all at once do not each open
-    /// their own. `None` also if none could be opened meanwhile; the caller then does not wait again.
+    /// If connections to `backend` are being opened that will have room, waits for one: requests that come all at once do not each
+    /// open their own. `None` also if none could be opened meanwhile; the caller then does not wait again.
     pub(crate) async fn join(
         &self,
+        backend: usize,
         max_streams: u32,
         suits: impl Fn(usize) -> bool,
     ) -> Option<Rc<Connection>> {
-        self.waiting.update(|waiting| waiting + 1);
-        let _waiting = Waiting(self);
+        let openings = &self.openings[backend];
+        openings.waiting.update(|waiting| waiting + 1);
+        let _waiting = Waiting(openings);
         loop {
-            let opening = self.opening.get();
+            let opening = openings.opening.get();
             // Those who open them take a stream each.
-            if self.waiting.get() + opening > opening * max_streams as usize {
+            if openings.waiting.get() + opening > opening * max_streams as usize {
                 return None;
             }
-            let before = self.opened_so_far.get();
-            self.opened.notified().await;
+            let before = openings.opened_so_far.get();
+            openings.opened.notified().await;
             if let Some(connection) = self.pick(&suits) {
                 return Some(connection);
             }
-            if self.opened_so_far.get() == before {
+            if openings.opened_so_far.get() == before {
                 return None;
             }
         }
     }
 
-    /// How much of what the connections could do is in use.
-    pub(crate) fn load(&self) -> Http2Load {
+    /// How much is in use of what the connections to backends can do that `suits` is true for.
+    pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http2Load {
         let mut load = Http2Load::default();
         for connection in self.all.borrow().iter() {
-            if connection.is_reusable() {
+            if suits(connection.backend()) && connection.is_reusable() {
                 load.used += connection.used();
                 load.most += connection.most();
             }
@@ -176,7 +193,6 @@ impl Connections {
         &self,
         settings: &UpstreamSettings,
         backend: usize,
-        in_use: Option<InUse>,
         stream: S,
     ) -> Rc<Connection>
     where
@@ -185,13 +201,13 @@ impl Connections {
         let (connection, driver) = driver::open(
             Http2Settings::new(settings),
             backend,
-            in_use,
             stream,
             Rc::clone(&self.scratch),
         );
         tokio::task::spawn_local(driver);
         self.all.borrow_mut().push(Rc::clone(&connection));
-        self.opened_so_far.update(|opened| opened + 1);
+        let openings = &self.openings[backend];
+        openings.opened_so_far.update(|opened| opened + 1);
         connection
     }
 }

@@ -1,8 +1,8 @@
 //! Which connection a request goes over.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use h2o_exchange::{Body, Trace};
@@ -228,50 +228,60 @@ fn a_new_connection_that_is_closed_is_not_made_up_for() {
     assert_eq!(heads.try_iter().collect::<Vec<_>>(), [0]);
 }
 
-/// A backend whose content is `name`, and comes a little later than the head.
-fn late(name: &'static str) -> String {
-    let address = backend(move |_, mut peer| {
-        while !peer.head().is_empty() {
-            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n");
-            std::thread::sleep(Duration::from_millis(30));
-            peer.send(name);
+#[test]
+fn requests_take_turns_whatever_connections_are_kept() {
+    let names = ["a", "b"].map(|name| {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{name}");
+        answering(answer)
+    });
+    let urls = [0, 1].map(|index| format!("http://{}", names[index].0));
+    on_worker(|worker| async move {
+        let urls = [(&*urls[0], 2), (&*urls[1], 1)];
+        for keepalive in [Duration::ZERO, settings().keepalive] {
+            let settings = UpstreamSettings {
+                keepalive,
+                ..settings()
+            };
+            let upstream = balanced(&urls, Balancing::RoundRobin, settings);
+            let mut order = String::new();
+            for _ in 0..9 {
+                order += &ask(&worker, &upstream, GET).await[4..];
+            }
+            assert_eq!(order, "aabaabaab", "{keepalive:?}");
         }
     });
-    format!("http://{address}")
+    let used = names.map(|(_, heads)| heads.try_iter().last().unwrap().0 + 1);
+    assert_eq!(used, [6 + 1, 3 + 1], "connections");
+}
+
+/// A listener whose queue is full: whoever connects waits.
+fn full_listener() -> (TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        waiting.push(stream);
+    }
+    (listener, waiting)
 }
 
 #[test]
-fn backends_take_turns_and_idle_connections_come_first() {
-    let urls = [late("0"), late("1")];
+fn a_backend_that_takes_no_connection_does_not_hold_up_every_second_request() {
+    let (full, _waiting) = full_listener();
+    let (up, _heads) = answering(OK);
+    let urls = [full.local_addr().unwrap(), up].map(|address| format!("http://{address}"));
     on_worker(|worker| async move {
-        let urls = [(&*urls[0], 2), (&*urls[1], 1)];
-        let fresh = UpstreamSettings {
-            keepalive: Duration::ZERO,
-            ..settings()
-        };
-        let fresh = balanced(&urls, Balancing::RoundRobin, fresh);
-        let mut order = String::new();
+        let urls = [(&*urls[0], 1), (&*urls[1], 1)];
+        let upstream = balanced(&urls, Balancing::RoundRobin, settings());
+        let (first_worker, first) = (Rc::clone(&worker), Arc::clone(&upstream));
+        let first = tokio::task::spawn_local(async move { ask(&first_worker, &first, GET).await });
+        // As long as nobody knows that it takes long.
+        pause(200).await;
         for _ in 0..6 {
-            order += &ask(&worker, &fresh, GET).await[4..];
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
         }
-        assert_eq!(order, "001001");
-        // Three at a time make three connections; then they are taken in the order in which they became idle.
-        let kept = balanced(&urls, Balancing::RoundRobin, settings());
-        let mut replies = Vec::new();
-        for _ in 0..3 {
-            replies.push(send(&worker, &kept, GET).await.unwrap());
-        }
-        let mut order = String::new();
-        for reply in replies {
-            order += &reply.backend.to_string();
-            order += &String::from_utf8(content(reply.body).await.0).unwrap();
-        }
-        assert_eq!(order, "000011");
-        let mut order = String::new();
-        for _ in 0..4 {
-            order += &ask(&worker, &kept, GET).await[4..];
-        }
-        assert_eq!(order, "0010");
+        assert!(!first.is_finished(), "it has got the turn of the first");
     });
 }
 

@@ -65,7 +65,7 @@ pub(super) fn with_window(window: u32) -> Http2Settings {
 /// A connection that begins, and the server's end of its link.
 pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
-    let (connection, driver) = driver::open(settings, 7, None, ours, Rc::default());
+    let (connection, driver) = driver::open(settings, 7, ours, Rc::default());
     tokio::task::spawn_local(driver);
     (connection, theirs)
 }

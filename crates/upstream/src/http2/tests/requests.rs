@@ -163,7 +163,7 @@ fn no_more_streams_are_opened_than_either_side_allows() {
 #[test]
 fn the_connection_with_the_fewest_streams_is_picked() {
     run(async {
-        let connections = Connections::default();
+        let connections = Connections::new(1);
         assert!(connections.pick(|_| true).is_none());
         let (a, mut server_a) = start(settings());
         let (b, _server_b) = start(settings());
@@ -184,7 +184,9 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         let third = ask(&b, "/");
         settle().await;
         assert!(is(&a));
-        assert_eq!(connections.load(), Http2Load { used: 3, most: 200 });
+        let load = connections.load(|_| true);
+        assert_eq!(load, Http2Load { used: 3, most: 200 });
+        assert_eq!(connections.load(|_| false), Http2Load::default());
         server_a.answer(stream, "x").await;
         reply(first).await;
         // A connection that the server leaves is not picked, however little it has to do.

@@ -193,7 +193,7 @@ fn connections_of_an_upstream_that_is_forgotten_end_with_their_requests() {
                 keepalive: 1000 * SECOND,
                 ..settings()
             });
-            let connections = Connections::default();
+            let connections = Connections::new(1);
             connections.all.borrow_mut().push(Rc::clone(&connection));
             let call = ask(&connection, "/");
             let (stream, _) = server.request().await;
