@@ -34,7 +34,7 @@ pub(super) const ATTRIBUTES: [Attribute; 2] = [
         Kinds::SCALAR,
         "round-robin|least-conn",
         "round-robin",
-        "How a backend is chosen: in turn, or the one with the fewest connections in use.",
+        "How the backend of a request is chosen: in turn, or the one with the fewest requests in progress, each in proportion to `weight`.",
     ),
 ];
 

@@ -7,10 +7,6 @@ use super::PassiveCheck;
 /// The share of a backend that is fully up; one that comes up slowly has less, one that is not to be used none.
 pub(super) const FULL: u32 = 1024;
 
-/// How long the balancer is asked for every request after a backend has its full share again: kept connections lead to the others
-/// only, and would hold on to their requests for as long as these come in.
-const SETTLING: Duration = Duration::from_secs(10);
-
 /// What moves a backend from state to state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
@@ -40,7 +36,7 @@ pub(super) struct Machine {
 enum State {
     /// It is used.
     Up,
-    /// It is used again since then, and has not settled.
+    /// It is used again since then, and its share grows.
     Returning { since: Instant },
     /// Checks found it unwell; checks bring it back.
     Down,
@@ -182,7 +178,7 @@ impl Machine {
             State::Returning { since } => {
                 let passed = now.saturating_duration_since(since);
                 let slow_start = self.rules.slow_start;
-                if passed >= slow_start + SETTLING {
+                if passed >= slow_start {
                     self.state = State::Up;
                 }
                 grown(passed, slow_start)
@@ -208,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// From when on the balancer is to be asked for every request; `None`: for new connections only.
+    /// From when on its share, or a trial of it, has to do with the choice of backends; `None`: it has not, for now.
     pub(super) const fn asks_from(&self) -> Option<Instant> {
         match self.state {
             State::Returning { since } => Some(since),
@@ -218,7 +214,11 @@ impl Machine {
     }
 
     fn come_up(&mut self, now: Instant) -> Change {
-        self.state = State::Returning { since: now };
+        self.state = if self.rules.slow_start.is_zero() {
+            State::Up
+        } else {
+            State::Returning { since: now }
+        };
         self.failures = 0;
         Change::Up
     }
@@ -384,14 +384,12 @@ mod tests {
             (1000, FULL / 8),
             (4000, FULL / 2),
             (7999, FULL - 1),
-            (8000, FULL),
-            (17_999, FULL),
         ] {
             let now = origin + Duration::from_millis(milliseconds);
             assert_eq!(machine.share(now), want, "{milliseconds}");
             assert_eq!(machine.asks_from(), Some(origin), "{milliseconds}");
         }
-        assert_eq!(machine.share(origin + Duration::from_secs(18)), FULL);
+        assert_eq!(machine.share(origin + Duration::from_secs(8)), FULL);
         assert_eq!(machine.asks_from(), None);
     }
 

@@ -3,7 +3,7 @@
 //! * **What is known** of a backend is a [`machine`]: checks and requests are its events, the time is handed in. The machines of
 //!   an upstream are behind one lock ([`Health`]), which is taken when something changes, or when something is wrong. What
 //!   requests look at while all is well are a few atomics that nobody writes: a number of backends that are down, a time from
-//!   which the balancer is to be asked, and for each backend whether its next answer matters.
+//!   which the machines are to be asked, and for each backend whether it is down and whether its next answer matters.
 //! * **Active checks** ([`check`]) run on one thread of the process, with connections of their own.
 //! * **Passive checks** are what [`crate::dispatch`] and [`mod@crate::connect`] tell of requests: whom nobody could connect to, who
 //!   broke off or took too long before a response, who answered. A connection that had been of use and is closed counts for
@@ -11,9 +11,8 @@
 //! * **A backend that is down** is [avoided](Health::avoids): kept connections to it are dropped when one is looked for and by the
 //!   sweep, HTTP/2 connections get no requests, the balancer passes it over. If all are down nobody is avoided. After a pause one
 //!   request at a time is a [`Trial`]; who answers is up.
-//! * **A backend that is back** gets its share slowly, if so configured. Kept connections lead to the others then. So for as
-//!   long as that takes, and a little longer, the balancer chooses the backend of every request and not only of every
-//!   connection.
+//! * **A backend that is back** gets its share slowly, if so configured: until it has all of it, shares stand in for the weights of the
+//!   balancer.
 //! * **Requests are made again** by [`crate::repeat`], as far as the [`budget`] goes.
 
 mod budget;
@@ -103,7 +102,7 @@ pub(crate) struct Health {
     backends: Box<[Seen]>,
     /// Backends that are down.
     down: AtomicUsize,
-    /// From when on the balancer is to be asked for every request, in milliseconds since `origin`.
+    /// From when on the machines are to be asked for a backend, in milliseconds since `origin`.
     asks_from: AtomicU64,
     origin: Instant,
     group: Mutex<Group>,
@@ -123,7 +122,7 @@ struct Group {
     turns: Vec<i64>,
 }
 
-/// The balancer is not to be asked.
+/// The machines are not to be asked.
 const NEVER: u64 = u64::MAX;
 
 /// A backend for a request.
@@ -204,7 +203,7 @@ impl Health {
         down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
     }
 
-    /// True if the balancer is to choose the backend of this request, whatever connections are kept.
+    /// True if the machines have a say in which backend a request gets: one is on trial, or has not all of its share.
     pub(crate) fn asks(&self, now: Instant) -> bool {
         let from = self.asks_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
@@ -443,13 +442,13 @@ mod tests {
             let result = if is_well { Ok(()) } else { Err("test") };
             health.on_check(2, result, now);
         }
-        for (seconds, want) in [(2, 25..=26), (4, 45..=46), (8, 75..=75), (17, 75..=75)] {
+        for (seconds, want) in [(2, 25..=26), (4, 45..=46)] {
             let at = now + Duration::from_secs(seconds);
             assert!(health.asks(at), "{seconds}");
             let count = chosen(&upstream, 225, at).matches('2').count();
             assert!(want.contains(&count), "{count} after {seconds}");
         }
-        let settled = now + Duration::from_secs(18);
+        let settled = now + Duration::from_secs(8);
         chosen(&upstream, 1, settled);
         assert!(!health.asks(settled));
         assert_eq!(chosen(&upstream, 3, settled).matches('2').count(), 1);
