@@ -1,5 +1,6 @@
 //! New connections to backends.
 
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -30,17 +31,48 @@ pub(crate) async fn connect(
     aim: &mut Aim,
 ) -> Result<Connected, Failure> {
     let limit = local.upstream.settings.connect_timeout;
-    let mut backend = None;
-    let connecting = connect_any(worker, local, alpn, aim, &mut backend);
+    let mut trying = Trying::default();
+    let connecting = connect_any(worker, local, alpn, aim, &mut trying);
     match tokio::time::timeout(limit, connecting).await {
         Ok(connected) => connected,
         Err(_) => {
             let failure = Failure::unsent(Failure::CONNECT_TIMEOUT);
-            if let Some(backend) = backend {
-                local.on_unreachable(backend, &failure, worker.clock.now());
-            }
+            trying.fail(worker, local, &failure);
             Err(failure)
         }
+    }
+}
+
+/// The attempt to connect that goes on.
+#[derive(Default)]
+struct Trying {
+    /// Index of the backend.
+    backend: Option<usize>,
+    findings: Findings,
+}
+
+/// What an attempt to connect has found out, for the error log.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// The address of a backend that has a name.
+    address: Option<SocketAddr>,
+    /// What the system said, where clients are told less.
+    error: Option<io::Error>,
+}
+
+impl Trying {
+    /// The backend cannot be connected to.
+    fn fail(&mut self, worker: &Worker, local: &Local, failure: &Failure) {
+        let Some(backend) = self.backend.take() else {
+            return;
+        };
+        let Findings { address, error } = std::mem::take(&mut self.findings);
+        let reason = match error {
+            Some(error) => format!("{} ({})", failure.text, h2o_log::reason(&error)),
+            None => failure.text.to_string(),
+        };
+        local.upstream.report_failure(backend, address, &reason);
+        local.on_unreachable(backend, failure, worker.clock.now());
     }
 }
 
@@ -50,21 +82,25 @@ async fn connect_any(
     local: &Local,
     alpn: &[&[u8]],
     aim: &mut Aim,
-    trying: &mut Option<usize>,
+    trying: &mut Trying,
 ) -> Result<Connected, Failure> {
     let upstream = &local.upstream;
     let mut last = Failure::unsent("connection failure");
     while let Some(backend) = aim.next(upstream, worker.clock.now()) {
-        *trying = Some(backend);
+        *trying = Trying {
+            backend: Some(backend),
+            findings: Findings::default(),
+        };
         let attempt = local.begin_attempt(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
         let resolver = worker.local::<Resolver>();
-        let failure = match connect_to(&resolver, url, upstream.settings.name_origin).await {
+        let origin = upstream.settings.name_origin;
+        let failure = match connect_to(&resolver, url, origin, &mut trying.findings).await {
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(upstream, url, alpn, socket).await {
                 Err(failure) => {
-                    local.on_unreachable(backend, &failure, worker.clock.now());
+                    trying.fail(worker, local, &failure);
                     return Err(failure);
                 }
                 Ok(stream) => {
@@ -77,7 +113,7 @@ async fn connect_any(
                 }
             },
         };
-        local.on_unreachable(backend, &failure, worker.clock.now());
+        trying.fail(worker, local, &failure);
         last = failure;
     }
     Err(last)
@@ -91,27 +127,43 @@ pub(crate) async fn connect_to(
     resolver: &Resolver,
     url: &BackendUrl,
     origin: NameOrigin,
+    findings: &mut Findings,
 ) -> Result<PlainStream, &'static str> {
     let address = match &url.host {
         BackendHost::Unix(path) => {
-            let socket = UnixStream::connect(path).await;
-            return socket.map(PlainStream::Unix).map_err(|_| FAILURE);
+            return match UnixStream::connect(path).await {
+                Ok(socket) => Ok(PlainStream::Unix(socket)),
+                Err(error) => {
+                    findings.error = Some(error);
+                    Err(FAILURE)
+                }
+            };
         }
         BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
             let addresses = resolver.resolve(name, url.port, origin).await;
             let addresses = addresses.map_err(|error| error.text())?;
             // One at random comes first; the others are not tried (H2O compatibility).
-            *addresses.first().ok_or("hostname does not exist")?
+            let address = *addresses.first().ok_or("hostname does not exist")?;
+            findings.address = Some(address);
+            address
         }
     };
-    let socket = TcpStream::connect(address).await;
-    let socket = socket.map_err(|error| connect_error_text(&error))?;
+    match connect_tcp(address).await {
+        Ok(socket) => Ok(PlainStream::Tcp(socket)),
+        Err(error) => {
+            let text = connect_error_text(&error);
+            findings.error = Some(error).filter(|_| text == FAILURE);
+            Err(text)
+        }
+    }
+}
+
+async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address).await?;
     // Requests and chunks are written whole.
-    socket
-        .set_nodelay(true)
-        .map_err(|error| connect_error_text(&error))?;
-    Ok(PlainStream::Tcp(socket))
+    socket.set_nodelay(true)?;
+    Ok(socket)
 }
 
 /// Does the TLS handshake with `https` backends.

@@ -65,6 +65,13 @@ pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result
 
 /// What came of an attempt tells something of its backend.
 pub(crate) fn judge(local: &Local, call: &Call<'_>, tried: &Result<Reply, Unanswered>) {
+    if let Err(unanswered) = tried
+        && let Some(backend) = unanswered.reported()
+    {
+        let failure = &unanswered.failure;
+        let reason = failure.log.as_ref().unwrap_or(&failure.text);
+        local.upstream.report_failure(backend, None, reason);
+    }
     if let Some(health) = &local.upstream.health {
         let now = call.worker.clock.now();
         match tried {
@@ -133,7 +140,9 @@ async fn send_over_new(
     }
     let opening = local.http2.begin_opening(first);
     let connected = connect(call.worker, local, BOTH, aim).await?;
-    let is_http2 = is_http2(&local.upstream, &connected.stream)?;
+    let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
+        (local.upstream).report_failure(connected.backend, None, &failure.text);
+    })?;
     local.declines_http2(connected.backend).set(!is_http2);
     if !is_http2 {
         drop(opening);
@@ -146,6 +155,7 @@ async fn send_over_new(
     } = connected;
     let tls = stream.tls_info();
     let connection = local.http2.open(settings, backend, stream);
+    connection.set_upstream(Arc::downgrade(&local.upstream));
     if let Some(tls) = tls {
         connection.set_tls(tls);
     }

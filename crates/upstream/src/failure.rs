@@ -31,7 +31,9 @@ pub enum Cause {
     NotAnswered,
     /// Nothing went forward for too long.
     TimedOut,
-    /// The backend broke the protocol, or the client did not send its content.
+    /// The client did not send its content, or that could not be read from a file.
+    Client,
+    /// The backend broke the protocol.
     Other,
 }
 

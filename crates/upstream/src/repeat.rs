@@ -125,9 +125,20 @@ impl Unanswered {
             // Connections that are kept are closed now and then; whether the backend is well, the next one shows.
             Cause::NotSent | Cause::Silent => self.link == Link::New && !self.failure.refused,
             // Who could not be connected to has been blamed for that.
-            Cause::NotConnected | Cause::Other => false,
+            Cause::NotConnected | Cause::Client | Cause::Other => false,
         };
         self.asked.filter(|_| is_fault)
+    }
+
+    /// The backend whose failure the error log is to be told of. Who could not be connected to is in it already; connections
+    /// that come to their end are no failures if the request can be made again.
+    pub(crate) fn reported(&self) -> Option<usize> {
+        let is_told = match self.failure.cause {
+            Cause::NotConnected | Cause::Client => false,
+            Cause::NotSent | Cause::Silent => !self.was_late() && !self.failure.refused,
+            Cause::NotAnswered | Cause::TimedOut | Cause::Other => true,
+        };
+        self.asked.filter(|_| is_told)
     }
 
     /// The backend closed a connection that had been of use, while the request was on its way.
@@ -147,7 +158,7 @@ impl Unanswered {
             Cause::NotConnected => aim.has_untried(),
             Cause::NotSent => body.can_repeat(),
             Cause::Silent | Cause::NotAnswered => self.is_idempotent && body.can_repeat(),
-            Cause::TimedOut | Cause::Other => false,
+            Cause::TimedOut | Cause::Client | Cause::Other => false,
         }
     }
 }
@@ -242,6 +253,7 @@ mod tests {
             (Cause::Silent, true, false, false),
             (Cause::NotAnswered, true, false, false),
             (Cause::TimedOut, false, false, false),
+            (Cause::Client, false, false, false),
             (Cause::Other, false, false, false),
         ];
         let mut aim = Aim::default();
@@ -263,6 +275,31 @@ mod tests {
     }
 
     #[test]
+    fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
+        let cases = [
+            // Cause; on a new, a kept, a shared connection.
+            (Cause::NotConnected, [false; 3]),
+            (Cause::NotSent, [true, false, false]),
+            (Cause::Silent, [true, false, false]),
+            (Cause::NotAnswered, [true; 3]),
+            (Cause::TimedOut, [true; 3]),
+            (Cause::Client, [false; 3]),
+            (Cause::Other, [true; 3]),
+        ];
+        for (cause, want) in cases {
+            let reported = [Link::New, Link::Kept, Link::Shared]
+                .map(|link| unanswered(cause, link, true).reported().is_some());
+            assert_eq!(reported, want, "{cause:?}");
+        }
+        // It is not made again.
+        let lost = unanswered(Cause::Silent, Link::Kept, false);
+        assert_eq!(lost.reported(), Some(1));
+        let mut refused = unanswered(Cause::NotSent, Link::New, true);
+        refused.failure.refused = true;
+        assert_eq!(refused.reported(), None);
+    }
+
+    #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
             // Cause; on a new, a kept, a shared connection.
@@ -271,6 +308,7 @@ mod tests {
             (Cause::Silent, [true, false, false]),
             (Cause::NotAnswered, [true; 3]),
             (Cause::TimedOut, [true; 3]),
+            (Cause::Client, [false; 3]),
             (Cause::Other, [false; 3]),
         ];
         for (cause, want) in cases {

@@ -1,9 +1,11 @@
 //! A group of backends behind one directive.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use h2o_http::Scheme;
+use h2o_log::{LineLimit, report};
 
 use crate::balancer::Balancer;
 use crate::health::{BackendCare, Budget, Chosen, Health, HealthCheck, Retry};
@@ -25,7 +27,12 @@ pub struct Backend {
     pub url: BackendUrl,
     /// Its share, 1 to 256.
     pub weight: u32,
+    /// For messages about its failures.
+    failures: LineLimit,
 }
+
+/// Messages about failures of a backend per minute; a dead one could fail with every request.
+const FAILURES_PER_MINUTE: u32 = 6;
 
 /// What is done about backends that fail, beyond passing over those that cannot be connected to. By default nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +117,11 @@ impl Upstream {
         assert!(!backends.is_empty(), "an upstream has a backend");
         let backends: Vec<_> = backends
             .into_iter()
-            .map(|(url, weight)| Backend { url, weight })
+            .map(|(url, weight)| Backend {
+                url,
+                weight,
+                failures: LineLimit::per_minute(FAILURES_PER_MINUTE),
+            })
             .collect();
         let weights = backends.iter().map(|backend| backend.weight);
         let mut cares = care.backends;
@@ -152,6 +163,24 @@ impl Upstream {
         match &self.health {
             Some(health) => health.choose(self, tried, now),
             None => self.balancer.choose(was_tried).map(Chosen::certain),
+        }
+    }
+
+    /// Tells the error log of a failure that is the backend's own. `address`: the one that was connected to, if it has a name.
+    pub(crate) fn report_failure(&self, backend: usize, address: Option<SocketAddr>, reason: &str) {
+        let backend = &self.backends[backend];
+        let Some(held_back) = backend.failures.admit() else {
+            return;
+        };
+        let authority = &backend.url.authority;
+        match address {
+            Some(address) => {
+                report!(
+                    warning,
+                    "backend {authority} ({address}): {reason}{held_back}"
+                );
+            }
+            None => report!(warning, "backend {authority}: {reason}{held_back}"),
         }
     }
 

@@ -305,6 +305,8 @@ fn content_of_an_http2_back_end_that_is_short_of_its_length_is_not_lost() {
     client.read_head().must_be("200 \ncontent-length: 5");
     assert_eq!(client.read_to_end(), b"hel");
     server.wait_for_message("/x:protocol violation\n");
+    let name = backend.url("").replace("http://", "");
+    server.wait_for_message(&format!(": backend {name}: protocol violation\n"));
     let answer = Http2::open(server.port(), &[]).ask(1, &get("/x"));
     assert_eq!((answer.status(), &*answer.text()), (200, "hel"));
     assert_eq!(answer.reset, Some(code::PROTOCOL_ERROR));

@@ -2,7 +2,7 @@
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, PREFACE, encode, flag, get, kind, post};
-use h2o_tests::{Backend, ClosedPort, Folder, Server, Service, Setup};
+use h2o_tests::{Backend, ClosedPort, FINE, Folder, Server, Service, Setup};
 
 use super::http2_upstream::Frames;
 use super::kit::{config, proxy};
@@ -24,6 +24,127 @@ fn errors_tell_the_request_cut_to_a_length_that_is_readable() {
     ] {
         let line = format!("[lib/core/proxy.c] in request:{host}{path}:connection refused\n");
         server.wait_for_message(&line);
+    }
+}
+
+/// What the error log says of backends.
+fn of_backends(server: &Server) -> Vec<String> {
+    let messages = server.messages();
+    let lines = messages
+        .lines()
+        .filter_map(|line| line.split_once(": backend "));
+    lines.map(|(_, text)| text.to_owned()).collect()
+}
+
+#[test]
+fn no_failure_of_a_backend_lacks_its_address_and_the_reason() {
+    let greeter = Backend::start(|talk| {
+        talk.send("220 mail.example ESMTP\r\n");
+        talk.read_to_end();
+    });
+    let closed = ClosedPort::new();
+    let silent = Backend::start(|talk| talk.read_to_end());
+    let cut = Backend::start(|talk| {
+        talk.read_request();
+        talk.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel");
+    });
+    let nonsense = Backend::answering("220 mail.example ESMTP\r\n");
+    let folder = Folder::new();
+    let socket = folder.name_of("none.sock");
+    let of = |url: String| url.trim_matches('/').replace("http://", "");
+    let port = closed
+        .url()
+        .rsplit_once(':')
+        .map(|(_, port)| port.to_owned());
+    let port = port.unwrap_or_default().trim_matches('/').to_owned();
+    let cases = [
+        (
+            closed.url(),
+            format!("{}: connection refused", of(closed.url())),
+        ),
+        (
+            format!("http://backend.test:{port}/"),
+            format!("backend.test:{port} (127.0.0.1:{port}): connection refused"),
+        ),
+        (
+            "http://unknown.test:81/".to_owned(),
+            "unknown.test:81: hostname does not exist".to_owned(),
+        ),
+        (
+            format!("http://[unix:{socket}]/"),
+            format!("[unix:{socket}]: connection failure (No such file or directory)"),
+        ),
+        (
+            silent.url("/"),
+            format!("{}: first byte timeout", of(silent.url("/"))),
+        ),
+        (cut.url("/"), format!("{}: I/O error", of(cut.url("/")))),
+        (
+            nonsense.url("/"),
+            format!("{}: failed to parse the response", of(nonsense.url("/"))),
+        ),
+        (
+            greeter.url("/").replace("http:", "https:"),
+            format!("{}: ssl handshake failure", of(greeter.url("/"))),
+        ),
+    ];
+    for (url, want) in cases {
+        // Also where requests have no lines of their own.
+        let settings = "error-log.emit-request-errors: OFF\nproxy.preserve-host: ON\nproxy.timeout.io: 3000\n\
+                        proxy.timeout.first_byte: 300";
+        let server = Setup::new(&config(settings, &url))
+            .names("backend.test 127.0.0.1\nunknown.test none\n")
+            .start();
+        let mut client = server.connect();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.read_to_end();
+        server.wait_for_message(&format!(": backend {want}\n"));
+        assert_eq!(of_backends(&server), [want]);
+    }
+}
+
+#[test]
+fn a_backend_that_is_passed_over_is_not_passed_over_in_silence() {
+    let (closed, fine) = (ClosedPort::new(), Backend::answering(FINE));
+    let urls = format!("['{}', '{}']", closed.url(), fine.url("/"));
+    let server = Setup::new(&config("", "X").replace("'X'", &urls)).start();
+    server.ask("GET /").must_be("200 OK\n\nfine");
+    let name = closed.url().replace("http://", "").replace('/', "");
+    server.wait_for_message(&format!(
+        "[warning] {}: backend {name}: connection refused\n",
+        server.pid()
+    ));
+}
+
+#[test]
+fn a_dead_backend_does_not_flood_the_error_log() {
+    let closed = ClosedPort::new();
+    let settings = "error-log.emit-request-errors: OFF";
+    let server = Setup::new(&config(settings, &closed.url())).start();
+    for _ in 0..100 {
+        assert_eq!(server.ask("GET /").code(), 502);
+    }
+    // Six in a minute, of which another one may have begun.
+    let lines = of_backends(&server);
+    assert!((6..=12).contains(&lines.len()), "{lines:?}");
+}
+
+#[test]
+fn clients_that_fail_are_not_taken_for_backends_that_do() {
+    let backend = Backend::start(|talk| talk.read_to_end());
+    let late = Backend::start(|talk| {
+        talk.read_head();
+        talk.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel");
+        talk.read_to_end();
+    });
+    for backend in [backend, late] {
+        let server = proxy("", &backend);
+        let mut client = server.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhe");
+        backend.wait_for("\r\n\r\nhe");
+        drop(client);
+        backend.wait_for_ended(1);
+        assert_eq!(of_backends(&server), [""; 0]);
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::connect::{connect_to, secure};
+use crate::connect::{Findings, connect_to, secure};
 use crate::dispatch::{BOTH, is_http2};
 use crate::stream::UpstreamStream;
 use crate::{
@@ -150,7 +150,8 @@ async fn ask(
 ) -> Result<(), String> {
     let url = &upstream.backends[backend].url;
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
-    let socket = connect_to(resolver, url, upstream.settings.name_origin).await?;
+    let origin = upstream.settings.name_origin;
+    let socket = connect_to(resolver, url, origin, &mut Findings::default()).await?;
     let secured = secure(upstream, url, alpn, socket).await;
     let stream = secured.map_err(text_of)?;
     let status = if is_http2(upstream, &stream).map_err(text_of)? {

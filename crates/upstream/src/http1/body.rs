@@ -38,9 +38,22 @@ impl ContentSource {
         }
     }
 
+    /// The backend has broken the response off.
     fn fail(&mut self, text: &str) -> Next {
+        self.report(text);
+        self.give_up(text)
+    }
+
+    fn give_up(&mut self, text: &str) -> Next {
         self.exchange = None;
         Poll::Ready(Some(Err(broken_off(text))))
+    }
+
+    fn report(&self, text: &str) {
+        if let Some(exchange) = &self.exchange {
+            let upstream = &exchange.local.upstream;
+            upstream.report_failure(exchange.connection.backend, None, text);
+        }
     }
 
     fn end(&mut self) -> Next {
@@ -182,7 +195,7 @@ impl BodySource for ContentSource {
         };
         let went = exchange.poll_upload(context);
         if let Some(text) = exchange.upload.broken {
-            return self.fail(text);
+            return self.give_up(text);
         }
         if !self.ready.is_empty() {
             exchange.rest();
@@ -253,6 +266,7 @@ impl SpliceSource for ContentSource {
                 std::task::ready!(exchange.poll_late(context, Awaits::Progress))
             }
         };
+        self.report(text);
         self.exchange = None;
         Poll::Ready(Err(broken_off(text)))
     }

@@ -97,7 +97,7 @@ impl Exchange {
         loop {
             let went = self.poll_upload(context);
             if let Some(text) = self.upload.broken {
-                return Poll::Ready(Err(Failure::sent(text)));
+                return Poll::Ready(Err(Failure::sent(text).with_cause(Cause::Client)));
             }
             let scratch = Rc::clone(&self.local.scratch);
             let mut input = scratch.take_input();

@@ -48,6 +48,9 @@ impl BodySource for ResponseBody {
         match &stream.response {
             Response::Ended(Ok(_)) => Poll::Ready(None),
             Response::Ended(Err(failure)) => {
+                if !stream.is_tunnel {
+                    self.owned.connection.report_failure(*failure);
+                }
                 Poll::Ready(Some(Err(BodyError::Failed(failure.text().to_owned()))))
             }
             Response::Expected | Response::Head(..) | Response::Content => {

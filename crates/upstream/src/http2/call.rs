@@ -180,8 +180,8 @@ fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
             StreamFailure::Io if reached => Cause::Silent,
             StreamFailure::Io => Cause::NotSent,
             StreamFailure::FirstByteTimeout | StreamFailure::IoTimeout => Cause::TimedOut,
-            StreamFailure::Content
-            | StreamFailure::Protocol
+            StreamFailure::Content => Cause::Client,
+            StreamFailure::Protocol
             | StreamFailure::FlowControl
             | StreamFailure::NoExtendedConnect => Cause::Other,
         },

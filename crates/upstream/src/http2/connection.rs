@@ -1,6 +1,7 @@
 //! A connection as calls see it.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Weak;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -12,12 +13,15 @@ use tokio::time::Instant;
 use super::Http2Settings;
 use super::stream::{End, Stream, StreamFailure};
 use super::upload::Upload;
+use crate::Upstream;
 
 /// A connection to a backend.
 pub(crate) struct Connection {
     /// Index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
+    /// For messages.
+    upstream: OnceCell<Weak<Upstream>>,
     /// A response has come over it.
     pub(crate) has_answered: Cell<bool>,
     pub(super) state: RefCell<State>,
@@ -59,6 +63,7 @@ impl Connection {
         Self {
             backend,
             tls: OnceCell::new(),
+            upstream: OnceCell::new(),
             has_answered: Cell::new(false),
             state: RefCell::new(State {
                 engine,
@@ -82,6 +87,20 @@ impl Connection {
     /// Index of the backend it leads to.
     pub(crate) const fn backend(&self) -> usize {
         self.backend
+    }
+
+    /// Notes whose backend it leads to.
+    pub(crate) fn set_upstream(&self, upstream: Weak<Upstream>) {
+        self.upstream.get_or_init(|| upstream);
+    }
+
+    /// A response was broken off by the backend.
+    pub(super) fn report_failure(&self, failure: StreamFailure) {
+        if failure != StreamFailure::Content
+            && let Some(upstream) = self.upstream.get().and_then(Weak::upgrade)
+        {
+            upstream.report_failure(self.backend, None, failure.text());
+        }
     }
 
     /// What was agreed on by TLS; `None` for clear text.

@@ -10,8 +10,8 @@ use h2o_http::Method;
 use h2o_upstream::{Balancing, Cause, UpstreamSettings};
 
 use crate::kit::{
-    Ask, GET, OK, answering, ask, backend, balanced, content, next, on_worker, post, send,
-    settings, upstream,
+    Ask, GET, OK, answering, ask, backend, balanced, next, on_worker, post, send, settings,
+    upstream,
 };
 
 /// Lets the runtime look at its sockets.
