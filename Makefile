@@ -57,9 +57,9 @@ install-build:
 
 install-test:
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
-		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2
-	@$(MAKE) --no-print-directory --silent target/tools/h2spec target/tools/go-client target/tools/go-backend target/tools/grpc-check \
-		target/tools/names.so
+		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2 \
+		certbot:certbot logrotate:logrotate systemd-analyze:systemd
+	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so)
 
 # The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
@@ -85,8 +85,8 @@ target/tools/names.so: tests/clients/names.c
 	@mkdir -p $(@D)
 	cc -O -Wall -Wextra -shared -fPIC -o $@ $<
 
-# A gRPC server and client; Debian has no package of them.
-target/tools/grpc-check: tests/clients/grpc-check/main.go tests/clients/grpc-check/go.mod tests/clients/grpc-check/go.sum
+# A gRPC server and client, and a certificate authority for tests: Debian has no packages of them.
+target/tools/grpc-check target/tools/acme-ca: target/tools/%: tests/clients/%/main.go tests/clients/%/go.mod tests/clients/%/go.sum
 	@mkdir -p $(@D)
 	cd $(<D) && go build -mod=readonly -o $(CURDIR)/$@ .
 	@touch $@

@@ -159,7 +159,7 @@ impl Setup {
         loop {
             let ports = self.write_config();
             let mut process = self.spawn();
-            let Some(status) = process.wait_until_ready(&self.folder) else {
+            let Some(status) = process.wait_until_ready(&self.folder, self.error_log()) else {
                 return Ok(Server {
                     process,
                     folder: self.folder,
@@ -176,6 +176,15 @@ impl Setup {
                 });
             }
         }
+    }
+
+    /// The file in the folder that the line goes to when the server serves, unless it goes to standard error.
+    fn error_log(&self) -> &str {
+        let config = self.config.as_deref().unwrap_or_default();
+        let named = config
+            .lines()
+            .find_map(|line| line.strip_prefix("error-log: @DIR@/"));
+        named.unwrap_or("error-log")
     }
 
     fn write_config(&self) -> BTreeMap<String, u16> {
@@ -487,11 +496,10 @@ struct Process {
 
 impl Process {
     /// `None` once it serves.
-    fn wait_until_ready(&mut self, folder: &Folder) -> Option<ExitStatus> {
+    fn wait_until_ready(&mut self, folder: &Folder, error_log: &str) -> Option<ExitStatus> {
         let deadline = Deadline::after(START);
         loop {
-            // With `error-log: @DIR@/error-log` the line goes there.
-            if self.log.lock().contains(READY) || folder.read("error-log").contains(READY) {
+            if self.log.lock().contains(READY) || folder.read(error_log).contains(READY) {
                 return None;
             }
             if let Some(status) = self.wait_within(Duration::ZERO) {

@@ -119,6 +119,22 @@ impl Service {
         (service, port)
     }
 
+    /// The certificate authority in `tests/clients/acme-ca`, which checks names at this port of 127.0.0.1: its own port.
+    ///
+    /// # Panics
+    /// If it cannot be built or does not serve.
+    #[must_use]
+    pub fn acme(http_port: u16) -> (Self, u16) {
+        let mut command = Command::new(tool("acme-ca"));
+        command.arg(http_port.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let (service, numbers) = Self::start_and_read_ports(&mut command);
+        let [port] = numbers[..] else {
+            panic!("not one port: {numbers:?}");
+        };
+        (service, port)
+    }
+
     /// Starts a server that prints the numbers of its ports in its first line.
     fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
         let mut service = Self::start(command);

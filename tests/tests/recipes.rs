@@ -451,6 +451,203 @@ fn the_site_of_nginx_answers_as_before() {
     );
 }
 
+/// A directory for `PATH` whose `systemctl` does to the server what systemd would, by the unit of the manual. It reads the
+/// process id from a file `pid`.
+fn systemctl(folder: &Folder) -> String {
+    let dir = folder.path().display();
+    let program = format!(
+        "#!/bin/sh\n\
+         echo \"$*\" >> {dir}/systemctl.log\n\
+         MAINPID=$(cat {dir}/pid)\n\
+         case \"$*\" in\n\
+         'reload h2o') {} ;;\n\
+         'kill --kill-whom=main --signal=USR1 h2o') kill -USR1 $MAINPID ;;\n\
+         *) exit 1 ;;\n\
+         esac\n",
+        unit_line("ExecReload=")
+    );
+    let path = folder.write("bin/systemctl", program);
+    let _ = run("chmod", &["755", &path.display().to_string()]).success();
+    format!("{dir}/bin:{}", std::env::var("PATH").unwrap_or_default())
+}
+
+fn unit_line(key: &str) -> String {
+    let unit = block("systemd", "ini").text;
+    let line = unit.lines().find_map(|line| line.strip_prefix(key));
+    line.unwrap_or_else(|| panic!("the unit has no {key}"))
+        .to_owned()
+}
+
+/// The server of the recipe for systemd.
+fn service() -> Server {
+    let mut replaced = Vec::new();
+    // Only root can become another user.
+    if !rustix::process::geteuid().is_root() {
+        replaced.push(("user: www-data\n", ""));
+    }
+    let setup = cook("systemd", &replaced).file("var/www/site/a", "content");
+    let server = setup.start();
+    server.folder.write("pid", server.pid().to_string());
+    server
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit_and_its_commands_do_what_they_should() {
+    let unit = block("systemd", "ini");
+    assert_eq!(unit.file(), Some("/etc/systemd/system/h2o.service"));
+    let server = service();
+    let dir = server.folder.path().display().to_string();
+    let h2o = h2o_tests::binary().display().to_string();
+    let config = server.folder.name_of("h2o.conf");
+    let here = |text: &str| {
+        text.replace("/usr/local/bin/h2o", &h2o)
+            .replace("/etc/h2o/h2o.conf", &config)
+    };
+    let file = server.folder.write("h2o.service", here(&unit.text));
+    let verified = run("systemd-analyze", &["verify", &file.display().to_string()]);
+    assert!(
+        verified.code == 0 && verified.stderr.is_empty(),
+        "{verified}"
+    );
+
+    let check = run("sh", &["-c", &here(&unit_line("ExecStartPre="))]);
+    assert!(check.text().contains("configuration OK"), "{check}");
+    assert!(!check.to_string().contains("[warning]"), "{check}");
+    let start = unit_line("ExecStart=");
+    assert_eq!(here(&start), format!("{h2o} -c {config}"));
+
+    let answer = ask(&server, &["http://www.example.com/a"]);
+    assert_eq!(answer.body, b"content");
+    let path = systemctl(&server.folder);
+    let reload = run("sh", &["-c", &format!("PATH={path} systemctl reload h2o")]);
+    assert_eq!(reload.code, 0, "{reload}");
+    let _ = server.read_until("var/log/h2o/error.log", "logs opened anew");
+    let folder = server.stop();
+    let log = folder.read("var/log/h2o/access.log");
+    assert!(log.contains("\"GET /a HTTP/1.1\" 200"), "{dir}: {log}");
+}
+
+#[test]
+fn no_line_is_lost_when_logrotate_moves_the_logs() {
+    let server = service();
+    let block = recipe("Log rotation");
+    let file = block
+        .iter()
+        .find(|block| block.file() == Some("/etc/logrotate.d/h2o"));
+    let file = file.expect("the recipe has a file for logrotate");
+    let dir = server.folder.path().display().to_string();
+    // It refuses directories that everyone may write to, and files of its own that others could have written.
+    let _ = run("chmod", &["755", &server.folder.name_of("var/log/h2o")]).success();
+    let config = file.moved().replace("@DIR@", &dir);
+    let config = server
+        .folder
+        .write("logrotate", config)
+        .display()
+        .to_string();
+    let _ = run("chmod", &["644", &config]).success();
+    let _ = ask(&server, &["http://www.example.com/a"]);
+    let _ = server.read_until("var/log/h2o/access.log", "GET /a");
+    let path = systemctl(&server.folder);
+    let command = recipe("Log rotation")
+        .iter()
+        .find(|block| block.language == "sh")
+        .map(|block| block.text.replace("/etc/logrotate.d/h2o", &config))
+        .expect("the recipe has a command");
+    let state = format!("logrotate --state {dir}/state");
+    let script = format!("PATH={path}; {}", command.replacen("logrotate", &state, 1));
+    let rotated = run("sh", &["-c", &script]);
+    assert!(rotated.code == 0 && rotated.stderr.is_empty(), "{rotated}");
+    assert_eq!(
+        server.folder.read("systemctl.log"),
+        "kill --kill-whom=main --signal=USR1 h2o\n"
+    );
+    let _ = server.read_until("var/log/h2o/error.log", "logs opened anew");
+    let _ = ask(&server, &["http://www.example.com/b"]);
+    let _ = server.read_until("var/log/h2o/access.log", "GET /b");
+    let old = server.folder.read("var/log/h2o/access.log.1");
+    assert_eq!(old.lines().count(), 1, "{old}");
+    assert!(old.contains("GET /a"), "{old}");
+}
+
+/// The serial number of the certificate that the server presents, and of the one in the file.
+fn serials(server: &Server, file: &str) -> [String; 2] {
+    let address = format!("127.0.0.1:{}", server.port_of("TLS_PORT"));
+    let presented = format!(
+        "openssl s_client -connect {address} -servername www.example.com </dev/null 2>/dev/null \
+         | openssl x509 -noout -serial"
+    );
+    let stored = format!("openssl x509 -noout -serial -in {file}");
+    [presented, stored].map(|command| run("sh", &["-c", &command]).text())
+}
+
+#[test]
+fn certbot_gets_a_certificate_and_the_server_serves_the_renewed_one() {
+    const HEADING: &str = "Certificates from Let's Encrypt";
+    let blocks = recipe(HEADING);
+    let text_of = |language: &str, index: usize| {
+        let mut found = blocks.iter().filter(|block| block.language == language);
+        found
+            .nth(index)
+            .expect("the recipe has two of each")
+            .clone()
+    };
+    let port = h2o_tests::free_port();
+    let configuration = |index: usize| {
+        let text = text_of("yaml", index).moved();
+        text.replace("listen: 80\n", &format!("listen: {port}\n"))
+            .replace("port: 443\n", "port: @TLS_PORT@\n")
+    };
+    let folder = Folder::new();
+    folder.make_dir("var/www/site");
+    let dir = folder.path().display().to_string();
+    let path = systemctl(&folder);
+    let (_authority, authority_port) = Service::acme(port);
+    let certbot = |command: &str| {
+        let options = format!(
+            "--server https://127.0.0.1:{authority_port}/dir --no-verify-ssl --config-dir {dir}/etc/letsencrypt \
+             --work-dir {dir}/work --logs-dir {dir}/logs --non-interactive --agree-tos \
+             --register-unsafely-without-email --no-random-sleep-on-renew"
+        );
+        let done = run("sh", &["-c", &format!("PATH={path}; {command} {options}")]);
+        assert_eq!(done.code, 0, "{command}\n{done}");
+    };
+    let line_with = |index: usize, start: &str| {
+        let commands = Example {
+            text: text_of("sh", index).text,
+            ..text_of("sh", index)
+        };
+        let commands = commands.moved().replace("@DIR@", &dir);
+        let line = commands.lines().find(|line| line.starts_with(start));
+        let line = line.unwrap_or_else(|| panic!("there is no `{start}`"));
+        line.split(" # ").next().unwrap_or_default().to_owned()
+    };
+
+    let _ = run("sh", &["-c", &line_with(0, "mkdir ")]).success();
+    let server = Setup::in_folder(folder, &configuration(0)).start();
+    server.folder.write("pid", server.pid().to_string());
+    certbot(&line_with(0, "certbot certonly "));
+    let folder = server.stop();
+    let file = folder.name_of("etc/letsencrypt/live/www.example.com/fullchain.pem");
+
+    let server = Setup::in_folder(folder, &configuration(1)).start();
+    server.folder.write("pid", server.pid().to_string());
+    let [presented, stored] = serials(&server, &file);
+    assert!(!stored.is_empty());
+    assert_eq!(presented, stored);
+    let plain = format!("http://127.0.0.1:{port}/a");
+    let answer = curl(&["-H", "host: www.example.com", &plain]);
+    assert_eq!(location(&answer), (301, "https://www.example.com/a"));
+
+    certbot(&line_with(1, "certbot renew "));
+    let [_, renewed] = serials(&server, &file);
+    assert_ne!(renewed, stored);
+    eventually("the renewed certificate to be served", || {
+        (serials(&server, &file)[0] == renewed).then_some(())
+    });
+    let reloads = server.folder.read("systemctl.log");
+    assert_eq!(reloads, "reload h2o\n".repeat(2));
+}
+
 /// What the README has a newcomer paste: a configuration, commands that make what it names and check it, and a question.
 #[test]
 fn the_first_configuration_of_the_readme_works_as_pasted() {
