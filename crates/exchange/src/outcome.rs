@@ -44,6 +44,9 @@ pub struct Response {
     /// Not to be sent: the client is told instead that nobody has looked at its request, which it may make again (RFC 9113
     /// §8.7). On HTTP/1 the connection is closed without an answer (H2O compatibility).
     pub is_refusal: bool,
+    /// Whether the content is a short text that the server made for an error: a client that prefers HTML gets a page in its
+    /// place.
+    pub is_plain_error: bool,
 }
 
 /// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
@@ -71,6 +74,7 @@ impl Response {
             links: Links::Plain,
             closes: false,
             is_refusal: false,
+            is_plain_error: false,
         }
     }
 
@@ -91,6 +95,7 @@ impl Response {
             Body::Bytes(Bytes::copy_from_slice(text.as_bytes())),
         );
         response.reason = Some(Cow::Borrowed(reason));
+        response.is_plain_error = true;
         response
     }
 

@@ -5,6 +5,7 @@
 //! arena ([`Headers`]); everything else refers to it by [`Span`], so that parsing or decoding a head
 //! makes no allocation per field and arenas are kept from one request to the next.
 
+pub mod accept;
 pub mod authority;
 pub mod date;
 pub mod escape;

@@ -11,6 +11,7 @@ mod collect;
 mod connection;
 mod connections;
 mod context;
+mod error_page;
 mod http1;
 mod http2;
 mod http2_settings;

@@ -13,6 +13,7 @@ use h2o_handlers::push;
 use h2o_http::{Known, Method, Scheme, StatusCode};
 
 use crate::context::{Context, LocalListener};
+use crate::error_page;
 use crate::reroute::{Asked, reroute};
 
 /// What a request waits for, or what came out of it.
@@ -109,9 +110,10 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     let outcome = {
         let exchange = &mut *exchange.borrow_mut();
         let outcome = ask(exchange, 0);
-        if let (Outcome::Done(response), _) = outcome {
+        if let (Outcome::Done(mut response), _) = outcome {
             // No filter is interested, nothing was rerouted: there is nothing to settle.
             if is_final(exchange, &response) {
+                error_page::dress(exchange, &mut response);
                 exchange.sent.first_status.get_or_insert(response.status);
                 return Progress::Response(response);
             }
@@ -295,6 +297,7 @@ fn filter(
             exchange.request.target(),
         );
     }
+    error_page::dress(exchange, &mut response);
     Ok(response)
 }
 

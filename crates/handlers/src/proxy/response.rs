@@ -133,6 +133,7 @@ impl ResponseRules {
             },
             closes: self.forward_close && reply.closes,
             is_refusal: false,
+            is_plain_error: false,
         })
     }
 }
