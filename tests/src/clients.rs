@@ -141,6 +141,8 @@ pub fn browse(folder: &Folder, url: &str) -> Output {
             "--disable-sync",
             "--disable-dev-shm-usage",
             "--ignore-certificate-errors",
+            // What pages complain about goes to standard error.
+            "--enable-logging=stderr",
             &profile,
             "--dump-dom",
             url,

@@ -48,6 +48,37 @@ fn a_browser_shows_the_example_site_and_a_listing() {
     }
 }
 
+#[test]
+fn a_strict_policy_does_not_leave_the_pages_of_the_server_bare() {
+    for verb in ["set", "add"] {
+        let server = Setup::new(&format!(
+            "
+listen: @PORT@
+header.{verb}: \"content-security-policy: default-src 'self'\"
+hosts:
+  default:
+    paths:
+      /: {{ file.dir: @DIR@/www, file.dirlisting: ON, file.index: [] }}
+access-log: @DIR@/access-log
+"
+        ))
+        .file("www/a/b/file", "")
+        .start();
+        // Scripts make the heads of columns buttons.
+        let output = browse(&server.folder, &server.url("/a/b/"));
+        let page = output.text();
+        assert!(page.contains("<button>Name"), "{page}");
+        let complaint = "Content Security Policy";
+        assert!(!output.stderr.contains(complaint), "{}", output.stderr);
+        let log = server.folder.read("access-log");
+        for line in log.lines() {
+            assert!(line.contains("\" 200 "), "{line}");
+        }
+        let styles = log.lines().filter(|line| line.contains("css"));
+        assert_eq!(styles.count(), 1, "{log}");
+    }
+}
+
 /// How many images the large page has.
 const IMAGES: usize = 9000;
 

@@ -2,6 +2,7 @@
 //! that obeys them. [`directives`] and [`filters`] only concatenate the modules' lists.
 
 mod access_log;
+mod asset;
 mod connect;
 mod env;
 mod error_doc;

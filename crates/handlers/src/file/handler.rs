@@ -75,6 +75,13 @@ impl Handler for FileHandler {
         if exchange.request.path_has_nul() && matches!(service.target, Target::Directory(_)) {
             return Outcome::Declined;
         }
+        if service.settings.listing
+            && matches!(service.target, Target::Directory(_))
+            && matches!(service.rest(exchange.request.path()), b"" | b"/")
+            && let Some(asset) = listing::asset(exchange.request.query())
+        {
+            return Outcome::Done(asset.respond(exchange, true));
+        }
         let forms = Forms::of(service.settings.compressed, &exchange.request);
         let cache = exchange.worker.local::<ContentCache>();
         let key = Key {
@@ -137,7 +144,11 @@ fn answer(exchange: &mut Exchange, job: &Job, located: Located) -> Outcome {
     match located {
         Located::File(found) => file(exchange, job, found),
         Located::Redirect(path) => respond::redirect(exchange, &path),
-        Located::Listing(directory) => listing::respond(exchange, directory),
+        Located::Listing(directory) => {
+            let service = &job.service;
+            let hidden = &service.settings.hidden;
+            listing::respond(exchange, directory, hidden, service.rest(&job.path))
+        }
         Located::Script { number, script } => match job.service.custom(number) {
             Some(custom) => custom.on_request(exchange, script),
             None => respond::internal_error(exchange),

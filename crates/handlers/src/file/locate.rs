@@ -103,6 +103,9 @@ impl Job {
         // A path with more than one slash at its start must not become an absolute one.
         let slashes = rest.iter().take_while(|&&octet| octet == b'/').count();
         let relative = &rest[slashes..];
+        if self.service.settings.hidden.hides_any_of(relative) {
+            return Err(Errno::NOENT);
+        }
         let tree = open::configured(&c_string(root)?, LOOK | OFlags::DIRECTORY, access)?;
         let mut search = Search::new(self, Some(tree), root, access);
         let found = if relative.is_empty() || relative.ends_with(b"/") {

@@ -12,6 +12,7 @@ mod encoding;
 pub(crate) mod fuzzing;
 mod gunzip;
 mod handler;
+mod hide;
 mod identity;
 mod listing;
 mod locate;
@@ -36,6 +37,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     handler::FILE,
     settings::INDEX,
     settings::DIRLISTING,
+    hide::HIDE,
     settings::ETAG,
     settings::SEND_COMPRESSED,
     settings::SEND_GZIP,

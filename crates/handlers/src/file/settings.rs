@@ -6,6 +6,7 @@ use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::Scope;
 
 use super::custom::CustomHandler;
+use super::hide::Hidden;
 
 /// Settings of one level, inherited by those inside.
 #[derive(Clone)]
@@ -14,6 +15,8 @@ pub(super) struct FileSettings {
     pub(super) index: Arc<[Box<[u8]>]>,
     /// Whether directories without index file are listed.
     pub(super) listing: bool,
+    /// What is neither listed nor served.
+    pub(super) hidden: Hidden,
     /// Whether `etag` is sent.
     pub(super) etag: bool,
     /// Whether compressed forms are looked for.
@@ -28,6 +31,7 @@ impl Default for FileSettings {
         Self {
             index: index.iter().map(|name| name.as_bytes().into()).collect(),
             listing: false,
+            hidden: Hidden::default(),
             etag: true,
             compressed: SendCompressed::Off,
             custom: Vec::new(),
@@ -77,7 +81,7 @@ pub(super) const DIRLISTING: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Whether a directory without index file is answered with a list of its files, hidden ones included.",
+    help: "Whether a directory without index file is answered with a list of its files: those that `file.hide` does not name.",
     apply: |scope, command| {
         scope.edit::<FileSettings>().listing = command.node.on_off()?;
         Ok(())

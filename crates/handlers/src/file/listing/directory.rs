@@ -1,42 +1,77 @@
 //! The names in a directory, in order, in bounded memory.
 
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::vec;
 
-use rustix::fs::{AtFlags, Dir, FileType, Stat};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Stat};
+
+use super::super::hide::Hidden;
+use super::order;
 
 /// What a name costs beside its octets.
 const OVERHEAD: usize = 48;
 
-/// The names in a directory except `.` and `..`, sorted by octets.
+/// The names in a directory except `.`, `..` and those that are hidden: directories first, then by [`order::compare`].
 ///
 /// As many names as the budget allows are held at a time. A directory with more is read again for each further
 /// lot, which then begins behind the last name of the lot before.
 pub(super) struct Names {
     directory: OwnedFd,
+    hidden: Hidden,
     budget: usize,
-    lot: vec::IntoIter<CString>,
-    last: Option<CString>,
+    lot: vec::IntoIter<Entry>,
+    last: Option<Entry>,
     /// True unless the lot reaches to the end.
     more: bool,
+}
+
+/// A name, ordered by its place in the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    is_directory: bool,
+    name: CString,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let directories_first = other.is_directory.cmp(&self.is_directory);
+        directories_first.then_with(|| order::compare(self.name.to_bytes(), other.name.to_bytes()))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// What a listing shows of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    pub(super) is_directory: bool,
+    pub(super) kind: Kind,
     pub(super) size: u64,
     /// Seconds since the Unix epoch.
     pub(super) modified: i64,
 }
 
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Directory,
+    File,
+    /// A symbolic link that leads nowhere.
+    BrokenLink,
+}
+
 impl Names {
-    pub(super) fn new(directory: OwnedFd, budget: usize) -> Self {
+    pub(super) fn new(directory: OwnedFd, hidden: Hidden, budget: usize) -> Self {
         Self {
             directory,
+            hidden,
             budget,
             lot: Vec::new().into_iter(),
             last: None,
@@ -49,29 +84,36 @@ impl Names {
         if self.lot.len() == 0 && self.more {
             self.read_lot()?;
         }
-        let name = self.lot.next();
+        let entry = self.lot.next();
         if self.lot.len() == 0 && self.more {
-            self.last.clone_from(&name);
+            self.last.clone_from(&entry);
         }
-        Ok(name)
+        Ok(entry.map(|entry| entry.name))
     }
 
     fn read_lot(&mut self) -> io::Result<()> {
         let mut heap = BinaryHeap::new();
         let mut held = 0;
         self.more = false;
-        for entry in Dir::read_from(&self.directory)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let is_behind = self.last.as_deref().is_none_or(|last| name > last);
-            let is_beyond = self.more && heap.peek().is_some_and(|max: &CString| name > &**max);
-            if name == c"." || name == c".." || !is_behind || is_beyond {
+        for found in Dir::read_from(&self.directory)? {
+            let found = found?;
+            let name = found.file_name();
+            if name == c"." || name == c".." || self.hidden.hides(name.to_bytes()) {
                 continue;
             }
-            held += cost(name);
-            heap.push(name.to_owned());
+            let entry = Entry {
+                is_directory: self.is_directory(&found),
+                name: name.to_owned(),
+            };
+            let is_behind = self.last.as_ref().is_none_or(|last| entry > *last);
+            let is_beyond = self.more && heap.peek().is_some_and(|max| entry > *max);
+            if !is_behind || is_beyond {
+                continue;
+            }
+            held += cost(&entry);
+            heap.push(entry);
             while held > self.budget && heap.len() > 1 {
-                held -= heap.pop().map_or(0, |name| cost(&name));
+                held -= heap.pop().map_or(0, |entry| cost(&entry));
                 self.more = true;
             }
         }
@@ -82,13 +124,30 @@ impl Names {
     /// What the name refers to, symbolic links followed where they lead somewhere. `None` if it is gone.
     pub(super) fn look_at(&self, name: &CStr) -> Option<Facts> {
         let stat = |flags| rustix::fs::statat(&self.directory, name, flags);
-        let stat = stat(AtFlags::empty()).or_else(|_| stat(AtFlags::SYMLINK_NOFOLLOW));
-        stat.ok().as_ref().map(Facts::new)
+        match stat(AtFlags::empty()) {
+            Ok(stat) => Some(Facts::new(&stat)),
+            Err(_) => {
+                let facts = Facts::new(&stat(AtFlags::SYMLINK_NOFOLLOW).ok()?);
+                let kind = Kind::BrokenLink;
+                Some(Facts { kind, ..facts })
+            }
+        }
+    }
+
+    fn is_directory(&self, entry: &DirEntry) -> bool {
+        match entry.file_type() {
+            FileType::Directory => true,
+            // The kind of what a link leads to, and of names on file systems that do not tell.
+            FileType::Symlink | FileType::Unknown => self
+                .look_at(entry.file_name())
+                .is_some_and(|facts| facts.kind == Kind::Directory),
+            _ => false,
+        }
     }
 }
 
-fn cost(name: &CStr) -> usize {
-    name.count_bytes() + OVERHEAD
+fn cost(entry: &Entry) -> usize {
+    entry.name.count_bytes() + OVERHEAD
 }
 
 impl Facts {
@@ -97,8 +156,12 @@ impl Facts {
         reason = "field types of `stat` differ between architectures"
     )]
     fn new(stat: &Stat) -> Self {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Kind::Directory,
+            _ => Kind::File,
+        };
         Self {
-            is_directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            kind,
             size: u64::try_from(stat.st_size).unwrap_or_default(),
             modified: i64::from(stat.st_mtime),
         }
@@ -115,20 +178,24 @@ mod tests {
         let mut want: Vec<_> = (0..200)
             .map(|n| format!("file {}", n * 7919 % 200))
             .collect();
-        want.push(".hidden".into());
-        for name in &want {
+        want.push(".shown".into());
+        for name in want.iter().map(String::as_str).chain(["hidden 1"]) {
             std::fs::write(directory.path().join(name), name).unwrap();
         }
-        want.sort_unstable();
+        want.sort_unstable_by(|one, other| order::compare(one.as_bytes(), other.as_bytes()));
+        for name in ["z directory", "A directory"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+            want.insert(0, name.into());
+        }
         for budget in [0, 1, 200, 1000, 10_000, 1_000_000] {
             let opened = std::fs::File::open(directory.path()).unwrap();
-            let mut names = Names::new(opened.into(), budget);
+            let mut names = Names::new(opened.into(), Hidden::of(&["hidden*"]), budget);
             let mut found = Vec::new();
             while let Some(name) = names.next().unwrap() {
-                assert_eq!(
-                    names.look_at(&name).unwrap().size,
-                    name.count_bytes() as u64
-                );
+                let facts = names.look_at(&name).unwrap();
+                if facts.kind == Kind::File {
+                    assert_eq!(facts.size, name.count_bytes() as u64);
+                }
                 assert!(names.lot.len() <= budget / OVERHEAD);
                 found.push(name.into_string().unwrap());
             }

@@ -1,9 +1,11 @@
 //! Directory listings (`file.dirlisting`).
 //!
 //! The page is made piece by piece on the thread pool while it is being sent, so that a directory of any size
-//! costs a bounded amount of memory.
+//! costs a bounded amount of memory. Its style sheet, script and icon are at the directory of the path's key, told by a query
+//! ([`asset`]).
 
 mod directory;
+mod order;
 mod page;
 
 use std::io;
@@ -17,22 +19,41 @@ use h2o_http::{Known, StatusCode};
 use tokio::task::JoinHandle;
 
 use self::directory::Names;
+use super::hide::Hidden;
 use super::respond::{is_read, method_not_allowed};
+use crate::asset::Asset;
 
 /// Memory for names that wait for their turn, per listing.
 const NAMES_BUDGET: usize = 4 * 1024 * 1024;
 /// A piece of the page ends behind the entry that takes it to this many octets.
 const PIECE: usize = 32 * 1024;
 
-/// Answers with the names in `directory`. The fields are those that pages made on the fly have: there is neither
+/// The style sheet, script or icon that a query stands for, at the directory of the path's key.
+pub(super) fn asset(query: &[u8]) -> Option<&'static Asset> {
+    let query = query.strip_prefix(b"?")?;
+    if !query.starts_with(b"h2o-listing.") {
+        return None;
+    }
+    page::ASSETS
+        .iter()
+        .find(|asset| *query == *page::query_of(asset).as_bytes())
+}
+
+/// Answers with the names in `directory`, without those that are hidden. `rest` is the path behind the path's key. The fields are those that pages made on the fly have: there is neither
 /// length nor validator.
-pub(super) fn respond(exchange: &mut Exchange, directory: OwnedFd) -> Outcome {
+pub(super) fn respond(
+    exchange: &mut Exchange,
+    directory: OwnedFd,
+    hidden: &Hidden,
+    rest: &[u8],
+) -> Outcome {
     if !is_read(&exchange.request.method) {
         return method_not_allowed(exchange);
     }
     let writer = Writer {
         path: exchange.request.path().to_vec(),
-        names: Names::new(directory, NAMES_BUDGET),
+        base: page::base(rest),
+        names: Names::new(directory, hidden.clone(), NAMES_BUDGET),
         begun: false,
     };
     let mut headers = exchange.headers();
@@ -48,6 +69,8 @@ pub(super) fn respond(exchange: &mut Exchange, directory: OwnedFd) -> Outcome {
 /// Makes the page, waiting for the disk.
 struct Writer {
     path: Vec<u8>,
+    /// The way from the page to the directory of the path's key.
+    base: String,
     names: Names,
     begun: bool,
 }
@@ -57,7 +80,7 @@ impl Writer {
         let mut out = Vec::with_capacity(PIECE);
         if !self.begun {
             self.begun = true;
-            page::head(&self.path, &mut out);
+            page::head(&self.path, &self.base, &mut out);
         }
         while out.len() < PIECE {
             let Some(name) = self.names.next()? else {

@@ -6,8 +6,8 @@
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement("button");
-    button.textContent = head.textContent;
-    head.replaceChildren(button);
+    button.append(...head.childNodes);
+    head.append(button);
     button.onclick = () => {
       const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
@@ -15,10 +15,10 @@
       const compare = column
         ? (a, b) => value(a, column) - value(b, column)
         : (a, b) => value(a, 0).localeCompare(value(b, 0), undefined, { numeric: true });
-      const [up, ...rows] = body.rows;
-      rows.sort((a, b) =>
-        b.classList.contains("dir") - a.classList.contains("dir") || sign * compare(a, b));
-      body.replaceChildren(up, ...rows);
+      const is = (row, name) => row.classList.contains(name);
+      const rows = [...body.rows].sort((a, b) =>
+        is(b, "up") - is(a, "up") || is(b, "dir") - is(a, "dir") || sign * compare(a, b));
+      body.replaceChildren(...rows);
     };
   });
 })();

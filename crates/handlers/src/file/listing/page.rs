@@ -1,52 +1,90 @@
 //! The page of a listing.
 //!
 //! Programs read such pages, so some of it is as H2O has it: the title, one link per name with nothing but the
-//! name in it, no slash behind directories, the parent as first link, and the order.
+//! name in it, and the parent as first link.
 
 use std::ffi::CStr;
 use std::io::Write as _;
 
 use h2o_http::escape;
 
-use super::directory::Facts;
+use super::directory::{Facts, Kind};
+use crate::asset::Asset;
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// What the page refers to.
+pub(super) static ASSETS: [Asset; 3] = [
+    Asset::new("css", "text/css", include_bytes!("page.css")),
+    Asset::new("js", "text/javascript", include_bytes!("page.js")),
+    Asset::new("svg", "image/svg+xml", include_bytes!("icon.svg")),
+];
+
+/// The query that stands for an asset.
+pub(super) fn query_of(asset: &Asset) -> String {
+    format!("h2o-listing.{}-{:016x}", asset.name, asset.hash)
+}
+
+/// The way from a directory to that of the path's key, behind which it is at `rest`. It is relative, since another server in
+/// front of this one may have put the site elsewhere.
+pub(super) fn base(rest: &[u8]) -> String {
+    let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+    "../".repeat(rest.iter().filter(|&&octet| octet == b'/').count())
+}
 
 /// Everything before the entries.
-pub(super) fn head(path: &[u8], out: &mut Vec<u8>) {
+pub(super) fn head(path: &[u8], base: &str, out: &mut Vec<u8>) {
+    let [style, script, icon] = ASSETS
+        .each_ref()
+        .map(|asset| format!("{base}?{}", query_of(asset)));
     let mut title = b"Index of ".to_vec();
     escape::html(path, &mut title);
     for part in [
         b"<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n".as_slice(),
         b"<meta name=\"viewport\" content=\"width=device-width\">\n<TITLE>",
         &title,
-        b"</TITLE>\n<style>\n",
-        STYLE.as_bytes(),
-        b"</style>\n</head>\n<body>\n<h1>",
+        b"</TITLE>\n<link rel=\"stylesheet\" href=\"",
+        style.as_bytes(),
+        b"\">\n<link rel=\"icon\" href=\"",
+        icon.as_bytes(),
+        b"\">\n<script src=\"",
+        script.as_bytes(),
+        b"\" defer></script>\n</head>\n<body>\n<h1>",
         &title,
-        b"</h1>\n<table>\n<thead><tr><th>Name</th><th>Size</th><th>Modified (UTC)</th></tr></thead>\n<tbody>\n",
-        b"<tr class=\"up\"><td><A HREF=\"..\">Parent Directory</A></td><td></td><td></td></tr>\n",
+        b"</h1>\n<table>\n<thead><tr><th aria-sort=\"ascending\">Name</th><th>Size</th><th>Modified<i> (UTC)</i></th></tr></thead>\n<tbody>\n",
     ] {
         out.extend_from_slice(part);
+    }
+    if path != b"/" {
+        out.extend_from_slice(
+            b"<tr class=\"up\"><td><A HREF=\"..\">Parent Directory</A></td><td></td><td></td></tr>\n",
+        );
     }
 }
 
 /// The row of one name.
 pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
     let name = name.to_bytes();
-    let is_directory = facts.is_some_and(|facts| facts.is_directory);
-    let class: &[u8] = if is_directory { b" class=\"dir\"" } else { b"" };
-    let mut link = Vec::with_capacity(name.len());
+    let mut link = Vec::with_capacity(name.len() + 1);
     escape::uri(name, b"", &mut link);
-    for part in [b"<tr".as_slice(), class, b"><td><A HREF=\""] {
-        out.extend_from_slice(part);
-    }
+    let kind = facts.map_or(Kind::File, |facts| facts.kind);
+    let row: &[u8] = match kind {
+        Kind::BrokenLink => {
+            out.extend_from_slice(b"<tr class=\"broken\"><td>");
+            escape::html(name, out);
+            out.extend_from_slice(b"</td><td></td><td>broken link</td></tr>\n");
+            return;
+        }
+        Kind::Directory => {
+            link.push(b'/');
+            b"<tr class=\"dir\"><td><A HREF=\""
+        }
+        Kind::File => b"<tr><td><A HREF=\"",
+    };
+    out.extend_from_slice(row);
     escape::html(&link, out);
     out.extend_from_slice(b"\">");
     escape::html(name, out);
     out.extend_from_slice(b"</A></td>");
-    match facts.filter(|_| !is_directory) {
+    match facts.filter(|_| kind == Kind::File) {
         Some(facts) => {
             let text = size_text(facts.size);
             // Writing to a vector cannot fail.
@@ -55,8 +93,9 @@ pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"<td></td>"),
     }
     match facts.and_then(|facts| Some((facts.modified, time_text(facts.modified)?))) {
-        Some((modified, text)) => {
-            let _ = write!(out, "<td data-v=\"{modified}\">{text}</td>");
+        Some((modified, [date, time])) => {
+            // The style sheet leaves the time of day out where there is no room.
+            let _ = write!(out, "<td data-v=\"{modified}\">{date}<i> {time}</i></td>");
         }
         None => out.extend_from_slice(b"<td></td>"),
     }
@@ -65,13 +104,7 @@ pub(super) fn entry(name: &CStr, facts: Option<Facts>, out: &mut Vec<u8>) {
 
 /// Everything behind the entries.
 pub(super) fn tail(out: &mut Vec<u8>) {
-    for part in [
-        "</tbody>\n</table>\n<script>\n",
-        SCRIPT,
-        "</script>\n</body>\n</html>\n",
-    ] {
-        out.extend_from_slice(part.as_bytes());
-    }
+    out.extend_from_slice(b"</tbody>\n</table>\n</body>\n</html>\n");
 }
 
 /// A size with two or three digits that count, such as `1.5 KiB`.
@@ -95,14 +128,16 @@ fn size_text(size: u64) -> String {
     }
 }
 
-fn time_text(seconds: i64) -> Option<String> {
+/// The day, and the time of day.
+fn time_text(seconds: i64) -> Option<[String; 2]> {
     let time = jiff::Timestamp::from_second(seconds).ok()?;
-    Some(time.strftime("%Y-%m-%d %H:%M").to_string())
+    Some(["%Y-%m-%d", "%H:%M"].map(|format| time.strftime(format).to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::asset::{colours, contrast};
 
     #[test]
     fn sizes_are_short() {
@@ -124,8 +159,37 @@ mod tests {
 
     #[test]
     fn times_that_cannot_be_shown_are_left_out() {
-        assert_eq!(time_text(784_111_777).unwrap(), "1994-11-06 08:49");
+        assert_eq!(time_text(784_111_777).unwrap(), ["1994-11-06", "08:49"]);
         assert_eq!(time_text(i64::MAX), None);
+    }
+
+    #[test]
+    fn no_text_is_too_pale() {
+        let style = include_str!("page.css");
+        for ground in ["page", "hover"] {
+            for ink in ["dim", "link"] {
+                for (ground, ink) in colours(style, ground).iter().zip(colours(style, ink)) {
+                    let contrast = contrast(ground, ink);
+                    assert!(contrast >= 4.5, "{ink} on {ground}: {contrast}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_assets_are_not_looked_for_anywhere_but_at_the_key() {
+        // As `Service::rest` has it: with a slash at its beginning, unless the key ends with one.
+        let cases = [
+            ("", ""),
+            ("/", ""),
+            ("a/", "../"),
+            ("/a/", "../"),
+            ("/a/b/", "../../"),
+            ("//a/", "../../"),
+        ];
+        for (rest, want) in cases {
+            assert_eq!(base(rest.as_bytes()), want, "{rest}");
+        }
     }
 
     #[test]

@@ -16,6 +16,11 @@ fn values_are_checked() {
         ),
         ("file.index: ['']", "an index file must have a name"),
         ("file.dirlisting: YES", "argument must be one of: OFF,ON"),
+        ("file.hide: a/b", "`a/b` is not the pattern of a name"),
+        ("file.hide: ['']", "`` is not the pattern of a name"),
+        ("file.hide: ['!']", "`!` is not the pattern of a name"),
+        ("file.hide: [[a]]", "argument must be a scalar"),
+        ("file.hide: {a: b}", "argument cannot be a mapping"),
         ("file.etag: 1", "argument must be one of: OFF,ON"),
         (
             "file.send-compressed: gzip",

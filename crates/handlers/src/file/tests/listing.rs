@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use h2o_http::Method;
 
-use super::super::testing::kit;
+use super::super::testing::{kit, kit_at};
 use super::tree;
 
 #[test]
@@ -29,12 +29,12 @@ fn listing_has_the_parts_that_programs_read() {
     for part in [
         "<TITLE>Index of /d&lt;1&gt;/</TITLE>",
         "<A HREF=\"..\">Parent Directory</A>",
+        "<tr class=\"dir\"><td><A HREF=\"sub/\">sub</A>",
         "<A HREF=\".hidden\">.hidden</A>",
-        "<A HREF=\"B\">B</A>",
         "<A HREF=\"a%20b&amp;&#39;%22%3A%40.txt\">a b&amp;&#39;&quot;:@.txt</A>",
+        "<A HREF=\"B\">B</A>",
         "<A HREF=\"b.txt\">b.txt</A>",
         "data-v=\"5\">5 B<",
-        "<tr class=\"dir\"><td><A HREF=\"sub\">sub</A>",
         "</html>\n",
     ] {
         let at = rest.find(part);
@@ -80,6 +80,121 @@ fn huge_directory_is_listed_in_pieces() {
             .collect();
         assert_eq!(names.len(), FILES);
         assert!(names.is_sorted());
-        assert!(text.contains(">dangling</A>"));
+        assert!(text.contains("<td>dangling</td>"));
     }
+}
+
+/// The links of a listing, and what is no link, in order.
+fn names(text: &str) -> Vec<String> {
+    let cells = text.match_indices("<td>").filter_map(|(at, mark)| {
+        let cell = text[at + mark.len()..].split("</td>").next()?;
+        match cell.strip_prefix("<A HREF=\"") {
+            Some(link) => link.split('"').next().map(str::to_owned),
+            None => (!cell.is_empty() && cell != "broken link").then(|| format!("({cell})")),
+        }
+    });
+    cells.collect()
+}
+
+#[test]
+fn folders_are_not_among_files_nor_10_before_2() {
+    let root = tree(&[
+        ("file10", ""),
+        ("file2", ""),
+        ("Zebra", ""),
+        ("apple", ""),
+        ("sub10/", ""),
+        ("sub9/x", ""),
+        ("b/", ""),
+    ]);
+    symlink("sub9", root.path().join("link")).unwrap();
+    symlink("nowhere", root.path().join("broken")).unwrap();
+    let kit = kit(root.path(), "file.dir: ROOT\nfile.dirlisting: ON");
+    let text = kit.get("/").text();
+    let want = [
+        "b/", "link/", "sub9/", "sub10/", "apple", "(broken)", "file2", "file10", "Zebra",
+    ];
+    assert_eq!(names(&text), want, "a broken link is no link: {text}");
+    assert!(text.contains("<th aria-sort=\"ascending\">Name</th>"));
+    // There is nothing above the root.
+    assert_eq!(names(&kit.get("/sub9/").text()), ["..", "x"]);
+}
+
+#[test]
+fn nothing_of_a_listing_is_written_into_the_page_that_a_policy_forbids() {
+    let root = tree(&[("a/b/x", ""), ("index.html", "I")]);
+    for (key, page, at) in [
+        ("/", "/a/b/", "/"),
+        ("/files", "/files/a/b/", "/files/"),
+        ("/files/", "/files/a/b/", "/files/"),
+    ] {
+        let kit = kit_at(
+            root.path(),
+            key,
+            "file.etag: ON",
+            "file.dir: ROOT\nfile.dirlisting: ON",
+        );
+        let text = kit.get(page).text();
+        for forbidden in ["<style", "style=", "data:", "</script>\n</body>", "onclick"] {
+            assert!(!text.contains(forbidden), "{forbidden}: {text}");
+        }
+        for (mark, content_type) in [
+            ("<link rel=\"stylesheet\" href=\"../../?", "text/css"),
+            ("<link rel=\"icon\" href=\"../../?", "image/svg+xml"),
+            ("<script src=\"../../?", "text/javascript"),
+        ] {
+            let rest = text
+                .split(mark)
+                .nth(1)
+                .unwrap_or_else(|| panic!("{mark}: {text}"));
+            let query = rest.split('"').next().unwrap();
+            let answer = kit.get(&format!("{at}?{query}"));
+            assert_eq!(answer.status, 200);
+            assert_eq!(
+                answer.fields,
+                [
+                    format!("content-type: {content_type}"),
+                    "cache-control: max-age=31536000, immutable".to_owned(),
+                ]
+            );
+        }
+    }
+    let kit = kit(root.path(), "file.dir: ROOT\nfile.dirlisting: ON");
+    assert_eq!(kit.get("/?h2o-listing.css-0").brief(), "200 I");
+}
+
+#[test]
+fn what_is_hidden_is_not_listed_and_not_served() {
+    let root = tree(&[
+        (".env", "secret"),
+        (".git/config", "secret"),
+        (".well-known/acme", "A"),
+        ("a/.env", "secret"),
+        ("a/x.bak", "secret"),
+        ("a/x", "X"),
+        ("a/index.html.gz", ""),
+    ]);
+    let config =
+        "file.dir: ROOT\nfile.dirlisting: ON\nfile.hide: [\".*\", \"*.bak\", \"!.well-known\"]";
+    let kit = kit(root.path(), config);
+    for path in [
+        "/.env",
+        "/.git",
+        "/.git/",
+        "/.git/config",
+        "/a/.env",
+        "/a//.env",
+        "/a/x.bak",
+        "/a/x.bak/",
+    ] {
+        assert_eq!(
+            kit.get(path).brief(),
+            "0 ",
+            "{path} is left to the next handler"
+        );
+    }
+    assert_eq!(kit.get("/.well-known/acme").brief(), "200 A");
+    assert_eq!(kit.get("/a/x").brief(), "200 X");
+    assert_eq!(names(&kit.get("/").text()), [".well-known/", "a/"]);
+    assert_eq!(names(&kit.get("/a/").text()), ["..", "index.html.gz", "x"]);
 }
