@@ -332,6 +332,26 @@ fn cipher_suites_are_those_chosen() {
 }
 
 #[test]
+fn cipher_suites_without_aead_do_not_stop_the_server() {
+    let server = start(
+        Key::RsaPkcs8,
+        "cipher-suite: ECDHE-RSA-AES128-SHA:AES256-SHA",
+        "",
+    );
+    let text = talk(&server, &[]);
+    assert!(text.contains("New, TLSv1.3, Cipher is TLS_"), "{text}");
+    let text = fail(&server, &["-tls1_2"]);
+    assert!(text.contains("alert protocol version"), "{text}");
+    assert!(
+        server
+            .messages()
+            .contains("only clients with TLS 1.3 are served"),
+        "{}",
+        server.messages()
+    );
+}
+
+#[test]
 fn the_client_s_order_decides_by_default() {
     let server = start(Key::RsaPkcs8, "", "");
     for suite in [

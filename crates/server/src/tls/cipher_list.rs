@@ -11,15 +11,90 @@ const KEYWORDS_OF_ALL: [&str; 9] = [
     "ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "ECDH", "kECDHE", "kEECDH", "TLSv1.2",
 ];
 
+/// What names and keywords of the suites are made of that OpenSSL 3.0 has for versions up to 1.2, and some that it had.
+const OLD_WORDS: [&str; 66] = [
+    // Key exchange and authentication.
+    "RSA",
+    "kRSA",
+    "aRSA",
+    "DH",
+    "DHE",
+    "EDH",
+    "kDHE",
+    "kEDH",
+    "kDH",
+    "ADH",
+    "DSS",
+    "aDSS",
+    "ECDH",
+    "ECDHE",
+    "EECDH",
+    "kECDHE",
+    "kEECDH",
+    "AECDH",
+    "ECDSA",
+    "aECDSA",
+    "PSK",
+    "kPSK",
+    "aPSK",
+    "SRP",
+    "kSRP",
+    "aNULL",
+    // Encryption.
+    "AES",
+    "AES128",
+    "AES256",
+    "AESGCM",
+    "AESCCM",
+    "AESCCM8",
+    "GCM",
+    "CCM",
+    "CCM8",
+    "CBC",
+    "CBC3",
+    "CHACHA20",
+    "POLY1305",
+    "ARIA",
+    "ARIA128",
+    "ARIA256",
+    "ARIAGCM",
+    "CAMELLIA",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "SEED",
+    "IDEA",
+    "DES",
+    "3DES",
+    "RC4",
+    "NULL",
+    "eNULL",
+    // Hashes.
+    "MD5",
+    "SHA",
+    "SHA1",
+    "SHA256",
+    "SHA384",
+    // Groups of suites.
+    "HIGH",
+    "MEDIUM",
+    "LOW",
+    "EXP",
+    "SSLv3",
+    "TLSv1",
+    "TLSv1.0",
+    "COMPLEMENTOFDEFAULT",
+];
+
 /// All suites in the default order.
 pub(super) fn default_suites() -> Vec<SupportedCipherSuite> {
     TLS12.iter().map(|known| known.suite).collect()
 }
 
-/// Reads `cipher-suite`.
+/// Reads `cipher-suite`. The result is empty if it asks for suites that OpenSSL has and we do not; that is for the caller to warn
+/// of.
 ///
 /// # Errors
-/// `failed to setup SSL cipher suite`
+/// `failed to setup SSL cipher suite` if OpenSSL would have none, either.
 pub(super) fn parse(
     node: &Node,
     warn: &mut dyn FnMut(&Node, &str),
@@ -32,10 +107,11 @@ pub(super) fn parse(
     {
         list.apply(item);
     }
-    if list.chosen.is_empty() {
-        return Err(node
-            .error("failed to setup SSL cipher suite")
-            .with_hint("only suites with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported"));
+    let is_known = |item: &&str| item.split(['-', '+']).all(|word| OLD_WORDS.contains(&word));
+    if list.chosen.is_empty() && !list.unknown.iter().any(is_known) {
+        return Err(node.error("failed to setup SSL cipher suite").with_hint(
+            "there is no such suite; supported are those with ECDHE and AES-GCM or ChaCha20-Poly1305",
+        ));
     }
     if !list.unknown.is_empty() {
         let text = format!(

@@ -179,6 +179,9 @@ pub(crate) const ATTRIBUTES: [Attribute; 18] = [
     ),
 ];
 
+/// What is wrong with a `cipher-suite` that leaves nothing.
+const SUITES_OF_TLS12: &str = "of the suites for TLS 1.2, those with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported, and `cipher-suite` has none of them";
+
 impl TlsSettings {
     fn new(identities: Vec<Identity>) -> Self {
         Self {
@@ -334,6 +337,18 @@ pub(crate) fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettin
     )?;
     if let Some(node) = attributes.get("cipher-suite") {
         settings.tls12_suites = cipher_list::parse(node, warn)?;
+        if settings.tls12_suites.is_empty() {
+            settings.versions = settings.versions.without_tls12().ok_or_else(|| {
+                node.error("failed to setup SSL cipher suite")
+                    .with_hint(format!(
+                        "{SUITES_OF_TLS12}, and `max-version` leaves no TLS 1.3"
+                    ))
+            })?;
+            warn(
+                node,
+                &format!("{SUITES_OF_TLS12}: only clients with TLS 1.3 are served"),
+            );
+        }
     }
     if let Some(node) = attributes.get("cipher-suite-tls1.3") {
         settings.tls13_suites = suites::parse_tls13(node, warn)?;

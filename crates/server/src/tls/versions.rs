@@ -80,6 +80,12 @@ impl Versions {
         Ok(versions)
     }
 
+    /// TLS 1.3 alone, if it is among them.
+    pub(super) fn without_tls12(self) -> Option<Self> {
+        let min = Version::Tls13;
+        (self.max >= min).then_some(Self { min, ..self })
+    }
+
     pub(super) fn contains(self, version: Version) -> bool {
         (self.min..=self.max).contains(&version)
     }

@@ -1,6 +1,8 @@
 //! The `ssl` mapping: every attribute and every error.
 
 use super::files::{Authority, Files, pem};
+use crate::tls::versions::Version;
+
 use super::kit::Pair;
 use crate::tls::TlsSettings;
 use crate::tls::suites::describe;
@@ -101,7 +103,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "cipher-suite: NONE",
-            "[f:3] failed to setup SSL cipher suite (column 15; only suites with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported)",
+            "[f:3] failed to setup SSL cipher suite (column 15; there is no such suite; supported are those with ECDHE and AES-GCM or ChaCha20-Poly1305)",
         ),
         (
             "cipher-suite: [HIGH]",
@@ -321,8 +323,8 @@ fn cipher_lists_are_those_of_openssl() {
     }
     for list in [
         "!ALL:ALL",
-        "ECDHE-RSA-AES128-SHA",
-        "RSA+AES",
+        "ECDHE-RSA-AES129-SHA",
+        "!RSA+AES",
         "",
         "!",
         "+",
@@ -337,6 +339,40 @@ fn cipher_lists_are_those_of_openssl() {
             "{list}: {error}"
         );
     }
+}
+
+#[test]
+fn cipher_lists_without_aead_do_not_stop_the_server() {
+    let files = Files::new();
+    let pair = files.pair("a", &Pair::new("a.test"));
+    for list in [
+        "ECDHE-RSA-AES128-SHA:DES-CBC3-SHA",
+        "RSA+AES",
+        "kRSA",
+        "AES128-GCM-SHA256",
+    ] {
+        let (settings, warnings) = files.parse(&format!("{pair}cipher-suite: '{list}'\n"));
+        let versions = settings.unwrap().versions;
+        assert!(versions.contains(Version::Tls13) && !versions.contains(Version::Tls12));
+        let left_out = list.replace(':', ", ");
+        assert_eq!(
+            warnings,
+            [
+                format!(
+                    "[warning] [f:3] in command listen, cipher suites not supported and left out: {left_out}"
+                ),
+                "[warning] [f:3] in command listen, of the suites for TLS 1.2, those with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported, and `cipher-suite` has none of them: only clients with TLS 1.3 are served".to_owned(),
+            ]
+        );
+    }
+    // Nothing would be left.
+    let text = format!("{pair}cipher-suite: kRSA\nmax-version: TLSv1.2\n");
+    let error = files.parse(&text).0.unwrap_err();
+    assert!(
+        error.contains("failed to setup SSL cipher suite")
+            && error.contains("`max-version` leaves no TLS 1.3"),
+        "{error}"
+    );
 }
 
 #[test]
