@@ -297,17 +297,21 @@ impl Configs<'_> {
     }
 }
 
-/// A digest of the leaf certificates and of the authorities for client certificates.
-fn binding(settings: &TlsSettings) -> Binding {
+/// A digest of the leaf certificates and of the authorities for client certificates. How many there are of the former is part of
+/// it: no other list of certificates and authorities comes to the same.
+pub(super) fn binding(settings: &TlsSettings) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);
-    for leaf in settings
+    let leaves = settings
         .identities
         .iter()
-        .filter_map(|identity| identity.leaf())
-    {
+        .filter_map(|identity| identity.leaf());
+    let leaves: Vec<_> = leaves.collect();
+    context.update(&leaves.len().to_be_bytes());
+    for leaf in leaves {
         context.update(digest::digest(&digest::SHA256, leaf).as_ref());
     }
     if let Some(ca) = &settings.client_ca {
+        context.update(b"client authorities");
         context.update(&ca.digest);
     }
     let mut binding = Binding::default();

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Pass};
-use h2o_exchange::Scope;
+use h2o_exchange::{Resources, Scope};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 use super::session_cache::SessionCache;
-use super::ticket_file::{self, TicketFile, is_sha256};
-use super::tickets::{KeyRing, TicketCipher};
+use super::ticket_file::{self, SharedTicketFile, TicketFile};
+use super::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
 
 /// What a session may be resumed with: a digest of the certificates and of what clients must prove. Sessions of one
 /// entry are of no use to another (RFC 8446 §4.6.1, and client authentication must not be inherited from elsewhere).
@@ -36,13 +36,18 @@ pub(crate) struct ResumptionSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TicketSettings {
     store: TicketStore,
-    cipher: TicketCipher,
+    algorithms: TicketAlgorithms,
 }
+
+const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
+    cipher: TicketCipher::Aes256Cbc,
+    hash: TicketHash::Sha256,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TicketStore {
     Internal,
-    File(Box<str>),
+    File(SharedTicketFile),
 }
 
 impl Default for ResumptionSettings {
@@ -51,7 +56,7 @@ impl Default for ResumptionSettings {
             cache: true,
             tickets: Some(TicketSettings {
                 store: TicketStore::Internal,
-                cipher: TicketCipher::Aes256Cbc,
+                algorithms: DEFAULT_ALGORITHMS,
             }),
             lifetime_secs: 3600,
         }
@@ -67,7 +72,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     default: "`mode: all`, internal stores, `lifetime: 3600`",
     help: "How clients resume TLS sessions. With tickets whose keys are internal, clients of TLS 1.3 may send early data.",
     apply: |scope, command| {
-        *scope.edit::<ResumptionSettings>() = parse(command)?;
+        let settings = parse(command)?;
+        let store = settings.tickets.as_ref().map(|tickets| &tickets.store);
+        if let Some(TicketStore::File(file)) = store {
+            let resources = scope.shared.edit::<Resources>();
+            resources.0.push(Arc::new(file.clone()));
+        }
+        *scope.edit::<ResumptionSettings>() = settings;
         Ok(())
     },
 }];
@@ -134,7 +145,7 @@ const ATTRIBUTES: [Attribute; 14] = [
     Attribute::optional(
         "ticket-hash",
         Kinds::SCALAR,
-        "sha256",
+        "sha1|sha256|sha384|sha512",
         "sha256",
         "Authentication of tickets whose keys are made by the server.",
     ),
@@ -220,7 +231,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
                 let file = attributes
                     .get("ticket-file")
                     .ok_or_else(|| node.error("mandatory attribute `file` is missing"))?;
-                store = TicketStore::File(file.scalar()?.into());
+                store = TicketStore::File(SharedTicketFile::new(file.scalar()?));
             }
             index => {
                 return Err(node.error(format!(
@@ -230,17 +241,16 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             }
         }
     }
-    let cipher = match attributes.get("ticket-cipher") {
-        None => TicketCipher::Aes256Cbc,
-        Some(node) => TicketCipher::by_name(node.scalar()?)
-            .ok_or_else(|| node.error("unknown cipher algorithm"))?,
-    };
-    if let Some(node) = attributes.get("ticket-hash")
-        && !is_sha256(node.scalar()?)
-    {
-        return Err(node.error("unknown hash algorithm"));
+    let mut algorithms = DEFAULT_ALGORITHMS;
+    if let Some(node) = attributes.get("ticket-cipher") {
+        algorithms.cipher = TicketCipher::by_name(node.scalar()?)
+            .ok_or_else(|| node.error("unknown cipher algorithm"))?;
     }
-    settings.tickets = Some(TicketSettings { store, cipher });
+    if let Some(node) = attributes.get("ticket-hash") {
+        algorithms.hash = TicketHash::by_name(node.scalar()?)
+            .ok_or_else(|| node.error("unknown hash algorithm"))?;
+    }
+    settings.tickets = Some(TicketSettings { store, algorithms });
     Ok(settings)
 }
 
@@ -256,7 +266,7 @@ pub(crate) struct Resumption {
 #[derive(Debug)]
 struct Tickets {
     ring: RwLock<KeyRing>,
-    cipher: TicketCipher,
+    algorithms: TicketAlgorithms,
     source: TicketSource,
 }
 
@@ -273,15 +283,22 @@ impl Resumption {
     /// Makes or loads the first ticket keys.
     pub(crate) fn new(settings: &ResumptionSettings) -> Arc<Self> {
         let lifetime_secs = settings.lifetime_secs;
-        let tickets = settings.tickets.as_ref().map(|tickets| Tickets {
-            ring: RwLock::default(),
-            cipher: tickets.cipher,
-            source: match &tickets.store {
-                TicketStore::Internal => TicketSource::Internal {
-                    kept: SessionCache::new(lifetime_secs),
-                },
-                TicketStore::File(path) => TicketSource::File(Mutex::new(TicketFile::new(path))),
-            },
+        let tickets = settings.tickets.as_ref().map(|tickets| {
+            let (ring, source) = match &tickets.store {
+                TicketStore::Internal => {
+                    let kept = SessionCache::new(lifetime_secs);
+                    (KeyRing::default(), TicketSource::Internal { kept })
+                }
+                TicketStore::File(file) => {
+                    let (file, ring) = file.take();
+                    (ring, TicketSource::File(Mutex::new(file)))
+                }
+            };
+            Tickets {
+                ring: RwLock::new(ring),
+                algorithms: tickets.algorithms,
+                source,
+            }
         });
         let resumption = Self {
             lifetime_secs,
@@ -365,7 +382,7 @@ impl Resumption {
             };
         }
         tickets.refresh(now, self.lifetime_secs);
-        let key = tickets.with_ring(|ring| ring.key_of(ticket).cloned())?;
+        let key = tickets.with_ring(|ring| ring.key_of(ticket, now).cloned())?;
         key.open(ticket, binding)
     }
 }
@@ -390,13 +407,8 @@ impl Tickets {
                 if !file.is_due(now) {
                     return;
                 }
-                match file.poll(now) {
-                    Ok(Some(ring)) => {
-                        self.set_ring(ring);
-                        h2o_log::report!(notice, "session ticket secrets have been (re)loaded");
-                    }
-                    Ok(None) => {}
-                    Err(line) => h2o_log::report!(error, "{line}"),
+                if let Some(ring) = file.poll_and_report(now) {
+                    self.set_ring(ring);
                 }
             }
         }
@@ -408,7 +420,7 @@ impl Tickets {
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster; then this changes nothing.
-        if ring.rotate(now, lifetime_secs, self.cipher).is_err() {
+        if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
             h2o_log::report!(error, "failed to generate session ticket secrets");
         }
     }
@@ -419,7 +431,7 @@ impl Tickets {
     clippy::disallowed_methods,
     reason = "handshakes are rare and rustls reads the clock for them as well"
 )]
-fn unix_now() -> u64 {
+pub(super) fn unix_now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_secs())

@@ -1,11 +1,15 @@
 //! Ticket keys in a file that several servers share.
 
-use std::fs;
-use std::time::SystemTime;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use h2o_config::{Attribute, Kinds, Node, OsSource};
+use h2o_exchange::Resource;
+use h2o_log::report;
 
-use super::tickets::{KeyRing, TicketCipher, TicketKey};
+use super::resumption::unix_now;
+use super::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash, TicketKey};
 
 /// Seconds between two looks at the file.
 const POLL_SECS: u64 = 10;
@@ -29,7 +33,7 @@ pub(super) const ATTRIBUTES: [Attribute; 6] = [
     Attribute::required(
         "hash",
         Kinds::SCALAR,
-        "sha256",
+        "sha1|sha256|sha384|sha512",
         "Authentication of the ticket (HMAC).",
     ),
     Attribute::required(
@@ -52,19 +56,108 @@ pub(super) const ATTRIBUTES: [Attribute; 6] = [
     ),
 ];
 
+/// The file of a configuration. It is read for the first time with the rights of the starting user, so that only that user
+/// needs to be able to read it as long as it does not change.
+#[derive(Clone, Debug)]
+pub(super) struct SharedTicketFile {
+    path: Box<str>,
+    opened: Arc<Mutex<Option<(TicketFile, KeyRing)>>>,
+}
+
+impl PartialEq for SharedTicketFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for SharedTicketFile {}
+
+impl SharedTicketFile {
+    pub(super) fn new(path: &str) -> Self {
+        Self {
+            path: path.into(),
+            opened: Arc::default(),
+        }
+    }
+
+    /// What was read when the resources of the configuration were opened; otherwise nothing yet.
+    pub(super) fn take(&self) -> (TicketFile, KeyRing) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, ring) = opened
+            .take()
+            .unwrap_or_else(|| (TicketFile::new(&self.path), KeyRing::default()));
+        file.warn_if_exposed();
+        (file, ring)
+    }
+}
+
+impl Resource for SharedTicketFile {
+    /// Faults are reported and do not prevent the start: without keys, clients do full handshakes.
+    fn open(&self) -> Result<(), String> {
+        let mut file = TicketFile::new(&self.path);
+        let ring = file.look(unix_now()).unwrap_or_default();
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        *opened = Some((file, ring));
+        Ok(())
+    }
+}
+
 /// The file and what was last seen of it.
 #[derive(Debug)]
 pub(super) struct TicketFile {
     path: Box<str>,
-    modified: Option<SystemTime>,
+    seen: Option<Seen>,
     next_poll: u64,
+}
+
+/// What tells one state of a file from another: one that takes its place within the same second, or with the old time, is
+/// another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    device: u64,
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    mode: u32,
+    group: u32,
+}
+
+impl Seen {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            mode: metadata.mode(),
+            group: metadata.gid(),
+        }
+    }
+
+    /// Who else may read or write the file and need not.
+    fn is_exposed_to(&self) -> Option<&'static str> {
+        let is_ours = || {
+            let groups = nix::unistd::getgroups().unwrap_or_default();
+            let mut ours = groups.into_iter().chain([nix::unistd::getegid()]);
+            ours.any(|group| group.as_raw() == self.group)
+        };
+        if self.mode & 0o007 != 0 {
+            Some("everybody")
+        } else if self.mode & 0o070 != 0 && !is_ours() {
+            Some("a group that the server does not belong to")
+        } else {
+            None
+        }
+    }
 }
 
 impl TicketFile {
     pub(super) fn new(path: &str) -> Self {
         Self {
             path: path.into(),
-            modified: None,
+            seen: None,
             next_poll: 0,
         }
     }
@@ -74,6 +167,38 @@ impl TicketFile {
         self.next_poll <= now
     }
 
+    /// As [`Self::poll`], with lines in the error log.
+    pub(super) fn poll_and_report(&mut self, now: u64) -> Option<KeyRing> {
+        let ring = self.look(now)?;
+        self.warn_if_exposed();
+        Some(ring)
+    }
+
+    fn look(&mut self, now: u64) -> Option<KeyRing> {
+        match self.poll(now) {
+            Ok(Some(ring)) => {
+                report!(notice, "session ticket secrets have been (re)loaded");
+                Some(ring)
+            }
+            Ok(None) => None,
+            Err(line) => {
+                report!(error, "{line}");
+                None
+            }
+        }
+    }
+
+    /// Who has these keys can resume sessions of others, and read what was said in sessions of TLS 1.2.
+    fn warn_if_exposed(&self) {
+        if let Some(whom) = self.seen.as_ref().and_then(Seen::is_exposed_to) {
+            let path = &self.path;
+            report!(
+                warning,
+                "session ticket secrets in file:{path} are open to {whom}: nobody but the user that the server runs as should be able to read them (chmod 600)"
+            );
+        }
+    }
+
     /// The keys, if the file has changed. On a failure the old ones stay in use.
     ///
     /// # Errors
@@ -81,21 +206,18 @@ impl TicketFile {
     pub(super) fn poll(&mut self, now: u64) -> Result<Option<KeyRing>, String> {
         self.next_poll = now + POLL_SECS;
         let path = &*self.path;
-        let modified = fs::metadata(path)
-            .and_then(|metadata| metadata.modified())
-            .map_err(|error| {
-                format!(
-                    "cannot load session ticket secrets from file:{path}:{}",
-                    super::identity::io_reason(&error)
-                )
-            })?;
-        if self.modified == Some(modified) {
+        let metadata = fs::metadata(path).map_err(|error| {
+            let reason = super::identity::io_reason(&error);
+            format!("cannot load session ticket secrets from file:{path}:{reason}")
+        })?;
+        let seen = Seen::new(&metadata);
+        if self.seen == Some(seen) {
             return Ok(None);
         }
         let keys = load(path).map_err(|reason| {
             format!("failed to load session ticket secrets from file:{path}:{reason}")
         })?;
-        self.modified = Some(modified);
+        self.seen = Some(seen);
         Ok(Some(keys))
     }
 }
@@ -119,13 +241,13 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
     let cipher_node = attributes.require("cipher")?;
     let cipher = TicketCipher::by_name(cipher_node.scalar()?)
         .ok_or_else(|| cipher_node.error("unknown cipher algorithm"))?;
-    let hash = attributes.require("hash")?;
-    if !is_sha256(hash.scalar()?) {
-        return Err(hash.error("unknown hash algorithm"));
-    }
+    let hash_node = attributes.require("hash")?;
+    let hash = TicketHash::by_name(hash_node.scalar()?)
+        .ok_or_else(|| hash_node.error("unknown hash algorithm"))?;
+    let algorithms = TicketAlgorithms { cipher, hash };
     let key_node = attributes.require("key")?;
     let text = key_node.scalar()?;
-    let digits = 2 * cipher.material_len();
+    let digits = 2 * algorithms.material_len();
     if text.len() != digits {
         return Err(key_node.error(format!(
             "length of the `key` attribute is incorrect (is {}, must be {digits})",
@@ -142,13 +264,8 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
             not_after_node.error("`not_after` must be equal to or greater than `not_before`")
         );
     }
-    TicketKey::new(name, cipher, &material, not_before, not_after)
+    TicketKey::new(name, algorithms, &material, not_before, not_after)
         .map_err(|_| key_node.error("`key` is not usable"))
-}
-
-/// SHA-256 under the names in use.
-pub(super) fn is_sha256(name: &str) -> bool {
-    name.eq_ignore_ascii_case("sha256") || name.eq_ignore_ascii_case("sha-256")
 }
 
 fn parse_time(node: &Node) -> Result<u64, h2o_config::Error> {
@@ -216,9 +333,13 @@ mod tests {
         assert!(ring.active(1000).is_some());
         assert!(ring.active(2000).is_none());
         let short = "cd".repeat(80);
+        let long = "cd".repeat(32 + 128);
         for changes in [
             &[("cipher", "aes-128-cbc"), ("key", &*short)][..],
             &[("hash", "sha-256")],
+            &[("hash", "SHA1")],
+            &[("hash", "SHA384"), ("key", &*long)],
+            &[("hash", "sha512"), ("key", &*long)],
             &[
                 ("not_before", "1000000000000"),
                 ("not_after", "2000000000000"),
@@ -238,8 +359,8 @@ mod tests {
             entry(&[("name", &"22".repeat(16)), ("not_before", "1500")])
         );
         let ring = parse_text(&two).unwrap();
-        assert!(ring.key_of(&[0x22; 16]).is_some());
-        assert!(ring.key_of(&[0x33; 16]).is_none());
+        assert!(ring.key_of(&[0x22; 16], 1999).is_some());
+        assert!(ring.key_of(&[0x33; 16], 1999).is_none());
     }
 
     #[test]
@@ -257,7 +378,7 @@ mod tests {
                 "`name` must be a string of 32 hexadecimal digits",
             ),
             ("cipher", "des-ede3-cbc", "unknown cipher algorithm"),
-            ("hash", "sha1", "unknown hash algorithm"),
+            ("hash", "sha224", "unknown hash algorithm"),
             (
                 "key",
                 "0102",
@@ -292,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_read_again_when_it_has_changed() {
+    fn a_file_that_was_replaced_is_not_taken_for_the_old_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys").to_str().unwrap().to_owned();
         let mut file = TicketFile::new(&path);
@@ -306,23 +427,50 @@ mod tests {
         );
         assert!(!file.is_due(109));
         assert!(file.is_due(110));
-        let write = |text: &str, seconds: u64| {
-            std::fs::write(&path, text).unwrap();
-            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-            let file = std::fs::File::options().write(true).open(&path).unwrap();
+        // With the time of the first one, as copies and backups have it.
+        let write = |text: &str| {
+            let new = directory.path().join("new");
+            std::fs::write(&new, text).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+            let file = std::fs::File::options().write(true).open(&new).unwrap();
             file.set_modified(time).unwrap();
+            std::fs::rename(&new, &path).unwrap();
         };
-        write(&entry(&[]), 1);
+        write(&entry(&[]));
         assert!(file.poll(110).unwrap().is_some());
         assert!(file.poll(120).unwrap().is_none());
-        write("nonsense", 2);
+        write("nonsense");
         let error = file.poll(130).unwrap_err();
         assert!(error.starts_with(&format!(
             "failed to load session ticket secrets from file:{path}:"
         )));
         // Reported again until it is mended.
         assert!(file.poll(140).is_err());
-        write(&entry(&[]), 3);
+        write(&entry(&[]));
         assert!(file.poll(150).unwrap().is_some());
+    }
+
+    #[test]
+    fn files_that_others_can_read_are_not_passed_over_in_silence() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        std::fs::write(&path, "").unwrap();
+        let exposed = |mode: u32| {
+            let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).unwrap();
+            Seen::new(&fs::metadata(&path).unwrap())
+        };
+        for mode in [0o600, 0o400, 0o640] {
+            assert_eq!(exposed(mode).is_exposed_to(), None, "{mode:o}");
+        }
+        for mode in [0o644, 0o604, 0o602, 0o777] {
+            assert_eq!(exposed(mode).is_exposed_to(), Some("everybody"), "{mode:o}");
+        }
+        let of_others = Seen {
+            group: u32::MAX - 7,
+            ..exposed(0o640)
+        };
+        let group = "a group that the server does not belong to";
+        assert_eq!(of_others.is_exposed_to(), Some(group));
     }
 }

@@ -13,10 +13,6 @@ use super::resumption::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;
-/// HMAC-SHA256.
-const TAG_LEN: usize = 32;
-/// The key of the HMAC has the hash's block size (H2O compatibility: such keys are shared between servers).
-const MAC_KEY_LEN: usize = 64;
 /// A new key is used only after all servers that share the keys had time to learn it.
 const ACTIVATION_SECS: u64 = 60;
 
@@ -45,10 +41,56 @@ impl TicketCipher {
             Self::Aes256Cbc => 32,
         }
     }
+}
 
+/// Hash functions that the HMAC of a ticket key may be made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketHash {
+    /// HMAC does not rely on what SHA-1 has lost (RFC 6194 §3.3).
+    Sha1,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+impl TicketHash {
+    /// By one of the names in use, in any letter case, with a hyphen or without.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        match &*name.to_ascii_lowercase() {
+            "sha1" | "sha-1" => Some(Self::Sha1),
+            "sha256" | "sha-256" => Some(Self::Sha256),
+            "sha384" | "sha-384" => Some(Self::Sha384),
+            "sha512" | "sha-512" => Some(Self::Sha512),
+            _ => None,
+        }
+    }
+
+    fn hmac(self) -> hmac::Algorithm {
+        match self {
+            Self::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            Self::Sha256 => hmac::HMAC_SHA256,
+            Self::Sha384 => hmac::HMAC_SHA384,
+            Self::Sha512 => hmac::HMAC_SHA512,
+        }
+    }
+
+    /// The key of the HMAC has the hash's block size (H2O compatibility: such keys are shared between servers).
+    fn key_len(self) -> usize {
+        self.hmac().digest_algorithm().block_len()
+    }
+}
+
+/// What a ticket key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TicketAlgorithms {
+    pub(super) cipher: TicketCipher,
+    pub(super) hash: TicketHash,
+}
+
+impl TicketAlgorithms {
     /// Octets of key material: for the cipher, then for the HMAC.
     pub(super) fn material_len(self) -> usize {
-        self.key_len() + MAC_KEY_LEN
+        self.cipher.key_len() + self.hash.key_len()
     }
 }
 
@@ -65,17 +107,18 @@ pub(super) struct TicketKey {
 }
 
 impl TicketKey {
-    /// `material` has [`TicketCipher::material_len`] octets.
+    /// `material` has [`TicketAlgorithms::material_len`] octets.
     ///
     /// # Errors
     /// If it has not.
     pub(super) fn new(
         name: [u8; NAME_LEN],
-        cipher: TicketCipher,
+        algorithms: TicketAlgorithms,
         material: &[u8],
         not_before: u64,
         not_after: u64,
     ) -> Result<Self, Unspecified> {
+        let TicketAlgorithms { cipher, hash } = algorithms;
         let (key, mac_key) = material
             .split_at_checked(cipher.key_len())
             .ok_or(Unspecified)?;
@@ -87,24 +130,24 @@ impl TicketKey {
             name,
             encrypting: PaddedBlockEncryptingKey::cbc_pkcs7(unbound()?)?,
             decrypting: PaddedBlockDecryptingKey::cbc_pkcs7(unbound()?)?,
-            mac: hmac::Key::new(hmac::HMAC_SHA256, mac_key),
+            mac: hmac::Key::new(hash.hmac(), mac_key),
             not_before,
             not_after,
         })
     }
 
     fn generate(
-        cipher: TicketCipher,
+        algorithms: TicketAlgorithms,
         not_before: u64,
         lifetime_secs: u64,
     ) -> Result<Self, Unspecified> {
         let mut name = [0; NAME_LEN];
-        let mut material = vec![0; cipher.material_len()];
+        let mut material = vec![0; algorithms.material_len()];
         rand::fill(&mut name)?;
         rand::fill(&mut material)?;
         Self::new(
             name,
-            cipher,
+            algorithms,
             &material,
             not_before,
             not_before + lifetime_secs,
@@ -116,7 +159,7 @@ impl TicketKey {
         let mut state = plain.to_vec();
         let context = self.encrypting.encrypt(&mut state).ok()?;
         let iv: &[u8] = (&context).try_into().ok()?;
-        let mut ticket = Vec::with_capacity(NAME_LEN + IV_LEN + state.len() + TAG_LEN);
+        let mut ticket = Vec::with_capacity(NAME_LEN + IV_LEN + state.len() + self.tag_len());
         ticket.extend_from_slice(&self.name);
         ticket.extend_from_slice(iv);
         ticket.extend_from_slice(&state);
@@ -127,7 +170,8 @@ impl TicketKey {
 
     /// The reverse of [`Self::seal`]; `None` unless all of it, and `binding`, are what this key has sealed.
     pub(super) fn open(&self, ticket: &[u8], binding: &Binding) -> Option<Vec<u8>> {
-        let (sealed, tag) = ticket.split_last_chunk::<TAG_LEN>()?;
+        let sealed_len = ticket.len().checked_sub(self.tag_len())?;
+        let (sealed, tag) = ticket.split_at(sealed_len);
         let (name, rest) = sealed.split_first_chunk::<NAME_LEN>()?;
         let (iv, state) = rest.split_first_chunk::<IV_LEN>()?;
         if *name != self.name {
@@ -149,6 +193,10 @@ impl TicketKey {
         context.update(sealed);
         context.update(binding);
         context
+    }
+
+    fn tag_len(&self) -> usize {
+        self.mac.algorithm().tag_len()
     }
 
     fn is_usable(&self, now: u64) -> bool {
@@ -174,10 +222,11 @@ impl KeyRing {
         newest.filter(|key| key.is_usable(now))
     }
 
-    /// The key that made `ticket`.
-    pub(super) fn key_of(&self, ticket: &[u8]) -> Option<&Arc<TicketKey>> {
+    /// The key that made `ticket`, unless its time is over. One that is not active here yet may be elsewhere.
+    pub(super) fn key_of(&self, ticket: &[u8], now: u64) -> Option<&Arc<TicketKey>> {
         let name = ticket.first_chunk::<NAME_LEN>()?;
-        self.0.iter().find(|key| key.name == *name)
+        let key = self.0.iter().find(|key| key.name == *name);
+        key.filter(|key| now < key.not_after)
     }
 
     /// True if [`Self::rotate`] would change something.
@@ -198,7 +247,7 @@ impl KeyRing {
         &mut self,
         now: u64,
         lifetime_secs: u64,
-        cipher: TicketCipher,
+        algorithms: TicketAlgorithms,
     ) -> Result<(), Unspecified> {
         self.0.retain(|key| key.not_after > now);
         let not_before = if self.active(now).is_none() {
@@ -213,7 +262,7 @@ impl KeyRing {
             return Ok(());
         };
         let key = loop {
-            let key = TicketKey::generate(cipher, not_before, lifetime_secs)?;
+            let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
             // The first octet of the name is the key's number in QUIC tokens (H2O compatibility).
             if self.0.iter().all(|other| other.name[0] != key.name[0]) {
                 break key;
@@ -230,9 +279,13 @@ mod tests {
 
     const ONE: Binding = [1; 32];
     const LIFETIME: u64 = 3600;
+    const ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
+        cipher: TicketCipher::Aes256Cbc,
+        hash: TicketHash::Sha256,
+    };
 
     fn rotate(ring: &mut KeyRing, now: u64) {
-        ring.rotate(now, LIFETIME, TicketCipher::Aes256Cbc).unwrap();
+        ring.rotate(now, LIFETIME, ALGORITHMS).unwrap();
         assert!(!ring.is_stale(now, LIFETIME));
     }
 
@@ -271,8 +324,7 @@ mod tests {
     fn names_differ_in_their_first_octet() {
         let mut ring = KeyRing::default();
         for round in 0..100 {
-            ring.rotate(1000 + 100 * round, 400, TicketCipher::Aes128Cbc)
-                .unwrap();
+            ring.rotate(1000 + 100 * round, 400, ALGORITHMS).unwrap();
             let mut first: Vec<u8> = ring.0.iter().map(|key| key.name[0]).collect();
             first.sort_unstable();
             first.dedup();
@@ -282,8 +334,16 @@ mod tests {
 
     #[test]
     fn tickets_are_opened_whole_by_their_key_for_their_binding() {
-        for cipher in [TicketCipher::Aes128Cbc, TicketCipher::Aes256Cbc] {
-            let key = TicketKey::generate(cipher, 0, 1).unwrap();
+        use TicketCipher::{Aes128Cbc, Aes256Cbc};
+        use TicketHash::{Sha1, Sha256, Sha384, Sha512};
+        for (cipher, hash, tag_len) in [
+            (Aes128Cbc, Sha1, 20),
+            (Aes256Cbc, Sha256, 32),
+            (Aes128Cbc, Sha384, 48),
+            (Aes256Cbc, Sha512, 64),
+        ] {
+            let key = TicketKey::generate(TicketAlgorithms { cipher, hash }, 0, 1).unwrap();
+            assert_eq!(key.seal(b"", &ONE).unwrap().len(), 16 + 16 + 16 + tag_len);
             for plain in [&b""[..], b"x", &[7; 16], &[9; 300]] {
                 let ticket = key.seal(plain, &ONE).unwrap();
                 assert_eq!(key.open(&ticket, &ONE).as_deref(), Some(plain));
@@ -309,10 +369,21 @@ mod tests {
         rotate(&mut ring, 2000);
         let new = ring.active(2060).unwrap().seal(b"new", &ONE).unwrap();
         for (ticket, plain) in [(&old, b"old"), (&new, b"new")] {
-            let key = ring.key_of(ticket).unwrap();
+            let key = ring.key_of(ticket, 2060).unwrap();
             assert_eq!(key.open(ticket, &ONE).as_deref(), Some(&plain[..]));
         }
-        assert!(ring.key_of(&[0; 15]).is_none());
-        assert!(KeyRing::default().key_of(&old).is_none());
+        assert!(ring.key_of(&[0; 15], 2060).is_none());
+        assert!(KeyRing::default().key_of(&old, 2060).is_none());
+    }
+
+    #[test]
+    fn tickets_are_not_opened_after_the_end_of_their_key() {
+        let mut ring = KeyRing::default();
+        rotate(&mut ring, 1000);
+        let ticket = ring.active(1000).unwrap().seal(b"x", &ONE).unwrap();
+        assert!(ring.key_of(&ticket, 4599).is_some());
+        assert!(ring.key_of(&ticket, 4600).is_none());
+        // Clocks of several servers differ.
+        assert!(ring.key_of(&ticket, 999).is_some());
     }
 }

@@ -16,6 +16,7 @@ use rustls::{ClientConfig, NamedGroup};
 
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
+use crate::tls::acceptor::binding;
 use crate::tls::resumption::{EntrySessions, Purpose, TicketUse};
 use crate::tls::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
@@ -133,6 +134,30 @@ fn sessions_end_with_what_clients_must_prove() {
         };
         assert!(resumes(&acceptor_with(closed.clone(), &resumption), &offer));
     }
+}
+
+#[test]
+fn sessions_of_two_certificates_are_not_those_of_one_with_a_client_authority() {
+    let files = Files::new();
+    let (one, other) = (Pair::new("a.test"), Pair::new("b.test"));
+    let attributes = |name: &str, pair: &Pair| {
+        let lines = files.pair(name, pair);
+        let lines = lines.lines().collect::<Vec<_>>().join(", ");
+        format!("{{ {lines} }}")
+    };
+    let two = files.settings(&format!(
+        "identity: [ {}, {} ]\n",
+        attributes("one", &one),
+        attributes("other", &other)
+    ));
+    let ca = files.write("ca.crt", &other.certificate.pem());
+    let pair = files.pair("one", &one);
+    let one_with_ca = files.settings(&format!("{pair}client-ca-file: {ca}\n"));
+    let alone = files.settings(&pair);
+    let bindings = [two, one_with_ca, alone].map(|settings| binding(&settings));
+    assert_ne!(bindings[0], bindings[1]);
+    assert_ne!(bindings[0], bindings[2]);
+    assert_ne!(bindings[1], bindings[2]);
 }
 
 #[test]
