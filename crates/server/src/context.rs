@@ -16,6 +16,7 @@ use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
 use crate::proxy_protocol::ProxyProtocol;
 use crate::splice::Pipes;
+use crate::tls::OutputBuffer;
 
 /// Octets received at once.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
@@ -96,7 +97,7 @@ pub(crate) struct Scratch {
     pub(crate) input: Lent<Vec<u8>>,
     pub(crate) output: Lent<Vec<u8>>,
     pub(crate) cipher_in: Lent<Vec<u8>>,
-    pub(crate) cipher_out: Lent<Vec<u8>>,
+    pub(crate) cipher_out: Lent<OutputBuffer>,
     pub(crate) file: Lent<Vec<u8>>,
 }
 
@@ -117,6 +118,16 @@ impl<T: Default> Lent<T> {
 impl Lent<Vec<u8>> {
     /// Puts a buffer back empty; one that has grown far beyond its use is let go.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= 16 * READ_SIZE {
+            buffer.clear();
+            self.put(buffer);
+        }
+    }
+}
+
+impl Lent<OutputBuffer> {
+    /// As for other buffers.
+    pub(crate) fn give_back(&self, mut buffer: OutputBuffer) {
         if buffer.capacity() <= 16 * READ_SIZE {
             buffer.clear();
             self.put(buffer);

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use crate::context::{Context, READ_SIZE};
 use crate::reactor::Ready;
 use crate::socket::Socket;
-use crate::tls::{TlsConnection, TlsError};
+use crate::tls::{OutputBuffer, TlsConnection, TlsError};
 
 /// Least room a read is given.
 const MIN_READ: usize = 4096;
@@ -193,7 +193,7 @@ impl Io {
 
     fn read_tls(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
         let mut cipher = context.scratch.cipher_in.take();
-        let mut reply = Vec::new();
+        let mut reply = OutputBuffer::default();
         let had = buffer.len();
         let result = loop {
             cipher.clear();
@@ -407,7 +407,7 @@ impl Io {
             return;
         }
         if let Some(tls) = self.tls.as_deref_mut() {
-            let mut alert = Vec::new();
+            let mut alert = OutputBuffer::default();
             tls.close_notify(&mut alert);
             self.queue(&alert);
             // The connection is at its end; a peer that has gone needs no alert.

@@ -8,6 +8,7 @@ use super::TlsError;
 use super::acceptor::TlsAcceptor;
 use super::client_hello::{Greeting, Seen};
 use super::handshake::{Handshake, MAX_KEPT_LEN, Step, TLS13_OVERHEAD};
+use super::output::OutputBuffer;
 use super::traffic::Traffic;
 
 /// The server's side of one connection.
@@ -65,7 +66,7 @@ impl TlsConnection {
         &mut self,
         input: &mut [u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
         if let State::Established(traffic) = &mut self.state {
             let received = traffic.receive(input, plain, out);
@@ -95,7 +96,7 @@ impl TlsConnection {
         &mut self,
         input: &mut [u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<Progress, TlsError> {
         let plain_start = plain.len();
         let (handshake, step) = match std::mem::replace(&mut self.state, State::Ended) {
@@ -176,7 +177,7 @@ impl TlsConnection {
     /// # Errors
     /// [`TlsError::NotReady`] during a handshake (in answer to early data it is allowed), [`TlsError::Closed`] after
     /// [`Self::close_notify`], [`TlsError::KeysExhausted`].
-    pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         match &mut self.state {
             State::Established(traffic) => traffic.encrypt(plain, out),
             State::Handshake(handshake) => handshake.encrypt(plain, out),
@@ -192,7 +193,7 @@ impl TlsConnection {
     pub(crate) fn encrypt_gather(
         &mut self,
         parts: &[&[u8]],
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         match &mut self.state {
             State::Established(traffic) => traffic.encrypt_gather(parts, out),
@@ -203,7 +204,7 @@ impl TlsConnection {
     }
 
     /// Says that nothing more will be sent. Before the client can read that, the connection is closed silently.
-    pub(crate) fn close_notify(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
         match &mut self.state {
             State::Established(traffic) => traffic.close_notify(out),
             State::Handshake(handshake) => handshake.close_notify(out),

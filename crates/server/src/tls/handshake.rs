@@ -11,6 +11,7 @@ use super::TlsError;
 use super::acceptor::Choice;
 use super::client_hello::{Greeting, Seen};
 use super::error::Alert;
+use super::output::OutputBuffer;
 use super::record::{ContentType, complete_len};
 use super::record_size::RecordSize;
 use super::traffic::Traffic;
@@ -87,7 +88,7 @@ impl Handshake {
         &mut self,
         input: &[u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<Step, TlsError> {
         self.received.extend_from_slice(input);
         match self.advance(plain, out) {
@@ -107,7 +108,7 @@ impl Handshake {
         }
     }
 
-    fn advance(&mut self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Step, TlsError> {
+    fn advance(&mut self, plain: &mut Vec<u8>, out: &mut OutputBuffer) -> Result<Step, TlsError> {
         loop {
             match self.step(plain, out)? {
                 Step::NeedMore => {}
@@ -167,7 +168,7 @@ impl Handshake {
     }
 
     /// Lets rustls work until it has used up what it is shown.
-    fn step(&mut self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Step, TlsError> {
+    fn step(&mut self, plain: &mut Vec<u8>, out: &mut OutputBuffer) -> Result<Step, TlsError> {
         loop {
             let status = self
                 .rustls
@@ -221,7 +222,7 @@ impl Handshake {
     }
 
     /// After an error, what rustls still wants to send.
-    fn take_alert(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn take_alert(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         while self.rustls.wants_write() {
             match self.rustls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
@@ -261,7 +262,7 @@ impl Handshake {
     }
 
     /// Says that nothing more will be sent, where anything could be; once.
-    pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn close_notify(&mut self, out: &mut OutputBuffer) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
@@ -273,9 +274,9 @@ impl Handshake {
             && let Err(EncryptError::InsufficientSize(needed)) = traffic.queue_close_notify(&mut [])
         {
             let start = out.len();
-            out.resize(start + needed.required_size, 0);
+            let room = out.extend_to_write(needed.required_size);
             // A failure to encrypt the farewell leaves nothing else to say.
-            let written = traffic.queue_close_notify(&mut out[start..]).unwrap_or(0);
+            let written = traffic.queue_close_notify(room).unwrap_or(0);
             out.truncate(start + written);
         }
         self.received.drain(..discard);
@@ -286,7 +287,11 @@ impl Handshake {
     ///
     /// # Errors
     /// [`TlsError::NotReady`] if that is not allowed now, [`TlsError::Closed`] if it is not any more.
-    pub(super) fn encrypt(&mut self, mut plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    pub(super) fn encrypt(
+        &mut self,
+        mut plain: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
         if self.is_closed {
             return Err(TlsError::Closed);
         }
@@ -346,14 +351,14 @@ pub(super) const TLS13_OVERHEAD: usize = 22;
 /// Appends what `encode` writes once it has said how much room it needs.
 fn encode(
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
-    out: &mut Vec<u8>,
+    out: &mut OutputBuffer,
 ) -> Result<(), TlsError> {
     let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) else {
         return Err(TlsError::Crypto);
     };
     let start = out.len();
-    out.resize(start + needed.required_size, 0);
-    let written = encode(&mut out[start..]).map_err(|_| TlsError::Crypto)?;
+    let room = out.extend_to_write(needed.required_size);
+    let written = encode(room).map_err(|_| TlsError::Crypto)?;
     out.truncate(start + written);
     Ok(())
 }
@@ -361,16 +366,14 @@ fn encode(
 fn encrypt_record(
     traffic: &mut WriteTraffic<'_, rustls::server::ServerConnectionData>,
     plain: &[u8],
-    out: &mut Vec<u8>,
+    out: &mut OutputBuffer,
 ) -> Result<(), TlsError> {
     let Err(EncryptError::InsufficientSize(needed)) = traffic.encrypt(plain, &mut []) else {
         return Err(TlsError::Crypto);
     };
     let start = out.len();
-    out.resize(start + needed.required_size, 0);
-    let written = traffic
-        .encrypt(plain, &mut out[start..])
-        .map_err(|_| TlsError::Crypto)?;
+    let room = out.extend_to_write(needed.required_size);
+    let written = traffic.encrypt(plain, room).map_err(|_| TlsError::Crypto)?;
     out.truncate(start + written);
     Ok(())
 }

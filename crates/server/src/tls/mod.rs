@@ -15,6 +15,7 @@ mod error;
 mod groups;
 mod handshake;
 mod identity;
+mod output;
 mod protection;
 mod record;
 mod record_size;
@@ -33,6 +34,7 @@ pub(crate) use acceptor::TlsAcceptor;
 pub(crate) use config::{ATTRIBUTES, TlsSettings, parse};
 pub(crate) use connection::TlsConnection;
 pub(crate) use error::TlsError;
+pub(crate) use output::OutputBuffer;
 pub(crate) use resumption::{DIRECTIVES, Resumption, ResumptionSettings};
 
 /// The key-exchange groups that a configuration may name.

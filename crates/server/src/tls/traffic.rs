@@ -6,6 +6,7 @@ use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, SupportedCipherSuite};
 
 use super::TlsError;
 use super::error::Alert;
+use super::output::OutputBuffer;
 use super::protection::Protection;
 use super::record::{ContentType, HEADER_LEN, complete_len, record_len};
 use super::record_size::RecordSize;
@@ -101,7 +102,7 @@ impl Traffic {
         &mut self,
         input: &mut [u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         let received = self.recv_records(input, plain, out);
         if let Err(error) = &received {
@@ -117,7 +118,7 @@ impl Traffic {
         &mut self,
         mut input: &mut [u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         if !self.partial.is_empty() {
             input = self.fill_partial(input)?;
@@ -157,7 +158,7 @@ impl Traffic {
         &mut self,
         record: &mut [u8],
         plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         let (content_type, payload) = self.opener.open(record)?;
         if content_type != ContentType::Handshake && !self.key_update.is_empty() {
@@ -206,7 +207,7 @@ impl Traffic {
     }
 
     /// After the handshake a client may send nothing but KeyUpdate.
-    fn on_handshake(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn on_handshake(&mut self, payload: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
         if matches!(self.keys, KeySource::Fixed) {
             return Err(TlsError::Renegotiation);
         }
@@ -227,7 +228,7 @@ impl Traffic {
     }
 
     /// RFC 8446 §4.6.3.
-    fn on_key_update(&mut self, request: u8, out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn on_key_update(&mut self, request: u8, out: &mut OutputBuffer) -> Result<(), TlsError> {
         self.on_useless_record()?;
         let (sequence, secrets) = match &mut self.keys {
             KeySource::Fixed => return Err(TlsError::UnexpectedMessage),
@@ -248,7 +249,11 @@ impl Traffic {
     ///
     /// # Errors
     /// [`TlsError::Closed`] after close_notify, [`TlsError::KeysExhausted`]
-    pub(super) fn encrypt(&mut self, mut plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    pub(super) fn encrypt(
+        &mut self,
+        mut plain: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
         self.check_open()?;
         let records = plain.len().div_ceil(self.record_limit());
         out.reserve(plain.len() + records * self.sealer.overhead());
@@ -267,7 +272,7 @@ impl Traffic {
     pub(super) fn encrypt_gather(
         &mut self,
         parts: &[&[u8]],
-        out: &mut Vec<u8>,
+        out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         self.check_open()?;
         let mut record: Vec<&[u8]> = Vec::with_capacity(parts.len());
@@ -297,7 +302,7 @@ impl Traffic {
     }
 
     /// Says that nothing more will be sent (RFC 8446 §6.1); once.
-    pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn close_notify(&mut self, out: &mut OutputBuffer) {
         // A failure to encrypt the farewell leaves nothing else to say.
         let _ = self.send_alert(Alert::CLOSE_NOTIFY, out);
     }
@@ -322,7 +327,7 @@ impl Traffic {
         self.record_size.limit(self.sealer.overhead())
     }
 
-    fn seal_data(&mut self, parts: &[&[u8]], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn seal_data(&mut self, parts: &[&[u8]], out: &mut OutputBuffer) -> Result<(), TlsError> {
         // The last record of a key says which keys come next, or that nothing does.
         if self.sealer.sequence() + 1 >= self.seal_limit {
             match self.keys {
@@ -340,7 +345,7 @@ impl Traffic {
     }
 
     /// Sends a KeyUpdate and what follows with new keys.
-    fn update_sending_keys(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn update_sending_keys(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets): (u64, ConnectionTrafficSecrets) = match &mut self.keys {
             KeySource::Fixed => return Err(TlsError::KeysExhausted),
             KeySource::Schedule(kernel) => {
@@ -353,7 +358,7 @@ impl Traffic {
         Ok(())
     }
 
-    fn send_alert(&mut self, alert: Alert, out: &mut Vec<u8>) -> Result<(), TlsError> {
+    fn send_alert(&mut self, alert: Alert, out: &mut OutputBuffer) -> Result<(), TlsError> {
         if self.closing.sent {
             return Ok(());
         }

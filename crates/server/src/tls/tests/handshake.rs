@@ -8,6 +8,7 @@ use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 
 use super::files::{Authority, Files};
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor, listener, records, settings};
+use crate::tls::OutputBuffer;
 use crate::tls::connection::Progress;
 use crate::tls::suites::describe;
 use crate::tls::{Resumption, ResumptionSettings, TlsError, TlsSettings};
@@ -329,7 +330,7 @@ fn what_is_not_tls_is_answered_with_an_alert() {
         b"\x80\x2e\x01\x00\x02\x00\x15\x00\x00\x00\x10",
     ] {
         let mut server = acceptor.accept();
-        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let result = server.receive(&mut input.to_vec(), &mut plain, &mut out);
         assert!(result.is_err(), "{}: {result:?}", input.escape_ascii());
         let [alert] = records(&out)[..] else {
@@ -343,7 +344,7 @@ fn what_is_not_tls_is_answered_with_an_alert() {
         assert_eq!(again, Err(TlsError::Closed));
         assert_eq!(server.encrypt(b"x", &mut out), Err(TlsError::Closed));
         server.close_notify(&mut out);
-        assert_eq!(out, b"");
+        assert_eq!(*out, *b"");
     }
 }
 
@@ -357,10 +358,10 @@ fn a_client_that_takes_raw_public_keys_only_is_not_told_of_a_failure_of_the_hand
         };
         let mut talk = Talk::new(&acceptor(settings("a.test")), &offer, "a.test");
         let mut hello = talk.client_flight();
-        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let received = talk.server.receive(&mut hello, &mut plain, &mut out);
         assert_eq!(received, Err(TlsError::UnsupportedCertificate));
-        assert_eq!(out, [21, 3, 3, 0, 2, 2, 43]);
+        assert_eq!(*out, [21, 3, 3, 0, 2, 2, 43]);
     }
 }
 
@@ -380,7 +381,7 @@ fn any_damaged_octet_of_the_hello_is_survived() {
             let mut damaged = hello.clone();
             damaged[position] = value;
             let mut server = acceptor.accept();
-            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
             // Some still are a ClientHello, some wait for more; none may panic or bring data.
             let _ = server.receive(&mut damaged, &mut plain, &mut out);
             assert_eq!(plain, b"");
@@ -392,7 +393,7 @@ fn any_damaged_octet_of_the_hello_is_survived() {
 fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
     let mut server = acceptor.accept();
-    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
     // Claims 65,535 octets and sends them one per record, which makes six of each.
     let mut sent = 0;
     let error = loop {
@@ -416,7 +417,7 @@ fn a_client_that_gives_up_is_reported() {
     let hello = talk.client_flight();
     talk.give_server(&hello).unwrap();
     let close_notify = [21, 3, 3, 0, 2, 1, 0];
-    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
     let progress = talk
         .server
         .receive(&mut close_notify.to_vec(), &mut plain, &mut out);

@@ -14,6 +14,7 @@ use rustls::{
 };
 
 use super::files::Files;
+use crate::tls::OutputBuffer;
 use crate::tls::connection::Progress;
 use crate::tls::identity::Identity;
 use crate::tls::protection::Protection;
@@ -305,7 +306,7 @@ impl Talk {
 
     /// Hands octets to our side; what it answers goes to the client.
     pub(super) fn give_server(&mut self, octets: &[u8]) -> Result<(), TlsError> {
-        let mut out = Vec::new();
+        let mut out = OutputBuffer::default();
         let mut octets = octets.to_vec();
         let progress = self
             .server
@@ -343,10 +344,10 @@ impl Talk {
 
     /// Encrypts on our side; the client gets it. Returns the octets on the wire.
     pub(super) fn server_says(&mut self, text: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = OutputBuffer::default();
         self.server.encrypt(text, &mut out).unwrap();
         self.give_client(&out);
-        out
+        out.to_vec()
     }
 
     /// What the client has received since the last look.
@@ -381,16 +382,16 @@ pub(super) struct Raw {
 
 impl Raw {
     pub(super) fn seal(&mut self, content_type: ContentType, payload: &[u8]) -> Vec<u8> {
-        let mut record = Vec::new();
+        let mut record = OutputBuffer::default();
         self.sealer
             .seal(content_type, &[payload], &mut record)
             .unwrap();
-        record
+        record.to_vec()
     }
 
     /// Sends octets.
     pub(super) fn send(&mut self, octets: &[u8]) -> Reaction {
-        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let result = self
             .server
             .receive(&mut octets.to_vec(), &mut plain, &mut out);

@@ -16,6 +16,7 @@ use rustls::{ClientConfig, NamedGroup};
 
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
+use crate::tls::OutputBuffer;
 use crate::tls::acceptor::binding;
 use crate::tls::resumption::{EntrySessions, Purpose, TicketUse};
 use crate::tls::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
@@ -241,7 +242,7 @@ fn the_answer_to_early_data_may_be_all_there_is_to_say() {
     let flight = talk.client_flight();
     talk.give_server(&flight).unwrap();
     talk.server_says(b"y");
-    let mut alert = Vec::new();
+    let mut alert = OutputBuffer::default();
     talk.server.close_notify(&mut alert);
     assert!(!alert.is_empty());
     talk.give_client(&alert);
@@ -296,7 +297,7 @@ fn replayed_early_data_is_not_taken() {
     let flight = talk.client_flight();
     for want in [&b"buy"[..], b"", b""] {
         let mut server = acceptor.accept();
-        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let progress = server
             .receive(&mut flight.clone(), &mut plain, &mut out)
             .unwrap();
