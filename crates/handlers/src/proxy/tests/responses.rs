@@ -275,7 +275,8 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         "content-type: text/plain; charset=utf-8"
     );
     assert!(matches!(&response.body, Body::Bytes(text) if text == &failure.text[..]));
-    assert_eq!(exchange.errors, "more");
+    let noted = "[lib/core/proxy.c] in request:www.example.com/z?q:more";
+    assert_eq!(exchange.errors, noted);
     // No backend was asked: the log has the client's words.
     let place = (&b"www.example.com"[..], &b"/z?q"[..]);
     assert_eq!(exchange.forwarded.place(), Some(place));
