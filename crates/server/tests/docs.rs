@@ -57,6 +57,25 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
     assert!(tables > 10);
 }
 
+#[test]
+fn every_mapping_has_attributes_unless_its_keys_are_free() {
+    /// Names, paths, types: what a configuration makes up.
+    const FREE: [&str; 4] = ["hosts", "paths", "setenv", "stash"];
+    let features = h2o_server::features();
+    let registry = &features.registry;
+    for name in registry.names() {
+        let Some(directive) = registry.find(name) else {
+            continue;
+        };
+        let is_mapping = directive.kinds.contains(h2o_config::Kind::Mapping);
+        let is_listed = !directive.kinds.attributes.is_empty();
+        assert!(
+            !is_mapping || is_listed || FREE.contains(&name),
+            "`{name}` takes a mapping: name its attributes in `kinds`"
+        );
+    }
+}
+
 /// The files below the folders, without tests and comments.
 fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> {
     let mut folders = folders.to_vec();

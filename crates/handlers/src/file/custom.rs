@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Value};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Value};
 use h2o_exchange::{EnvCommands, Exchange, Handler, Outcome, Scope, ScriptPath};
 use h2o_http::mime::{MimeEntry, MimeMap};
 
@@ -33,14 +33,21 @@ pub(super) const CUSTOM_HANDLER: Directive<Scope> = Directive {
     levels: Levels::ALL_BUT_EXTENSION,
     pass: Pass::Listen,
     // All kinds, for the sake of the message.
-    kinds: Kinds::ANY,
-    value: "{extension: .EXT | [.EXT | default, ...], HANDLER, ...}",
+    kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
+    value: "a mapping of `extension` and of directives",
     default: "none",
     help: "Hands requests for files with these extensions to a handler, which is given with its settings in the same \
-           mapping, such as `fastcgi.connect`. `default` stands for files whose extension is absent or has no MIME \
-           type. The file must exist; `/FILE.EXT/MORE` reaches the handler with `/MORE` as path info.",
+           mapping, such as `fastcgi.connect`. The file must exist; `/FILE.EXT/MORE` reaches the handler with `/MORE` as path info.",
     apply: custom_handler,
 };
+
+/// The one that is no directive.
+const ATTRIBUTES: [Attribute; 1] = [Attribute::required(
+    "extension",
+    Kinds::SCALAR.or(Kinds::SEQUENCE),
+    "`.EXT`, or a sequence of `.EXT` and `default`",
+    "The extensions; `default` stands for files whose extension is absent or has no MIME type.",
+)];
 
 fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let Some(entries) = command.node.as_mapping() else {
@@ -49,7 +56,7 @@ fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error>
     let (own, inner): (Vec<_>, Vec<_>) = entries
         .iter()
         .cloned()
-        .partition(|(key, _)| key.as_str() == Some("extension"));
+        .partition(|(key, _)| key.as_str() == Some(ATTRIBUTES[0].name));
     let Some((_, extensions)) = own.last() else {
         return Err(command.error("mandatory key `extension` is missing"));
     };
