@@ -242,10 +242,10 @@ fn listings_name_every_entry_in_order() {
             .collect();
         let want = [
             "..\">Parent Directory",
+            "dir/\">dir",
             "%22q%22%20%3Cc%3E\">&quot;q&quot; &lt;c&gt;",
             ".dot\">.dot",
             "a&amp;b.txt\">a&amp;b.txt",
-            "dir\">dir",
         ];
         assert_eq!(links, want);
     }
