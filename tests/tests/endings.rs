@@ -121,8 +121,21 @@ fn idle_connections_make_room_when_no_other_can_be_accepted() {
 }
 
 #[test]
+fn a_connection_on_which_nothing_was_sent_leaves_no_line_in_the_log() {
+    let server = start("http1-request-timeout: 1\nhttp1-request-io-timeout: 1");
+    let (mut empty, mut begun) = (server.connect(), server.connect());
+    begun.send("GET /begun HTTP/1.1\r\n");
+    assert_eq!(empty.read_to_end(), b"");
+    assert_eq!(begun.read_to_end(), b"");
+    drop(server.connect());
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    let folder = server.stop();
+    assert_eq!(folder.read("log"), "127.0.0.1 - - 0\n127.0.0.1 GET 200 5\n");
+}
+
+#[test]
 fn an_idle_tls_connection_is_closed_with_a_word() {
-    let server = start_tls("http1-request-io-timeout: 1");
+    let server = start_tls("http1-request-timeout: 1");
     let program = "
 import socket, ssl, sys
 context = ssl._create_unverified_context()

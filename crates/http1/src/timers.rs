@@ -28,8 +28,11 @@ pub enum TimedOut {
 enum Reading {
     /// Nothing is awaited from the client.
     Off,
-    /// A head is awaited; the whole of it is bounded.
-    Head { until: Instant, silence: Instant },
+    /// A head is awaited; the whole of it is bounded, silence only once it has begun.
+    Head {
+        until: Instant,
+        silence: Option<Instant>,
+    },
     /// A body is awaited.
     Body { since: Instant, silence: Instant },
     /// The rest of a body is not wanted for now; `spent` of the time that counts has passed.
@@ -66,7 +69,7 @@ impl Timers {
     pub(crate) fn await_head(&mut self, settings: &Settings, now: Instant) {
         self.reading = Reading::Head {
             until: after(now, settings.request_timeout),
-            silence: after(now, settings.io_timeout),
+            silence: None,
         };
     }
 
@@ -80,9 +83,8 @@ impl Timers {
     /// The client was heard.
     pub(crate) fn on_read(&mut self, settings: &Settings, now: Instant) {
         match &mut self.reading {
-            Reading::Head { silence, .. } | Reading::Body { silence, .. } => {
-                *silence = after(now, settings.io_timeout);
-            }
+            Reading::Head { silence, .. } => *silence = Some(after(now, settings.io_timeout)),
+            Reading::Body { silence, .. } => *silence = after(now, settings.io_timeout),
             Reading::Off | Reading::Paused { .. } => {}
         }
     }
@@ -153,7 +155,7 @@ impl Timers {
     pub(crate) fn next(&self, settings: &Settings, received: u64) -> Option<Instant> {
         let read = match self.reading {
             Reading::Off | Reading::Paused { .. } => None,
-            Reading::Head { until, silence } => Some(until.min(silence)),
+            Reading::Head { until, silence } => earlier(until, silence),
             Reading::Body { since, silence } => {
                 earlier(silence, rate_limit(settings, since, received))
             }
@@ -180,7 +182,9 @@ impl Timers {
         let rate_passed =
             |since, octets| rate_limit(settings, since, octets).is_some_and(|limit| limit <= now);
         match self.reading {
-            Reading::Head { until, silence } if until.min(silence) <= now => {
+            Reading::Head { until, silence }
+                if until <= now || silence.is_some_and(|silence| silence <= now) =>
+            {
                 return Some(TimedOut::Head { first_request });
             }
             Reading::Body { silence, .. } if silence <= now => return Some(TimedOut::Read),
@@ -246,6 +250,8 @@ mod tests {
         let mut timers = Timers::new();
         assert_eq!(timers.next(&settings, 0), None);
         timers.await_head(&settings, start);
+        assert_eq!(timers.next(&settings, 0), Some(start + 10 * SECOND));
+        timers.on_read(&settings, start);
         assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
         for second in [4, 8] {
             let now = start + second * SECOND;

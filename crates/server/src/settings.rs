@@ -428,7 +428,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-request-timeout",
         "SECONDS",
         "10",
-        "Time allowed from waiting for a request until its head is complete; also limits how long an idle connection is kept.",
+        "Time from the end of a response, or the start of the connection, until the header block of the next request is complete. So an idle connection is closed after this time.",
         |scope, command| {
             settings(scope).http1.request_timeout = seconds(command.node)?;
             Ok(())
@@ -438,7 +438,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http1-request-io-timeout",
         "SECONDS",
         "5",
-        "Longest silence while a request is read or a response is written.",
+        "Longest silence within a request, once it has begun, or while a response is written.",
         |scope, command| {
             settings(scope).http1.io_timeout = seconds(command.node)?;
             Ok(())

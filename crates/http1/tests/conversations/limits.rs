@@ -89,12 +89,14 @@ fn a_body_that_does_not_wait_is_read() {
 #[test]
 fn heads_are_limited_in_time() {
     let mut talk = Conversation::new();
+    let start = talk.now;
     assert_eq!(
         talk.wait(100 * SECOND),
         Some(TimedOut::Head {
             first_request: true
         })
     );
+    assert_eq!(talk.now, start + 10 * SECOND);
 
     let mut talk = Conversation::new();
     let start = talk.now;
@@ -114,6 +116,7 @@ fn heads_are_limited_in_time() {
         "the handler may take its time"
     );
     assert_eq!(talk.answer(""), Next::Request);
+    talk.client_sends("G");
     let start = talk.now;
     assert_eq!(
         talk.wait(100 * SECOND),
@@ -124,8 +127,18 @@ fn heads_are_limited_in_time() {
     assert_eq!(
         talk.now,
         start + 5 * SECOND,
-        "the smaller of the two limits"
+        "silence counts once a head has begun"
     );
+}
+
+#[test]
+fn an_idle_connection_is_not_closed_before_the_limit_on_requests() {
+    let mut talk = Conversation::new();
+    talk.client_sends(GET);
+    assert_eq!(talk.answer(""), Next::Request);
+    let start = talk.now;
+    assert!(talk.wait(100 * SECOND).is_some());
+    assert_eq!(talk.now, start + 10 * SECOND);
 }
 
 #[test]

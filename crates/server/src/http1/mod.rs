@@ -366,13 +366,11 @@ impl Http1 {
         if self.active.is_some() || self.engine.first_octet_at().is_some() {
             context.worker.counters.count(counter);
         }
-        if let (
-            TimedOut::Head {
-                first_request: true,
-            },
-            None,
-        ) = (passed, &self.active)
-        {
+        let is_first = TimedOut::Head {
+            first_request: true,
+        };
+        // Browsers open connections that they never use: these leave no line in the log (H2O compatibility: nor do they there).
+        if passed == is_first && self.active.is_none() && self.engine.first_octet_at().is_some() {
             let exchange = context.worker.spare_exchange();
             self.begin_unparsed(context, link, &exchange, now);
             serve::log(&exchange.borrow());
