@@ -1,6 +1,6 @@
 //! What edits and replaces answers: header rules, expiry, redirects, error documents; and the status page.
 
-use h2o_tests::{Backend, Server, Setup, run_with_input};
+use h2o_tests::{Backend, ClosedPort, Server, Setup, curl, run_with_input};
 
 fn check(server: &Server, cases: &[(&str, &str)]) {
     for (request, want) in cases {
@@ -66,7 +66,7 @@ hosts:
             ),
             (
                 "GET /only/page.html",
-                "200 OK\ncontent-type: text/html\ncontent-length: 4\nserver: *\nconnection: close\nx-all: 1\n!date\n!etag\n!x-early\n!x-level\n!x-frame-options",
+                "200 OK\ncontent-type: text/html\ncontent-length: 4\nserver: *\nconnection: close\nx-all: 1\ndate: *\n!etag\n!x-early\n!x-level\n!x-frame-options",
             ),
         ],
     );
@@ -175,7 +175,7 @@ hosts:
     );
     let moved = |url: &str| {
         format!(
-            "location: {url}\ncontent-type: text/html; charset=utf-8\n!date\n\n<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"{}\">here</A>",
+            "location: {url}\ncontent-type: text/html; charset=utf-8\ndate: *\n\n<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"{}\">here</A>",
             url.replace('&', "&amp;").replace('\'', "&#39;")
         )
     };
@@ -295,6 +295,66 @@ hosts:
             ),
         ],
     );
+}
+
+#[test]
+fn no_response_lacks_its_date() {
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+    let closed = ClosedPort::new();
+    let server = start(&format!(
+        "
+limit-request-body: 10
+hosts:
+  default:
+    paths:
+      /files: {{ file.dir: @DIR@/www, file.dirlisting: ON }}
+      /moved: {{ redirect: http://a.example/ }}
+      /status: {{ status: ON }}
+      /proxied: {{ proxy.reverse.url: '{}' }}
+      /down: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/"),
+        closed.url()
+    ));
+    for (request, code) in [
+        ("GET /files/page.html", 200),
+        ("GET /files/", 200),
+        ("GET /files/page.html\nRange: bytes=0-1", 206),
+        ("GET /files", 301),
+        ("GET /moved", 302),
+        ("GET /files/page.html\nIf-None-Match: *", 304),
+        ("GET /nothing\nHost: a\nHost: b", 400),
+        ("GET /nothing", 404),
+        ("DELETE /files/page.html", 405),
+        ("POST /proxied\nContent-Length: 11\n\nhello world", 413),
+        ("GET /files/page.html\nRange: bytes=9999-", 416),
+        ("POST /proxied\nContent-Length: 1\nExpect: miracles", 417),
+        ("GET /down", 502),
+        ("GET /proxied", 200),
+        ("GET /status/json", 200),
+    ] {
+        let response = server.ask(request);
+        assert_eq!(response.code(), code, "{request}: {response}");
+        assert_eq!(response.all("date").count(), 1, "{request}: {response}");
+        let date = response.field("date").unwrap_or_default();
+        assert!(
+            date.len() == 29 && date.ends_with(" GMT"),
+            "{request}: {date}"
+        );
+    }
+    // Over HTTP/2 by prior knowledge.
+    for path in [
+        "/files/page.html",
+        "/files",
+        "/moved",
+        "/nothing",
+        "/down",
+        "/proxied",
+        "/status/json",
+    ] {
+        let response = curl(&["--http2-prior-knowledge", &server.url(path)]);
+        assert_eq!(response.all("date").count(), 1, "{path}: {response}");
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Response {
     /// Whether the content is a short text that the server made for an error: a client that prefers HTML gets a page in its
     /// place.
     pub is_plain_error: bool,
+    /// Whether it goes out without `date` if it has none.
+    pub is_undated: bool,
 }
 
 /// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
@@ -75,6 +77,7 @@ impl Response {
             closes: false,
             is_refusal: false,
             is_plain_error: false,
+            is_undated: false,
         }
     }
 

@@ -130,7 +130,8 @@ const EVENTS: &[(&str, Act)] = &[
     ("abort", |talk| talk.connection.abort(&mut talk.out)),
     ("error_response", |talk| {
         let answer = PeerError::TargetInvalid.answer();
-        talk.connection.error_response(answer, None, &mut talk.out);
+        talk.connection
+            .error_response(answer, None, None, &mut talk.out);
     }),
     ("octets wait, time passes", |talk| {
         talk.connection.on_written(0, true, talk.now);

@@ -68,7 +68,7 @@ fn refuse(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
     let error = error.unwrap_or_else(|| panic!("{name}: accepted, strict {strict}, {pieces:?}"));
     assert_eq!(Some(error.name()), entry.text("error"), "{name} {pieces:?}");
     talk.connection
-        .error_response(error.answer(), Some(b"h2o"), &mut talk.out);
+        .error_response(error.answer(), Some(b"h2o"), None, &mut talk.out);
     let out = String::from_utf8(talk.out.clone()).expect("text");
     match error.answer() {
         Answer::CloseSilently => {

@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
     Exchange, ExchangeRef, Filtered, HostTable, Links, LocalBoxFuture, Outcome, RequestBody,
-    Reroute, Response, Route,
+    Reroute, Response, Route, Worker,
 };
 use h2o_handlers::push;
 use h2o_http::{Known, Method, Scheme, StatusCode};
@@ -320,6 +320,16 @@ fn panicked() -> Response {
         "Internal Server Error",
         "internal server error",
     )
+}
+
+/// Adds the `date` field that every final response of a server with a clock has (RFC 9110 §6.6.1), unless it is there. Handlers with
+/// prepared fields put it first, where it is found at once.
+#[inline]
+pub(crate) fn date(worker: &Worker, response: &mut Response) {
+    let is_due = !response.is_undated && !response.status.is_informational();
+    if is_due && response.headers.get(Known::Date).is_none() {
+        response.headers.push(Known::Date, &worker.clock.date());
+    }
 }
 
 /// Writes the log lines of an exchange that is over.

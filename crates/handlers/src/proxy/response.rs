@@ -46,7 +46,6 @@ pub(super) struct ResponseRules {
 /// Fields that need a look of their own.
 #[derive(Default)]
 struct Seen {
-    date: bool,
     link: bool,
     location: bool,
 }
@@ -79,7 +78,6 @@ impl ResponseRules {
             Name::Known(Known::XCompressHint) => false,
             Name::Known(Known::Server) => keeps_server,
             Name::Known(known) => {
-                seen.date |= known == Known::Date;
                 seen.link |= known == Known::Link;
                 seen.location |= known == Known::Location;
                 true
@@ -112,11 +110,6 @@ impl ResponseRules {
                 _ => None,
             });
         }
-        if !seen.date && self.emit_missing_date {
-            reply
-                .headers
-                .push(Known::Date, &exchange.worker.clock.date());
-        }
         Outcome::Done(Response {
             status: match wanted {
                 Wanted::Protocol if reply.is_tunnel => StatusCode::SWITCHING_PROTOCOLS,
@@ -134,6 +127,7 @@ impl ResponseRules {
             closes: self.forward_close && reply.closes,
             is_refusal: false,
             is_plain_error: false,
+            is_undated: !self.emit_missing_date,
         })
     }
 }

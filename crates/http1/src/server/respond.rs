@@ -171,9 +171,15 @@ impl ServerConnection {
         });
     }
 
-    /// Writes the answer to a [`crate::PeerError`], if there is one and no response has begun. The response is
-    /// complete and the connection closes after it.
-    pub fn error_response(&mut self, answer: Answer, server: Option<&[u8]>, out: &mut Vec<u8>) {
+    /// Writes the answer to a [`crate::PeerError`], if there is one and no response has begun, with these values of `server`
+    /// and `date`. The response is complete and the connection closes after it.
+    pub fn error_response(
+        &mut self,
+        answer: Answer,
+        server: Option<&[u8]>,
+        date: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) {
         self.exchange.is_persistent = false;
         if !matches!(self.sending, Sending::Awaited) {
             return;
@@ -191,6 +197,11 @@ impl ServerConnection {
             self.write_connection(out);
             encode::content_length(out, body.len() as u64);
             write_server(server, out);
+            if let Some(date) = date {
+                out.extend_from_slice(b"date: ");
+                encode::text(out, date);
+                out.extend_from_slice(b"\r\n");
+            }
             out.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n\r\n");
             if !self.exchange.is_head {
                 out.extend_from_slice(body.as_bytes());

@@ -286,7 +286,7 @@ fn a_body_error_within_the_response_only_closes() {
     talk.client_sends("x")
         .expect("broken", &[Event::Error(error)]);
     talk.connection
-        .error_response(error.answer(), None, &mut talk.out);
+        .error_response(error.answer(), None, None, &mut talk.out);
     talk.expect_output("the client reads another response", "");
     talk.send("b").finish().expect_output("which goes on", "b");
     assert_eq!(talk.connection.next(talk.now), Next::Close);
@@ -300,13 +300,17 @@ fn errors_are_answered_as_plain_text_without_content_for_head() {
     let Some(Event::Error(error)) = talk.events.last().cloned() else {
         panic!("accepted");
     };
-    talk.connection
-        .error_response(error.answer(), Some(b"h2o"), &mut talk.out);
+    talk.connection.error_response(
+        error.answer(),
+        Some(b"h2o"),
+        Some(b"Sun, 06 Nov 1994 08:49:37 GMT"),
+        &mut talk.out,
+    );
     let head = "HTTP/1.1 400 Invalid Request\r\nConnection: close\r\nContent-Length: 28\r\nServer: h2o\r\n\
                 content-type: text/plain; charset=utf-8\r\n\r\n";
     talk.expect_output("no content (RFC 9110 §9.3.2)", head);
     talk.connection
-        .error_response(error.answer(), None, &mut talk.out);
+        .error_response(error.answer(), None, None, &mut talk.out);
     talk.expect_output("once", "");
     assert_eq!(talk.connection.next(talk.now), Next::Close);
     talk.client_sends(GET)

@@ -78,6 +78,7 @@ impl Http1 {
         let exchange = &mut *guard;
         exchange.timings.response_start = Some(now);
         exchange.sent.status = Some(response.status);
+        serve::date(&context.worker, &mut response);
         let mut out = context.scratch.output.take();
         let head = ResponseHead {
             status: response.status,
@@ -259,6 +260,7 @@ impl Http1 {
         self.engine.error_response(
             answer,
             context.server_field.as_deref().map(str::as_bytes),
+            Some(&context.worker.clock.date()),
             &mut out,
         );
         self.is_closing = true;

@@ -65,6 +65,7 @@ impl Http2 {
             self.cancel_push(context, stream, exchange, out);
             return;
         }
+        serve::date(&context.worker, &mut response);
         this.timings.response_start = Some(context.worker.clock.now());
         this.sent.status = Some(response.status);
         let has_body = !response.status.is_bodyless()
