@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use h2o_config::{Attribute, Kinds, Node, OsSource};
+use h2o_config::{Attribute, Kinds, Memory, Node};
 use h2o_exchange::Resource;
 use h2o_log::report;
 
@@ -56,8 +56,7 @@ pub(super) const ATTRIBUTES: [Attribute; 6] = [
     ),
 ];
 
-/// The file of a configuration. It is read for the first time with the rights of the starting user, so that only that user
-/// needs to be able to read it as long as it does not change.
+/// The file of a configuration. It is opened with the other resources, so that only the starting user needs to be able to read it.
 #[derive(Clone, Debug)]
 pub(super) struct SharedTicketFile {
     path: Box<str>,
@@ -106,50 +105,24 @@ impl Resource for SharedTicketFile {
 #[derive(Debug)]
 pub(super) struct TicketFile {
     path: Box<str>,
-    seen: Option<Seen>,
+    /// Compared as a whole: a file that takes its place may have the same size and times.
+    text: Option<Vec<u8>>,
     next_poll: u64,
 }
 
-/// What tells one state of a file from another: one that takes its place within the same second, or with the old time, is
-/// another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    device: u64,
-    inode: u64,
-    len: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-    mode: u32,
-    group: u32,
-}
-
-impl Seen {
-    fn new(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            len: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-            mode: metadata.mode(),
-            group: metadata.gid(),
-        }
-    }
-
-    /// Who else may read or write the file and need not.
-    fn is_exposed_to(&self) -> Option<&'static str> {
-        let is_ours = || {
-            let groups = nix::unistd::getgroups().unwrap_or_default();
-            let mut ours = groups.into_iter().chain([nix::unistd::getegid()]);
-            ours.any(|group| group.as_raw() == self.group)
-        };
-        if self.mode & 0o007 != 0 {
-            Some("everybody")
-        } else if self.mode & 0o070 != 0 && !is_ours() {
-            Some("a group that the server does not belong to")
-        } else {
-            None
-        }
+/// Who else may read or write a file and need not.
+fn is_exposed_to(metadata: &Metadata) -> Option<&'static str> {
+    let is_ours = || {
+        let groups = nix::unistd::getgroups().unwrap_or_default();
+        let mut ours = groups.into_iter().chain([nix::unistd::getegid()]);
+        ours.any(|group| group.as_raw() == metadata.gid())
+    };
+    if metadata.mode() & 0o007 != 0 {
+        Some("everybody")
+    } else if metadata.mode() & 0o070 != 0 && !is_ours() {
+        Some("a group that the server does not belong to")
+    } else {
+        None
     }
 }
 
@@ -157,7 +130,7 @@ impl TicketFile {
     pub(super) fn new(path: &str) -> Self {
         Self {
             path: path.into(),
-            seen: None,
+            text: None,
             next_poll: 0,
         }
     }
@@ -190,11 +163,12 @@ impl TicketFile {
 
     /// Who has these keys can resume sessions of others, and read what was said in sessions of TLS 1.2.
     fn warn_if_exposed(&self) {
-        if let Some(whom) = self.seen.as_ref().and_then(Seen::is_exposed_to) {
-            let path = &self.path;
+        let path = &*self.path;
+        let metadata = fs::metadata(path).ok();
+        if let Some(whom) = metadata.as_ref().and_then(is_exposed_to) {
             report!(
                 warning,
-                "session ticket secrets in file:{path} are open to {whom}: nobody but the user that the server runs as should be able to read them (chmod 600)"
+                "session ticket secrets in file:{path} are open to {whom}: nobody but the user that starts the server needs to read them (chmod 600)"
             );
         }
     }
@@ -206,25 +180,22 @@ impl TicketFile {
     pub(super) fn poll(&mut self, now: u64) -> Result<Option<KeyRing>, String> {
         self.next_poll = now + POLL_SECS;
         let path = &*self.path;
-        let metadata = fs::metadata(path).map_err(|error| {
+        let text = h2o_opener::read(path.as_ref()).map_err(|error| {
             let reason = super::identity::io_reason(&error);
             format!("cannot load session ticket secrets from file:{path}:{reason}")
         })?;
-        let seen = Seen::new(&metadata);
-        if self.seen == Some(seen) {
+        if self.text.as_ref() == Some(&text) {
             return Ok(None);
         }
-        let keys = load(path).map_err(|reason| {
-            format!("failed to load session ticket secrets from file:{path}:{reason}")
-        })?;
-        self.seen = Some(seen);
+        let source = Memory::new().file(path, text.clone());
+        let keys = h2o_config::load(path, &source)
+            .and_then(|node| parse(&node))
+            .map_err(|error| {
+                format!("failed to load session ticket secrets from file:{path}:{error}")
+            })?;
+        self.text = Some(text);
         Ok(Some(keys))
     }
-}
-
-fn load(path: &str) -> Result<KeyRing, String> {
-    let node = h2o_config::load(path, &OsSource).map_err(|error| error.to_string())?;
-    parse(&node).map_err(|error| error.to_string())
 }
 
 fn parse(node: &Node) -> Result<KeyRing, h2o_config::Error> {
@@ -295,7 +266,6 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use h2o_config::Memory;
 
     fn entry(changes: &[(&str, &str)]) -> String {
         let key = "ab".repeat(96);
@@ -446,8 +416,12 @@ mod tests {
         )));
         // Reported again until it is mended.
         assert!(file.poll(140).is_err());
+        // The text that was good before is nothing new; another key of the same length is.
         write(&entry(&[]));
-        assert!(file.poll(150).unwrap().is_some());
+        assert!(file.poll(150).unwrap().is_none());
+        write(&entry(&[("name", &"1".repeat(32))]));
+        let ring = file.poll(160).unwrap().unwrap();
+        assert!(ring.key_of(&[0x11; 16], 1500).is_some());
     }
 
     #[test]
@@ -458,19 +432,13 @@ mod tests {
         let exposed = |mode: u32| {
             let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
             std::fs::set_permissions(&path, permissions).unwrap();
-            Seen::new(&fs::metadata(&path).unwrap())
+            is_exposed_to(&fs::metadata(&path).unwrap())
         };
         for mode in [0o600, 0o400, 0o640] {
-            assert_eq!(exposed(mode).is_exposed_to(), None, "{mode:o}");
+            assert_eq!(exposed(mode), None, "{mode:o}");
         }
         for mode in [0o644, 0o604, 0o602, 0o777] {
-            assert_eq!(exposed(mode).is_exposed_to(), Some("everybody"), "{mode:o}");
+            assert_eq!(exposed(mode), Some("everybody"), "{mode:o}");
         }
-        let of_others = Seen {
-            group: u32::MAX - 7,
-            ..exposed(0o640)
-        };
-        let group = "a group that the server does not belong to";
-        assert_eq!(of_others.is_exposed_to(), Some(group));
     }
 }
