@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_http::{BodyLength, RequestHead};
+use h2o_http::{BodyLength, RequestHead, authority};
 use h2o_http2::{
     ClientConnection, ClientResponse, ClientSettings, ErrorCode, MAX_FIELDS, ServerConnection,
 };
@@ -158,7 +158,9 @@ impl Outgoing<'_> {
 
     /// Our own server reads the same.
     pub(super) fn check_http2_by_engine(&self, out: &[u8], section: &Section) {
-        if section.len() > MAX_FIELDS as usize {
+        // Of a Unix-domain socket, which is no host to a server.
+        let has_host = self.is_connect() || authority::is_valid(self.authority());
+        if section.len() > MAX_FIELDS as usize || !has_host {
             return;
         }
         let requests = http2_messages::read(out);

@@ -1,5 +1,6 @@
 //! What the backend is to understand.
 
+use h2o_http::path::DotSegments;
 use h2o_http::{BodyLength, Method, Name, Version, path};
 use h2o_upstream::Protocol;
 
@@ -34,12 +35,14 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Path and query are what the client has asked for, below the path of the backend.
+    /// Path and query are what the client has asked for, below the path of the backend, and in normal form if there are dot
+    /// segments.
     pub(super) fn check_target(&self, sent: &[u8]) {
         let Proxied { mount, backend, .. } = self.proxied;
         let base = backend.path.strip_suffix(b"/").unwrap_or(&backend.path);
         let target = self.request.target();
-        if *mount == "/" {
+        let has_dots = |path| path::dot_segments(path) != DotSegments::None;
+        if *mount == "/" && !has_dots(self.request.raw_path()) {
             let rest = match target {
                 [] | [_] => b"",
                 [b'/', rest @ ..] => rest,
@@ -53,6 +56,7 @@ impl Outgoing<'_> {
         }
         let (path, query) = sent.split_at(path::query_at(sent).unwrap_or(sent.len()));
         assert_eq!(query, self.request.query());
+        assert!(!has_dots(path));
         let mount = mount.strip_suffix('/').unwrap_or(mount);
         let rest = &self.request.path()[mount.len()..];
         if rest.is_empty() {
@@ -101,11 +105,19 @@ impl Outgoing<'_> {
             connection.iter().any(|option| option == name.as_bytes())
                 && matches!(Name::from_lower(name), Name::Other(_))
         };
+        let is_look_alike = |name: &str| {
+            let meant = name.replace('_', "-");
+            let is_edited = options.edits() && ["x-secret", "x-set", "x-add"].contains(&&*meant);
+            meant != name
+                && (is_edited
+                    || matches!(Name::from_lower(&meant), Name::Known(_))
+                    || !values(&meant).is_empty())
+        };
         let keeps = |name: &str| match name {
             "x-forwarded-for" => !options.emits_forwarded(),
             "x-forwarded-proto" => options.preserves_proto(),
             "via" => !options.emits_via(),
-            name => !OF_HOP.contains(&name) && !is_named(name),
+            name => !OF_HOP.contains(&name) && !is_named(name) && !is_look_alike(name),
         };
         let mut meant: Vec<_> = received
             .iter()
