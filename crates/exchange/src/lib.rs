@@ -22,6 +22,7 @@ mod path_check;
 mod request_body;
 mod scope;
 mod site;
+mod spool;
 pub mod temp_file;
 mod worker;
 
@@ -47,5 +48,6 @@ pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
+pub use spool::Spool;
 pub use temp_file::{TempFile, TempFiles, Unwritten};
 pub use worker::{ExchangeRef, Mail, NoTransport, Shared, Worker, WorkerHandle};

@@ -178,7 +178,7 @@ impl TempFiles {
         if grown.is_err() && self.limit > 0 && self.refusals.count() {
             report!(
                 warning,
-                "temporary files hold {} octets, and may not hold more than {}",
+                "temporary files hold {} of the {} octets that temp-buffer-max-total allows, too many for {octets} more",
                 self.used(),
                 self.limit
             );

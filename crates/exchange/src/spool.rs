@@ -1,0 +1,376 @@
+//! Content that has come and is not wanted yet: in memory, and in a temporary file where that is much.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use crate::body::BodyError;
+use crate::file::{FileRange, FileReader};
+use crate::octet_queue::OctetQueue;
+use crate::temp_file::{TempFile, TempFiles};
+
+/// Fewer octets than this are not worth a piece of work of a disk thread, unless the file's end leaves no room for more.
+const LEAST_WRITE: u64 = 64 * 1024;
+
+/// Octets in the order in which they came, whichever part of them is in memory and whichever in a file.
+///
+/// The order is: `front`, the file, what is being written to it, `back`.
+#[derive(Default)]
+pub struct Spool {
+    front: OctetQueue,
+    file: Option<Box<SpoolFile>>,
+    back: OctetQueue,
+    /// Something could not be written: nothing is any more.
+    has_failed: bool,
+}
+
+/// A temporary file that is used as a ring: places that were read are written again.
+struct SpoolFile {
+    file: TempFile,
+    /// Octets the file may have.
+    size: u64,
+    /// How much was read and written so far; the place of an octet is its number modulo `size`.
+    read: u64,
+    written: u64,
+    /// What is being read, up to the end of the file or of what was written.
+    reader: Option<FileReader>,
+}
+
+impl SpoolFile {
+    fn new(files: &Arc<TempFiles>, size: u64) -> Box<Self> {
+        Box::new(Self {
+            file: TempFile::new(files),
+            size,
+            read: 0,
+            written: 0,
+            reader: None,
+        })
+    }
+
+    /// Octets that can be read.
+    const fn len(&self) -> u64 {
+        self.written - self.read
+    }
+
+    /// Octets that can be written next, in one piece.
+    fn room(&self) -> u64 {
+        let free = self.size - self.len();
+        let place = self.written % self.size;
+        let to_end = self.size - place;
+        let room = free.min(to_end);
+        if room >= LEAST_WRITE.min(to_end).min(self.size) {
+            room
+        } else {
+            0
+        }
+    }
+
+    /// From now on only places are written that were read. False if that is so already.
+    const fn stop_growing(&mut self) -> bool {
+        let grows = self.written > 0 && self.written < self.size;
+        if grows {
+            self.size = self.written;
+        }
+        grows
+    }
+
+    /// The next octets, at most `max`; `None` if there are none.
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.len() == 0 {
+            return Poll::Ready(None);
+        }
+        let reader = match (&mut self.reader, self.file.file()) {
+            (Some(reader), _) => reader,
+            (slot, Some(file)) => {
+                let offset = self.read % self.size;
+                let len = (self.written - self.read).min(self.size - offset);
+                slot.insert(FileReader::new(FileRange {
+                    file: Arc::clone(file),
+                    offset,
+                    len,
+                }))
+            }
+            (None, None) => return Poll::Ready(Some(Err(BodyError::file_shrunk()))),
+        };
+        let mut octets = Vec::new();
+        let read = ready!(reader.poll_append(context, max, &mut octets))?;
+        if reader.remaining() == 0 {
+            self.reader = None;
+        }
+        self.read += read as u64;
+        Poll::Ready(Some(Ok(octets.into())))
+    }
+}
+
+impl Spool {
+    /// Puts a piece behind what is there.
+    pub fn push(&mut self, piece: Bytes) {
+        if self.file.is_some() || !self.back.is_empty() {
+            self.back.push_piece(piece);
+        } else {
+            self.front.push_piece(piece);
+        }
+    }
+
+    /// Octets in memory, those on their way to the file included.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let writing = self.file.as_ref().map_or(0, |file| file.file.writing());
+        self.front.len() + writing + self.back.len()
+    }
+
+    /// Octets in memory behind the file, which could be written to it next.
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.back.len()
+    }
+
+    /// True if there is nothing in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.front.is_empty() && self.file.is_none() && self.back.is_empty()
+    }
+
+    /// True if there is a file.
+    #[must_use]
+    pub const fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The next octets, at most `max`; `None` if there are none.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            if !self.front.is_empty() {
+                return Poll::Ready(Some(Ok(self.front.take(max))));
+            }
+            let Some(file) = &mut self.file else {
+                if self.back.is_empty() {
+                    return Poll::Ready(None);
+                }
+                self.front = std::mem::take(&mut self.back);
+                continue;
+            };
+            if let Some(read) = ready!(file.poll_read(context, max)) {
+                self.drop_empty_file();
+                return Poll::Ready(Some(read));
+            }
+            ready!(self.poll_spilled(context))?;
+            self.drop_empty_file();
+        }
+    }
+
+    /// Begins to write octets from memory, all that there is room for, to a file of at most `size` octets. False if that is none:
+    /// the file, or all of them, may not grow, files cannot be written, or something is still being written.
+    ///
+    /// Must run in a runtime of tokio.
+    pub fn spill(&mut self, files: &Arc<TempFiles>, size: u64) -> bool {
+        if self.has_failed || size == 0 {
+            return false;
+        }
+        let file = self.file.get_or_insert_with(|| SpoolFile::new(files, size));
+        if file.file.writing() > 0 {
+            return false;
+        }
+        if file.len() == 0 {
+            // They come before all others, in the file as in memory.
+            let mut first = std::mem::take(&mut self.front);
+            first.append(std::mem::take(&mut self.back));
+            self.back = first;
+        }
+        loop {
+            let room = usize::try_from(file.room()).unwrap_or(usize::MAX);
+            let octets = self.back.split_to(room);
+            if octets.is_empty() {
+                break;
+            }
+            let place = file.written % file.size;
+            let Err(mut octets) = file.file.write(octets, place) else {
+                return true;
+            };
+            octets.append(std::mem::take(&mut self.back));
+            self.back = octets;
+            if !file.stop_growing() {
+                break;
+            }
+        }
+        self.drop_empty_file();
+        false
+    }
+
+    /// Ready when nothing is on its way to the file. Octets that could not be written are in memory again, and stay there.
+    ///
+    /// # Errors
+    /// [`BodyError`] if octets were lost.
+    pub fn poll_spilled(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let Some(file) = &mut self.file else {
+            return Poll::Ready(Ok(()));
+        };
+        match ready!(file.file.poll_written(context)) {
+            Ok(written) => file.written += written as u64,
+            Err(unwritten) => {
+                self.has_failed = true;
+                let Some(mut octets) = unwritten.octets else {
+                    return Poll::Ready(Err(BodyError::Local(unwritten.error)));
+                };
+                octets.append(std::mem::take(&mut self.back));
+                self.back = octets;
+                self.drop_empty_file();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// A file in which nothing is left is not kept.
+    fn drop_empty_file(&mut self) {
+        let is_empty = |file: &SpoolFile| file.len() == 0 && file.file.writing() == 0;
+        if self.file.as_deref().is_some_and(is_empty) {
+            self.file = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime starts");
+        runtime.block_on(test)
+    }
+
+    async fn next(spool: &mut Spool, max: usize) -> Option<Bytes> {
+        let piece = poll_fn(|context| spool.poll_next(context, max)).await;
+        piece.map(|piece| piece.expect("nothing is lost"))
+    }
+
+    async fn spilled(spool: &mut Spool) {
+        let result = poll_fn(|context| spool.poll_spilled(context)).await;
+        result.expect("nothing is lost");
+    }
+
+    /// Numbers that look random, the same ones each time.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = (self.0.wrapping_mul(6_364_136_223_846_793_005))
+                .wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(self.0 >> 33).unwrap_or(0) % limit
+        }
+    }
+
+    /// What is pushed, at most.
+    fn content() -> Vec<u8> {
+        (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect()
+    }
+
+    /// Pushes, spills and takes at random; what comes out must be what went in.
+    async fn play(content: &[u8], seed: u64, files: &Arc<TempFiles>, size: u64) {
+        let mut numbers = Numbers(seed);
+        let (mut spool, mut pushed, mut taken) = (Spool::default(), 0, 0);
+        let mut expect = |piece: &[u8]| {
+            assert!(
+                content[taken..].starts_with(piece),
+                "seed {seed} at {taken}"
+            );
+            taken += piece.len();
+        };
+        for _ in 0..200 {
+            match numbers.below(6) {
+                0 | 1 => {
+                    let end = (pushed + numbers.below(90_000)).min(content.len());
+                    spool.push(Bytes::copy_from_slice(&content[pushed..end]));
+                    pushed = end;
+                }
+                2 => {
+                    let had_file = spool.has_file();
+                    let memory = spool.memory();
+                    let is_begun = spool.spill(files, size);
+                    assert!(spool.has_file() || !is_begun && !had_file, "seed {seed}");
+                    assert_eq!(spool.memory(), memory, "seed {seed}");
+                }
+                3 => spilled(&mut spool).await,
+                _ => {
+                    let max = 1 + numbers.below(60_000);
+                    if let Some(piece) = next(&mut spool, max).await {
+                        assert!((1..=max).contains(&piece.len()));
+                        expect(&piece);
+                    }
+                }
+            }
+        }
+        while let Some(piece) = next(&mut spool, 70_000).await {
+            expect(&piece);
+        }
+        assert!(spool.is_empty() && taken == pushed, "seed {seed}");
+    }
+
+    #[test]
+    fn octets_come_out_in_order_wherever_they_were() {
+        let files = Arc::new(TempFiles::default());
+        let content = content();
+        run(async {
+            for seed in 0..10 {
+                for size in [1, 1_000, 100_000, 1 << 20, 1 << 30] {
+                    play(&content, seed, &files, size).await;
+                }
+            }
+        });
+        assert!(files.written() > 0 && files.used() == 0 && files.failures() == 0);
+    }
+
+    #[test]
+    fn nothing_is_lost_when_files_cannot_be_written_or_may_not_grow() {
+        let none = Arc::new(TempFiles::new("/nonexistent".into(), 1 << 30));
+        let few = Arc::new(TempFiles::new("/tmp".into(), 100_000));
+        let content = content();
+        run(async {
+            for seed in 0..20 {
+                play(&content, seed, &none, 1 << 20).await;
+                play(&content, seed, &few, 1 << 20).await;
+            }
+        });
+        assert!(none.failures() > 0 && none.written() == 0);
+        assert!(few.refusals() > 0 && few.written() > 0 && few.used() == 0);
+    }
+
+    #[test]
+    fn a_file_does_not_grow_beyond_its_size_and_its_places_are_used_again() {
+        let files = Arc::new(TempFiles::default());
+        let size = 200_000;
+        run(async {
+            let mut spool = Spool::default();
+            let mut taken = 0;
+            for _ in 0..50 {
+                spool.push(vec![b'x'; 70_000].into());
+                while spool.spill(&files, size) {
+                    spilled(&mut spool).await;
+                }
+                assert!(files.used() <= size);
+                taken += next(&mut spool, 60_000)
+                    .await
+                    .map_or(0, |piece| piece.len());
+            }
+            assert!(!spool.spill(&files, size));
+            while let Some(piece) = next(&mut spool, usize::MAX).await {
+                taken += piece.len();
+            }
+            assert_eq!(taken, 50 * 70_000);
+            assert!(files.written() > 5 * size);
+        });
+        assert_eq!(files.used(), 0, "an empty file is not kept");
+    }
+}
