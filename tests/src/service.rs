@@ -135,6 +135,22 @@ impl Service {
         (service, port)
     }
 
+    /// The server in `tests/clients/one_at_a_time.py`: its port.
+    ///
+    /// # Panics
+    /// If it does not serve.
+    #[must_use]
+    pub fn one_at_a_time() -> (Self, u16) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/one_at_a_time.py");
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(script).stdout(Stdio::piped());
+        let (service, numbers) = Self::start_and_read_ports(&mut command);
+        let [port] = numbers[..] else {
+            panic!("not one port: {numbers:?}");
+        };
+        (service, port)
+    }
+
     /// Starts a server that prints the numbers of its ports in its first line.
     fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
         let mut service = Self::start(command);

@@ -71,6 +71,16 @@ pub trait BodySource {
         Trailers::None
     }
 
+    /// The client takes no content for now. A source whose content comes from elsewhere may take it from there all the same and
+    /// keep it, within bounds of its own, so that nobody is held up by a slow client. The caller is woken when calling again may
+    /// do something. Sources that wrap another one hand this on.
+    fn poll_ahead(&mut self, _: &mut Context<'_>) {}
+
+    /// Octets of memory that it holds.
+    fn retained(&self) -> usize {
+        0
+    }
+
     /// Where the next octets lie in a socket as they are, another way to have them, which goes round our memory. `None` where
     /// only [`BodySource::poll_next`] will do; that may change in the course of a response.
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {

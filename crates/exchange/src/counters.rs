@@ -103,6 +103,8 @@ counters! {
     Overdrawn = "connections.overdrawn",
     /// Connections closed because `max-memory` was exceeded.
     MemoryClosed = "connections.memory-closed",
+    /// Responses of backends of which something was kept for a slow client.
+    ResponsesBuffered = "proxy.responses-buffered",
     /// Requests ended by a panic in a handler or filter.
     Panics = "panics",
 }

@@ -121,6 +121,14 @@ impl BodySource for TimedBody {
         self.body.poll_next(context, max)
     }
 
+    fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        self.body.poll_ahead(context);
+    }
+
+    fn retained(&self) -> usize {
+        self.body.retained()
+    }
+
     fn trailers(&mut self) -> Trailers {
         let mut fields = match self.body.trailers() {
             Trailers::Unknown => return Trailers::Unknown,

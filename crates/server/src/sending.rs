@@ -162,6 +162,28 @@ impl Sending {
     }
 }
 
+impl Sending {
+    /// The socket takes nothing for now.
+    pub(crate) fn poll_ahead(&mut self, task: &mut TaskContext<'_>) {
+        match self {
+            Self::Bytes(_) | Self::File(_) => {}
+            Self::Stream(source) => source.poll_ahead(task),
+            Self::Splice(splicing) => splicing.poll_ahead(task),
+        }
+    }
+
+    /// Octets of memory held for content that was not sent.
+    pub(crate) fn retained(&self) -> usize {
+        match self {
+            // What others hold as well is in the content cache.
+            Self::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            Self::Bytes(_) | Self::File(_) => 0,
+            Self::Stream(source) => source.retained(),
+            Self::Splice(splicing) => splicing.retained(),
+        }
+    }
+}
+
 pub(crate) type Step = Result<Option<Pumped>, Broken>;
 
 fn finish(

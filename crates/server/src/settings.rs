@@ -47,6 +47,8 @@ pub struct ServerSettings {
     pub temp_buffer_path: PathBuf,
     /// `temp-buffer-threshold` in octets; `None` for off.
     pub temp_buffer_threshold: Option<u64>,
+    /// `temp-buffer-max-total`: octets of all temporary files of the process.
+    pub temp_buffer_max_total: u64,
     /// `max-spare-pipes`: of each worker.
     pub max_spare_pipes: usize,
     /// `connection-budget` and `connection-budget.per-second`.
@@ -89,6 +91,7 @@ impl Default for ServerSettings {
             send_informational: SendInformational::ExceptHttp1,
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
+            temp_buffer_max_total: TempFiles::DEFAULT_LIMIT,
             max_spare_pipes: 0,
             budget: BudgetSettings::default(),
             max_memory: Some(default_max_memory()),
@@ -108,7 +111,9 @@ impl ServerSettings {
     /// The temporary files of a process under these settings. With `temp-buffer-threshold: OFF` there are none.
     #[must_use]
     pub fn temp_files(&self) -> TempFiles {
-        let limit = self.temp_buffer_threshold.map(|_| TempFiles::DEFAULT_LIMIT);
+        let limit = self
+            .temp_buffer_threshold
+            .map(|_| self.temp_buffer_max_total);
         TempFiles::new(self.temp_buffer_path.clone(), limit.unwrap_or(0))
     }
 
@@ -350,7 +355,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-path",
         "DIRECTORY",
         "/tmp",
-        "Where large request bodies are kept while they are collected. Must be writable by the running user. The files have no names, so nothing is left behind.",
+        "Where large request bodies are kept while they are collected, and large responses of backends for slow clients. Must be writable by the running user. The files have no names, so nothing is left behind.",
         |scope, command| {
             let path = command.node.scalar()?;
             if path.len() >= 242 {
@@ -379,6 +384,17 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                     }
                     Some(octets)
                 };
+            Ok(())
+        },
+    ),
+    Directive::global(
+        "temp-buffer-max-total",
+        "BYTES",
+        "8589934592",
+        "Not in H2O: what all temporary files together may hold. When that is used up, backends wait for slow clients.",
+        |scope, command| {
+            settings(scope).temp_buffer_max_total =
+                command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             Ok(())
         },
     ),

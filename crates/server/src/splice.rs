@@ -41,6 +41,16 @@ impl Splicing {
         }
     }
 
+    /// The socket takes nothing for now.
+    pub(crate) fn poll_ahead(&mut self, task: &mut TaskContext<'_>) {
+        self.source.poll_ahead(task);
+    }
+
+    /// Octets of memory held for content that was not sent.
+    pub(crate) fn retained(&self) -> usize {
+        self.source.retained()
+    }
+
     /// Sends the next piece: spliced where the source can do that.
     pub(crate) fn send(
         &mut self,

@@ -11,6 +11,7 @@ use crate::connect::{Connected, connect};
 use crate::http2::Connection;
 use crate::pool::{Local, Pools};
 use crate::protocol_choice::{ProtocolClass, Way};
+use crate::read_ahead::Buffering;
 use crate::ready_body::ReadyBody;
 use crate::repeat::{self, Aim, Link, Unanswered};
 use crate::stream::UpstreamStream;
@@ -210,7 +211,10 @@ async fn send_http2(
             if let Some(trace) = &call.trace {
                 request.observe(trace);
             }
-            request.response(&mut call.on_informational).await
+            let buffering = Buffering::of(call.worker, &local.upstream.settings);
+            request
+                .response(&mut call.on_informational, buffering)
+                .await
         }
         Err(failure) => Err(failure),
     };

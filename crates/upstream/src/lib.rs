@@ -22,6 +22,7 @@ mod http2;
 mod pool;
 mod protocol_choice;
 mod proxy_protocol;
+mod read_ahead;
 mod ready_body;
 mod repeat;
 mod resolver;

@@ -16,8 +16,11 @@ pub struct UpstreamSettings {
     pub io_timeout: Duration,
     /// `proxy.timeout.keepalive`: how long an idle connection is kept; zero: not at all.
     pub keepalive: Duration,
-    /// `proxy.max-buffer-size`: most octets of a response that are held.
+    /// `proxy.max-buffer-size`: most octets of a response that are held; the backend waits for the client then. Unset: responses
+    /// are taken ahead of slow clients and kept.
     pub max_buffer_size: Option<u64>,
+    /// `proxy.max-temp-file-size`: octets of a response that are kept in a file. 0: no file.
+    pub max_temp_file_size: u64,
     /// `proxy.zerocopy`: content goes from socket to socket within the kernel, where it can.
     pub zerocopy: bool,
     /// `proxy.proxy-protocol`: connections begin with a PROXY line. Goes with a `keepalive` of zero only.

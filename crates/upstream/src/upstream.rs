@@ -242,6 +242,7 @@ pub(crate) mod tests {
             io_timeout: Duration::ZERO,
             keepalive: Duration::ZERO,
             max_buffer_size: None,
+            max_temp_file_size: 1 << 30,
             zerocopy: true,
             proxy_protocol: false,
             http2_ratio: None,

@@ -52,6 +52,9 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// How many responses of `content` are being written.
+var contents int64
+
 // So many octets: `0000000 0000001 0000002 ...`
 func content(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/content/"))
@@ -62,6 +65,8 @@ func content(w http.ResponseWriter, r *http.Request) {
 	if r.URL.RawQuery != "chunked" {
 		w.Header().Set("content-length", strconv.Itoa(size))
 	}
+	atomic.AddInt64(&contents, 1)
+	defer atomic.AddInt64(&contents, -1)
 	w.Header().Set("content-type", "application/octet-stream")
 	out := bufio.NewWriterSize(w, 8192)
 	for written := 0; written < size; written += 8 {
@@ -240,6 +245,9 @@ func main() {
 	mux.HandleFunc("/instead", instead)
 	mux.HandleFunc("/insteads", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, atomic.LoadInt64(&insteads))
+	})
+	mux.HandleFunc("/contents", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, atomic.LoadInt64(&contents))
 	})
 	mux.HandleFunc("/abort", abort)
 	mux.HandleFunc("/ws", webSocket)

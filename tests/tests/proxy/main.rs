@@ -2,6 +2,7 @@
 
 mod aborts;
 mod broken;
+mod buffering;
 mod expectations;
 mod health;
 mod hostile;

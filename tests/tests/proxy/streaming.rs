@@ -141,7 +141,7 @@ fn sending_much() -> (Backend, Arc<AtomicUsize>) {
 }
 
 /// Waits until a number has not grown for a while, and returns it.
-fn at_rest(number: &AtomicUsize) -> usize {
+pub(crate) fn at_rest(number: &AtomicUsize) -> usize {
     let mut before = usize::MAX;
     eventually("the transfer to stand still", || {
         std::thread::sleep(Duration::from_millis(300));

@@ -30,6 +30,8 @@ pub(crate) struct ProxySettings {
     pub(super) proxy_protocol: bool,
     /// `proxy.max-buffer-size`
     pub(super) max_buffer_size: Option<u64>,
+    /// `proxy.max-temp-file-size`
+    pub(super) max_temp_file_size: u64,
     /// `proxy.zerocopy`
     pub(super) zerocopy: bool,
     /// `proxy.http2.ratio`
@@ -70,6 +72,7 @@ impl Default for ProxySettings {
             expects_continue: false,
             proxy_protocol: false,
             max_buffer_size: None,
+            max_temp_file_size: 1 << 30,
             zerocopy: true,
             http2_ratio: None,
             http2_force_cleartext: false,
@@ -94,6 +97,7 @@ impl ProxySettings {
             io_timeout: self.timeouts.io,
             keepalive: self.timeouts.keepalive,
             max_buffer_size: self.max_buffer_size,
+            max_temp_file_size: self.max_temp_file_size,
             zerocopy: self.zerocopy,
             proxy_protocol: self.proxy_protocol,
             http2_ratio: self.http2_ratio,

@@ -49,6 +49,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("h2olog.", "lost"),
     // Ours.
     ("connections.", "overdrawn memory-closed"),
+    ("proxy.", "responses-buffered"),
     (
         "temp-files.",
         "made octets-written write-failures limit-reached",

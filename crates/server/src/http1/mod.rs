@@ -226,6 +226,7 @@ impl Http1 {
             }
             self.report_written(context, link);
             if link.io.has_output() {
+                self.read_ahead(context, link);
                 return self.upload(context, link, input).unwrap_or(Went::Wait);
             }
         }
@@ -337,17 +338,13 @@ impl Http1 {
         });
         let content = match &active.step {
             Step::Collecting(collector) => collector.retained(),
-            Step::AwaitingUpload
-            | Step::Waiting(_)
-            | Step::Sending(_)
-            | Step::Flushing
-            | Step::Moving => {
-                // An upload is held up at the capacity of its pipe.
-                let upload = active.upload.as_ref();
-                upload.map_or(0, |pipe| BodyPipe::CAPACITY + pipe.kept())
-            }
+            Step::Sending(sending) => sending.retained(),
+            Step::AwaitingUpload | Step::Waiting(_) | Step::Flushing | Step::Moving => 0,
         };
-        heads + content
+        // An upload is held up at the capacity of its pipe.
+        let upload = active.upload.as_ref();
+        let upload = upload.map_or(0, |pipe| BodyPipe::CAPACITY + pipe.kept());
+        heads + content + upload
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {

@@ -170,6 +170,9 @@ impl Http1 {
             sent.body_bytes = written;
         }
         let is_blocked = matches!(pumped, Ok(Pumped::Blocked));
+        if is_blocked {
+            sending.poll_ahead(&mut TaskContext::from_waker(&waker));
+        }
         let went = match pumped {
             Ok(Pumped::Done) => {
                 active.step = Step::Flushing;
@@ -205,6 +208,17 @@ impl Http1 {
         match went {
             Went::Wait => self.upload(context, link, input).unwrap_or(Went::Wait),
             other => other,
+        }
+    }
+
+    /// The socket takes nothing for now; whoever makes the content may not have to wait for that.
+    pub(super) fn read_ahead(&mut self, context: &Context, link: &Link) {
+        let Some(active) = &mut self.active else {
+            return;
+        };
+        if let Step::Sending(sending) = &mut active.step {
+            let waker = (active.waker).get_or_insert_with(|| context.waker(link.token, 0));
+            sending.poll_ahead(&mut TaskContext::from_waker(waker));
         }
     }
 

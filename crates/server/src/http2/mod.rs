@@ -57,6 +57,8 @@ pub(crate) struct Http2 {
     spare: Option<ExchangeRef>,
     /// Streams something that they wait for is ready for, by index.
     woken: Vec<u32>,
+    /// Responses whose source may have more than what could be sent ([`Sending::is_ahead`]).
+    ahead: Vec<StreamKey>,
     /// Requests that handlers have not answered at once, and that are not over.
     at_work: usize,
     /// Streams that wait for a handler, or for what makes their content.
@@ -233,6 +235,7 @@ impl Http2 {
             queue: VecDeque::new(),
             spare: None,
             woken: Vec::new(),
+            ahead: Vec::new(),
             at_work: 0,
             waiting: 0,
             streaming: 0,
@@ -331,6 +334,7 @@ impl Http2 {
             }
             self.see_written(context, link);
             if link.io.has_output() {
+                self.read_ahead(context, link);
                 return Fate::Keep;
             }
             if self.is_closing || self.engine.is_over() {
@@ -341,6 +345,7 @@ impl Http2 {
             let may_go_on =
                 had > 0 && (self.engine.has_sendable() || link.io.may_have_input()) || may_start;
             if !may_go_on {
+                self.read_ahead(context, link);
                 return Fate::Keep;
             }
             if sent >= SEND_TURN {
@@ -435,6 +440,7 @@ impl Http2 {
         self.works = Vec::new();
         self.queue = VecDeque::new();
         self.woken = Vec::new();
+        self.ahead = Vec::new();
         self.engine.shrink();
     }
 
@@ -537,19 +543,18 @@ impl Work {
         });
         let content = match &self.step {
             Step::Collecting(collector) => collector.retained(),
+            Step::Sending(sending) => sending.retained(),
             Step::Moving
             | Step::AwaitingUpload
             | Step::Queued
             | Step::Waiting(_)
             | Step::Answered(_)
-            | Step::Sending(_)
             | Step::Receiving
-            | Step::Parting => {
-                let upload = self.upload.as_ref();
-                upload.map_or(0, |upload| upload.queued + upload.pipe.kept())
-            }
+            | Step::Parting => 0,
         };
-        heads + content
+        let upload = self.upload.as_ref();
+        let upload = upload.map_or(0, |upload| upload.queued + upload.pipe.kept());
+        heads + content + upload
     }
 }
 

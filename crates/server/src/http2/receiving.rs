@@ -401,6 +401,7 @@ impl Http2 {
                         continue;
                     }
                     self.set_waits(key, false);
+                    self.list_ahead(key);
                     self.engine.set_content(key, true);
                     self.credit_upload(context, link, key, out);
                 }

@@ -122,7 +122,9 @@ impl Http2 {
             content,
             left: length,
             rest: Bytes::new(),
+            is_ahead: false,
         });
+        self.list_ahead(stream);
         if let Some(hint) = hint {
             self.engine.schedule(stream, hint);
         }

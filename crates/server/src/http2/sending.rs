@@ -29,6 +29,8 @@ pub(crate) struct Sending {
     pub(crate) left: Option<u64>,
     /// What a stream gave beyond what it was asked for.
     pub(crate) rest: Bytes,
+    /// Listed in [`Http2::ahead`]: the source was last asked when there was more to come, or not yet.
+    pub(crate) is_ahead: bool,
 }
 
 /// Where content comes from.
@@ -73,6 +75,38 @@ impl Http2 {
         if self.low_water == 0 && self.engine.has_sendable() {
             self.set_low_water(link, UNSENT);
         }
+    }
+
+    /// Once nothing more can be sent, the source of this response is told.
+    pub(super) fn list_ahead(&mut self, stream: StreamKey) {
+        if let Some(work) = self.works.get_mut(stream.index())
+            && let Step::Sending(sending) = &mut work.step
+            && matches!(sending.content, Content::Stream(_))
+            && !std::mem::replace(&mut sending.is_ahead, true)
+        {
+            self.ahead.push(stream);
+        }
+    }
+
+    /// The client takes nothing for now, neither by its socket nor by its windows: those who make content may go on by
+    /// themselves.
+    pub(super) fn read_ahead(&mut self, context: &Context, link: &Link) {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        for stream in ahead.drain(..) {
+            let work = self.works.get_mut(stream.index());
+            let Some(work) = work.filter(|work| work.key == Some(stream)) else {
+                continue;
+            };
+            let waker = waker_of(work, context, link, stream);
+            if let Step::Sending(sending) = &mut work.step
+                && std::mem::take(&mut sending.is_ahead)
+                && let Content::Stream(source) = &mut sending.content
+            {
+                source.poll_ahead(&mut TaskContext::from_waker(&waker));
+            }
+        }
+        // The memory is kept.
+        self.ahead = ahead;
     }
 
     /// Finds out how content is best sent on this path, before some is.
@@ -157,9 +191,13 @@ impl Http2 {
                 }
                 if is_end {
                     self.finish(context, link, stream, None, out);
+                } else {
+                    self.list_ahead(stream);
                 }
             }
             Ok(Pulled::Waiting) => {
+                // It has been asked.
+                sending.is_ahead = false;
                 self.engine.set_content(stream, false);
                 self.set_waits(stream, true);
             }
@@ -200,6 +238,17 @@ impl Http2 {
 }
 
 impl Sending {
+    /// Octets of memory held for content that was not sent.
+    pub(super) fn retained(&self) -> usize {
+        let content = match &self.content {
+            // What others hold as well is in the content cache.
+            Content::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            Content::Bytes(_) | Content::File(_) => 0,
+            Content::Stream(source) => source.retained(),
+        };
+        content + self.rest.len()
+    }
+
     fn pull(
         &mut self,
         engine: &mut h2o_http2::ServerConnection,

@@ -261,5 +261,5 @@ async fn ask_http2(
     head.set_authority(authority);
     (head.headers).push(h2o_http::Known::UserAgent, USER_AGENT);
     let request = connection.request(&head, RequestBody::None, false, Headers::default())?;
-    Ok(request.response(&mut None).await?.status)
+    Ok(request.response(&mut None, None).await?.status)
 }

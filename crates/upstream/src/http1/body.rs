@@ -11,6 +11,7 @@ use super::exchange::{Awaits, Exchange, Rest, collect};
 use super::upload::Went;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
+use crate::read_ahead::Origin;
 use crate::stream::UpstreamStream;
 
 /// Least content to come that is worth a pipe (H2O compatibility).
@@ -208,6 +209,10 @@ impl BodySource for ContentSource {
         }
     }
 
+    fn retained(&self) -> usize {
+        self.ready.len() + self.raw.capacity()
+    }
+
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
         let exchange = self.exchange.as_ref()?;
         let is_next = self.ready.is_empty() && self.raw.is_empty() && self.rest == Rest::More;
@@ -218,6 +223,19 @@ impl BodySource for ContentSource {
             && matches!(exchange.connection.stream, UpstreamStream::Plain(_))
             && left.is_some_and(|left| left >= SPLICED);
         can.then_some(self)
+    }
+}
+
+impl Origin for ContentSource {
+    fn left(&self) -> Option<u64> {
+        let ready = self.ready.len() as u64;
+        match (&self.exchange, self.rest) {
+            (Some(exchange), Rest::More) => {
+                let left = exchange.connection.engine.content_left();
+                left.map(|left| left + ready)
+            }
+            (None, _) | (_, Rest::Nothing { .. } | Rest::Broken(_)) => Some(ready),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::balancer::InUse;
 use crate::connect::{Connected, connect};
 use crate::deadline::Deadline;
 use crate::pool::{Counted, Local};
+use crate::read_ahead::{self, Buffering};
 use crate::ready_body::ReadyBody;
 use crate::repeat::{Aim, Link, Unanswered};
 use crate::stream::UpstreamStream;
@@ -214,11 +215,13 @@ fn reply(exchange: Exchange, mut response: ClientResponse, arrived: Arrived) -> 
         Rest::More if is_tunnel => {
             Body::Stream(Box::new(TunnelSource::open(exchange, arrived.content)))
         }
-        rest => Body::Stream(Box::new(ContentSource::new(
-            exchange,
-            arrived.content,
-            rest,
-        ))),
+        rest => {
+            let buffering = Buffering::of(&exchange.worker, &exchange.local.upstream.settings);
+            read_ahead::body(
+                ContentSource::new(exchange, arrived.content, rest),
+                buffering,
+            )
+        }
     };
     Reply {
         status,

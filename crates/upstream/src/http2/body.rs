@@ -7,7 +7,8 @@ use h2o_exchange::{BodyError, BodySource, Trailers};
 use tokio::time::Instant;
 
 use super::call::Owned;
-use super::stream::{Response, StreamFailure};
+use super::stream::{Response, Stream, StreamFailure};
+use crate::read_ahead::Origin;
 
 /// The content of a response. Dropped before its end it cancels the stream.
 pub(super) struct ResponseBody {
@@ -17,6 +18,32 @@ pub(super) struct ResponseBody {
 impl ResponseBody {
     pub(super) const fn new(owned: Owned) -> Self {
         Self { owned }
+    }
+}
+
+impl Origin for ResponseBody {
+    fn left(&self) -> Option<u64> {
+        let state = self.owned.connection.state.borrow();
+        let stream = state.streams.get(self.owned.key.index());
+        stream.and_then(Option::as_ref).and_then(Stream::left)
+    }
+
+    /// All of the window may yet come to be in memory, unless nothing comes any more.
+    fn keeps(&self) -> usize {
+        let state = self.owned.connection.state.borrow();
+        let stream = state.streams.get(self.owned.key.index());
+        let is_open = stream.and_then(Option::as_ref).is_some_and(Stream::is_open);
+        if is_open {
+            usize::try_from(state.settings.engine.window).unwrap_or(usize::MAX)
+        } else {
+            0
+        }
+    }
+
+    fn watch(&mut self, task: &Context<'_>) {
+        if let Some(stream) = (self.owned.connection.state.borrow_mut()).stream(self.owned.key) {
+            stream.watch(task);
+        }
     }
 }
 
@@ -58,6 +85,12 @@ impl BodySource for ResponseBody {
                 Poll::Pending
             }
         }
+    }
+
+    fn retained(&self) -> usize {
+        let state = self.owned.connection.state.borrow();
+        let stream = state.streams.get(self.owned.key.index());
+        stream.and_then(Option::as_ref).map_or(0, Stream::queued)
     }
 
     fn trailers(&mut self) -> Trailers {

@@ -12,6 +12,7 @@ use super::body::ResponseBody;
 use super::connection::Connection;
 use super::stream::{Head, Response, Stream, StreamFailure, now};
 use crate::balancer::InUse;
+use crate::read_ahead::{self, Buffering};
 use crate::{Cause, Failure, OnInformational, Protocol, Reply};
 
 /// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
@@ -88,17 +89,19 @@ impl Request {
         self.owned.in_use = in_use;
     }
 
-    /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request.
+    /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request. With
+    /// `buffering` the content is taken ahead of a slow client.
     ///
     /// # Errors
     /// [`Failure`] if no response comes.
     pub(crate) async fn response(
         self,
         tell: &mut Option<OnInformational<'_>>,
+        buffering: Option<Buffering>,
     ) -> Result<Reply, Failure> {
         let head = poll_fn(|task| self.poll_head(task, tell)).await;
         let head = head.map_err(|failure| failure_of(failure, true))?;
-        Ok(self.reply(head))
+        Ok(self.reply(head, buffering))
     }
 
     fn poll_head(
@@ -137,7 +140,7 @@ impl Request {
         }
     }
 
-    fn reply(self, head: Head) -> Reply {
+    fn reply(self, head: Head, buffering: Option<Buffering>) -> Reply {
         let connection = Rc::clone(&self.owned.connection);
         let whole = {
             let mut state = connection.state.borrow_mut();
@@ -155,7 +158,8 @@ impl Request {
                 length = Some(bytes.len() as u64);
                 Body::Bytes(bytes)
             }
-            None => Body::Stream(Box::new(ResponseBody::new(self.owned))),
+            None if head.is_tunnel => Body::Stream(Box::new(ResponseBody::new(self.owned))),
+            None => read_ahead::body(ResponseBody::new(self.owned), buffering),
         };
         Reply {
             status: head.status,

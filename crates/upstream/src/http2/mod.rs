@@ -36,9 +36,9 @@ use driver::Scratch;
 use crate::UpstreamSettings;
 use crate::protocol_choice::Http2Load;
 
-/// The window of a stream where `proxy.max-buffer-size` is not set, octets: the most that is held for a client that does
-/// not read. H2O has no limit then, and keeps large amounts on disk.
-const DEFAULT_WINDOW: u32 = 256 * 1024;
+/// The window of a stream where `proxy.max-buffer-size` is not set, octets. What is in it is part of what may be kept in memory
+/// ([`crate::read_ahead::MEMORY`]).
+const DEFAULT_WINDOW: u32 = 192 * 1024;
 
 /// What the HTTP/2 connections of an upstream obey.
 #[derive(Clone)]

@@ -295,6 +295,16 @@ impl Stream {
         self.content.len()
     }
 
+    /// Octets that the owner has not taken, those that are still to come among them; `None` if that is not known.
+    pub(super) fn left(&self) -> Option<u64> {
+        let queued = self.queued() as u64;
+        if self.is_open() {
+            self.missing.map(|missing| missing + queued)
+        } else {
+            Some(queued)
+        }
+    }
+
     /// At most `max` of them, at least one if there are any.
     pub(super) fn take_content(&mut self, max: usize) -> Bytes {
         self.content.take(max)

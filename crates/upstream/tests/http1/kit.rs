@@ -109,6 +109,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         io_timeout: LONG,
         keepalive: Duration::from_secs(2),
         max_buffer_size: None,
+        max_temp_file_size: 1 << 30,
         zerocopy: true,
         proxy_protocol: false,
         http2_ratio: Some(0),

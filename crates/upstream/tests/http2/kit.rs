@@ -96,6 +96,7 @@ pub(crate) fn settings() -> UpstreamSettings {
         io_timeout: LONG,
         keepalive: LONG,
         max_buffer_size: None,
+        max_temp_file_size: 1 << 30,
         zerocopy: true,
         proxy_protocol: false,
         http2_ratio: None,

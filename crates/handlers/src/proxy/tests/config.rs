@@ -52,16 +52,17 @@ fn settings_have_the_defaults_of_h2o_and_the_values_they_are_given() {
     assert_eq!(plain.timeouts.keepalive, Duration::from_secs(2));
     assert_eq!((plain.http2_ratio, plain.http2_max_streams), (None, 100));
     assert_eq!(plain.max_buffer_size, None);
+    assert_eq!(plain.max_temp_file_size, 1 << 30);
     assert!(!plain.tunnels && !plain.expects_continue && !plain.proxy_protocol);
     let set = settings([
-        "proxy.zerocopy: always",
+        "proxy.zerocopy: always\nproxy.max-temp-file-size: 8",
         "proxy.timeout.keepalive: 0\nproxy.proxy-protocol: ON\nproxy.tunnel: ON\nproxy.expect: on",
         "proxy.http2.ratio: 0\nproxy.http2.max-concurrent-streams: 7\nproxy.max-buffer-size: 9\nproxy.http3.ratio: 0\n\
          proxy.http3.ecn: OFF\nproxy.reverse.url: 'http://a'",
     ]);
     assert_eq!(set.timeouts.keepalive, Duration::ZERO);
     assert_eq!((set.http2_ratio, set.http2_max_streams), (Some(0), 7));
-    assert_eq!(set.max_buffer_size, Some(9));
+    assert_eq!((set.max_buffer_size, set.max_temp_file_size), (Some(9), 8));
     assert!(set.tunnels && set.expects_continue && set.proxy_protocol);
 }
 

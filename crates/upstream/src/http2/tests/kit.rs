@@ -125,7 +125,7 @@ pub(super) fn call_with(
         if told.is_some() {
             on_informational = Some(&mut tell);
         }
-        request.response(&mut on_informational).await
+        request.response(&mut on_informational, None).await
     })
 }
 

@@ -53,7 +53,7 @@ fn small_frames_cost_no_more_than_their_octets() {
 #[test]
 fn max_buffer_size_is_the_window() {
     for (size, want) in [
-        (None, 256 * 1024),
+        (None, 192 * 1024),
         (Some(1), 1),
         (Some(70_000), 70_000),
         (Some(u64::MAX), u32::MAX),

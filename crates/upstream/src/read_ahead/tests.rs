@@ -1,0 +1,405 @@
+//! A backend that sends what it is told to, and clients of all speeds.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Waker;
+
+use h2o_exchange::{Counters, Shared, TempFiles};
+use h2o_http::{Headers, Known};
+use tokio::runtime::{Builder, LocalOptions};
+
+use super::*;
+
+/// What the backend has sent and will send. Octet `n` of the content is the second octet of `n`.
+#[derive(Default)]
+struct Sent {
+    /// Octets that can be taken.
+    ready: usize,
+    taken: usize,
+    /// The length of the content, if it is known.
+    length: Option<usize>,
+    /// What follows the octets that can be taken.
+    end: Option<Result<(), &'static str>>,
+    has_trailers: bool,
+    /// The connection is held.
+    is_held: bool,
+    waker: Option<Waker>,
+}
+
+type Backend = Rc<RefCell<Sent>>;
+
+/// A response of the backend.
+struct FromBackend(Backend);
+
+impl Drop for FromBackend {
+    fn drop(&mut self) {
+        self.0.borrow_mut().is_held = false;
+    }
+}
+
+fn content(octets: std::ops::Range<usize>) -> Vec<u8> {
+    octets.map(|n| n.to_le_bytes()[1]).collect()
+}
+
+impl BodySource for FromBackend {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let sent = &mut *self.0.borrow_mut();
+        let octets = sent.ready.min(max);
+        if octets > 0 {
+            sent.ready -= octets;
+            sent.taken += octets;
+            let piece = content(sent.taken - octets..sent.taken);
+            return Poll::Ready(Some(Ok(piece.into())));
+        }
+        match sent.end {
+            Some(Ok(())) => Poll::Ready(None),
+            Some(Err(text)) => Poll::Ready(Some(Err(broken_off(text)))),
+            None => {
+                sent.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Trailers {
+        let sent = self.0.borrow();
+        match sent.end {
+            None if sent.has_trailers => Trailers::Unknown,
+            Some(_) if sent.has_trailers => {
+                let mut fields = Headers::new();
+                fields.push(Known::ServerTiming, b"a");
+                Trailers::Fields(fields)
+            }
+            _ => Trailers::None,
+        }
+    }
+}
+
+impl Origin for FromBackend {
+    fn left(&self) -> Option<u64> {
+        let sent = self.0.borrow();
+        sent.length.map(|length| (length - sent.taken) as u64)
+    }
+}
+
+/// A response on its way to a client.
+struct Response {
+    body: Box<dyn BodySource>,
+    backend: Backend,
+    files: Arc<TempFiles>,
+    worker: Rc<Worker>,
+    received: usize,
+}
+
+impl Response {
+    fn new(sent: Sent, files: TempFiles, max_file: u64) -> Self {
+        let files = Arc::new(files);
+        let shared = Shared {
+            temp_files: Arc::clone(&files),
+            ..Shared::default()
+        };
+        let worker = Worker::new(0, Arc::new(Counters::default()), Arc::new(shared));
+        let backend = Rc::new(RefCell::new(Sent {
+            is_held: true,
+            ..sent
+        }));
+        let buffering = Buffering {
+            worker: Rc::clone(&worker),
+            max_file,
+        };
+        let Body::Stream(body) = body(FromBackend(Rc::clone(&backend)), Some(buffering)) else {
+            panic!("it is a stream");
+        };
+        Self {
+            body,
+            backend,
+            files,
+            worker,
+            received: 0,
+        }
+    }
+
+    /// The backend sends more.
+    fn send(&self, octets: usize) {
+        let mut sent = self.backend.borrow_mut();
+        sent.ready += octets;
+        if let Some(waker) = sent.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn end(&self, end: Result<(), &'static str>) {
+        self.backend.borrow_mut().end = Some(end);
+        self.send(0);
+    }
+
+    /// The client takes nothing for a while. The clock stands while a disk thread is at work.
+    async fn block(&mut self, time: Duration) {
+        let ahead = poll_fn(|context| {
+            self.worker.clock.begin_turn();
+            self.body.poll_ahead(context);
+            assert!(self.body.retained() <= MEMORY, "{}", self.body.retained());
+            Poll::<()>::Pending
+        });
+        let _ = tokio::time::timeout(time, ahead).await;
+    }
+
+    /// The client takes what is there, at most so many octets.
+    async fn take(&mut self, most: usize) -> usize {
+        let mut left = most;
+        while left > 0 {
+            let next = poll_fn(|context| self.body.poll_next(context, left.min(48 * 1024)));
+            let Ok(Some(piece)) = tokio::time::timeout(Duration::from_secs(5), next).await else {
+                break;
+            };
+            let piece = piece.expect("the content goes on");
+            assert!(piece == content(self.received..self.received + piece.len()));
+            self.received += piece.len();
+            left -= piece.len();
+        }
+        most - left
+    }
+
+    /// What follows what has been taken.
+    async fn next(&mut self) -> Option<Result<usize, String>> {
+        let next = poll_fn(|context| self.body.poll_next(context, 1 << 20)).await;
+        next.map(|piece| match piece {
+            Ok(piece) => Ok(piece.len()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    fn taken(&self) -> usize {
+        self.backend.borrow().taken
+    }
+
+    fn is_held(&self) -> bool {
+        self.backend.borrow().is_held
+    }
+
+    fn counted(&self) -> u64 {
+        self.worker.counters.get(Counter::ResponsesBuffered)
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build_local(LocalOptions::default())
+        .expect("a runtime")
+        .block_on(test);
+}
+
+/// A response of this length, all of which was sent.
+fn sent(length: usize) -> Sent {
+    Sent {
+        ready: length,
+        length: Some(length),
+        end: Some(Ok(())),
+        ..Sent::default()
+    }
+}
+
+const MANY: u64 = 1 << 30;
+const MOMENT: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_secs(1);
+
+#[test]
+fn what_fits_into_memory_is_taken_before_the_client_takes_it() {
+    for has_length in [true, false] {
+        run(async {
+            let mut response = Response::new(sent(MEMORY), TempFiles::default(), MANY);
+            if !has_length {
+                response.backend.borrow_mut().length = None;
+            }
+            assert_eq!(response.take(1000).await, 1000);
+            assert!(response.is_held() && response.counted() == 0);
+            response.block(MOMENT).await;
+            assert!(!response.is_held(), "the connection is free");
+            assert_eq!((response.counted(), response.files.made()), (1, 0));
+            assert_eq!(response.take(MEMORY).await, MEMORY - 1000);
+            assert_eq!(response.next().await, None);
+        });
+    }
+}
+
+#[test]
+fn a_client_that_keeps_up_has_nothing_kept() {
+    run(async {
+        let length = 16 << 20;
+        let mut response = Response::new(sent(length), TempFiles::default(), MANY);
+        while response.received < length {
+            // It is blocked time and again, and takes what there is once it is not.
+            response.block(MOMENT).await;
+            response.take(1 << 20).await;
+        }
+        assert_eq!(response.files.made(), 0);
+        assert!(response.counted() <= 1, "the last octets fit into memory");
+    });
+}
+
+#[test]
+fn a_slow_client_does_not_hold_the_backend() {
+    for has_length in [true, false] {
+        run(async {
+            let length = 5_000_000;
+            let mut response = Response::new(sent(length), TempFiles::default(), MANY);
+            if !has_length {
+                response.backend.borrow_mut().length = None;
+            }
+            response.block(MOMENT).await;
+            let at_once = if has_length { 0 } else { MEMORY };
+            assert_eq!(response.taken(), at_once);
+            response.block(LONG).await;
+            assert!(!response.is_held() && response.files.made() == 1);
+            assert!(response.body.retained() < WORTH_WRITING);
+            assert_eq!(response.take(length).await, length);
+            assert_eq!(response.files.used(), 0, "the file is gone");
+            assert_eq!((response.next().await, response.counted()), (None, 1));
+        });
+    }
+}
+
+#[test]
+fn a_client_that_takes_a_little_now_and_then_is_slow() {
+    run(async {
+        let length = 5_000_000;
+        let mut response = Response::new(sent(length), TempFiles::default(), MANY);
+        for _ in 0..50 {
+            response.block(MOMENT).await;
+            response.take(10_000).await;
+        }
+        assert!(!response.is_held());
+        assert_eq!(response.take(length).await, length - 500_000);
+    });
+}
+
+#[test]
+fn what_comes_slowly_is_handed_on_at_once() {
+    run(async {
+        let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+        for _ in 0..3 {
+            assert_eq!(response.take(1).await, 0);
+            response.send(20);
+            assert_eq!(response.take(100).await, 20);
+            // Also behind what was kept, in memory and in a file.
+            for kept in [1_000, 1_000_000] {
+                response.send(kept);
+                response.block(LONG).await;
+                response.send(20);
+                response.block(LONG).await;
+                assert_eq!(response.take(kept + 100).await, kept + 20);
+            }
+        }
+        assert_eq!(response.files.made(), 3);
+    });
+}
+
+#[test]
+fn content_that_breaks_off_is_broken_off_behind_what_was_kept() {
+    for length in [1_000, 1_000_000] {
+        run(async {
+            let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+            response.send(length);
+            response.end(Err("I/O error"));
+            response.block(LONG).await;
+            assert!(!response.is_held());
+            assert_eq!(response.take(length).await, length);
+            assert_eq!(response.next().await, Some(Err("I/O error".to_owned())));
+        });
+    }
+}
+
+#[test]
+fn trailers_follow_what_was_kept() {
+    for length in [1_000, 1_000_000] {
+        run(async {
+            let mut response = Response::new(sent(length), TempFiles::default(), MANY);
+            response.backend.borrow_mut().has_trailers = true;
+            response.backend.borrow_mut().end = None;
+            response.block(LONG).await;
+            assert!(matches!(response.body.trailers(), Trailers::Unknown));
+            response.end(Ok(()));
+            response.block(LONG).await;
+            assert!(!response.is_held());
+            assert_eq!(response.take(length).await, length);
+            assert_eq!(response.next().await, None);
+            let Trailers::Fields(fields) = response.body.trailers() else {
+                panic!("there are trailers");
+            };
+            assert_eq!(fields.get(Known::ServerTiming), Some(&b"a"[..]));
+        });
+    }
+}
+
+#[test]
+fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
+    let ceilings = [
+        // Of the response, of the process, and no files at all.
+        (TempFiles::default(), 1_000_000, 1_000_000),
+        (TempFiles::new("/tmp".into(), 1_000_000), MANY, 1_000_000),
+        (TempFiles::default(), 0, 0),
+        (TempFiles::new("/tmp".into(), 0), MANY, 0),
+        (TempFiles::new("/nonexistent".into(), MANY), MANY, 0),
+    ];
+    for (files, max_file, most) in ceilings {
+        run(async {
+            let length = 10_000_000;
+            let mut response = Response::new(sent(length), files, max_file);
+            response.block(LONG).await;
+            let ahead = response.taken();
+            let wanted = MEMORY.max(most)..=most + MEMORY;
+            assert!(wanted.contains(&ahead), "{ahead}");
+            response.block(LONG).await;
+            assert!(response.taken() == ahead && response.is_held());
+            assert_eq!(response.take(700_000).await, 700_000);
+            response.block(LONG).await;
+            assert!(response.taken() > ahead);
+            while response.received < length {
+                assert!(response.take(100_000).await > 0);
+                response.block(MOMENT).await;
+                assert!(response.files.used() <= max_file.min(response.files.limit()));
+            }
+            assert_eq!((response.next().await, response.files.used()), (None, 0));
+        });
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_takes_the_file_and_the_backends_connection_along() {
+    run(async {
+        let mut response = Response::new(Sent::default(), TempFiles::default(), MANY);
+        response.send(2_000_000);
+        response.block(LONG).await;
+        assert!(response.is_held() && response.files.used() > 1_000_000);
+        let (backend, files) = (Rc::clone(&response.backend), Arc::clone(&response.files));
+        drop(response);
+        assert!(!backend.borrow().is_held);
+        // The clock stands while a disk thread is at work.
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(files.used(), 0);
+    });
+}
+
+#[test]
+fn a_limit_on_buffers_keeps_content_with_the_backend() {
+    let mut settings = crate::upstream::tests::settings();
+    let worker = Worker::new(0, Arc::default(), Arc::default());
+    assert!(Buffering::of(&worker, &settings).is_some());
+    settings.max_buffer_size = Some(1 << 30);
+    assert!(Buffering::of(&worker, &settings).is_none());
+    run(async {
+        let backend = Rc::new(RefCell::new(sent(1000)));
+        let Body::Stream(mut body) = body(FromBackend(Rc::clone(&backend)), None) else {
+            panic!("it is a stream");
+        };
+        body.poll_ahead(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(backend.borrow().taken, 0);
+    });
+}

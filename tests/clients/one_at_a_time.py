@@ -1,0 +1,45 @@
+"""A back end that serves one request at a time, as one process of a pre-forking server does.
+
+Paths: /large and /chunked are LARGE octets, the number of each group of eight in decimal; others are short. Tells its port in a line.
+"""
+
+import http.server
+
+LARGE = 24_000_000
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(200)
+        # Otherwise it would serve the next request of this connection before any other.
+        self.send_header("connection", "close")
+        if self.path == "/large":
+            self.send_header("content-length", str(LARGE))
+            self.end_headers()
+            self.wfile.write(content())
+        elif self.path == "/chunked":
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            octets = content()
+            for at in range(0, LARGE, 10_000):
+                piece = octets[at : at + 10_000]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.send_header("content-length", "4")
+            self.end_headers()
+            self.wfile.write(b"fine")
+
+    def log_message(self, *_):
+        pass
+
+
+def content():
+    return b"".join(b"%07d " % number for number in range(LARGE // 8))
+
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()

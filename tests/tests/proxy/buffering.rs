@@ -1,0 +1,513 @@
+//! A back end is done with a response although its client takes it slowly.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, setting};
+use h2o_tests::{Backend, Folder, Raw, Server, Service, Setup, Talk, curl, eventually};
+
+use super::http2_upstream::Frames;
+use super::kit::config;
+use super::streaming::{at_rest, gate, pattern};
+
+/// More than what the kernel holds for sockets that nobody reads from.
+const LARGE: usize = 24_000_000;
+
+/// Back ends are spoken to in HTTP/2.
+const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+
+/// A server with files of its own, which hands every request to `url`. It has patience with its clients.
+fn proxy(settings: &str, url: &str) -> Server {
+    let folder = Folder::new();
+    folder.make_dir("temp");
+    let settings = format!(
+        "temp-buffer-path: '@DIR@/temp'\nhttp1-request-io-timeout: 60\nhttp2-idle-timeout: 60\n{settings}"
+    );
+    Setup::in_folder(folder, &config(&settings, url)).start()
+}
+
+/// The lengths of the temporary files that are open.
+fn files(server: &Server) -> Vec<u64> {
+    let directory = server.folder.at("temp").display().to_string();
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", server.pid()));
+    let descriptors = descriptors.expect("the server runs").flatten();
+    let is_temporary = |entry: &fs::DirEntry| {
+        let target = fs::read_link(entry.path());
+        target.is_ok_and(|target| target.to_string_lossy().starts_with(&directory))
+    };
+    let files = descriptors.filter(is_temporary);
+    let files = files.filter_map(|entry| fs::metadata(entry.path()).ok());
+    files.map(|file| file.len()).collect()
+}
+
+fn no_files(server: &Server) {
+    eventually("the files to go", || files(server).is_empty().then_some(()));
+}
+
+/// A client that asks for a path and reads no more than the head.
+enum Slow {
+    Http1(Raw),
+    Http2(Http2),
+}
+
+impl Slow {
+    /// One of HTTP/1, and one of HTTP/2 whose windows are small.
+    const EACH: [fn(&Server, &str) -> Self; 2] = [Self::http1, Self::http2];
+
+    fn http1(server: &Server, path: &str) -> Self {
+        let mut client = server.connect();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.read_head().code(), 200);
+        Self::Http1(client)
+    }
+
+    fn http2(server: &Server, path: &str) -> Self {
+        let mut client = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 10_000)]);
+        client.send_frame(&Frame::request(1, get(path)));
+        client.read_until("the window to be full", |client| {
+            client.answer(1).body.len() == 10_000
+        });
+        Self::Http2(client)
+    }
+
+    /// Reads all of it; whether it was complete, as chunks or by length.
+    fn finish(self, length: usize, is_chunked: bool) -> (Vec<u8>, bool) {
+        match self {
+            Self::Http1(mut client) if is_chunked => client.read_chunks_that_may_break(),
+            Self::Http1(mut client) => {
+                let body = client.read_at_most(length);
+                let is_complete = body.len() == length;
+                (body, is_complete)
+            }
+            Self::Http2(mut client) => {
+                client.send_frames(&[
+                    Frame::window_update(0, 1 << 30),
+                    Frame::window_update(1, 1 << 30),
+                ]);
+                let answer = client.read_answer(1);
+                let is_complete = answer.reset.is_none();
+                (answer.body, is_complete)
+            }
+        }
+    }
+}
+
+/// What Go and Python send.
+fn numbers(length: usize) -> Vec<u8> {
+    let mut octets = Vec::with_capacity(length + 8);
+    for number in 0..length.div_ceil(8) {
+        octets.extend_from_slice(format!("{number:07} ").as_bytes());
+    }
+    octets.truncate(length);
+    octets
+}
+
+#[test]
+fn a_slow_client_does_not_hold_a_back_end_that_serves_one_at_a_time() {
+    let (_service, port) = Service::one_at_a_time();
+    let server = proxy("", &format!("http://127.0.0.1:{port}/"));
+    for path in ["/large", "/chunked"] {
+        for make in Slow::EACH {
+            let client = make(&server, path);
+            // It could not be answered if the other one were still being sent.
+            assert_eq!(curl(&[&server.url("/")]).text(), "fine");
+            let (body, is_complete) = client.finish(LARGE, path == "/chunked");
+            assert!(is_complete && body == numbers(LARGE), "{path}");
+        }
+        no_files(&server);
+    }
+}
+
+#[test]
+fn a_slow_client_over_tls_does_not_hold_a_back_end() {
+    let (_service, port) = Service::one_at_a_time();
+    let folder = Folder::new();
+    folder.make_dir("temp");
+    self_signed(&folder, "server", Key::EcPkcs8, "localhost");
+    let settings = "temp-buffer-path: '@DIR@/temp'
+listen:
+  port: @TLS_PORT@
+  ssl: { certificate-file: '@DIR@/server.crt', key-file: '@DIR@/server.key' }";
+    let url = format!("http://127.0.0.1:{port}/");
+    let server = Setup::in_folder(folder, &config(settings, &url)).start();
+    for version in ["--http1.1", "--http2"] {
+        let url = format!("https://localhost:{}/large", server.port_of("TLS_PORT"));
+        let mut slow = std::process::Command::new("curl")
+            .args(["-sko", "/dev/null", "--limit-rate", "100k", version, &url])
+            .spawn()
+            .expect("curl is installed");
+        eventually("a file", || {
+            files(&server).iter().any(|len| *len > 0).then_some(())
+        });
+        assert_eq!(curl(&[&server.url("/")]).text(), "fine", "{version}");
+        let ended = slow.try_wait().expect("it is ours");
+        assert_eq!(ended, None, "{version}: it is still reading");
+        slow.kill().expect("it is ours");
+        slow.wait().expect("it is ours");
+        no_files(&server);
+    }
+}
+
+#[test]
+fn the_connection_serves_others_while_a_slow_client_reads() {
+    for (framing, is_chunked) in [
+        (format!("content-length: {LARGE}"), false),
+        ("transfer-encoding: chunked".to_owned(), true),
+    ] {
+        let backend = Backend::start(move |talk: &mut Talk| {
+            while let Some(request) = talk.read_request() {
+                if request.target() != "/large" {
+                    talk.send(h2o_tests::FINE);
+                    continue;
+                }
+                talk.send(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n"));
+                for piece in pattern(LARGE).chunks(100_000) {
+                    if is_chunked {
+                        talk.send(format!("{:x}\r\n", piece.len()));
+                    }
+                    talk.send(piece);
+                    if is_chunked {
+                        talk.send("\r\n");
+                    }
+                }
+                if is_chunked {
+                    talk.send("0\r\n\r\n");
+                }
+            }
+        });
+        let server = proxy("proxy.timeout.keepalive: 20000", &backend.url("/"));
+        for make in Slow::EACH {
+            let client = make(&server, "/large");
+            eventually("the connection to be free", || {
+                let before = backend.connections();
+                server.ask("GET /").must_be("200 OK\n\nfine");
+                (backend.connections() == before).then_some(())
+            });
+            let (body, is_complete) = client.finish(LARGE, is_chunked);
+            assert!(is_complete && body == pattern(LARGE));
+        }
+        no_files(&server);
+    }
+}
+
+#[test]
+fn nginx_is_done_before_a_slow_client_is() {
+    let folder = Folder::new();
+    let content = pattern(LARGE);
+    folder.write("www/large", &content);
+    let (_nginx, port) = Service::nginx(
+        &folder,
+        "server { listen 127.0.0.1:@PORT@; root @DIR@/www; }
+         server { listen unix:@DIR@/http2 http2; root @DIR@/www; }",
+    );
+    let unix = format!("http://[unix:{}]/", folder.at("http2").display());
+    let http2 = format!("{HTTP2}\nproxy.preserve-host: ON");
+    let served = || folder.read("nginx/access.log").lines().count();
+    for (settings, url) in [("", format!("http://127.0.0.1:{port}/")), (&http2, unix)] {
+        let server = proxy(settings, &url);
+        for make in Slow::EACH {
+            let before = served();
+            let client = make(&server, "/large");
+            // nginx writes the line when all of it is sent.
+            eventually("nginx to be done", || (served() > before).then_some(()));
+            let (body, is_complete) = client.finish(LARGE, false);
+            assert!(is_complete && body == content, "{url}");
+        }
+        // A part of it, and what has no content.
+        let mut client = server.connect();
+        client.send("GET /large HTTP/1.1\r\nHost: a\r\nRange: bytes=5-20000004\r\n\r\n");
+        let head = client.read_head();
+        assert_eq!(head.code(), 206);
+        let before = served();
+        eventually("nginx to be done", || (served() >= before).then_some(()));
+        assert!(client.read_exactly(20_000_000) == content[5..20_000_005]);
+        client.send("HEAD /large HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = client.read_response("HEAD");
+        assert_eq!(head.field("content-length"), Some("24000000"));
+        let modified = head
+            .field("last-modified")
+            .expect("it is a file")
+            .to_owned();
+        client.send(format!(
+            "GET /large HTTP/1.1\r\nHost: a\r\nIf-Modified-Since: {modified}\r\n\r\n"
+        ));
+        assert_eq!(client.read_response("GET").code(), 304);
+        no_files(&server);
+    }
+}
+
+#[test]
+fn go_is_done_before_a_slow_client_is() {
+    let folder = Folder::new();
+    for by_http2 in [true, false] {
+        let (_service, servers) = super::real::before_go(&folder, by_http2);
+        for (proto, server) in &servers {
+            for path in ["/content/24000000", "/content/24000000?chunked"] {
+                for make in Slow::EACH {
+                    let client = make(server, path);
+                    eventually("Go to be done", || {
+                        let writing = curl(&[&server.url("/contents")]).text();
+                        (writing == "0").then_some(())
+                    });
+                    let (body, is_complete) = client.finish(LARGE, path.ends_with("chunked"));
+                    assert!(is_complete && body == numbers(LARGE), "{proto} {path}");
+                }
+            }
+        }
+    }
+}
+
+/// Answers a request with content and a trailer, as the window of its stream allows; that of the connection is larger.
+fn send_with_trailer(frames: &mut Frames<'_>, content: &[u8]) -> Option<()> {
+    frames.send(&[Frame::settings(&[])]);
+    // It is the first frame, and says how large the windows of streams are.
+    let settings = frames.read()?;
+    let (stream, _) = frames.read_request()?;
+    let head = encode(&[(":status", "200")]);
+    frames.send(&[Frame::new(kind::HEADERS, flag::END_HEADERS, stream, head)]);
+    let number = |octets: &[u8]| Some(i64::from(u32::from_be_bytes(octets.try_into().ok()?)));
+    let name = setting::INITIAL_WINDOW_SIZE.to_be_bytes();
+    let mut settings = settings.payload.chunks(6);
+    let of_streams = settings.find(|setting| setting.starts_with(&name))?;
+    let mut window = number(&of_streams[2..])?;
+    let mut pieces = content.chunks(16_000).peekable();
+    while let Some(piece) = pieces.peek() {
+        let octets = i64::try_from(piece.len()).ok()?;
+        if octets <= window {
+            window -= octets;
+            frames.send(&[Frame::data(stream, 0, *piece)]);
+            pieces.next();
+            continue;
+        }
+        let frame = frames.read()?;
+        if frame.kind == kind::WINDOW_UPDATE && frame.stream == stream {
+            window += number(&frame.payload)?;
+        }
+    }
+    let trailer = encode(&[("x-last", "word")]);
+    frames.send(&[Frame::new(kind::HEADERS, flag::WHOLE, stream, trailer)]);
+    frames.talk.read_to_end();
+    Some(())
+}
+
+#[test]
+fn trailers_reach_a_slow_client() {
+    let content = pattern(1_000_000);
+    let backend = {
+        let content = content.clone();
+        Backend::start(move |talk: &mut Talk| {
+            if let Some(mut frames) = Frames::new(talk) {
+                // Its client may go away.
+                let _ = send_with_trailer(&mut frames, &content);
+            }
+        })
+    };
+    let server = proxy(HTTP2, &backend.url("/"));
+    let client = Slow::http2(&server, "/");
+    eventually("most of it in a file", || {
+        let most = files(&server).into_iter().max();
+        most.is_some_and(|len| len > 700_000).then_some(())
+    });
+    let Slow::Http2(mut client) = client else {
+        unreachable!("that is what was asked for");
+    };
+    client.send_frames(&[
+        Frame::window_update(0, 1 << 30),
+        Frame::window_update(1, 1 << 30),
+    ]);
+    let answer = client.read_answer(1);
+    assert!(answer.body == content);
+    assert_eq!(answer.trailers, [("x-last".to_owned(), "word".to_owned())]);
+}
+
+/// A back end that answers with this head and this much content, and counts what was taken.
+fn sending(head: &str, length: usize) -> (Backend, Arc<AtomicUsize>) {
+    let head = head.replace('\n', "\r\n") + "\r\n\r\n";
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&taken);
+    let backend = Backend::start(move |talk: &mut Talk| {
+        let content = pattern(length);
+        while talk.read_request().is_some() {
+            talk.send(&head);
+            for piece in content.chunks(65_536) {
+                if !talk.send(piece) {
+                    break;
+                }
+                counter.fetch_add(piece.len(), Ordering::Relaxed);
+            }
+        }
+        talk.read_to_end();
+    });
+    (backend, taken)
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_neither_a_file_nor_a_connection() {
+    let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);
+    let server = proxy("", &backend.url("/"));
+    for (number, make) in Slow::EACH.into_iter().enumerate() {
+        let client = make(&server, "/");
+        eventually("a file", || {
+            files(&server).iter().any(|len| *len > 0).then_some(())
+        });
+        drop(client);
+        backend.wait_for_ended(number + 1);
+        no_files(&server);
+    }
+}
+
+/// How many lines of the error log have this text.
+fn lines(server: &Server, text: &str) -> usize {
+    let messages = server.messages();
+    messages.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn where_no_file_can_be_written_back_ends_wait_and_nothing_is_lost() {
+    let much = 48_000_000;
+    let head = format!("HTTP/1.1 200 OK\ncontent-length: {much}");
+    let (backend, taken) = sending(&head, much);
+    let server = proxy("", &backend.url("/"));
+    fs::remove_dir(server.folder.at("temp")).expect("it is empty");
+    for (number, make) in Slow::EACH.into_iter().enumerate() {
+        let client = make(&server, "/");
+        let before = number * much;
+        server.wait_for_message("cannot be written: No such file or directory");
+        let held = at_rest(&taken) - before;
+        assert!(held < much, "the back end waits");
+        let (body, is_complete) = client.finish(much, false);
+        assert!(is_complete && body == pattern(much));
+    }
+    assert_eq!(lines(&server, "cannot be written"), 1);
+}
+
+#[test]
+fn at_a_ceiling_back_ends_wait_and_nothing_is_lost() {
+    let much = 64_000_000;
+    for settings in [
+        "proxy.max-temp-file-size: 2000000",
+        "proxy.max-temp-file-size: 0",
+        "temp-buffer-max-total: 2000000",
+        "temp-buffer-threshold: OFF",
+    ] {
+        let head = format!("HTTP/1.1 200 OK\ncontent-length: {much}");
+        let (backend, taken) = sending(&head, much);
+        let server = proxy(settings, &backend.url("/"));
+        let client = Slow::http1(&server, "/");
+        let held = at_rest(&taken);
+        assert!(held < much, "{settings}: the back end waits");
+        let most = files(&server).into_iter().max().unwrap_or(0);
+        assert!(most <= 2_000_000, "{settings}: {most}");
+        let (body, is_complete) = client.finish(much, false);
+        assert!(is_complete && body == pattern(much), "{settings}");
+        no_files(&server);
+        let is_of_process = settings.contains("total");
+        let said = lines(&server, "temp-buffer-max-total");
+        assert_eq!(said, usize::from(is_of_process), "{settings}");
+    }
+}
+
+#[test]
+fn content_that_breaks_off_does_not_look_complete_to_a_slow_client() {
+    for (framing, is_chunked) in [
+        ("content-length: 48000000", false),
+        ("transfer-encoding: chunked", true),
+    ] {
+        let backend = Backend::start(move |talk: &mut Talk| {
+            let _ = talk.read_request();
+            talk.send(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n"));
+            if is_chunked {
+                // More than there is.
+                talk.send("2dc6c00\r\n");
+            }
+            talk.send(pattern(LARGE));
+        });
+        let server = proxy("", &backend.url("/"));
+        for (number, make) in Slow::EACH.into_iter().enumerate() {
+            let client = make(&server, "/");
+            eventually("a file", || {
+                files(&server).iter().any(|len| *len > 0).then_some(())
+            });
+            let (body, is_complete) = client.finish(2 * LARGE, is_chunked);
+            assert!(!is_complete, "{framing} {number}");
+            assert!(pattern(LARGE).starts_with(&body), "{framing} {number}");
+            no_files(&server);
+        }
+    }
+}
+
+#[test]
+fn events_are_handed_on_as_they_come_also_behind_what_was_kept() {
+    let (open, pass) = gate();
+    let backend = Backend::start(move |talk: &mut Talk| {
+        let _ = talk.read_request();
+        talk.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n");
+        talk.send("data: first\n\n");
+        pass();
+        talk.send(pattern(LARGE));
+        talk.send("data: second\n\n");
+        pass();
+        talk.send("data: third\n\n");
+        pass();
+    });
+    let server = proxy("", &backend.url("/"));
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+    client.read_until(b"data: first\n\n");
+    // Much comes while the client does not read.
+    open.send(()).unwrap();
+    eventually("a file", || {
+        files(&server).iter().any(|len| *len > 0).then_some(())
+    });
+    assert!(client.read_exactly(LARGE) == pattern(LARGE));
+    client.read_until(b"data: second\n\n");
+    open.send(()).unwrap();
+    client.read_until(b"data: third\n\n");
+    no_files(&server);
+    open.send(()).unwrap();
+}
+
+#[test]
+fn what_comes_through_a_tunnel_is_not_kept() {
+    let much = 64_000_000;
+    let head = "HTTP/1.1 101 Switching Protocols\nupgrade: flood\nconnection: upgrade";
+    let (backend, taken) = sending(head, much);
+    let server = proxy("proxy.tunnel: ON", &backend.url("/"));
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: flood\r\nConnection: upgrade\r\n\r\n");
+    assert_eq!(client.read_head().code(), 101);
+    assert!(at_rest(&taken) < much, "the back end waits");
+    assert!(files(&server).is_empty());
+    assert!(client.read_exactly(much) == pattern(much));
+}
+
+#[test]
+fn what_is_kept_is_counted() {
+    let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);
+    let config = format!(
+        "num-threads: 1\nlisten: @PORT@\nhosts:\n  default:\n    paths:\n      /s: {{ status: ON }}\n      /: {{ proxy.reverse.url: '{}' }}\n",
+        backend.url("/")
+    );
+    let server = Setup::new(&config).start();
+    let number = |name: &str| {
+        let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
+        let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
+        let end = rest.find([',', '\n']).expect("it goes on");
+        rest[..end].parse::<usize>().expect("it is a number")
+    };
+    assert_eq!(number("proxy.responses-buffered"), 0);
+    let client = Slow::http1(&server, "/");
+    eventually("a good deal in a file", || {
+        (number("memory.temp-files-bytes") > 1_000_000).then_some(())
+    });
+    assert_eq!(number("proxy.responses-buffered"), 1);
+    assert_eq!(number("temp-files.made"), 1);
+    assert!(number("temp-files.octets-written") > 1_000_000);
+    drop(client);
+    eventually("the file to go", || {
+        (number("memory.temp-files-bytes") == 0).then_some(())
+    });
+    assert_eq!(number("temp-files.write-failures"), 0);
+}
