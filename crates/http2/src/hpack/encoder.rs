@@ -47,7 +47,8 @@ enum Indexing {
     Incremental,
     /// It does not (RFC 7541 §6.2.2).
     Without,
-    /// No one further on may let it enter a table either (RFC 7541 §6.2.3).
+    /// No one further on may let it enter a table either (RFC 7541 §6.2.3). Nor is it compressed: the length of the Huffman
+    /// code depends on the text (H2O compatibility: H2O sends short cookies like that).
     Never,
 }
 
@@ -321,7 +322,11 @@ impl Encoder {
         if index.is_none() {
             string(text, out);
         }
-        string(value, out);
+        if indexing == Indexing::Never {
+            plain_string(value, out);
+        } else {
+            string(value, out);
+        }
     }
 
     /// The index of an entry with this name, which is not in the static table.
@@ -339,9 +344,14 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
         prefixed::encode(0x80, 7, encoded_len, out);
         huffman::encode(text, out);
     } else {
-        prefixed::encode(0, 7, text.len(), out);
-        out.extend_from_slice(text);
+        plain_string(text, out);
     }
+}
+
+/// Appends a string as it is.
+fn plain_string(text: &[u8], out: &mut Vec<u8>) {
+    prefixed::encode(0, 7, text.len(), out);
+    out.extend_from_slice(text);
 }
 
 #[inline]

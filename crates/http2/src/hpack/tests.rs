@@ -452,6 +452,19 @@ fn each_field_is_written_the_way_that_suits_it() {
 }
 
 #[test]
+fn short_cookies_are_never_compressed() {
+    // RFC 7541 §7.1: how long they are on the wire tells nothing of their text.
+    for name in [Known::Cookie, Known::SetCookie] {
+        for value in ["a=0000000000000000", "a=~~~~~~~~~~~~~~~~", "a"] {
+            let (written, entries) = one(|e, out| e.field(name.into(), value.as_bytes(), out));
+            let plain = [&[value.len().try_into().unwrap()][..], value.as_bytes()].concat();
+            assert!(written.ends_with(&plain), "{}", written.escape_ascii());
+            assert_eq!((written[0] & 0xf0, entries), (0x10, 0));
+        }
+    }
+}
+
+#[test]
 fn names_that_the_static_table_lacks_are_found_in_the_dynamic_one() {
     let (out, entries) = one(|encoder, out| {
         for name in [Name::Other("#"), Name::Known(Known::Te)] {
