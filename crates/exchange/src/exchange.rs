@@ -137,7 +137,7 @@ pub struct Sent {
     pub headers: Headers,
     /// Fields before the filters, kept only if a logger wants them.
     pub unfiltered: Option<Headers>,
-    /// Octets of the encoded head.
+    /// Octets of the encoded head, and of those of interim responses before it.
     pub header_bytes: u64,
     /// Octets of content.
     pub body_bytes: u64,

@@ -133,6 +133,7 @@ impl Http1 {
             let mut out = Vec::new();
             self.engine
                 .send_continue(&mut out, context.worker.clock.now());
+            active.exchange.borrow_mut().sent.header_bytes += out.len() as u64;
             if link.io.send(context, &out).is_err() {
                 return Went::Over;
             }

@@ -88,7 +88,7 @@ impl Http1 {
             server: context.server_field.as_deref().map(str::as_bytes),
         };
         let mode = self.engine.respond(&head, &mut out, now);
-        exchange.sent.header_bytes = out.len() as u64;
+        exchange.sent.header_bytes += out.len() as u64;
         exchange.sent.headers = response.headers;
         let body = match mode {
             BodyMode::None => h2o_exchange::Body::Empty,
@@ -133,6 +133,7 @@ impl Http1 {
                 }
             }
         }
+        active.exchange.borrow_mut().sent.header_bytes += out.len() as u64;
         if !out.is_empty() && link.io.send(context, &out).is_err() {
             return Went::Over;
         }
@@ -299,7 +300,7 @@ impl Http1 {
             exchange.sent.status = Some(status);
             exchange.sent.first_status = Some(status);
             exchange.sent.body_bytes = body_len as u64;
-            exchange.sent.header_bytes = (out.len() - body_len) as u64;
+            exchange.sent.header_bytes += (out.len() - body_len) as u64;
             exchange.timings.response_start = Some(now);
             active.step = Step::Flushing;
         }

@@ -26,19 +26,15 @@ impl Http2 {
         out: &mut Vec<u8>,
     ) {
         let (streams, waits) = {
-            let exchange = exchange.borrow();
+            let exchange = &mut *exchange.borrow_mut();
             let expects = !exchange.request.expect().is_empty();
-            let waits = !(expects && serve::meets_expectations(&exchange));
-            if expects
-                && waits
-                && context.sends_informational
-                && serve::wants_informational(&exchange)
-            {
+            let waits = !(expects && serve::meets_expectations(exchange));
+            if expects && waits {
                 let fields = h2o_http::Headers::new();
-                self.engine
-                    .inform(stream, StatusCode::CONTINUE, &fields, out);
+                exchange.informational.push((StatusCode::CONTINUE, fields));
+                self.inform(context, stream, exchange, out);
             }
-            (serve::streams_body(&exchange), waits)
+            (serve::streams_body(exchange), waits)
         };
         if is_tunnel {
             self.start_tunnel(context, link, stream, exchange, out);

@@ -33,7 +33,8 @@ impl Http2 {
         let interims = std::mem::take(&mut exchange.informational);
         if context.sends_informational && serve::wants_informational(exchange) {
             for (status, headers) in &interims {
-                self.engine.inform(stream, *status, headers, out);
+                let len = self.engine.inform(stream, *status, headers, out);
+                exchange.sent.header_bytes += len as u64;
             }
         }
     }
@@ -91,7 +92,7 @@ impl Http2 {
             server: context.server_field.as_deref().map(str::as_bytes),
         };
         let header_bytes = self.engine.respond(stream, &head, is_empty, out);
-        this.sent.header_bytes = header_bytes as u64;
+        this.sent.header_bytes += header_bytes as u64;
         this.sent.headers = response.headers;
         let at_once = match &body {
             Body::Empty => true,
