@@ -22,7 +22,7 @@ hosts:
 }
 
 const BEGUN_HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
-const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n";
+const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n";
 const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Sends one octet again and again until the server has closed the connection; says how long that took.

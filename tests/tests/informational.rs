@@ -1,9 +1,10 @@
 //! `send-informational`: who is told that a request's content is wanted.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag, post};
-use h2o_tests::{Server, Setup};
+use h2o_tests::{Backend, Server, Setup};
 
-fn start(setting: &str) -> Server {
+/// A server that has a use for content, which is: it leads to `backend`.
+fn start(setting: &str, backend: &Backend) -> Server {
     Setup::new(&format!(
         "
 {setting}
@@ -12,10 +13,15 @@ num-threads: 1
 hosts:
   default:
     paths:
-      /: {{ redirect: {{ url: 'http://elsewhere.example/', status: 302 }} }}
-"
+      /: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/")
     ))
     .start()
+}
+
+fn backend() -> Backend {
+    Backend::answering("HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n")
 }
 
 /// Statuses of the informational responses to an upload with that further field, over HTTP/2.
@@ -35,6 +41,7 @@ fn a_client_of_http2_is_told_to_continue_if_it_may_be() {
     let any = ("x-any", "1");
     let hush = ("no-early-hints", "1");
     let other = ("no-early-hints", "?0");
+    let backend = backend();
     for (setting, field, want) in [
         ("", any, &["100"][..]),
         ("", hush, &[]),
@@ -44,15 +51,16 @@ fn a_client_of_http2_is_told_to_continue_if_it_may_be() {
         ("send-informational: all", hush, &[]),
         ("send-informational: none", any, &[]),
     ] {
-        let server = start(setting);
+        let server = start(setting, &backend);
         assert_eq!(over_http2(&server, field), want, "{setting} {field:?}");
     }
 }
 
 #[test]
 fn a_client_of_http1_is_always_told_to_continue() {
+    let backend = backend();
     for setting in ["", "send-informational: none", "send-informational: all"] {
-        let server = start(setting);
+        let server = start(setting, &backend);
         let mut client = server.connect();
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\nno-early-hints: 1\r\n\r\n");
         let told = client.read_until(b"\r\n\r\n");

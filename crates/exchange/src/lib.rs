@@ -41,8 +41,8 @@ pub use http2::{
 };
 pub use octet_queue::OctetQueue;
 pub use outcome::{
-    Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome, Reroute,
-    RerouteFields, RerouteKind, Response, Restore, Successor,
+    ContentUse, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome,
+    Reroute, RerouteFields, RerouteKind, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use request_body::{BodyPipe, RequestBody};

@@ -231,19 +231,32 @@ impl Reroute {
     }
 }
 
+/// What a handler does with the content of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentUse {
+    /// Nothing: it answers, or declines, without.
+    None,
+    /// It needs all of it when it is asked.
+    Whole,
+    /// It pulls the content while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
+    Stream,
+}
+
 /// Answers requests. Built once from the configuration and shared by all workers; what a worker keeps
 /// for itself is in [`crate::Worker::local`].
 pub trait Handler: Send + Sync {
     /// Takes or declines a request. Must not wait.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome;
 
-    /// True if the handler pulls a request body that is still arriving. Asked of the first handler of a
-    /// path only; for others the body is collected first.
-    fn streams_request_body(&self) -> bool {
-        false
+    /// What the handler does with the content of a request whose head and route are known. Among the handlers of a path, the
+    /// first one that has a use for the content decides whether they are asked before or after it has come; if none has,
+    /// they are asked at once, and the content is not taken off the client.
+    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+        let _ = exchange;
+        ContentUse::Whole
     }
 
-    /// True if a handler that streams is to be asked before the client that expects `100 Continue` sends its content: it
+    /// Whether a handler that streams is to be asked before the client that expects `100 Continue` sends its content: it
     /// leaves the interim response in [`Exchange::informational`].
     fn meets_expectations(&self) -> bool {
         false

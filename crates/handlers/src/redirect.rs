@@ -1,7 +1,7 @@
 //! `redirect`: sends clients elsewhere, or runs the request again at another place of this server.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Handler, Outcome, Reroute, Response, Scope};
+use h2o_exchange::{ContentUse, Exchange, Handler, Outcome, Reroute, Response, Scope};
 use h2o_http::{Method, StatusCode, authority, escape};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -130,6 +130,13 @@ fn read_status(node: &Node) -> Result<StatusCode, Error> {
 }
 
 impl Handler for Redirect {
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        match self.target {
+            Target::Internal if self.status.keeps_method() => ContentUse::Whole,
+            Target::Internal | Target::External => ContentUse::None,
+        }
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         match self.target {
             Target::Internal => {

@@ -1,58 +1,271 @@
-//! Request content collected before a handler runs; spilled to an unlinked file above a threshold.
+//! Request content collected before a handler runs: in memory, or in a temporary file.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
 
 use bytes::Bytes;
-use h2o_exchange::{FileRange, OpenFile, RequestBody};
+use h2o_exchange::{
+    Exchange, FileRange, OctetQueue, RequestBody, Response, TempFile, TempFiles, Unwritten,
+};
+use h2o_http::BodyLength;
 
+use crate::admission;
 use crate::context::Context;
 
+/// Octets of content without use that are read before the response: so that the connection can go on with the next request,
+/// and since some clients take an early response for a failure.
+const UNWANTED: u64 = 64 * 1024;
+/// Octets that are given to a disk thread at once.
+const WRITE_PIECE: usize = 256 * 1024;
+/// Octets that may wait in memory for the disk before the client has to wait, too.
+const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
+
 /// Content received so far.
-#[derive(Default)]
-pub(crate) struct Collector {
-    memory: Vec<u8>,
-    file: Option<File>,
+pub(crate) enum Collector {
+    Memory {
+        content: Vec<u8>,
+        /// Octets from which on the content goes into a file.
+        threshold: usize,
+        /// Octets that the client has announced, if it has.
+        announced: Option<usize>,
+    },
+    /// Large, or announced to be.
+    File(Box<Spool>),
+    /// No handler has a use for the content: octets of it that may still come and be dropped.
+    Unwanted { left: u64 },
+}
+
+/// Content on its way into a temporary file.
+pub(crate) struct Spool {
+    file: TempFile,
+    /// Octets pushed so far, and how many of them may be.
     len: u64,
+    max: u64,
+    written: u64,
+    /// Octets that no disk thread has been given.
+    queue: OctetQueue,
+}
+
+/// What came of a piece of content, if not more of the whole.
+pub(crate) enum NotCollected {
+    /// There is more of it than is read for no use.
+    Unwanted,
+    /// It cannot be kept.
+    Failed(CannotCollect),
+}
+
+/// Why content cannot be kept.
+pub(crate) enum CannotCollect {
+    /// It is larger than `temp-buffer-max-size`.
+    TooLarge,
+    /// The temporary files of the process may not hold it.
+    NoRoom,
+    /// The disk does not take it.
+    Disk(Unwritten),
+}
+
+impl CannotCollect {
+    /// The answer to the request, and a line for the error log.
+    pub(crate) fn answer(&self, context: &Context, exchange: &mut Exchange) -> Response {
+        let (reason, response) = match self {
+            Self::TooLarge => return admission::too_large(context),
+            Self::NoRoom => (
+                "temporary files hold as much as they may".to_owned(),
+                admission::no_room(context),
+            ),
+            Self::Disk(unwritten) => (unwritten.error.to_string(), admission::no_disk(context)),
+        };
+        let note = format!("failed to keep the request body: {reason}");
+        exchange.note_error("core", &note);
+        response
+    }
 }
 
 impl Collector {
-    /// Adds a piece.
-    ///
-    /// # Errors
-    /// That of the temporary file, a full disk for example.
-    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> io::Result<()> {
-        self.len += piece.len() as u64;
-        if self.file.is_none() && self.len >= context.temp_buffer_threshold {
-            let fd = h2o_exchange::temp_file::create(&context.temp_buffer_path)?;
-            let mut file = File::from(fd);
-            file.write_all(&std::mem::take(&mut self.memory))?;
-            self.file = Some(file);
+    /// Nothing has come yet of content of which `announced` is known.
+    pub(crate) fn new(context: &Context, announced: BodyLength) -> Self {
+        let announced = match announced {
+            BodyLength::Known(len) => Some(len),
+            BodyLength::None | BodyLength::Unknown | BodyLength::Tunnel => None,
+        };
+        let threshold = context.temp_buffer_threshold;
+        // Content that will be large is never in memory as a whole.
+        if announced.is_some_and(|len| len >= threshold) {
+            return Self::File(Box::new(Spool::new(context)));
         }
-        match &mut self.file {
-            Some(file) => file.write_all(piece),
-            None => {
-                self.memory.extend_from_slice(piece);
+        Self::Memory {
+            content: Vec::new(),
+            threshold: usize::try_from(threshold).unwrap_or(usize::MAX),
+            announced: announced.and_then(|len| usize::try_from(len).ok()),
+        }
+    }
+
+    /// As [`Collector::new`], for content that no handler has a use for. `None`: there is too much of it for being read.
+    pub(crate) fn unwanted(announced: BodyLength) -> Option<Self> {
+        let is_short = !matches!(announced, BodyLength::Known(len) if len > UNWANTED);
+        is_short.then_some(Self::Unwanted { left: UNWANTED })
+    }
+
+    /// Adds a piece.
+    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> Result<(), NotCollected> {
+        match self {
+            Self::Unwanted { left } => {
+                let rest = left.checked_sub(piece.len() as u64);
+                *left = rest.ok_or(NotCollected::Unwanted)?;
+                Ok(())
+            }
+            Self::File(spool) => spool.push(piece),
+            Self::Memory {
+                content, threshold, ..
+            } if content.len() + piece.len() >= *threshold => {
+                let mut spool = Box::new(Spool::new(context));
+                spool.push_piece(std::mem::take(content).into())?;
+                spool.push(piece)?;
+                *self = Self::File(spool);
+                Ok(())
+            }
+            Self::Memory {
+                content,
+                threshold,
+                announced,
+            } => {
+                let len = content.len() + piece.len();
+                if len > content.capacity() {
+                    // Twice as much as there is, but not what cannot come.
+                    let most = announced.unwrap_or(usize::MAX).min(*threshold);
+                    let capacity = (2 * content.capacity()).min(most).max(len);
+                    content.reserve_exact(capacity - content.len());
+                }
+                content.extend_from_slice(piece);
                 Ok(())
             }
         }
     }
 
-    /// Octets of memory held.
-    pub(crate) fn retained(&self) -> usize {
-        self.memory.capacity()
+    /// Whether the content goes nowhere.
+    pub(crate) const fn is_unwanted(&self) -> bool {
+        matches!(self, Self::Unwanted { .. })
     }
 
-    /// The complete content.
-    pub(crate) fn finish(self) -> RequestBody {
-        match self.file {
-            Some(file) => RequestBody::File(FileRange {
-                file: OpenFile::new(OwnedFd::from(file)),
-                offset: 0,
-                len: self.len,
-            }),
-            None => RequestBody::Bytes(Bytes::from(self.memory)),
+    /// Whether [`Collector::poll_room`] and [`Collector::poll_whole`] may have to wait for the disk.
+    pub(crate) const fn needs_disk(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
+    /// Ready when there is room for more.
+    pub(crate) fn poll_room(
+        &mut self,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<Result<(), CannotCollect>> {
+        match self {
+            Self::File(spool) => spool.poll_room(task),
+            Self::Memory { .. } | Self::Unwanted { .. } => Poll::Ready(Ok(())),
         }
+    }
+
+    /// The content, all of which has been pushed; ready when the disk has what does not stay in memory. [`RequestBody::None`] for
+    /// content without use.
+    pub(crate) fn poll_whole(
+        &mut self,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<Result<RequestBody, CannotCollect>> {
+        Poll::Ready(Ok(match self {
+            Self::Unwanted { .. } => RequestBody::None,
+            Self::Memory { content, .. } => {
+                RequestBody::Bytes(Bytes::from(std::mem::take(content)))
+            }
+            Self::File(spool) => {
+                ready!(spool.poll_written(task, 1))?;
+                // Content of no octets is not in a file.
+                spool
+                    .range()
+                    .map_or_else(|| RequestBody::Bytes(Bytes::new()), RequestBody::File)
+            }
+        }))
+    }
+
+    /// Octets of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        match self {
+            Self::Memory { content, .. } => content.capacity(),
+            Self::File(spool) => spool.unwritten(),
+            Self::Unwanted { .. } => 0,
+        }
+    }
+}
+
+impl Spool {
+    fn new(context: &Context) -> Self {
+        let files: &Arc<TempFiles> = &context.worker.shared.temp_files;
+        Self {
+            file: TempFile::new(files),
+            len: 0,
+            max: context.temp_buffer_max_size,
+            written: 0,
+            queue: OctetQueue::default(),
+        }
+    }
+
+    fn push(&mut self, octets: &[u8]) -> Result<(), NotCollected> {
+        self.grow(octets.len())?;
+        self.queue.push(octets);
+        Ok(())
+    }
+
+    fn push_piece(&mut self, piece: Bytes) -> Result<(), NotCollected> {
+        self.grow(piece.len())?;
+        self.queue.push_piece(piece);
+        Ok(())
+    }
+
+    const fn grow(&mut self, by: usize) -> Result<(), NotCollected> {
+        self.len += by as u64;
+        if self.len > self.max {
+            return Err(NotCollected::Failed(CannotCollect::TooLarge));
+        }
+        Ok(())
+    }
+
+    /// Octets that are in memory still.
+    fn unwritten(&self) -> usize {
+        self.queue.len() + self.file.writing()
+    }
+
+    fn poll_room(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), CannotCollect>> {
+        if let Poll::Ready(Err(error)) = self.poll_written(task, WRITE_PIECE) {
+            return Poll::Ready(Err(error));
+        }
+        if self.unwritten() > MAX_UNWRITTEN {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Has a disk thread write what is queued, if that is at least `least` octets. Ready when fewer wait and none is at work.
+    fn poll_written(
+        &mut self,
+        task: &mut TaskContext<'_>,
+        least: usize,
+    ) -> Poll<Result<(), CannotCollect>> {
+        loop {
+            let written = ready!(self.file.poll_written(task)).map_err(CannotCollect::Disk)?;
+            self.written += written as u64;
+            if self.queue.len() < least {
+                return Poll::Ready(Ok(()));
+            }
+            let octets = std::mem::take(&mut self.queue);
+            self.file
+                .write(octets, self.written)
+                .map_err(|_| CannotCollect::NoRoom)?;
+        }
+    }
+
+    fn range(&self) -> Option<FileRange> {
+        Some(FileRange {
+            file: Arc::clone(self.file.file()?),
+            offset: 0,
+            len: self.written,
+        })
     }
 }

@@ -19,10 +19,14 @@ use crate::reactor::Ready;
 use crate::socket::Socket;
 use crate::tls::TlsError;
 
-/// How long a connection is read on after our last octet, so that the client gets to see it.
-const LINGER: Duration = Duration::from_secs(2);
-/// And how much of what the client still sends is put up with.
-const LINGER_OCTETS: usize = 256 * 1024;
+/// A connection is read on after our last octet until the client has been silent for that long: closed before, the kernel
+/// would answer what the client still sends with a reset, and the client might not get to see our response.
+const LINGER_SILENCE: Duration = Duration::from_secs(2);
+/// And how long it is read on at most.
+const LINGER: Duration = Duration::from_secs(30);
+/// Octets that are read and dropped in all, and before other connections get their turn.
+const LINGER_OCTETS: usize = 64 * 1024 * 1024;
+const LINGER_TURN: usize = 1024 * 1024;
 
 /// Lines about handshakes in the error log, which clients can cause any number of.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
@@ -57,6 +61,7 @@ enum Phase {
     /// Everything is written; what the client still sends is dropped for a while.
     Lingering {
         until: Instant,
+        end: Instant,
         left: usize,
     },
 }
@@ -337,23 +342,32 @@ impl Connection {
         self.link.input = Vec::new();
         self.link.info = None;
         self.phase = Phase::Lingering {
-            until: now + LINGER,
+            until: now + LINGER_SILENCE,
+            end: now + LINGER,
             left: LINGER_OCTETS,
         };
         Fate::Keep
     }
 
     fn linger(&mut self, context: &Context) -> Fate {
-        let Phase::Lingering { left, .. } = &mut self.phase else {
+        let Phase::Lingering { until, end, left } = &mut self.phase else {
             return Fate::Close;
         };
+        let goal = left.saturating_sub(LINGER_TURN);
         // Nothing is decrypted any more.
         self.link.io.tls = None;
         let mut dropped = context.scratch.input.take();
         let fate = loop {
             dropped.clear();
+            if *left < goal {
+                context.again.borrow_mut().push(self.link.token);
+                break Fate::Keep;
+            }
             match self.link.io.read(context, &mut dropped) {
-                Ok(Read::Data) if *left > dropped.len() => *left -= dropped.len(),
+                Ok(Read::Data) if *left > dropped.len() => {
+                    *left -= dropped.len();
+                    *until = (context.worker.clock.now() + LINGER_SILENCE).min(*end);
+                }
                 Ok(Read::Blocked) => break Fate::Keep,
                 Ok(Read::Data | Read::Eof) | Err(_) => break Fate::Close,
             }

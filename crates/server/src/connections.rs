@@ -78,8 +78,8 @@ impl Connections {
             informs_http1: settings.send_informational == SendInformational::All,
             server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
-            temp_buffer_path: settings.temp_buffer_path.clone(),
             temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
+            temp_buffer_max_size: settings.temp_buffer_max_size,
             budget: settings.budget,
             memory: MemoryAccount {
                 used: 0.into(),

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -33,8 +32,8 @@ pub(crate) struct Context {
     pub(crate) informs_http1: bool,
     pub(crate) server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
-    pub(crate) temp_buffer_path: PathBuf,
     pub(crate) temp_buffer_threshold: u64,
+    pub(crate) temp_buffer_max_size: u64,
     pub(crate) budget: BudgetSettings,
     pub(crate) memory: MemoryAccount,
     pub(crate) listeners: Vec<LocalListener>,

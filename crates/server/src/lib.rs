@@ -4,6 +4,7 @@
 //! listeners; [`Server::start`] runs one worker per configured core. A worker is one thread with one
 //! event loop, and shares nothing with the others that is written on a request's path.
 
+mod admission;
 mod bind;
 mod budget;
 mod certificates;

@@ -2,12 +2,13 @@
 //! that is none of ours.
 
 use h2o_exchange::{
-    Exchange, NamedBy, Original, RequestBody, Reroute, RerouteFields, Response, Successor,
+    ContentUse, Exchange, NamedBy, Original, RequestBody, Reroute, RerouteFields, Response,
+    Successor,
 };
 use h2o_handlers::OtherServer;
 use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 
-use crate::serve::{enter, streams_body};
+use crate::serve::{content_use, enter};
 
 /// Who is asked when a request has been pointed at another place.
 pub(crate) enum Asked {
@@ -76,7 +77,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         Place::Upstream(successor) => Asked::Successor(successor),
     };
     let streams = match asked {
-        Asked::Handlers => streams_body(exchange),
+        Asked::Handlers => content_use(exchange) == ContentUse::Stream,
         Asked::Successor(_) => true,
     };
     if order.keep_body && needs_body && awaits_word {
@@ -123,9 +124,6 @@ fn has_nothing_come(body: &RequestBody) -> bool {
 /// Makes the content ready for being taken from its beginning, by a handler that `streams` or does not. False if it cannot
 /// be had that way.
 fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
-    let RequestBody::Stream(pipe) = &exchange.body else {
-        return true;
-    };
     let has_content = match exchange.request.body {
         BodyLength::Known(_) | BodyLength::Unknown => true,
         BodyLength::None | BodyLength::Tunnel => false,
@@ -133,6 +131,12 @@ fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     if !has_content {
         return true;
     }
+    let pipe = match &exchange.body {
+        RequestBody::Stream(pipe) => pipe,
+        RequestBody::Bytes(_) | RequestBody::File(_) => return true,
+        // No handler that was asked so far had a use for it.
+        RequestBody::None => return false,
+    };
     if !pipe.rewind() {
         return false;
     }

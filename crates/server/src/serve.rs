@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Filtered, HostTable, Links, LocalBoxFuture, Outcome, RequestBody,
-    Reroute, Response, Route, Worker,
+    ContentUse, Exchange, ExchangeRef, Filtered, Handler, HostTable, Links, LocalBoxFuture,
+    Outcome, RequestBody, Reroute, Response, Route, Worker,
 };
 use h2o_handlers::push;
 use h2o_http::{Known, Method, Scheme, StatusCode};
@@ -87,16 +87,22 @@ pub(crate) fn enter(exchange: &mut Exchange, route: Route) {
     }
 }
 
-/// True if the first handler of the request's path pulls a body that is still arriving.
-pub(crate) fn streams_body(exchange: &Exchange) -> bool {
-    let first = exchange.site.path(exchange.route).handlers.first();
-    first.is_some_and(|handler| handler.streams_request_body())
+/// What the handlers of the request's path do with its content: the first one that has a use for it decides.
+pub(crate) fn content_use(exchange: &Exchange) -> ContentUse {
+    first_content_user(exchange).map_or(ContentUse::None, |(_, content_use)| content_use)
 }
 
-/// True if that handler is the one to say that the client may send its content.
+/// Whether the handler that streams the content is the one to say that the client may send it.
 pub(crate) fn meets_expectations(exchange: &Exchange) -> bool {
-    let first = exchange.site.path(exchange.route).handlers.first();
-    first.is_some_and(|handler| handler.streams_request_body() && handler.meets_expectations())
+    first_content_user(exchange).is_some_and(|(handler, _)| handler.meets_expectations())
+}
+
+fn first_content_user(exchange: &Exchange) -> Option<(&dyn Handler, ContentUse)> {
+    let handlers = &exchange.site.path(exchange.route).handlers;
+    handlers.iter().find_map(|handler| {
+        let content_use = handler.content_use(exchange);
+        (content_use != ContentUse::None).then_some((handler.as_ref(), content_use))
+    })
 }
 
 /// False if the client has said that it does not want interim responses.

@@ -47,6 +47,8 @@ pub struct ServerSettings {
     pub temp_buffer_path: PathBuf,
     /// `temp-buffer-threshold` in octets; `None` for off.
     pub temp_buffer_threshold: Option<u64>,
+    /// `temp-buffer-max-size`: octets of one request body.
+    pub temp_buffer_max_size: u64,
     /// `temp-buffer-max-total`: octets of all temporary files of the process.
     pub temp_buffer_max_total: u64,
     /// `max-spare-pipes`: of each worker.
@@ -91,6 +93,7 @@ impl Default for ServerSettings {
             send_informational: SendInformational::ExceptHttp1,
             temp_buffer_path: "/tmp".into(),
             temp_buffer_threshold: Some(32 << 20),
+            temp_buffer_max_size: 1 << 30,
             temp_buffer_max_total: TempFiles::DEFAULT_LIMIT,
             max_spare_pipes: 0,
             budget: BudgetSettings::default(),
@@ -365,6 +368,18 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
+    Directive::global(
+        "temp-buffer-max-size",
+        "BYTES",
+        "1073741824",
+        "Not in H2O: request bodies that are collected before their handler runs may be this large; larger ones are answered with 413. \
+         Those that stream to their handler are bounded by `limit-request-body` alone.",
+        |scope, command| {
+            settings(scope).temp_buffer_max_size =
+                command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
+            Ok(())
+        },
+    ),
     max_spare_pipes("max-spare-pipes"),
     max_spare_pipes("proxy.max-spare-pipes"),
     Directive::global(
@@ -391,7 +406,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-max-total",
         "BYTES",
         "8589934592",
-        "Not in H2O: what all temporary files together may hold. When that is used up, backends wait for slow clients.",
+        "Not in H2O: what all temporary files together may hold. When that is used up, backends wait for slow clients, and a \
+         request body that needs a file is answered with 503.",
         |scope, command| {
             settings(scope).temp_buffer_max_total =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 
 use tls_client::{Client, Running, content, frame, frames, get, preface, with_ticket};
@@ -84,8 +84,13 @@ impl Handler for Trick {
         }
     }
 
-    fn streams_request_body(&self) -> bool {
-        matches!(self, Self::Pulling)
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        let streams = matches!(self, Self::Pulling);
+        if streams {
+            ContentUse::Stream
+        } else {
+            ContentUse::Whole
+        }
     }
 }
 

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodySource, Exchange, Handler, Links, Outcome, RequestBody, Response, Scope,
+    Body, BodyError, BodySource, ContentUse, Exchange, Handler, Links, Outcome, RequestBody,
+    Response, Scope,
 };
 use h2o_http::{Headers, Known, StatusCode};
 
@@ -118,8 +119,13 @@ impl Handler for Trick {
         }
     }
 
-    fn streams_request_body(&self) -> bool {
-        matches!(self, Self::Echo | Self::Slow)
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        let streams = matches!(self, Self::Echo | Self::Slow);
+        if streams {
+            ContentUse::Stream
+        } else {
+            ContentUse::Whole
+        }
     }
 }
 

@@ -27,8 +27,8 @@ use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response,
-    Scope, Trailers,
+    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, Handler, Outcome, RequestBody,
+    Response, Scope, Trailers,
 };
 use h2o_http::{Headers, Name, StatusCode};
 use http2_client::{Client, WINDOW};
@@ -259,11 +259,16 @@ impl Handler for Trick {
         }
     }
 
-    fn streams_request_body(&self) -> bool {
-        matches!(
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        let streams = matches!(
             self,
             Self::Pull | Self::Paced | Self::Echo | Self::Swallow | Self::Tunnel | Self::Panic
-        )
+        );
+        if streams {
+            ContentUse::Stream
+        } else {
+            ContentUse::Whole
+        }
     }
 }
 

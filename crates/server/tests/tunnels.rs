@@ -26,7 +26,8 @@ use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, Exchange, Handler, Outcome, RequestBody, Response, Scope,
+    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, Handler, Outcome, RequestBody,
+    Response, Scope,
 };
 use h2o_http::{Headers, Method, StatusCode};
 use http2_client::{Client, WINDOW};
@@ -100,8 +101,8 @@ impl Handler for Tunnels {
         }
     }
 
-    fn streams_request_body(&self) -> bool {
-        true
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::Stream
     }
 }
 

@@ -63,7 +63,7 @@ fn the_preface_and_a_request_arrive_in_any_number_of_pieces() {
         connection.send([octet]);
     }
     assert_eq!(connection.read_answer(1).text(), "hello");
-    assert_eq!(connection.read_answer(3).status(), 302);
+    assert_eq!(connection.read_answer(3).status(), 404);
 }
 
 #[test]

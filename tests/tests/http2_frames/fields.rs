@@ -134,7 +134,7 @@ fn wrong_fields_are_answered_with_their_code_and_text() {
                 Frame::data(1, 0, *b"tw"),
                 Frame::data(1, 1, *b"o"),
             ],
-            Want::Answer(1, 302, ""),
+            Want::Answer(1, 404, ""),
         ),
         row(
             ":method twice",

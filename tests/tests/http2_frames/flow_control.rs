@@ -125,11 +125,11 @@ fn the_window_of_an_upload_is_raised_with_its_first_data() {
         });
         assert_eq!(increments(&connection, 1), [want], "{settings}");
         connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"x"));
-        assert_eq!(connection.read_answer(1).status(), 302);
+        assert_eq!(connection.read_answer(1).status(), 404);
         // Whole content in one frame needs no more window.
         connection.send_frame(&upload(3));
         connection.send_frame(&Frame::data(3, flag::END_STREAM, *b"x"));
-        assert_eq!(connection.read_answer(3).status(), 302);
+        assert_eq!(connection.read_answer(3).status(), 404);
         assert_eq!(increments(&connection, 3), []);
     }
 }
@@ -170,5 +170,5 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
     );
     assert_eq!(given % FRAME, 0, "padding counts");
     connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"x"));
-    assert_eq!(connection.read_answer(1).status(), 302);
+    assert_eq!(connection.read_answer(1).status(), 404);
 }

@@ -243,12 +243,12 @@ fn headers_in_wrong_states() -> Vec<Row> {
         row(
             "trailers",
             [upload(1), Frame::data(1, 0, *b"x"), trailers(flag::WHOLE)],
-            Want::Answer(1, 302, ""),
+            Want::Answer(1, 404, ""),
         ),
         row(
             "trailers without content",
             [upload(1), trailers(flag::WHOLE)],
-            Want::Answer(1, 302, ""),
+            Want::Answer(1, 404, ""),
         ),
         row(
             "HEADERS that depend on themselves",
@@ -367,7 +367,7 @@ fn data_and_windows() -> Vec<Row> {
                     .with_flags(9)
                     .padded(200),
             ],
-            Want::Answer(1, 302, ""),
+            Want::Answer(1, 404, ""),
         ),
         row(
             "WINDOW_UPDATE of 0 on a stream",

@@ -25,7 +25,8 @@ hosts:
       /long:
         file.dir: @DIR@/www
         header.add: 'x-long: {}'
-      /upload: {{ redirect: {{ url: 'http://elsewhere.example/', status: 302 }} }}
+      # Collects the content: what is at the other place, which there is not, may have a use for it.
+      /upload: {{ redirect: {{ url: /none, status: 307, internal: YES }} }}
 ",
         "x".repeat(20_000)
     ))

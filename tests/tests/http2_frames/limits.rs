@@ -122,7 +122,7 @@ fn content_above_limit_request_body_is_refused() {
         row(
             "1,000 octets",
             [upload(1), content(1000, 1)],
-            Want::Answer(1, 302, ""),
+            Want::Answer(1, 404, ""),
         ),
         row(
             "1,001 octets",
@@ -192,12 +192,12 @@ fn a_body_is_asked_for_before_it_is_sent() {
     assert!(answer.fields.is_empty(), "{answer:?}");
     connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"abc"));
     let answer = connection.read_answer(1);
-    assert_eq!((answer.status(), answer.interim.len()), (302, 1));
+    assert_eq!((answer.status(), answer.interim.len()), (404, 1));
 
     let no_hints = [section, encode(&[("no-early-hints", "1")])].concat();
     connection.send_frame(&Frame::request_with_content(3, no_hints));
     connection.ping();
     connection.send_frame(&Frame::data(3, flag::END_STREAM, *b"abc"));
     let answer = connection.read_answer(3);
-    assert_eq!((answer.status(), answer.interim.len()), (302, 0));
+    assert_eq!((answer.status(), answer.interim.len()), (404, 0));
 }

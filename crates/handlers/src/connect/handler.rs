@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{
-    Body, BodyPipe, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
+    Body, BodyPipe, ContentUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
 };
-use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
+use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
     ConnectError, Family, HappyEyeballs, NameOrigin, Resolver, connect, connect_error_text,
 };
@@ -73,35 +73,51 @@ impl Handler for TcpHandler {
         self.service.answer(exchange, target, wanted)
     }
 
-    fn streams_request_body(&self) -> bool {
-        true
+    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+        match exchange.request.method {
+            Method::Connect | Method::ConnectUdp => ContentUse::Stream,
+            _ => ContentUse::None,
+        }
     }
 }
 
 impl Handler for UdpHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let request = &exchange.request;
-        let is_upgrade = request.version < Version::Http2;
-        let is_method_fit = match request.method {
-            Method::Get => is_upgrade,
-            Method::Connect => true,
-            _ => false,
-        };
-        if !is_method_fit || !request.upgrade().eq_ignore_ascii_case(b"connect-udp") {
+        if !is_udp_request(request) {
             return Outcome::Declined;
         }
         let path = exchange.site.path(exchange.route).rest(request.path());
         let target = Target::from_path(path).ok_or(Failure::BadRequest("invalid URI"));
         let wanted = Wanted::Udp {
             format: Format::ContextId,
-            is_upgrade,
+            is_upgrade: is_upgrade(request),
         };
         self.service.answer(exchange, target, wanted)
     }
 
-    fn streams_request_body(&self) -> bool {
-        true
+    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+        if is_udp_request(&exchange.request) {
+            ContentUse::Stream
+        } else {
+            ContentUse::None
+        }
     }
+}
+
+/// Whether the client asks for a tunnel of UDP payloads (RFC 9298 §3).
+fn is_udp_request(request: &RequestHead) -> bool {
+    let is_method_fit = match request.method {
+        Method::Get => is_upgrade(request),
+        Method::Connect => true,
+        _ => false,
+    };
+    is_method_fit && request.upgrade().eq_ignore_ascii_case(b"connect-udp")
+}
+
+/// Whether the tunnel is opened by 101.
+fn is_upgrade(request: &RequestHead) -> bool {
+    request.version < Version::Http2
 }
 
 /// What a tunnel leads to.

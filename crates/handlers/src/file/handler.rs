@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope};
+use h2o_exchange::{
+    ContentUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope,
+};
 
 use super::cache::{ContentCache, Key};
 use super::document::Document;
@@ -70,6 +72,15 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
 struct FileHandler(Arc<Service>);
 
 impl Handler for FileHandler {
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        if self.0.has_dynamic_types() {
+            // Which handler a file has is found out when the file is.
+            ContentUse::Whole
+        } else {
+            ContentUse::None
+        }
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let service = &self.0;
         if exchange.request.path_has_nul() && matches!(service.target, Target::Directory(_)) {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, RerouteKind, Trace,
+    ContentUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody,
+    RerouteKind, Trace,
 };
 use h2o_http::{BodyLength, StatusCode};
 use h2o_upstream::{Call, Upstream};
@@ -93,8 +94,8 @@ impl Handler for ProxyHandler {
         hand_over(Rc::clone(proxy), exchange, Aim::Below)
     }
 
-    fn streams_request_body(&self) -> bool {
-        true
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::Stream
     }
 
     fn meets_expectations(&self) -> bool {

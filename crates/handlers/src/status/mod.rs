@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, Exchange, Handler, Outcome, Response, Scope};
+use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
@@ -42,6 +42,10 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 struct Status;
 
 impl Handler for Status {
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::None
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let route = exchange.site.path(exchange.route);
         let rest = route.rest(exchange.request.path());

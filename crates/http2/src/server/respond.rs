@@ -62,7 +62,7 @@ impl ServerConnection {
         }
         let len = end_section(out, at, id, self.core.peer.frame_size());
         if end_stream {
-            self.end_sending(key, out);
+            self.end_sending(key);
         }
         len
     }
@@ -150,7 +150,7 @@ impl ServerConnection {
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.core.write_data(key, data, end_stream, out);
         if end_stream {
-            self.end_sending(key, out);
+            self.end_sending(key);
         }
     }
 
@@ -168,7 +168,7 @@ impl ServerConnection {
     ) -> Result<Option<(usize, bool)>, E> {
         let written = self.core.write_data_with(key, max, out, fill)?;
         if let Some((_, true)) = written {
-            self.end_sending(key, out);
+            self.end_sending(key);
         }
         Ok(written)
     }
@@ -176,24 +176,22 @@ impl ServerConnection {
     /// The content ended: with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if self.core.write_end(key, trailers, out) {
-            self.end_sending(key, out);
+            self.end_sending(key);
         }
     }
 
-    /// We have sent END_STREAM. A request whose content has not come to its end is not wanted any more (RFC 9113
-    /// §8.1); a tunnel goes on in the other direction.
+    /// We have sent END_STREAM. The client may go on sending until the caller [releases](ServerConnection::release) the stream.
     #[inline]
-    fn end_sending(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+    fn end_sending(&mut self, key: StreamKey) {
         let Some(stream) = self.core.streams.get_mut(key) else {
             return;
         };
         match stream.state {
-            State::Open if stream.is_tunnel => {
+            State::Open => {
                 stream.state = State::HalfClosedLocal;
                 stream.has_content = false;
                 self.core.set_content(key, false);
             }
-            State::Open => self.core.reset(key, ErrorCode::NO_ERROR, out),
             State::HalfClosedRemote => self.core.close(key),
             State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
         }

@@ -269,7 +269,7 @@ fn what_was_sent_before_the_client_could_know_of_a_reset_is_discarded() {
     let ways: [&dyn Fn(&mut server::Conversation); 3] = [
         &|talk| {
             begun(talk);
-            talk.respond(1, 413, true);
+            talk.respond(1, 413, true).release(1);
         },
         &|talk| {
             begun(talk);

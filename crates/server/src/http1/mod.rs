@@ -78,6 +78,13 @@ impl Active {
         })
     }
 
+    /// The waker of what the request waits for besides the socket.
+    fn waker(&mut self, context: &Context, link: &Link) -> Waker {
+        self.waker
+            .get_or_insert_with(|| context.waker(link.token, 0))
+            .clone()
+    }
+
     /// The request is over: it is logged, its exchange given back, and the box kept.
     fn retire(mut self: Box<Self>, context: &Context) {
         self.end();
@@ -250,10 +257,7 @@ impl Http1 {
             // Nobody is there to be answered: what the handler holds goes with it, such as a connection to a backend.
             Step::Waiting(_) if link.io.is_broken() => Went::Over,
             Step::Waiting(waiting) => {
-                let waker = active
-                    .waker
-                    .get_or_insert_with(|| context.waker(link.token, 0))
-                    .clone();
+                let waker = active.waker(context, link);
                 let progress = serve::resume(
                     context,
                     &active.exchange,

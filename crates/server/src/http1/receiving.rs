@@ -1,17 +1,17 @@
 //! The request side: heads, and content that is collected or pulled by a handler.
 
 use std::rc::Rc;
-use std::task::Context as TaskContext;
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{RequestBody, Timings};
+use h2o_exchange::{RequestBody, Response, Timings};
 use h2o_http::BodyLength;
 use h2o_http1::{Answer, Received};
 
-use super::responding::{BAD_GATEWAY, NO_MEMORY, NO_TUNNEL};
 use super::{Active, Http1, Input, Step, TURN_OCTETS, Went, upgrade};
+use crate::admission::{self, Admission, Pending};
 use crate::budget::Cost;
-use crate::collect::Collector;
+use crate::collect::{CannotCollect, Collector, NotCollected};
 use crate::context::Context;
 use crate::http2::Http2;
 use crate::io::Read;
@@ -52,7 +52,7 @@ impl Http1 {
                     return self.upgrade(context, link, spare);
                 }
                 self.active = Some(Active::new(context, spare));
-                self.begin(context, link)
+                self.begin(context, link, input)
             }
             Ok(Received::NeedMore { taken }) => {
                 context.worker.put_back(spare);
@@ -88,48 +88,37 @@ impl Http1 {
     }
 
     /// A request head is complete: decides what happens to the content.
-    pub(super) fn begin(&mut self, context: &Context, link: &mut Link) -> Went {
+    pub(super) fn begin(&mut self, context: &Context, link: &mut Link, input: &Input<'_>) -> Went {
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
-        if context.memory.is_tight() {
-            return self.refuse_with(context, link, NO_MEMORY);
-        }
-        let exchange = active.exchange.borrow();
-        if exchange.request.asks_for_tunnel() {
-            let is_connect = exchange.request.body == BodyLength::Tunnel;
-            let streams = serve::streams_body(&exchange);
-            drop(exchange);
-            if streams {
-                return self.start_tunnel(context, link);
-            }
-            if is_connect {
-                return self.refuse_with(context, link, NO_TUNNEL);
-            }
-        } else {
-            drop(exchange);
-        }
-        if self.engine.is_body_done() {
-            // An empty body may have been announced.
+        let expects_continue = self.engine.wants_continue();
+        let pending = (!self.engine.is_body_done()).then_some(Pending {
+            expects_continue,
+            has_begun: input.at < input.buffer.len(),
+        });
+        let admission = {
             let exchange = &mut *active.exchange.borrow_mut();
-            if matches!(exchange.request.body, BodyLength::Known(_)) {
+            if pending.is_none() && matches!(exchange.request.body, BodyLength::Known(_)) {
+                // An empty body was announced.
                 exchange.body = RequestBody::Bytes(Bytes::new());
             }
-        }
-        let is_complete = self.engine.is_body_done()
-            || matches!(
-                active.exchange.borrow().request.body,
-                BodyLength::None | BodyLength::Tunnel
-            );
-        if is_complete {
-            return self.start(context, link);
-        }
-        if self.engine.wants_continue() && serve::meets_expectations(&active.exchange.borrow()) {
-            let pipe = Rc::clone(active.upload.get_or_insert_default());
-            active.exchange.borrow_mut().body = RequestBody::Stream(pipe);
-            return self.start(context, link);
-        }
-        if self.engine.wants_continue() {
+            admission::admit(context, exchange, pending)
+        };
+        active.step = match admission {
+            Admission::Refuse(response) => return self.refuse_request(context, link, response),
+            Admission::Tunnel => return self.start_tunnel(context, link),
+            Admission::Start => return self.start(context, link),
+            Admission::StartUnwanted => return self.start_unwanted(context, link),
+            Admission::StreamOnceAsked => {
+                let pipe = Rc::clone(active.upload.get_or_insert_default());
+                active.exchange.borrow_mut().body = RequestBody::Stream(pipe);
+                return self.start(context, link);
+            }
+            Admission::Stream => Step::AwaitingUpload,
+            Admission::Collect(collector) => Step::Collecting(collector),
+        };
+        if expects_continue {
             let mut out = Vec::new();
             self.engine
                 .send_continue(&mut out, context.worker.clock.now());
@@ -138,11 +127,6 @@ impl Http1 {
                 return Went::Over;
             }
         }
-        active.step = if serve::streams_body(&active.exchange.borrow()) {
-            Step::AwaitingUpload
-        } else {
-            Step::Collecting(Collector::default())
-        };
         Went::On
     }
 
@@ -159,43 +143,96 @@ impl Http1 {
         };
         let exchange = Rc::clone(&active.exchange);
         loop {
-            let mut exchange = exchange.borrow_mut();
-            let received =
-                self.engine
-                    .receive(&input.buffer[input.at..], now, &mut exchange.request);
+            let waker = if collector.needs_disk() {
+                active.waker(context, link)
+            } else {
+                Waker::noop().clone()
+            };
+            let mut task = TaskContext::from_waker(&waker);
+            if self.engine.is_body_done() {
+                return match collector.poll_whole(&mut task) {
+                    Poll::Pending => {
+                        active.step = Step::Collecting(collector);
+                        Went::Wait
+                    }
+                    Poll::Ready(Ok(body)) => {
+                        exchange.borrow_mut().body = body;
+                        self.start(context, link)
+                    }
+                    Poll::Ready(Err(error)) => self.on_uncollected(context, link, &error),
+                };
+            }
+            match collector.poll_room(&mut task) {
+                Poll::Pending => {
+                    self.engine.pause_reading(now);
+                    active.step = Step::Collecting(collector);
+                    return Went::Wait;
+                }
+                Poll::Ready(Ok(())) => self.engine.resume_reading(now),
+                Poll::Ready(Err(error)) => return self.on_uncollected(context, link, &error),
+            }
+            let received = self.engine.receive(
+                &input.buffer[input.at..],
+                now,
+                &mut exchange.borrow_mut().request,
+            );
             match received {
                 Ok(Received::Data { taken, data }) => {
                     let piece = &input.buffer[input.at + data.start..input.at + data.end];
-                    if let Err(error) = collector.push(context, piece) {
-                        exchange.note_error(
-                            "core",
-                            &format!("failed to keep the request body:{error}"),
-                        );
-                        drop(exchange);
-                        return self.refuse_with(context, link, BAD_GATEWAY);
-                    }
+                    let pushed = collector.push(context, piece);
                     input.at += taken;
+                    match pushed {
+                        Ok(()) => {}
+                        Err(NotCollected::Unwanted) => return self.start_unwanted(context, link),
+                        Err(NotCollected::Failed(error)) => {
+                            return self.on_uncollected(context, link, &error);
+                        }
+                    }
                 }
                 Ok(Received::BodyEnd { taken }) => {
                     input.at += taken;
-                    exchange.request_body_bytes = self.engine.body_received();
-                    exchange.body = collector.finish();
-                    drop(exchange);
-                    return self.start(context, link);
+                    exchange.borrow_mut().request_body_bytes = self.engine.body_received();
                 }
                 Ok(Received::NeedMore { taken }) => {
                     input.at += taken;
-                    drop(exchange);
                     active.step = Step::Collecting(collector);
                     return fill(context, link, input);
                 }
                 Ok(Received::Request { .. } | Received::Http2Preface) => return Went::Over,
-                Err(error) => {
-                    drop(exchange);
-                    return self.refuse(context, link, error);
-                }
+                Err(error) => return self.refuse(context, link, error),
             }
         }
+    }
+
+    /// Handlers are asked, none of which has a use for the content that is still to come. It is read and dropped while the
+    /// client gets its response, the last one of the connection.
+    fn start_unwanted(&mut self, context: &Context, link: &mut Link) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        active.upload.get_or_insert_default().abandon();
+        self.engine.shut_down();
+        self.start(context, link)
+    }
+
+    fn on_uncollected(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        error: &CannotCollect,
+    ) -> Went {
+        let Some(active) = &mut self.active else {
+            return Went::Over;
+        };
+        let response = error.answer(context, &mut active.exchange.borrow_mut());
+        self.refuse_request(context, link, response)
+    }
+
+    /// The request is answered, and nothing of it that may still come is read: the connection ends.
+    fn refuse_request(&mut self, context: &Context, link: &mut Link, response: Response) -> Went {
+        self.engine.shut_down();
+        self.lingers = true;
+        self.answer(context, link, response)
     }
 
     /// A handler that pulls its content is asked when the first octets are there.
@@ -241,10 +278,7 @@ impl Http1 {
         let active = self.active.as_mut()?;
         let pipe = Rc::clone(active.upload.as_ref()?);
         let is_tunnel = active.is_tunnel;
-        let waker = active
-            .waker
-            .get_or_insert_with(|| context.waker(link.token, 0))
-            .clone();
+        let waker = active.waker(context, link);
         let exchange = Rc::clone(&active.exchange);
         while !self.engine.is_body_done() {
             if pipe

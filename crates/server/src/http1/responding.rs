@@ -14,24 +14,6 @@ use crate::link::Link;
 use crate::sending::{self, Broken, Pumped, Sending};
 use crate::serve;
 
-/// The answer to new work while `max-memory` is nearly used up.
-pub(super) const NO_MEMORY: Answer = Answer::Respond {
-    status: h2o_http::StatusCode::SERVICE_UNAVAILABLE,
-    reason: "Service Unavailable",
-    body: "please try again later",
-};
-/// The answer to CONNECT where nobody tunnels.
-pub(super) const NO_TUNNEL: Answer = Answer::Respond {
-    status: h2o_http::StatusCode::METHOD_NOT_ALLOWED,
-    reason: "Method Not Allowed",
-    body: "Method Not Allowed",
-};
-pub(super) const BAD_GATEWAY: Answer = Answer::Respond {
-    status: h2o_http::StatusCode::BAD_GATEWAY,
-    reason: "Bad Gateway",
-    body: "Bad Gateway",
-};
-
 /// The answer to requests in clear text on a listener with TLS.
 const CLEAR_TEXT: Answer = Answer::Respond {
     status: h2o_http::StatusCode::BAD_REQUEST,
@@ -152,10 +134,9 @@ impl Http1 {
         };
         let waker = match &sending {
             Sending::Bytes(_) => Waker::noop().clone(),
-            Sending::File(_) | Sending::Stream(_) | Sending::Splice(_) => active
-                .waker
-                .get_or_insert_with(|| context.waker(link.token, 0))
-                .clone(),
+            Sending::File(_) | Sending::Stream(_) | Sending::Splice(_) => {
+                active.waker(context, link)
+            }
         };
         let mut written = active.exchange.borrow().sent.body_bytes;
         let pumped = sending.pump(

@@ -20,10 +20,7 @@ impl Http1 {
             return Went::Over;
         };
         let pipe = Rc::new(BodyPipe::default());
-        let waker = active
-            .waker
-            .get_or_insert_with(|| context.waker(link.token, 0));
-        pipe.set_owner(waker.clone());
+        pipe.set_owner(active.waker(context, link));
         active.exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
         active.upload = Some(pipe);
         active.is_tunnel = true;

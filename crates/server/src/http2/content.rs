@@ -1,57 +1,61 @@
 //! The content of requests: collected, or handed to a handler that pulls it.
 
 use std::rc::Rc;
-use std::task::Context as TaskContext;
+use std::task::{Context as TaskContext, Poll, Waker};
 
-use h2o_exchange::{ExchangeRef, RequestBody, Response};
+use h2o_exchange::{Exchange, ExchangeRef, RequestBody};
 use h2o_http::StatusCode;
 use h2o_http2::StreamKey;
 
 use super::receiving::waker_of;
 use super::{Http2, Step, Upload};
-use crate::collect::Collector;
+use crate::collect::{CannotCollect, Collector, NotCollected};
 use crate::context::Context;
 use crate::link::Link;
-use crate::serve;
+
+/// Content on its way into a [`Collector`].
+pub(crate) struct Collecting {
+    collector: Collector,
+    /// Octets for which the client has not been given window again, as the disk does not keep up.
+    owed: usize,
+    /// All of the content has come.
+    is_complete: bool,
+}
+
+impl Collecting {
+    pub(super) const fn new(collector: Collector) -> Self {
+        Self {
+            collector,
+            owed: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Octets of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.collector.retained()
+    }
+}
 
 impl Http2 {
-    /// A request whose content is still to come.
-    pub(super) fn expect_content(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        is_tunnel: bool,
-        out: &mut Vec<u8>,
-    ) {
-        let (streams, waits) = {
-            let exchange = &mut *exchange.borrow_mut();
-            let expects = !exchange.request.expect().is_empty();
-            let waits = !(expects && serve::meets_expectations(exchange));
-            if expects && waits {
-                let fields = h2o_http::Headers::new();
-                exchange.informational.push((StatusCode::CONTINUE, fields));
-                self.inform(context, stream, exchange, out);
-            }
-            (serve::streams_body(exchange), waits)
-        };
-        if is_tunnel {
-            self.start_tunnel(context, link, stream, exchange, out);
-            return;
-        }
-        let step = if streams {
-            Step::AwaitingUpload
-        } else {
-            Step::Collecting(Collector::default())
-        };
+    /// A request waits for its content.
+    pub(super) fn await_content(&mut self, stream: StreamKey, exchange: ExchangeRef, step: Step) {
         let work = self.work(stream);
         work.exchange = Some(exchange);
         work.step = step;
-        if !waits {
-            // Its handler is asked as if the first piece, an empty one, were there.
-            self.on_upload(context, link, stream, &[], false, out);
-        }
+    }
+
+    /// Tells the client that it may send its content, if it is to be told.
+    pub(super) fn send_continue(
+        &mut self,
+        context: &Context,
+        stream: StreamKey,
+        exchange: &mut Exchange,
+        out: &mut Vec<u8>,
+    ) {
+        let fields = h2o_http::Headers::new();
+        exchange.informational.push((StatusCode::CONTINUE, fields));
+        self.inform(context, stream, exchange, out);
     }
 
     pub(super) fn on_data(
@@ -72,22 +76,33 @@ impl Http2 {
             exchange.request_body_bytes += piece.len() as u64;
         }
         match &mut work.step {
-            Step::Collecting(collector) => {
-                let kept = collector.push(context, piece);
-                if let Err(error) = kept {
-                    self.on_full_disk(context, link, stream, &error, out);
-                    return;
+            Step::Collecting(collecting) => {
+                match collecting.collector.push(context, piece) {
+                    Ok(()) => {}
+                    Err(NotCollected::Unwanted) => {
+                        let owed = collecting.owed + piece.len();
+                        self.engine.release_content(stream, owed, out);
+                        self.start_collected(context, link, stream, out);
+                        return;
+                    }
+                    Err(NotCollected::Failed(error)) => {
+                        self.on_uncollected(context, link, stream, &error, out);
+                        return;
+                    }
                 }
-                if end_stream {
-                    self.on_collected(context, link, stream, out);
-                } else {
-                    // The whole is waited for: whoever sends it is never held up by us.
-                    self.engine.accept_content(stream, out);
-                    self.engine.release_content(stream, piece.len(), out);
-                }
+                collecting.owed += piece.len();
+                collecting.is_complete = end_stream;
+                self.collect(context, link, stream, out);
             }
-            Step::AwaitingUpload | Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
+            Step::AwaitingUpload => {
                 self.on_upload(context, link, stream, piece, end_stream, out);
+            }
+            Step::Queued | Step::Waiting(_) | Step::Sending(_) if work.upload.is_some() => {
+                self.on_upload(context, link, stream, piece, end_stream, out);
+            }
+            // No handler has a use for the content, which is dropped.
+            Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
+                self.engine.release_content(stream, piece.len(), out);
             }
             Step::Receiving => {
                 self.on_upload(context, link, stream, piece, end_stream, out);
@@ -95,51 +110,96 @@ impl Http2 {
                     self.finish(context, link, stream, None, out);
                 }
             }
-            Step::Parting if end_stream => self.finish(context, link, stream, None, out),
-            Step::Parting => {}
+            Step::Parting if end_stream => self.end_parting(stream, out),
+            Step::Parting => self.engine.release_content(stream, piece.len(), out),
             // Promised streams bring no content (RFC 9113 §5.1).
             Step::Moving | Step::Answered(_) => {}
         }
     }
 
-    pub(super) fn on_full_disk(
+    /// Goes on with content that is collected: the client may send as much again as there is room for, and the handlers are
+    /// asked when all of it is there.
+    pub(super) fn collect(
         &mut self,
         context: &Context,
         link: &mut Link,
         stream: StreamKey,
-        error: &std::io::Error,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(work) = self.works.get_mut(stream.index()) else {
+            return;
+        };
+        let (needs_disk, is_unwanted) = match &work.step {
+            Step::Collecting(Collecting { collector, .. }) => {
+                (collector.needs_disk(), collector.is_unwanted())
+            }
+            _ => return,
+        };
+        let waker = if needs_disk {
+            waker_of(work, context, link, stream)
+        } else {
+            Waker::noop().clone()
+        };
+        let Step::Collecting(collecting) = &mut work.step else {
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        let polled = if collecting.is_complete {
+            collecting.collector.poll_whole(&mut task).map_ok(Some)
+        } else {
+            collecting.collector.poll_room(&mut task).map_ok(|()| None)
+        };
+        match polled {
+            Poll::Pending => self.set_waits(stream, true),
+            Poll::Ready(Ok(None)) => {
+                let owed = std::mem::take(&mut collecting.owed);
+                self.set_waits(stream, false);
+                if !is_unwanted {
+                    self.engine.accept_content(stream, out);
+                }
+                self.engine.release_content(stream, owed, out);
+            }
+            Poll::Ready(Ok(Some(body))) => {
+                if let Some(exchange) = &work.exchange {
+                    exchange.borrow_mut().body = body;
+                }
+                self.set_waits(stream, false);
+                self.start_collected(context, link, stream, out);
+            }
+            Poll::Ready(Err(error)) => self.on_uncollected(context, link, stream, &error, out),
+        }
+    }
+
+    /// The handlers are asked; what is still to come of the content, if anything is, they have no use for.
+    fn start_collected(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        stream: StreamKey,
         out: &mut Vec<u8>,
     ) {
         let work = self.work(stream);
         work.step = Step::Moving;
-        let Some(exchange) = work.exchange.take() else {
-            return;
-        };
-        exchange
-            .borrow_mut()
-            .note_error("core", &format!("failed to keep the request body:{error}"));
-        let status = StatusCode::BAD_GATEWAY;
-        context.worker.counters.count_status(status);
-        let response = Response::error(status, "Bad Gateway", "Bad Gateway");
-        self.answer(context, link, stream, exchange, response, out);
+        if let Some(exchange) = work.exchange.take() {
+            self.admit(context, link, stream, exchange, out);
+        }
     }
 
-    pub(super) fn on_collected(
+    fn on_uncollected(
         &mut self,
         context: &Context,
         link: &mut Link,
         stream: StreamKey,
+        error: &CannotCollect,
         out: &mut Vec<u8>,
     ) {
+        self.set_waits(stream, false);
         let work = self.work(stream);
-        let Step::Collecting(collector) = std::mem::replace(&mut work.step, Step::Moving) else {
-            return;
-        };
-        let Some(exchange) = work.exchange.take() else {
-            return;
-        };
-        exchange.borrow_mut().body = collector.finish();
-        self.admit(context, link, stream, exchange, out);
+        work.step = Step::Moving;
+        if let Some(exchange) = work.exchange.take() {
+            let response = error.answer(context, &mut exchange.borrow_mut());
+            self.answer(context, link, stream, exchange, response, out);
+        }
     }
 
     /// Content for a handler that pulls it.

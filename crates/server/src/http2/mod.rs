@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
-use crate::collect::Collector;
 use crate::connection::Fate;
 use crate::context::Context;
 use crate::io::Read;
 use crate::latency::Latency;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
+use content::Collecting;
 use early::Early;
 use pushing::Pushing;
 use sending::Sending;
@@ -124,7 +124,7 @@ enum Step {
     /// Nothing goes on, or the step is being taken.
     Moving,
     /// Its content.
-    Collecting(Collector),
+    Collecting(Collecting),
     /// The first octets of content that its handler will pull.
     AwaitingUpload,
     /// Its turn.
@@ -137,7 +137,7 @@ enum Step {
     Sending(Sending),
     /// The end of the client's direction of a tunnel; ours has ended.
     Receiving,
-    /// As above, and nobody takes what comes before.
+    /// The end of the client's direction; the request is over, and what comes is dropped.
     Parting,
 }
 
@@ -542,7 +542,7 @@ impl Work {
             })
         });
         let content = match &self.step {
-            Step::Collecting(collector) => collector.retained(),
+            Step::Collecting(collecting) => collecting.retained(),
             Step::Sending(sending) => sending.retained(),
             Step::Moving
             | Step::AwaitingUpload

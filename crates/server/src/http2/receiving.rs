@@ -7,10 +7,12 @@ use bytes::Bytes;
 use h2o_exchange::{
     Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings, Worker,
 };
-use h2o_http::{BodyLength, StatusCode};
+use h2o_http::BodyLength;
 use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
 
+use super::content::Collecting;
 use super::{Http2, Step, Work};
+use crate::admission::{self, Admission, Pending};
 use crate::context::Context;
 use crate::link::Link;
 use crate::serve::{self, Progress};
@@ -137,7 +139,7 @@ impl Http2 {
             context.worker.begin(&exchange, &context.site, &info);
         }
         let now = context.worker.clock.now();
-        let is_tunnel = {
+        {
             let exchange = &mut *exchange.borrow_mut();
             exchange.timings = Timings::starting(now);
             exchange.timings.head = Some(now);
@@ -146,8 +148,7 @@ impl Http2 {
                 ..Http2Stream::default()
             });
             serve::route(exchange, &context.listeners[link.listener]);
-            exchange.request.body == BodyLength::Tunnel
-        };
+        }
         if let Some(refusal) = refusal {
             let (status, reason, text) = refusal.answer();
             context.worker.counters.count_status(status);
@@ -155,32 +156,47 @@ impl Http2 {
             self.answer(context, link, stream, exchange, response, out);
             return;
         }
-        if context.memory.is_tight() {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            let response = Response::error(status, "Service Unavailable", "please try again later");
-            context.worker.counters.count_status(status);
-            self.answer(context, link, stream, exchange, response, out);
-            return;
-        }
-        if is_tunnel && !serve::streams_body(&exchange.borrow()) {
-            let status = StatusCode::METHOD_NOT_ALLOWED;
-            let response = Response::error(status, "Method Not Allowed", "Method Not Allowed");
-            context.worker.counters.count_status(status);
-            self.answer(context, link, stream, exchange, response, out);
-            return;
-        }
-        if end_stream {
-            {
-                // An empty body may have been announced.
-                let exchange = &mut *exchange.borrow_mut();
-                if matches!(exchange.request.body, BodyLength::Known(_)) {
-                    exchange.body = RequestBody::Bytes(Bytes::new());
-                }
+        let (admission, expects_continue) = {
+            let exchange = &mut *exchange.borrow_mut();
+            if end_stream && matches!(exchange.request.body, BodyLength::Known(_)) {
+                // An empty body was announced.
+                exchange.body = RequestBody::Bytes(Bytes::new());
             }
-            self.admit(context, link, stream, exchange, out);
-            return;
+            let expects_continue = !end_stream && !exchange.request.expect().is_empty();
+            let pending = (!end_stream).then_some(Pending {
+                expects_continue,
+                has_begun: false,
+            });
+            let admission = admission::admit(context, exchange, pending);
+            (admission, expects_continue)
+        };
+        match admission {
+            Admission::Refuse(response) => {
+                self.answer(context, link, stream, exchange, response, out);
+            }
+            Admission::Start | Admission::StartUnwanted => {
+                self.admit(context, link, stream, exchange, out);
+            }
+            Admission::Tunnel => self.start_tunnel(context, link, stream, exchange, out),
+            Admission::StreamOnceAsked => {
+                self.await_content(stream, exchange, Step::AwaitingUpload);
+                // Its handler is asked as if the first piece, an empty one, were there.
+                self.on_upload(context, link, stream, &[], false, out);
+            }
+            Admission::Stream => {
+                if expects_continue {
+                    self.send_continue(context, stream, &mut exchange.borrow_mut(), out);
+                }
+                self.await_content(stream, exchange, Step::AwaitingUpload);
+            }
+            Admission::Collect(collector) => {
+                if expects_continue {
+                    self.send_continue(context, stream, &mut exchange.borrow_mut(), out);
+                }
+                let collecting = Collecting::new(collector);
+                self.await_content(stream, exchange, Step::Collecting(collecting));
+            }
         }
-        self.expect_content(context, link, stream, exchange, is_tunnel, out);
     }
 
     /// A response that no handler makes; filters see it all the same.
@@ -410,8 +426,8 @@ impl Http2 {
                         self.credit_upload(context, link, key, out);
                     }
                 }
+                Step::Collecting(_) => self.collect(context, link, key, out),
                 Step::Moving
-                | Step::Collecting(_)
                 | Step::AwaitingUpload
                 | Step::Queued
                 | Step::Answered(_)

@@ -5,7 +5,7 @@ use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, R
 use h2o_http::mime::MimeAttributes;
 use h2o_http::{BodyLength, Headers, Known, Method};
 use h2o_http2::scheduler::parse_priority;
-use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, StreamKey};
+use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, State, StreamKey};
 
 use super::sending::{Content, Sending};
 use super::{Http2, Step, log, retire};
@@ -158,11 +158,12 @@ impl Http2 {
         exchange: Option<ExchangeRef>,
         out: &mut Vec<u8>,
     ) {
+        let is_half_open = self.engine.state(stream) == State::HalfClosedLocal;
         if self.has_work(stream) {
             if let Some(exchange) = exchange {
                 self.work(stream).exchange = Some(exchange);
             }
-            if self.goes_on(context, stream) {
+            if is_half_open && self.reads_on(stream) {
                 return;
             }
             self.end_work(stream);
@@ -170,7 +171,11 @@ impl Http2 {
             self.note_priorities(stream, &exchange);
             self.keep_or_retire(exchange);
         }
-        self.engine.release(stream, out);
+        if is_half_open {
+            self.part(context, stream);
+        } else {
+            self.engine.release(stream, out);
+        }
         if self.resets.left < context.http2.reset_budget {
             self.resets.left += 1;
         }

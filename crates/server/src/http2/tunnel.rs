@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use h2o_exchange::{BodyPipe, Exchange, ExchangeRef, RequestBody, Response};
 use h2o_http::StatusCode;
-use h2o_http2::{ErrorCode, State, StreamKey};
+use h2o_http2::{ErrorCode, StreamKey};
 
 use super::receiving::waker_of;
 use super::{Http2, Step, Upload};
@@ -19,7 +19,7 @@ const WINDOW: u32 = 1024 * 1024;
 /// Tunnels of one connection that get so much; others keep the window that streams begin with.
 const WIDE: usize = 16;
 
-/// How long a client may take to end its direction of a tunnel whose other one is over.
+/// How long a client may take to end its direction of a stream whose other one is over.
 const PARTING: Duration = Duration::from_secs(5);
 
 impl Http2 {
@@ -75,44 +75,44 @@ impl Http2 {
         }
     }
 
-    /// Our direction of a stream has ended. True if the client's goes on: somebody takes what comes, or the client is given
-    /// time to end it, too. A client that is told to stop at once may take that for the failure of all.
-    pub(super) fn goes_on(&mut self, context: &Context, stream: StreamKey) -> bool {
-        let Some(work) = self.works.get_mut(stream.index()) else {
-            return false;
-        };
-        if !work.is_tunnel || self.engine.state(stream) != State::HalfClosedLocal {
+    /// We have sent END_STREAM, the client has not. Keeps the stream while the handler of a tunnel still reads.
+    pub(super) fn reads_on(&mut self, stream: StreamKey) -> bool {
+        let work = self.work(stream);
+        if !work.is_tunnel {
             return false;
         }
-        // What made our content goes first: it may have been the one who took.
+        // What made our content goes first: it may have been the reader.
         work.step = Step::Receiving;
-        let is_taken = (work.upload.as_ref()).is_some_and(|upload| {
-            Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned()
-        });
-        if !is_taken {
-            work.step = Step::Parting;
-            // Its silence counts as that of any other stream.
-            work.is_tunnel = false;
-            self.tunnels -= 1;
-            let until = context.worker.clock.now() + PARTING;
-            self.partings.push_back((until, stream));
-        }
-        true
+        (work.upload.as_ref())
+            .is_some_and(|upload| Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned())
     }
 
-    /// When the next client has had its time to end its direction of a tunnel.
+    /// The request is over, but the client has not sent END_STREAM. Keeps the stream for [`PARTING`], in which what comes is
+    /// dropped: an early RST_STREAM makes some clients report a failure.
+    pub(super) fn part(&mut self, context: &Context, stream: StreamKey) {
+        self.work(stream).step = Step::Parting;
+        let until = context.worker.clock.now() + PARTING;
+        self.partings.push_back((until, stream));
+    }
+
+    /// When the time of the first [`Step::Parting`] is over.
     pub(super) fn parting_deadline(&self) -> Option<Instant> {
         self.partings.front().map(|(until, _)| *until)
     }
 
-    /// Streams whose client has not ended its direction of a tunnel in time.
+    /// Ends the streams whose client has not ended its direction in time.
     pub(super) fn end_partings(&mut self, now: Instant, out: &mut Vec<u8>) {
         while let Some(&(until, stream)) = self.partings.front()
             && until <= now
         {
-            self.end_work(stream);
-            self.engine.release(stream, out);
+            self.end_parting(stream, out);
         }
+    }
+
+    /// The stream is over.
+    pub(super) fn end_parting(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
+        self.end_work(stream);
+        self.engine.release(stream, out);
     }
 
     /// The handler has said something about the client's direction of a tunnel. True if the stream is over.

@@ -68,13 +68,18 @@ impl Client {
 
     /// A request whose content is still to come.
     pub fn post(&mut self, path: &str) -> u32 {
+        self.post_with(path, &[])
+    }
+
+    /// As above, with further fields.
+    pub fn post_with(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
         let pseudo = [
             (Pseudo::Method, "POST"),
             (Pseudo::Scheme, "http"),
             (Pseudo::Authority, "a.test"),
             (Pseudo::Path, path),
         ];
-        self.send_head(&pseudo, &[], false)
+        self.send_head(&pseudo, fields, false)
     }
 
     /// Extended CONNECT (RFC 8441 §4).
@@ -183,6 +188,13 @@ impl Client {
             self.read_frame()
                 .unwrap_or_else(|error| panic!("{error} before {last:?}: {:#?}", self.seen));
         }
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Reads one frame more; all that has been seen since this, or [`Client::until`], was last called.
+    pub fn next(&mut self) -> Vec<String> {
+        self.read_frame()
+            .unwrap_or_else(|error| panic!("{error}: {:#?}", self.seen));
         std::mem::take(&mut self.seen)
     }
 

@@ -1,6 +1,6 @@
 //! What clients get.
 
-use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, RequestBody, Response};
+use h2o_exchange::{Body, ContentUse, Exchange, Handler, Links, Outcome, RequestBody, Response};
 use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
 
@@ -338,7 +338,7 @@ fn what_no_backend_is_asked_for_is_refused_and_closes() {
         exchange.body = RequestBody::None;
         let site = std::rc::Rc::clone(&exchange.site);
         let handler: &dyn Handler = &*site.path(exchange.route).handlers[0];
-        assert!(handler.streams_request_body());
+        assert_eq!(handler.content_use(&exchange), ContentUse::Stream);
         let response = done(handler.on_request(&mut exchange));
         assert_eq!(
             (response.status.as_u16(), response.reason()),

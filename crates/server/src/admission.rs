@@ -1,0 +1,106 @@
+//! What becomes of a request whose head is complete: the rules that hold for every protocol version.
+
+use h2o_exchange::{ContentUse, Exchange, Response};
+use h2o_http::{BodyLength, StatusCode};
+
+use crate::collect::Collector;
+use crate::context::Context;
+use crate::serve;
+
+/// What a driver does next with a request.
+pub(crate) enum Admission {
+    /// No handler is asked: the client gets this response. What it may still send of the request is not wanted.
+    Refuse(Response),
+    /// Handlers are asked at once.
+    Start,
+    /// Handlers are asked at once, none of which has a use for the content that is still to come.
+    StartUnwanted,
+    /// Handlers are asked at once; what the client sends from now on is for the tunnel that one of them may open.
+    Tunnel,
+    /// Handlers are asked when the whole of the content has come.
+    Collect(Collector),
+    /// Handlers are asked when the first of the content has come; the rest streams.
+    Stream,
+    /// As [`Admission::Stream`], but the handler is asked at once: it will say whether the client may send its content.
+    StreamOnceAsked,
+}
+
+/// Content that is still to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Pending {
+    /// Whether the client wants to be told to go on before it sends it.
+    pub(crate) expects_continue: bool,
+    /// Whether some of it has come all the same.
+    pub(crate) has_begun: bool,
+}
+
+/// Decides by head, route and method alone.
+pub(crate) fn admit(context: &Context, exchange: &Exchange, pending: Option<Pending>) -> Admission {
+    if context.memory.is_tight() {
+        return Admission::Refuse(no_room(context));
+    }
+    let asks_for_tunnel = exchange.request.asks_for_tunnel();
+    if !asks_for_tunnel && pending.is_none() {
+        return Admission::Start;
+    }
+    let content_use = serve::content_use(exchange);
+    if asks_for_tunnel && content_use == ContentUse::Stream {
+        return Admission::Tunnel;
+    }
+    if exchange.request.body == BodyLength::Tunnel {
+        let text = "Method Not Allowed";
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        return Admission::Refuse(error(context, status, text, text));
+    }
+    let Some(pending) = pending else {
+        return Admission::Start;
+    };
+    match content_use {
+        // The client is to hear at once that it need not send it.
+        ContentUse::None if pending.expects_continue && !pending.has_begun => {
+            Admission::StartUnwanted
+        }
+        ContentUse::None => {
+            let collector = Collector::unwanted(exchange.request.body);
+            collector.map_or(Admission::StartUnwanted, Admission::Collect)
+        }
+        ContentUse::Stream if pending.expects_continue && serve::meets_expectations(exchange) => {
+            Admission::StreamOnceAsked
+        }
+        ContentUse::Stream => Admission::Stream,
+        ContentUse::Whole => match exchange.request.body {
+            BodyLength::Known(len) if len > context.temp_buffer_max_size => {
+                Admission::Refuse(too_large(context))
+            }
+            announced => Admission::Collect(Collector::new(context, announced)),
+        },
+    }
+}
+
+/// The answer to content that is larger than it may be.
+pub(crate) fn too_large(context: &Context) -> Response {
+    error(
+        context,
+        StatusCode::CONTENT_TOO_LARGE,
+        // H2O answers with the older name.
+        "Request Entity Too Large",
+        "request entity is too large",
+    )
+}
+
+/// The answer while memory, or the space for temporary files, is used up.
+pub(crate) fn no_room(context: &Context) -> Response {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    error(context, status, status.reason(), "please try again later")
+}
+
+/// The answer to a request whose content the disk does not take.
+pub(crate) fn no_disk(context: &Context) -> Response {
+    let status = StatusCode::BAD_GATEWAY;
+    error(context, status, status.reason(), "Bad Gateway")
+}
+
+fn error(context: &Context, status: StatusCode, reason: &'static str, text: &str) -> Response {
+    context.worker.counters.count_status(status);
+    Response::error(status, reason, text)
+}
