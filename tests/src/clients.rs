@@ -123,13 +123,26 @@ pub fn curl(args: &[&str]) -> Response {
 /// If there is no browser.
 #[must_use]
 pub fn browse(folder: &Folder, url: &str) -> Output {
+    browse_with(folder, url, &[])
+}
+
+/// As [`browse`], for a page whose scripts fetch what it shows: two seconds of the page's own time pass.
+///
+/// # Panics
+/// If there is no browser.
+#[must_use]
+pub fn browse_patiently(folder: &Folder, url: &str) -> Output {
+    browse_with(folder, url, &["--virtual-time-budget=2000"])
+}
+
+fn browse_with(folder: &Folder, url: &str, options: &[&str]) -> Output {
     // A browser is many processes; two at once would only wait for each other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     let profile = folder.make_dir(&format!("profile-{}", url.len()));
     let profile = format!("--user-data-dir={}", profile.display());
-    run(
-        "chromium",
+    let options = [
+        options,
         &[
             "--headless",
             "--no-sandbox",
@@ -147,7 +160,9 @@ pub fn browse(folder: &Folder, url: &str) -> Output {
             "--dump-dom",
             url,
         ],
-    )
+    ]
+    .concat();
+    run("chromium", &options)
 }
 
 /// Runs openssl.

@@ -27,7 +27,7 @@ mod server;
 mod service;
 
 pub use backend::{Backend, ClosedPort, FINE, Request, Talk};
-pub use clients::{Output, browse, curl, openssl, run, run_with_input, tool};
+pub use clients::{Output, browse, browse_patiently, curl, openssl, run, run_with_input, tool};
 pub use deadline::{Deadline, eventually};
 pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
 pub use message::Response;

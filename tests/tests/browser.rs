@@ -1,7 +1,7 @@
 //! A real browser opens the example site, a directory listing and a page of thousands of images.
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Server, Setup, browse, eventually, run};
+use h2o_tests::{Folder, Server, Setup, browse, browse_patiently, eventually, run};
 
 /// The configuration of the example, on ports and paths of the test.
 fn start() -> Server {
@@ -59,23 +59,27 @@ hosts:
   default:
     paths:
       /: {{ file.dir: @DIR@/www, file.dirlisting: ON, file.index: [] }}
+      /status: {{ status: ON }}
 access-log: @DIR@/access-log
 "
         ))
         .file("www/a/b/file", "")
         .start();
         // Scripts make the heads of columns buttons.
-        let output = browse(&server.folder, &server.url("/a/b/"));
-        let page = output.text();
-        assert!(page.contains("<button>Name"), "{page}");
-        let complaint = "Content Security Policy";
-        assert!(!output.stderr.contains(complaint), "{}", output.stderr);
+        // What scripts make: buttons in the heads of columns, and the bar of responses.
+        for (path, mark) in [("/a/b/", "<button>Name"), ("/status", "class=\"c2\"")] {
+            let output = browse_patiently(&server.folder, &server.url(path));
+            let page = output.text();
+            assert!(page.contains(mark), "{page}");
+            let complaint = "Content Security Policy";
+            assert!(!output.stderr.contains(complaint), "{}", output.stderr);
+        }
         let log = server.folder.read("access-log");
         for line in log.lines() {
             assert!(line.contains("\" 200 "), "{line}");
         }
         let styles = log.lines().filter(|line| line.contains("css"));
-        assert_eq!(styles.count(), 1, "{log}");
+        assert_eq!(styles.count(), 2, "{log}");
     }
 }
 

@@ -107,6 +107,20 @@ counters! {
     ResponsesBuffered = "proxy.responses-buffered",
     /// Requests ended by a panic in a handler or filter.
     Panics = "panics",
+    /// Requests that are over, whatever came of them.
+    Requests = "traffic.requests",
+    /// Responses sent with such a status.
+    Responses2xx = "traffic.responses.2xx",
+    /// As above.
+    Responses3xx = "traffic.responses.3xx",
+    /// As above.
+    Responses4xx = "traffic.responses.4xx",
+    /// As above.
+    Responses5xx = "traffic.responses.5xx",
+    /// Octets received from clients, TLS and all.
+    BytesReceived = "traffic.bytes-received",
+    /// Octets sent to clients, TLS and all.
+    BytesSent = "traffic.bytes-sent",
 }
 
 /// One worker's counters. Written by that worker only, read by any.
@@ -139,6 +153,18 @@ impl Counters {
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Relaxed)
+    }
+
+    /// Counts a request that is over, by the status that was sent if there was one.
+    pub fn count_request(&self, status: Option<h2o_http::StatusCode>) {
+        self.count(Counter::Requests);
+        self.count(match status.map_or(0, |status| status.as_u16() / 100) {
+            2 => Counter::Responses2xx,
+            3 => Counter::Responses3xx,
+            4 => Counter::Responses4xx,
+            5 => Counter::Responses5xx,
+            _ => return,
+        });
     }
 
     /// Counts an error answer made by the server itself.

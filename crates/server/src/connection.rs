@@ -386,8 +386,9 @@ impl Connection {
         self.link.retained() + protocol
     }
 
-    /// Brings the worker's account of memory up to date.
+    /// Brings the worker's accounts of memory and traffic up to date.
     pub(crate) fn settle_account(&mut self, context: &Context) {
+        self.link.io.settle_traffic(context);
         let retained = self.retained();
         if retained != self.charged {
             context

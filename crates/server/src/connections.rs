@@ -272,6 +272,7 @@ impl Connections {
         let mut connection = self.slab.remove(key as usize);
         // What is logged here may be what panicked before.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
+        connection.link.io.settle_traffic(&self.context);
         let memory = &self.context.memory;
         memory.used.set(memory.used.get() - connection.charged());
         self.timers.set(key, None);

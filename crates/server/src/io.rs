@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
+use h2o_exchange::Counter;
 
 use crate::context::{Context, READ_SIZE};
 use crate::reactor::Ready;
@@ -24,6 +25,8 @@ pub(crate) struct Io {
     unread: Option<Box<[u8]>>,
     /// Octets of ours that have left since [`Io::take_written`].
     written: usize,
+    /// What is not in the counters yet.
+    traffic: Traffic,
     /// A response was cut off: the end of the connection must not look like that of a complete one.
     pub(crate) is_cut_off: bool,
     stage: Stage,
@@ -57,6 +60,13 @@ struct Backlog {
     tail: Bytes,
 }
 
+/// Octets that passed the socket, in either direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traffic {
+    received: u32,
+    sent: u32,
+}
+
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
@@ -73,6 +83,10 @@ impl Io {
             backlog: None,
             unread: None,
             written: 0,
+            traffic: Traffic {
+                received: 0,
+                sent: 0,
+            },
             is_cut_off: false,
             stage: Stage::Handshake,
             can_read: true,
@@ -179,7 +193,8 @@ impl Io {
                 self.ended = true;
                 Ok(Read::Eof)
             }
-            Ok((_, more)) => {
+            Ok((len, more)) => {
+                add(&mut self.traffic.received, len);
                 self.can_read = more || self.peer_closed;
                 Ok(Read::Data)
             }
@@ -313,7 +328,7 @@ impl Io {
         }
         match send(&self.socket) {
             Ok(sent) => {
-                self.written += sent;
+                self.count_sent(sent);
                 Ok(sent)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -350,7 +365,7 @@ impl Io {
         }
         match self.socket.send_file(range, len) {
             Ok(sent) => {
-                self.written += sent;
+                self.count_sent(sent);
                 Ok(Some(sent))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -396,6 +411,23 @@ impl Io {
             + tls.map_or(0, |tls| tls.retained())
     }
 
+    fn count_sent(&mut self, sent: usize) {
+        self.written += sent;
+        add(&mut self.traffic.sent, sent);
+    }
+
+    /// Adds what passed the socket since the last call to the counters.
+    pub(crate) fn settle_traffic(&mut self, context: &Context) {
+        let Traffic { received, sent } = std::mem::take(&mut self.traffic);
+        let counters = &context.worker.counters;
+        if received > 0 {
+            counters.add(Counter::BytesReceived, received.into());
+        }
+        if sent > 0 {
+            counters.add(Counter::BytesSent, sent.into());
+        }
+    }
+
     /// Octets that have left since the last call.
     pub(crate) fn take_written(&mut self) -> usize {
         std::mem::take(&mut self.written)
@@ -418,6 +450,11 @@ impl Io {
 
 fn tls_error(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// One turn of a connection moves far less than 4 GiB.
+fn add(sum: &mut u32, len: usize) {
+    *sum = sum.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
 }
 
 impl Backlog {

@@ -338,8 +338,9 @@ pub(crate) fn date(worker: &Worker, response: &mut Response) {
     }
 }
 
-/// Writes the log lines of an exchange that is over.
+/// Counts an exchange that is over and writes its log lines.
 pub(crate) fn log(exchange: &Exchange) {
+    exchange.worker.counters.count_request(exchange.sent.status);
     for logger in &exchange.site.path(exchange.route).loggers {
         // A logger that fails loses its line, nothing else.
         let _ = catch_unwind(AssertUnwindSafe(|| logger.log(exchange)));

@@ -80,6 +80,13 @@ impl BackendUrl {
         })
     }
 
+    /// The URL without what stands behind the path: for people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let (scheme, authority) = (self.scheme.as_str(), &self.authority);
+        format!("{scheme}://{authority}{}", self.path.escape_ascii())
+    }
+
     /// The name that the backend's certificate is to have: the host as written, IPv6 addresses without brackets.
     #[must_use]
     pub fn tls_name(&self) -> &str {

@@ -152,6 +152,12 @@ impl Upstream {
         checks.filter_map(|(backend, check)| Some((backend, check.as_ref()?)))
     }
 
+    /// Whether a backend is in use, as far as checks and requests tell; `None` if it is not looked after.
+    #[must_use]
+    pub fn is_up(&self, backend: usize) -> Option<bool> {
+        self.health.as_ref()?.is_up(backend)
+    }
+
     /// True if a backend is to be left alone: it is down, and another one is not.
     pub(crate) fn avoids(&self, backend: usize) -> bool {
         (self.health.as_ref()).is_some_and(|health| health.avoids(backend))

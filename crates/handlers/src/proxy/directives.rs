@@ -13,6 +13,7 @@ use super::backends::{self, BackendSpec, Backends};
 use super::care;
 use super::handler::ProxyHandler;
 use super::settings::{ProxySettings, TlsRules};
+use super::upstreams::Upstreams;
 use crate::header::{self, Verb};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
@@ -562,6 +563,7 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let list = list.map(|backend| (backend.url, backend.weight)).collect();
     let upstream = Upstream::with_care(list, backends.balancing, upstream, care);
     care::check(scope, &upstream);
+    Upstreams::note(scope, &upstream);
     let handler = ProxyHandler::new(upstream, &settings);
     scope.handlers.push(Box::new(handler));
     Ok(())

@@ -18,7 +18,9 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod upstreams;
 mod websocket;
 
 pub use built_in::OtherServer;
 pub(crate) use directives::DIRECTIVES;
+pub(crate) use upstreams::Upstreams;

@@ -69,6 +69,13 @@ pub(super) const SSL: &[(&str, &str)] = &[
     ("ssl.handshake.accumulated-time.", "full resume"),
 ];
 
+/// The `traffic` module, which is ours.
+pub(super) const TRAFFIC: &[(&str, &str)] = &[
+    ("traffic.", "requests"),
+    ("traffic.responses.", "2xx 3xx 4xx 5xx"),
+    ("traffic.", "bytes-received bytes-sent"),
+];
+
 /// The names of `groups`, in full.
 pub(super) fn names(
     groups: &'static [(&'static str, &'static str)],
@@ -87,7 +94,8 @@ mod tests {
 
     #[test]
     fn every_counter_is_shown_once() {
-        let shown: Vec<_> = names(EVENTS).chain(names(SSL)).collect();
+        let groups = [EVENTS, SSL, TRAFFIC];
+        let shown: Vec<_> = groups.into_iter().flat_map(names).collect();
         for counter in Counter::ALL {
             if *counter == Counter::Sessions {
                 continue; // in `main`

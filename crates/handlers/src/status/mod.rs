@@ -27,7 +27,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     default: "OFF",
     help: "Shows what the server is doing: a page for people at the path, `json` below it for programs. \
            `json?show=main,events` limits the report to some of its modules: main, requests, events, ssl, durations, \
-           memory.",
+           memory, and, not in H2O, traffic, backends, certificates.",
     apply: |scope, command| {
         if command.node.on_off()? {
             scope.handlers.push(Box::new(Status));
@@ -52,7 +52,13 @@ impl Handler for Status {
         match rest.strip_prefix(b"/").unwrap_or(rest) {
             b"" => Outcome::Done(page::respond(exchange)),
             b"json" => json(exchange),
-            _ => Outcome::Declined,
+            name => match page::asset(name) {
+                Some(asset) => {
+                    let has_hash = page::is_current(asset, exchange.request.query());
+                    Outcome::Done(asset.respond(exchange, has_hash))
+                }
+                None => Outcome::Declined,
+            },
         }
     }
 }
@@ -67,7 +73,7 @@ fn json(exchange: &mut Exchange) -> Outcome {
             report.add_requests(requests::of_worker(&exchange.worker, Some(exchange)));
             others = requests::ask_others(&exchange.worker);
         } else {
-            report.add(module, &exchange.worker);
+            report.add(module, &exchange.worker, &exchange.site);
         }
     }
     if others.is_empty() {

@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 
-use h2o_exchange::{Counter, Worker};
+use h2o_exchange::{Certificates, Counter, HostName, Site, Worker};
 
-use super::events::{EVENTS, SSL, names};
+use super::events::{EVENTS, SSL, TRAFFIC, names};
 use crate::access_log::{Escape, LocalTime};
+use crate::proxy::Upstreams;
 use crate::{SERVER_VERSION, TLS_LIBRARY};
 
 /// A part of the report.
@@ -17,17 +18,24 @@ pub(super) enum Module {
     Ssl,
     Durations,
     Memory,
+    /// Ours, as all that follow.
+    Traffic,
+    Backends,
+    Certificates,
 }
 
 impl Module {
     /// In the order of the report.
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::Main,
         Self::Requests,
         Self::Events,
         Self::Ssl,
         Self::Durations,
         Self::Memory,
+        Self::Traffic,
+        Self::Backends,
+        Self::Certificates,
     ];
 
     /// The modules that a query asks for: all, unless it begins with `show=`. Then everything behind that is a list
@@ -52,6 +60,9 @@ impl Module {
             Self::Ssl => name == b"ssl",
             Self::Durations => name == b"durations",
             Self::Memory => name == b"memory",
+            Self::Traffic => name == b"traffic",
+            Self::Backends => name == b"backends",
+            Self::Certificates => name == b"certificates",
         }
     }
 }
@@ -88,7 +99,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Adds a module other than `requests`; modules are added in their order.
-    pub(super) fn add(&mut self, module: Module, worker: &Worker) {
+    pub(super) fn add(&mut self, module: Module, worker: &Worker, site: &Site) {
         let out = if self.requests.is_some() {
             &mut self.after
         } else {
@@ -99,13 +110,12 @@ impl Report {
             Module::Main => main(&mut members, worker),
             Module::Requests => {}
             Module::Events => events(&mut members, worker),
-            Module::Ssl => {
-                for name in names(SSL) {
-                    members.raw(&name, total(worker, &name));
-                }
-            }
+            Module::Ssl => counters(&mut members, SSL, worker),
             Module::Durations => durations(&mut members),
             Module::Memory => memory(&mut members, worker),
+            Module::Traffic => counters(&mut members, TRAFFIC, worker),
+            Module::Backends => backends(&mut members, site),
+            Module::Certificates => certificates(&mut members, site, worker),
         }
     }
 
@@ -153,6 +163,19 @@ impl Members<'_> {
         self.out.push(b'"');
     }
 
+    /// A list of objects, one per line.
+    fn list(&mut self, name: &str, objects: impl Iterator<Item = Object>) {
+        self.name(name);
+        self.out.push(b'[');
+        for (index, object) in objects.enumerate() {
+            let separator: &[u8] = if index == 0 { b"\n  " } else { b",\n  " };
+            self.out.extend_from_slice(separator);
+            self.out.extend_from_slice(&object.0);
+            self.out.push(b'}');
+        }
+        self.out.extend_from_slice(b"\n ]");
+    }
+
     fn name(&mut self, name: &str) {
         if !self.out.is_empty() {
             self.out.extend_from_slice(b",\n");
@@ -160,6 +183,37 @@ impl Members<'_> {
         self.out
             .extend_from_slice(format!(" \"{name}\": ").as_bytes());
     }
+}
+
+/// An object on one line; its last brace is written by [`Members::list`].
+struct Object(Vec<u8>);
+
+impl Object {
+    fn new() -> Self {
+        Self(b"{".to_vec())
+    }
+
+    fn raw(mut self, name: &str, value: impl Display) -> Self {
+        let separator = if self.0.len() > 1 { "," } else { "" };
+        let member = format!("{separator}\"{name}\":{value}");
+        self.0.extend_from_slice(member.as_bytes());
+        self
+    }
+
+    fn text(self, name: &str, value: &str) -> Self {
+        self.raw(name, quoted(value))
+    }
+
+    fn texts<'a>(self, name: &str, values: impl Iterator<Item = &'a str>) -> Self {
+        let values: Vec<String> = values.map(quoted).collect();
+        self.raw(name, format!("[{}]", values.join(",")))
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut escaped = Vec::with_capacity(text.len());
+    Escape::Json.write(text.as_bytes(), &mut escaped);
+    format!("\"{}\"", String::from_utf8_lossy(&escaped))
 }
 
 fn main(members: &mut Members<'_>, worker: &Worker) {
@@ -203,6 +257,59 @@ fn events(members: &mut Members<'_>, worker: &Worker) {
         };
         members.raw(&name, value);
     }
+}
+
+fn counters(
+    members: &mut Members<'_>,
+    groups: &'static [(&'static str, &'static str)],
+    worker: &Worker,
+) {
+    for name in names(groups) {
+        members.raw(&name, total(worker, &name));
+    }
+}
+
+/// Every backend of every `proxy.reverse.url`. `up` is null where nothing looks after a backend.
+fn backends(members: &mut Members<'_>, site: &Site) {
+    let listed = site.shared.get::<Upstreams>();
+    let backends = listed.0.iter().flat_map(|listed| {
+        let backends = listed.upstream.backends().iter().enumerate();
+        backends.map(|(index, backend)| {
+            let up = listed.upstream.is_up(index);
+            Object::new()
+                .text("url", &backend.url.to_text())
+                .text("host", &listed.host)
+                .text("path", &listed.path)
+                .raw("weight", backend.weight)
+                .raw("up", up.map_or("null".to_owned(), |up| up.to_string()))
+        })
+    });
+    members.list("backends", backends);
+}
+
+/// The certificates of the listeners.
+fn certificates(members: &mut Members<'_>, site: &Site, worker: &Worker) {
+    let now = i64::try_from(worker.clock.unix().as_secs()).unwrap_or(i64::MAX);
+    let list = site.shared.get::<Certificates>().list();
+    let certificates = list.iter().map(|certificate| {
+        let hosts: Vec<String> = certificate
+            .hosts
+            .iter()
+            .map(HostName::to_authority)
+            .collect();
+        Object::new()
+            .text("file", &certificate.file)
+            .texts("names", certificate.names.iter().map(|name| &**name))
+            .texts("hosts", hosts.iter().map(String::as_str))
+            .texts(
+                "listeners",
+                certificate.listeners.iter().map(|name| &**name),
+            )
+            .raw("not-before", certificate.not_before)
+            .raw("not-after", certificate.not_after)
+            .raw("days-left", certificate.days_left(now))
+    });
+    members.list("certificates", certificates);
 }
 
 fn durations(members: &mut Members<'_>) {

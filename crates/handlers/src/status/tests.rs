@@ -99,6 +99,13 @@ fn page_and_report_have_their_places_and_the_rest_is_declined() {
             "{target}"
         );
     }
+    for target in ["/s/page.css", "/s/page.js?x", "/s/icon.svg"] {
+        let asset = done(ask(&worker, "GET", target).1);
+        assert_eq!(
+            asset.headers.get(Known::CacheControl),
+            Some(&b"no-cache"[..])
+        );
+    }
     for target in ["/s/json/", "/s/index.html", "/s//", "/s/x"] {
         assert!(
             matches!(ask(&worker, "GET", target).1, Outcome::Declined),
@@ -110,7 +117,7 @@ fn page_and_report_have_their_places_and_the_rest_is_declined() {
 #[test]
 fn the_page_is_answered_like_a_static_file() {
     let worker = lone_worker();
-    let page = done(ask(&worker, "GET", "/s/").1);
+    let page = done(ask(&worker, "GET", "/s").1);
     let etag = page.headers.get(Known::Etag).unwrap().to_vec();
     let etag = String::from_utf8(etag).unwrap();
     let names: Vec<_> = page
@@ -175,6 +182,8 @@ fn show_chooses_modules_only_at_the_start_of_the_query() {
         ("?show=errors", Some("status-errors.400")),
         ("?show=durations", Some("connect-time-0")),
         ("?show=memory", Some("memory.mem_pool.chunks")),
+        ("?show=traffic", Some("traffic.requests")),
+        ("?show=certificates,backends", Some("backends")),
         ("?show=ssl&x", None),
     ] {
         assert_eq!(first(query).as_deref(), want, "{query}");
@@ -233,6 +242,10 @@ fn all_modules_come_in_their_order_with_every_name() {
         "evloop-latency-nanosec",
         "memory.mem_pool.chunks",
         "memory.socket.zerocopy.inflight",
+        "traffic.requests",
+        "traffic.bytes-sent",
+        "backends",
+        "certificates",
     ];
     assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])));
     assert_eq!(
@@ -249,6 +262,38 @@ fn all_modules_come_in_their_order_with_every_name() {
     ] {
         assert!(report.lines().any(|found| found == line), "{line}");
     }
+}
+
+#[test]
+fn what_the_page_refers_to_is_there_and_may_be_kept() {
+    let worker = lone_worker();
+    let page = text(done(ask(&worker, "GET", "/s").1));
+    let urls: Vec<_> = page.split("\"./s/").skip(1).collect();
+    assert_eq!(urls.len(), 4, "{page}");
+    for url in urls.iter().filter(|url| !url.starts_with("json")) {
+        let url = url.split('"').next().unwrap();
+        let asset = done(ask(&worker, "GET", &format!("/s/{url}")).1);
+        assert_eq!(asset.status.as_u16(), 200, "{url}");
+        let kept = asset.headers.get(Known::CacheControl);
+        assert_eq!(kept, Some(&b"max-age=31536000, immutable"[..]), "{url}");
+    }
+}
+
+#[test]
+fn no_request_is_left_out_of_the_count() {
+    let worker = lone_worker();
+    for status in [200, 206, 304, 404, 500, 101] {
+        let status = h2o_http::StatusCode::new(status);
+        worker.counters.count_request(status);
+    }
+    worker.counters.count_request(None);
+    let report = report(&worker, "?show=traffic");
+    assert_eq!(
+        report,
+        "{\n \"traffic.requests\": 7,\n \"traffic.responses.2xx\": 2,\n \"traffic.responses.3xx\": 1,\n \
+         \"traffic.responses.4xx\": 1,\n \"traffic.responses.5xx\": 1,\n \"traffic.bytes-received\": 0,\n \
+         \"traffic.bytes-sent\": 0\n}\n"
+    );
 }
 
 #[test]

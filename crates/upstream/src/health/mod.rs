@@ -112,6 +112,8 @@ pub(crate) struct Health {
 struct Seen {
     /// For messages.
     name: Box<str>,
+    /// Whether anything looks after it.
+    is_watched: bool,
     is_down: AtomicBool,
     minds_answers: AtomicBool,
 }
@@ -177,6 +179,7 @@ impl Health {
             is_wanted |= care.is_some();
             seen.push(Seen {
                 name: name.into(),
+                is_watched: care.is_some(),
                 is_down: AtomicBool::new(false),
                 minds_answers: AtomicBool::new(false),
             });
@@ -195,6 +198,12 @@ impl Health {
             origin,
             group: Mutex::new(Group { machines, turns }),
         })
+    }
+
+    /// Whether a backend is up; `None` if nothing looks after it.
+    pub(crate) fn is_up(&self, backend: usize) -> Option<bool> {
+        let seen = &self.backends[backend];
+        seen.is_watched.then(|| !seen.is_down.load(Relaxed))
     }
 
     /// True if a backend is to be left alone: it is down, and another one is not.

@@ -1,0 +1,129 @@
+//! What the status report says of traffic, backends and certificates.
+
+use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::{Backend, ClosedPort, FINE, Folder, Server, Setup, eventually};
+
+fn report(server: &Server, module: &str) -> String {
+    server
+        .ask(&format!("GET /status/json?show={module}"))
+        .text()
+}
+
+/// A number of the report.
+fn number(report: &str, name: &str) -> u64 {
+    let mark = format!("\"{name}\": ");
+    let rest = report
+        .split(&mark)
+        .nth(1)
+        .unwrap_or_else(|| panic!("{name}: {report}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("it is a number")
+}
+
+#[test]
+fn no_traffic_passes_uncounted() {
+    let folder = Folder::new();
+    self_signed(&folder, "a", Key::EcPkcs8, "localhost");
+    let server = Setup::in_folder(
+        folder,
+        "
+listen: @PORT@
+listen: { port: @TLS_PORT@, ssl: { certificate-file: @DIR@/a.crt, key-file: @DIR@/a.key } }
+hosts:
+  default:
+    paths:
+      /: { file.dir: @DIR@/www }
+      /status: { status: ON }
+",
+    )
+    .file("www/large", vec![b'x'; 1_000_000])
+    .file("www/dir/x", "")
+    .start();
+    let url = format!("https://localhost:{}/large", server.port_of("TLS_PORT"));
+    for url in [server.url("/large"), url] {
+        let _ = h2o_tests::run("curl", &["-sk", &url]).success();
+    }
+    for (request, code) in [("GET /dir", 301), ("GET /none", 404), ("POST /large", 405)] {
+        assert_eq!(server.ask(request).code(), code);
+    }
+    // A connection settles its account when its turn is over.
+    let report = eventually("all octets in the report", || {
+        let report = report(&server, "traffic");
+        (number(&report, "traffic.bytes-sent") > 2_000_000).then_some(report)
+    });
+    assert!(number(&report, "traffic.requests") >= 5, "{report}");
+    assert!(number(&report, "traffic.responses.2xx") >= 2, "{report}");
+    assert_eq!(number(&report, "traffic.responses.3xx"), 1);
+    assert_eq!(number(&report, "traffic.responses.4xx"), 2);
+    assert_eq!(number(&report, "traffic.responses.5xx"), 0);
+    assert!(number(&report, "traffic.bytes-received") > 500, "{report}");
+}
+
+#[test]
+fn a_backend_that_is_down_is_not_shown_as_up() {
+    let (backend, closed) = (Backend::answering(FINE), ClosedPort::new());
+    let config = format!(
+        "
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /app:
+        proxy.health-check: {{ interval: 50, fall: 1 }}
+        proxy.reverse.url: [ '{}', '{}' ]
+      /other: {{ proxy.reverse.url: 'http://127.0.0.1:9/x' }}
+      /status: {{ status: ON }}
+",
+        backend.url("/"),
+        closed.url()
+    );
+    let server = Setup::new(&config).start();
+    let report = eventually("a backend to be down", || {
+        let report = report(&server, "backends");
+        report.contains("\"up\":false").then_some(report)
+    });
+    let line = |url: &str, path: &str, up: &str| {
+        format!(
+            "{{\"url\":\"{url}\",\"host\":\"default\",\"path\":\"{path}\",\"weight\":1,\"up\":{up}}}"
+        )
+    };
+    let want = [
+        line(&backend.url("/"), "/app", "true"),
+        line(&closed.url(), "/app", "false"),
+        line("http://127.0.0.1:9/x", "/other", "null"),
+    ];
+    assert_eq!(
+        report,
+        format!("{{\n \"backends\": [\n  {}\n ]\n}}\n", want.join(",\n  "))
+    );
+}
+
+#[test]
+fn a_certificate_does_not_expire_unseen() {
+    let folder = Folder::new();
+    self_signed(&folder, "a", Key::EcPkcs8, "www.example.com");
+    let server = Setup::in_folder(
+        folder,
+        "
+listen: @PORT@
+listen: { port: @TLS_PORT@, ssl: { certificate-file: @DIR@/a.crt, key-file: @DIR@/a.key } }
+hosts:
+  www.example.com: { paths: { /status: { status: ON } } }
+",
+    )
+    .start();
+    let report = report(&server, "certificates");
+    let listener = format!("\"listeners\":[\"ANY:{}\"]", server.port_of("TLS_PORT"));
+    for part in [
+        "/a.crt\",\"names\":[\"www.example.com\",\"127.0.0.1\"],\"hosts\":[\"www.example.com\"]",
+        &listener,
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    // It was made for 30 days, within this second or before.
+    let days = report.split("\"days-left\":").nth(1).unwrap();
+    assert!(
+        days.starts_with("29}") || days.starts_with("30}"),
+        "{report}"
+    );
+}
