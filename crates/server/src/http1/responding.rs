@@ -110,7 +110,9 @@ impl Http1 {
             let now = context.worker.clock.now();
             for (status, headers) in &interims {
                 match *status {
-                    StatusCode::CONTINUE => self.engine.send_continue(&mut out, now),
+                    StatusCode::CONTINUE if self.engine.wants_continue() => {
+                        self.engine.send_continue(&mut out, now);
+                    }
                     status => self.engine.send_informational(status, headers, &mut out),
                 }
             }
