@@ -50,6 +50,8 @@ pub struct Exchange {
     /// Interim responses (1xx) that are to be sent, in this order: the connection takes them out when it has polled the
     /// handler.
     pub informational: Vec<(StatusCode, Headers)>,
+    /// The client has had the early hints of the path.
+    pub is_hinted: bool,
     /// Resources to be pushed with the response.
     pub pushes: Vec<PushOrder>,
     /// Delegations and reprocesses so far.
@@ -166,6 +168,7 @@ impl Exchange {
             is_early: false,
             is_misdirected: false,
             informational: Vec::new(),
+            is_hinted: false,
             pushes: Vec::new(),
             reroutes: (0, 0),
             delegated: false,
@@ -210,6 +213,7 @@ impl Exchange {
         self.is_early = false;
         self.is_misdirected = false;
         self.informational.clear();
+        self.is_hinted = false;
         self.pushes.clear();
         self.reroutes = (0, 0);
         self.delegated = false;

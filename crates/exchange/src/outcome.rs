@@ -261,6 +261,12 @@ pub trait Handler: Send + Sync {
     fn meets_expectations(&self) -> bool {
         false
     }
+
+    /// True if a response that is not there at once comes from somebody else, such as a backend: clients get the early hints of
+    /// the path meanwhile ([`Filter::early_hints`]). The disk is not worth any.
+    fn waits_for_others(&self) -> bool {
+        false
+    }
 }
 
 /// All that can follow when a filter has seen a response.
@@ -279,6 +285,11 @@ pub trait Filter: Send + Sync {
     /// True if [`Filter::on_response`] wants to know what happened at upstream servers, and when.
     fn wants_trace(&self) -> bool {
         false
+    }
+
+    /// Fields of a `103 Early Hints` (RFC 8297) that clients get while they wait for a handler's response.
+    fn early_hints(&self) -> Option<&Headers> {
+        None
     }
 }
 

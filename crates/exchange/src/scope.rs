@@ -195,7 +195,9 @@ impl Scope {
             .collect();
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())
             || filters.iter().any(|filter| filter.wants_trace());
+        let early_hints = filters.iter().find_map(|filter| filter.early_hints());
         PathRoute {
+            early_hints: early_hints.cloned(),
             path: path.into(),
             handlers: std::mem::take(&mut self.handlers),
             filters,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use h2o_http::Scheme;
+use h2o_http::{Headers, Scheme};
 
 use crate::{Bag, ConnectionInfo, EnvCommands, Filter, Handler, Logger};
 
@@ -184,6 +184,8 @@ pub struct PathRoute {
     pub keep_unfiltered: bool,
     /// True if a logger or a filter wants to know what happened at upstream servers.
     pub keep_trace: bool,
+    /// Fields of a `103 Early Hints` for clients that have to wait for a response.
+    pub early_hints: Option<Headers>,
     /// Applied on entering the path; `None` if there is nothing to apply.
     pub env: Option<EnvCommands>,
     /// `error-log.emit-request-errors`.

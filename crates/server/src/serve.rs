@@ -10,7 +10,7 @@ use h2o_exchange::{
     Outcome, RequestBody, Reroute, Response, Route, Worker,
 };
 use h2o_handlers::push;
-use h2o_http::{Known, Method, Scheme, StatusCode};
+use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
 
 use crate::context::{Context, LocalListener};
 use crate::error_page;
@@ -157,7 +157,10 @@ pub(crate) fn resume(
     loop {
         let polled = fenced(context, || waiting.future.as_mut().poll(task));
         let outcome = match polled {
-            Ok(Poll::Pending) => return Progress::Waiting(waiting),
+            Ok(Poll::Pending) => {
+                hint(&mut exchange.borrow_mut(), waiting.next);
+                return Progress::Waiting(waiting);
+            }
             Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
             Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
             Err(response) => (Outcome::Done(*response), waiting.next),
@@ -167,6 +170,22 @@ pub(crate) fn resume(
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
+    }
+}
+
+/// The client has to wait for the handler before number `next`: it gets the early hints of the path meanwhile, once.
+fn hint(exchange: &mut Exchange, next: usize) {
+    let path = exchange.site.path(exchange.route);
+    let Some(fields) = path.early_hints.as_ref().filter(|_| !exchange.is_hinted) else {
+        return;
+    };
+    // Who stands in for the handlers of a path is an upstream server.
+    let handler = path.handlers.get(next.wrapping_sub(1));
+    let waits = handler.is_none_or(|handler| handler.waits_for_others());
+    if waits && exchange.request.body != BodyLength::Tunnel {
+        let hints = (StatusCode::EARLY_HINTS, fields.clone());
+        exchange.informational.push(hints);
+        exchange.is_hinted = true;
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use h2o_tests::Backend;
 use h2o_tests::http2::{Frame, Http2, Received, encode, flag, get, kind, post, setting};
+use h2o_tests::{Backend, FINE, Server, Setup, Talk};
 
 use super::kit::proxy;
+use super::streaming::gate;
 
 #[test]
 fn hints_come_before_the_answer() {
@@ -73,4 +74,98 @@ fn the_size_of_heads_in_the_access_log_does_not_leave_interim_ones_out() {
     assert_eq!(heads, 3);
     let log = server.read_until("log", &format!("\n{len}"));
     assert_eq!(log, format!("{want}\n{len}\n"));
+}
+
+/// Rules for hints: those of the global level are for all paths.
+const HINTS: &str = "
+header.add: { header: 'link: </a.css>; rel=preload', when: early }
+header.set: { header: 'x-all: 1', when: all }
+header.unset: { header: x-final, when: early }
+";
+
+/// A server that hints, before a back end that answers `/wait` when the gate opens.
+fn hinting(settings: &str) -> (Server, Backend, std::sync::mpsc::Sender<()>) {
+    let (open, pass) = gate();
+    let backend = Backend::start(move |talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            if request.target() == "/wait" {
+                pass();
+            }
+            talk.send(FINE);
+        }
+    });
+    let config = format!(
+        "{HINTS}{settings}
+num-threads: 1
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /moved: {{ redirect: {{ url: /elsewhere, status: 302 }} }}
+      /files: {{ file.dir: '@DIR@' }}
+      /: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/")
+    );
+    let server = Setup::new(&config).file("small", "small").start();
+    (server, backend, open)
+}
+
+#[test]
+fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
+    let (server, _backend, open) = hinting("send-informational: all");
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&Frame::request(1, get("/wait")));
+    client.read_until("the hints", |client| !client.answer(1).interim.is_empty());
+    open.send(()).unwrap();
+    let answer = client.read_answer(1);
+    let hints = [
+        (":status", "103"),
+        ("link", "</a.css>; rel=preload"),
+        ("x-all", "1"),
+    ];
+    let hints = hints.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(answer.interim, [hints.to_vec()]);
+    assert_eq!(answer.text(), "fine");
+    assert_eq!(answer.field("link"), None);
+    assert_eq!(answer.field("x-all"), Some("1"));
+    // Over HTTP/1.1, where that is allowed.
+    let mut client = server.connect();
+    for _ in 0..2 {
+        client.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+        let hints = client.read_head();
+        assert_eq!(hints.code(), 103);
+        hints.must_be(&format!(
+            "{}\nlink: </a.css>; rel=preload\nx-all: 1",
+            hints.status
+        ));
+        open.send(()).unwrap();
+        let answer = client.read_response("GET");
+        assert_eq!((answer.code(), answer.text()), (200, "fine".to_owned()));
+    }
+}
+
+#[test]
+fn hints_are_not_made_for_clients_that_do_not_wait_or_do_not_want_them() {
+    let (server, _backend, open) = hinting("");
+    // They are answered at once.
+    let mut client = Http2::open(server.port(), &[]);
+    for (stream, path) in [(1, "/moved"), (3, "/files/small"), (5, "/files/missing")] {
+        assert_eq!(client.ask(stream, &get(path)).interim.len(), 0, "{path}");
+    }
+    let hush = [get("/wait"), encode(&[("no-early-hints", "1")])].concat();
+    open.send(()).unwrap();
+    assert_eq!(client.ask(7, &hush).interim.len(), 0);
+    // HTTP/1 clients get them only where that is configured, and those of HTTP/1.0 never.
+    open.send(()).unwrap();
+    assert_eq!(server.ask("GET /wait").code(), 200);
+    let (server, _backend, open) = hinting("send-informational: all");
+    let mut client = server.connect();
+    open.send(()).unwrap();
+    client.send("GET /wait HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_head().code(), 200);
+    let (server, _backend, open) = hinting("send-informational: none");
+    let mut client = Http2::open(server.port(), &[]);
+    open.send(()).unwrap();
+    assert_eq!(client.ask(1, &get("/wait")).interim.len(), 0);
 }

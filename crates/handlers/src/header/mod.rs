@@ -165,7 +165,8 @@ const ATTRIBUTES: [Attribute; 2] = [
         Kinds::SCALAR,
         "final|early|all",
         "final",
-        "Which responses are edited: the final one, `103 Early Hints`, or both. \
+        "Which responses are edited: the final one, `103 Early Hints`, or both. Headers for \
+         `103` are also sent in one of its own while a client waits for a backend. \
          `proxy.header.*` ignores it.",
     ),
 ];
@@ -220,14 +221,18 @@ pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
         .filter(|rule| matches!(rule.when, When::Final | When::All))
         .map(|rule| rule.edit.clone())
         .collect();
-    if edits.is_empty() {
+    let mut early = Headers::new();
+    edit_early(&scope.settings, &mut early);
+    if edits.is_empty() && early.is_empty() {
         return None;
     }
-    Some(Box::new(HeaderFilter { edits }))
+    Some(Box::new(HeaderFilter { edits, early }))
 }
 
 struct HeaderFilter {
     edits: Box<[Edit]>,
+    /// What the rules for 103 responses make of no fields.
+    early: Headers,
 }
 
 impl Filter for HeaderFilter {
@@ -236,6 +241,10 @@ impl Filter for HeaderFilter {
             edit.apply(&mut response.headers);
         }
         Filtered::Continue
+    }
+
+    fn early_hints(&self) -> Option<&Headers> {
+        Some(&self.early).filter(|early| !early.is_empty())
     }
 }
 
@@ -363,14 +372,39 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_rules_for_final_responses_has_no_filter() {
+    fn a_path_without_rules_has_no_filter() {
         for config in [
             "",
-            "header.add: { header: 'x: 1', when: early }",
             "header.add: []",
+            "header.unset: { header: x, when: early }",
         ] {
             let site = SETUP.read(["", "", config]).unwrap();
             assert!(site.hosts[0].paths[0].filters.is_empty(), "{config}");
+        }
+    }
+
+    #[test]
+    fn early_hints_are_what_the_rules_make_of_no_fields() {
+        let outer = "header.add: { header: 'x-a: 1', when: early }";
+        for (config, want) in [
+            ("", Some("x-a: 1")),
+            ("header.add: 'x-b: 1'", Some("x-a: 1")),
+            (
+                "header.append: { header: 'X-A: 2', when: all }",
+                Some("x-a: 1, 2"),
+            ),
+            ("header.unset: { header: x-a, when: early }", None),
+        ] {
+            let site = SETUP.read([outer, "", config]).unwrap();
+            let hints = site.hosts[0].paths[0].early_hints.as_ref();
+            let hints = hints.map(|hints| {
+                let lines = hints.iter().map(|field| {
+                    let value = String::from_utf8_lossy(field.value).into_owned();
+                    format!("{}: {value}", field.name.as_str())
+                });
+                lines.collect::<Vec<_>>().join("\n")
+            });
+            assert_eq!(hints.as_deref(), want, "{config}");
         }
     }
 

@@ -101,6 +101,10 @@ impl Handler for ProxyHandler {
     fn meets_expectations(&self) -> bool {
         self.proxy.request.forwards_expectations
     }
+
+    fn waits_for_others(&self) -> bool {
+        true
+    }
 }
 
 /// Answers the request with what a backend says.
