@@ -159,3 +159,50 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let _ = server.stop();
     assert!(!deadline.has_passed());
 }
+
+#[test]
+fn files_that_may_not_be_read_and_document_roots_that_are_missing_are_not_kept_quiet() {
+    let config = "
+listen: @PORT@
+access-log: { path: @DIR@/log, format: '%{error}x' }
+hosts:
+  default:
+    paths:
+      /files: { file.dir: @DIR@/www }
+      /typo: { file.dir: @DIR@/wwww }
+      /none: { file.dir: @DIR@/www, file.index: [] }
+";
+    let server = Setup::new(config).file("www/secret", "x").start();
+    let secret = server.folder.name_of("www/secret");
+    let nobody = std::fs::Permissions::from_mode(0o000);
+    std::fs::set_permissions(&secret, nobody).expect("it is ours");
+    for _ in 0..20 {
+        assert_eq!(server.ask("GET /files/secret").code(), 403);
+        assert_eq!(server.ask("GET /typo/a").code(), 404);
+    }
+    // These say it all to the client.
+    assert_eq!(server.ask("GET /files/missing").code(), 404);
+    assert_eq!(server.ask("GET /none/").code(), 403);
+    let denied = format!(
+        "[lib/handler/file.c] in request:www.example.com/files/secret:{secret}:Permission denied (the server runs as user "
+    );
+    let root = server.folder.name_of("wwww/");
+    let missing = format!(
+        "[lib/handler/file.c] in request:www.example.com/typo/a:{root}:No such file or directory"
+    );
+    for text in [&denied, &missing] {
+        server.wait_for_message(text);
+    }
+    let messages = server.messages();
+    let folder = server.stop();
+    for text in [&denied, &missing] {
+        // Unless the minute has changed meanwhile.
+        let lines = messages.matches(text).count();
+        assert!(lines == 5 || lines == 10, "{lines}: {messages}");
+        assert_eq!(folder.read("log").matches(text).count(), 20);
+    }
+    assert!(
+        !messages.contains("/files/missing:") && !messages.contains("/none/:"),
+        "{messages}"
+    );
+}

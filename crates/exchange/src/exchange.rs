@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, Method, RequestHead, Scheme, StatusCode};
+use h2o_log::LineLimit;
 
 use crate::{
     BodyError, ConnectionInfo, Forwarded, Http2Stream, LocalSite, PushOrder, RequestBody,
@@ -327,6 +328,25 @@ impl Exchange {
     /// end) and, unless `error-log.emit-request-errors` is off, for the error log. `label` names the component. The text tells
     /// the authority and the target that an upstream server was asked for, if one was.
     pub fn note_error(&mut self, label: &str, message: &str) {
+        let start = self.describe_error(label, message);
+        if self.site.path(self.route).emit_request_errors {
+            h2o_log::report!(error, "{}", &self.errors[start..]);
+        }
+    }
+
+    /// As [`Exchange::note_error`], for what clients can cause any number of: the error log gets no more lines than `limit`
+    /// lets through.
+    pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {
+        let start = self.describe_error(label, message);
+        if self.site.path(self.route).emit_request_errors
+            && let Some(held_back) = limit.admit()
+        {
+            h2o_log::report!(error, "{}{held_back}", &self.errors[start..]);
+        }
+    }
+
+    /// Appends a text to the errors of this request, and tells where it begins.
+    fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
         // CONNECT has no path: its target is the authority.
@@ -342,9 +362,7 @@ impl Exchange {
         let text = format_args!("[{label}] in request:{authority}{path}:{message}");
         // A `String` takes everything.
         let _ = self.errors.write_fmt(text);
-        if self.site.path(self.route).emit_request_errors {
-            h2o_log::report!(error, "{}", &self.errors[start..]);
-        }
+        start
     }
 
     /// As [`Exchange::note_error`], for a response that cannot be completed.

@@ -1,6 +1,7 @@
 //! `file.dir` and `file.file`.
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +11,9 @@ use h2o_config::{Command, Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
     ContentUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope,
 };
+
+use h2o_log::reason;
+use rustix::io::Errno;
 
 use super::cache::{ContentCache, Key};
 use super::document::Document;
@@ -67,6 +71,9 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
     let check = PathCheck::new(command, command.node, path, need);
     scope.shared.edit::<PathChecks>().0.push(check);
 }
+
+/// Names this component in the error log.
+const LABEL: &str = "lib/handler/file.c";
 
 /// Answers for a `file.dir` or a `file.file`.
 struct FileHandler(Arc<Service>);
@@ -165,8 +172,41 @@ fn answer(exchange: &mut Exchange, job: &Job, located: Located) -> Outcome {
             None => respond::internal_error(exchange),
         },
         Located::Missing => Outcome::Declined,
-        Located::Forbidden => respond::forbidden(exchange),
-        Located::Busy => respond::busy(exchange),
+        Located::NoRoot(error) => {
+            job.note_failure(exchange, error);
+            Outcome::Declined
+        }
+        Located::Forbidden(error) => {
+            if matches!(error, Errno::ACCESS | Errno::IO) {
+                job.note_failure(exchange, error);
+            }
+            respond::forbidden(exchange)
+        }
+        Located::Busy => {
+            job.note_failure(exchange, Errno::MFILE);
+            respond::busy(exchange)
+        }
+    }
+}
+
+impl Job {
+    /// Tells the administrator what was not opened, and why.
+    #[cold]
+    fn note_failure(&self, exchange: &mut Exchange, error: Errno) {
+        let path = match (&self.service.target, error) {
+            (Target::Directory(root), Errno::NOENT | Errno::NOTDIR) => root.to_vec(),
+            (Target::Directory(root), _) => {
+                let rest = self.service.rest(&self.path);
+                [root, rest.strip_prefix(b"/").unwrap_or(rest)].concat()
+            }
+            (Target::File { path, .. }, _) => path.to_vec(),
+        };
+        let mut text = format!("{}:{}", path.escape_ascii(), reason(&error.into()));
+        if error == Errno::ACCESS {
+            let user = rustix::process::geteuid().as_raw();
+            let _ = write!(text, " (the server runs as user {user})");
+        }
+        exchange.note_error_within(&self.service.failures, LABEL, &text);
     }
 }
 

@@ -43,8 +43,10 @@ pub(super) enum Located {
     },
     /// Nothing is there.
     Missing,
-    /// Something is there that is not for the client.
-    Forbidden,
+    /// Nothing is there, as the directory of `file.dir` itself cannot be opened for this reason.
+    NoRoot(Errno),
+    /// Something is there that is not for the client, for this reason.
+    Forbidden(Errno),
     /// Out of descriptors.
     Busy,
 }
@@ -106,7 +108,10 @@ impl Job {
         if self.service.settings.hidden.hides_any_of(relative) {
             return Err(Errno::NOENT);
         }
-        let tree = open::configured(&c_string(root)?, LOOK | OFlags::DIRECTORY, access)?;
+        let tree = match open::configured(&c_string(root)?, LOOK | OFlags::DIRECTORY, access) {
+            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(Located::NoRoot(error)),
+            tree => tree?,
+        };
         let mut search = Search::new(self, Some(tree), root, access);
         let found = if relative.is_empty() || relative.ends_with(b"/") {
             search.index(relative)
@@ -132,7 +137,7 @@ impl Target {
             (Errno::MFILE | Errno::NFILE, _) => Located::Busy,
             (Errno::NOENT, _) | (Errno::NOTDIR, Self::Directory(_)) => Located::Missing,
             // A single file's path leading through a file is no ordinary absence (H2O compatibility).
-            _ => Located::Forbidden,
+            _ => Located::Forbidden(error),
         }
     }
 }
@@ -207,7 +212,7 @@ impl<'a> Search<'a> {
         if !settings.listing && settings.index.is_empty() {
             // H2O compatibility: nothing was looked for, so nothing is missing. H2O answers 403 here.
             self.open(&path, LOOK | OFlags::DIRECTORY)?;
-            return Err(Errno::ACCESS);
+            return Err(Errno::PERM);
         }
         if !settings.listing {
             return Err(Errno::NOENT);
@@ -282,7 +287,7 @@ impl<'a> Search<'a> {
             FileType::RegularFile => Ok(Opened::File(file, identity)),
             FileType::Directory => Ok(Opened::Directory),
             // FIFOs, sockets and devices are not content.
-            _ => Err(Errno::ACCESS),
+            _ => Err(Errno::OPNOTSUPP),
         }
     }
 
@@ -391,7 +396,7 @@ mod tests {
         let show = |located: Located| match located {
             Located::Busy => "busy",
             Located::Missing => "missing",
-            Located::Forbidden => "forbidden",
+            Located::Forbidden(_) => "forbidden",
             _ => "something else",
         };
         for (error, of_directory, of_file) in [

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use h2o_exchange::Scope;
 use h2o_http::mime::{MimeEntry, MimeMap};
+use h2o_log::LineLimit;
 
 use super::custom::CustomHandler;
 use super::settings::FileSettings;
@@ -15,6 +16,8 @@ pub(super) struct Service {
     pub(super) id: u64,
     pub(super) target: Target,
     pub(super) settings: Arc<FileSettings>,
+    /// For files that exist and cannot be opened, and for a directory that is not there.
+    pub(super) failures: LineLimit,
     mime: Arc<MimeMap>,
     /// Length of the key of the path it is attached to.
     key_len: usize,
@@ -57,6 +60,7 @@ impl Service {
             id: NEXT.fetch_add(1, Relaxed),
             target: target(&mime),
             settings: scope.settings.get(),
+            failures: LineLimit::per_minute(5),
             mime,
             key_len: scope.path.as_deref().map_or(0, str::len),
         }
