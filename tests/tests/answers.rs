@@ -358,6 +358,53 @@ hosts:
 }
 
 #[test]
+fn no_duration_is_left_out_of_the_percentiles() {
+    let slow = Backend::start(|talk| {
+        while talk.read_request().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            talk.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+        }
+    });
+    let config = |stats: &str| {
+        format!(
+            "{stats}\nhosts: {{ default: {{ paths: {{ /status: {{ status: ON }}, /slow: {{ proxy.reverse.url: '{}' }} }} }} }}",
+            slow.url("/")
+        )
+    };
+    let value = |report: &str, name: &str| -> u64 {
+        let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
+        let end = rest.find([',', '\n']).expect("a line ends");
+        rest[..end].parse().expect(name)
+    };
+    let server = start(&config("duration-stats: ON"));
+    for _ in 0..8 {
+        assert_eq!(server.ask("GET /slow").code(), 200);
+    }
+    let report = server.ask("GET /status/json?show=durations").text();
+    for name in ["process-time", "duration"] {
+        for percentile in [0, 25, 50, 75, 99] {
+            let micros = value(&report, &format!("{name}-{percentile}"));
+            assert!((29_000..20_000_000).contains(&micros), "{name}: {report}");
+        }
+    }
+    assert!(value(&report, "process-time-0") <= value(&report, "process-time-99"));
+    assert!(report.contains("\"evloop-latency-nanosec\": ["), "{report}");
+    assert!(
+        !report.contains("\"evloop-latency-nanosec\": []"),
+        "{report}"
+    );
+    // It costs nothing, and says nothing, where it is off.
+    let server = start(&config("duration-stats: ON\nduration-stats: OFF"));
+    assert_eq!(server.ask("GET /slow").code(), 200);
+    let report = server.ask("GET /status/json?show=durations").text();
+    assert_eq!(value(&report, "duration-99"), 0);
+    assert!(
+        report.contains("\"evloop-latency-nanosec\": []"),
+        "{report}"
+    );
+}
+
+#[test]
 fn the_path_of_a_request_never_sends_a_redirect_to_another_host() {
     let inner = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\ninner");
     let server = start(

@@ -1,5 +1,6 @@
 //! The status page, and the report as JSON that it and monitoring tools read.
 
+mod durations;
 mod events;
 mod page;
 mod report;
@@ -18,7 +19,9 @@ use tokio::time::{Instant, timeout_at};
 
 use report::{Module, Report};
 
-pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[STATUS, durations::DIRECTIVE];
+
+const STATUS: Directive<Scope> = Directive {
     name: "status",
     levels: Levels::PATH,
     pass: Pass::Content,
@@ -34,7 +37,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         }
         Ok(())
     },
-}];
+};
 
 /// How long a worker may take to list its requests; later ones are left out.
 const ANSWER_TIME: Duration = Duration::from_secs(1);

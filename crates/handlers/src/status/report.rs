@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use h2o_exchange::{Certificates, Counter, HostName, Site, Worker};
 
+use super::durations::{DurationStats, NAMES, PERCENTILES};
 use super::events::{EVENTS, SSL, TRAFFIC, names};
 use crate::access_log::{Escape, LocalTime};
 use crate::proxy::Upstreams;
@@ -67,17 +68,6 @@ impl Module {
     }
 }
 
-/// What percentiles of durations would be shown of; nothing collects them.
-const DURATIONS: [&str; 7] = [
-    "connect-time",
-    "header-time",
-    "body-time",
-    "request-total-time",
-    "process-time",
-    "response-time",
-    "duration",
-];
-
 /// Pools that H2O has and we have not; shown as empty because monitoring expects them.
 const POOLS: [&str; 7] = [
     "memory.mem_pool.chunks",
@@ -111,7 +101,7 @@ impl Report {
             Module::Requests => {}
             Module::Events => events(&mut members, worker),
             Module::Ssl => counters(&mut members, SSL, worker),
-            Module::Durations => durations(&mut members),
+            Module::Durations => durations(&mut members, &site.shared.get::<DurationStats>()),
             Module::Memory => memory(&mut members, worker),
             Module::Traffic => counters(&mut members, TRAFFIC, worker),
             Module::Backends => backends(&mut members, site),
@@ -312,13 +302,21 @@ fn certificates(members: &mut Members<'_>, site: &Site, worker: &Worker) {
     members.list("certificates", certificates);
 }
 
-fn durations(members: &mut Members<'_>) {
-    for name in DURATIONS {
-        for percentile in [0, 25, 50, 75, 99] {
-            members.raw(&format!("{name}-{percentile}"), 0);
+fn durations(members: &mut Members<'_>, stats: &DurationStats) {
+    let collected = stats.0.as_ref();
+    let values = collected.map(|collected| collected.percentiles());
+    for (index, name) in NAMES.into_iter().enumerate() {
+        let values = values.map_or([0; PERCENTILES.len()], |values| values[index]);
+        for (percent, value) in PERCENTILES.into_iter().zip(values) {
+            members.raw(&format!("{name}-{percent}"), value);
         }
     }
-    members.raw("evloop-latency-nanosec", "[]");
+    let turns = collected.map(|collected| collected.turn_nanos());
+    let turns: Vec<String> = turns.iter().flatten().map(u64::to_string).collect();
+    members.raw(
+        "evloop-latency-nanosec",
+        format_args!("[{}]", turns.join(", ")),
+    );
 }
 
 fn memory(members: &mut Members<'_>, worker: &Worker) {
