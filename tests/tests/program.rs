@@ -386,6 +386,24 @@ fn the_addresses_and_the_configuration_are_not_left_unsaid_at_the_start() {
 }
 
 #[test]
+fn a_congestion_control_that_is_named_is_not_replaced() {
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    let allowed = allowed.unwrap_or_default();
+    for name in ["cubic", "reno"] {
+        if !is_root() && !allowed.split_whitespace().any(|allowed| allowed == name) {
+            eprintln!("{name} is not for everybody here");
+            continue;
+        }
+        let config = format!(
+            "listen: {{ port: @PORT@, cc: {name} }}\naccess-log: {{ path: @DIR@/log, format: '%{{cc.name}}x' }}\n{SITE}"
+        );
+        let server = Setup::new(&config).start();
+        let _ = server.ask("GET /");
+        assert_eq!(server.stop().read("log"), format!("{name}\n"));
+    }
+}
+
+#[test]
 fn a_low_port_without_the_right_to_it_is_not_refused_without_advice() {
     let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     if first.is_ok_and(|first| first.trim().parse() != Ok(1024)) {

@@ -183,14 +183,17 @@ fn bind_tcp(
     if let Some(size) = listener.rcvbuf {
         socket.set_recv_buffer_size(size)?;
     }
-    if let Some(name) = &listener.congestion
-        && let Err(error) = socket.set_tcp_congestion(name.as_bytes())
-    {
-        warnings.push(format!(
-            "failed to set congestion controller {name} on {}: {}",
-            listener.label,
-            reason(&error)
-        ));
+    match &listener.congestion {
+        None => prefer_bbr(&socket),
+        Some(name) => {
+            if let Err(error) = socket.set_tcp_congestion(name.as_bytes()) {
+                warnings.push(format!(
+                    "failed to set congestion controller {name} on {}: {}",
+                    listener.label,
+                    reason(&error)
+                ));
+            }
+        }
     }
     // The kernel hands a connection over when its first octets are there.
     rustix_defer_accept(&socket);
@@ -201,6 +204,15 @@ fn bind_tcp(
         warnings.push(format!("failed to set TCP_FASTOPEN: {}", reason(&error)));
     }
     Ok(socket.into())
+}
+
+/// `cc: auto`: replaces `cubic`, which takes a lost packet for a full path, by `bbr`, if the kernel has it and lets us. Any other
+/// default was chosen by somebody.
+fn prefer_bbr(socket: &Socket) {
+    let name = socket.tcp_congestion().unwrap_or_default();
+    if name.split(|&octet| octet == 0).next() == Some(b"cubic") {
+        let _ = socket.set_tcp_congestion(b"bbr");
+    }
 }
 
 fn set_option(socket: &Socket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -289,4 +301,30 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
             .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
     }
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cubic_is_not_left_in_place_where_the_kernel_has_bbr_and_other_choices_are() {
+        let system = |name: &str| {
+            std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default()
+        };
+        let has = |name: &str| {
+            let allowed = system("tcp_allowed_congestion_control");
+            allowed.split_whitespace().any(|allowed| allowed == name)
+        };
+        for (before, after) in [("cubic", "bbr"), ("reno", "reno"), ("bbr", "bbr")] {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            if !has("bbr") || socket.set_tcp_congestion(before.as_bytes()).is_err() {
+                continue;
+            }
+            prefer_bbr(&socket);
+            let name = socket.tcp_congestion().unwrap();
+            let name = String::from_utf8(name).unwrap();
+            assert_eq!(name.trim_end_matches('\0'), after, "{before}");
+        }
+    }
 }

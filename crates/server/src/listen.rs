@@ -40,6 +40,7 @@ pub(crate) struct Listener {
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) sndbuf: Option<usize>,
     pub(crate) rcvbuf: Option<usize>,
+    /// Name of a congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
 }
@@ -146,9 +147,10 @@ const ATTRIBUTES: &[Attribute] = &[
     Attribute::optional(
         "cc",
         Kinds::SCALAR,
-        "NAME",
-        "the kernel's choice",
-        "Congestion control of accepted connections, such as `bbr` (`TCP_CONGESTION`).",
+        "auto|NAME",
+        "auto",
+        "Congestion control of accepted TCP connections (`TCP_CONGESTION`). `auto`: the kernel's default, but `bbr` in place of `cubic` \
+         where the kernel has it. A name such as `cubic` is used as it is.",
     ),
     Attribute::optional(
         "initcwnd",
@@ -373,7 +375,7 @@ impl<'a> Template<'a> {
                 "`initcwnd` is ignored: it has meaning for QUIC only",
             );
         }
-        let mut congestion = text("cc")?;
+        let mut congestion = text("cc")?.filter(|name| **name != *"auto");
         if is_unix && let Some(node) = attributes.get("cc") {
             warn(scope, command, node, "`cc` is ignored on unix sockets");
             congestion = None;
