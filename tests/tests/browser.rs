@@ -48,6 +48,32 @@ fn a_browser_shows_the_example_site_and_a_listing() {
     }
 }
 
+/// Looks at the example site as on a phone, and says what does not fit.
+const PHONE: &str = "<!DOCTYPE html><title>wait</title><body><script>
+const frame = document.createElement('iframe');
+Object.assign(frame, { width: 390, height: 844, src: '/' });
+frame.onload = () => {
+  const page = frame.contentDocument, missing = [];
+  const width = frame.contentWindow.innerWidth, height = frame.contentWindow.innerHeight;
+  for (const item of page.querySelectorAll('nav a')) {
+    const place = item.getBoundingClientRect();
+    if (place.left < 0 || place.right > width) missing.push(item.textContent);
+  }
+  if (page.querySelector('[data-panel]').getBoundingClientRect().bottom > height) missing.push('table');
+  if (page.documentElement.scrollWidth > width) missing.push('width');
+  document.title = `missing: ${missing.join(' ') || 'nothing'}`;
+};
+document.body.append(frame);
+</script>";
+
+#[test]
+fn the_menu_and_the_table_of_the_example_are_not_cut_on_a_phone() {
+    let server = start();
+    server.folder.write("site/phone.html", PHONE);
+    let page = browse_patiently(&server.folder, &server.url("/phone.html")).text();
+    assert!(page.contains("<title>missing: nothing</title>"), "{page}");
+}
+
 #[test]
 fn a_strict_policy_does_not_leave_the_pages_of_the_server_bare() {
     for verb in ["set", "add"] {

@@ -1,5 +1,5 @@
-// Fills the panel on the home page with what the server really answered, and
-// gives code blocks a copy button. The site reads fine without it.
+// Fills the table on the home page with what the server really answered, sends
+// the requests of its buttons, and gives code blocks a copy button. The site reads fine without it.
 "use strict";
 
 const kib = (octets) => (octets < 1024 ? `${octets} B` : `${(octets / 1024).toFixed(1)} KiB`);
@@ -66,13 +66,12 @@ async function fillPanel(panel) {
 }
 
 const panel = document.querySelector("[data-panel]");
-if (panel) {
-  fillPanel(panel).catch(() => {});
-  panel.addEventListener("click", ({ target }) => {
-    const kind = target.dataset?.ask;
-    if (kind) ask(kind, panel.querySelector("output"));
-  });
-}
+if (panel) fillPanel(panel).catch(() => {});
+
+document.querySelector("[data-asks]")?.addEventListener("click", ({ target, currentTarget }) => {
+  const kind = target.dataset?.ask;
+  if (kind) ask(kind, currentTarget.querySelector("output"));
+});
 
 if (navigator.clipboard) {
   for (const block of document.querySelectorAll("pre")) {
