@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::der::{Element, Reader};
 
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -22,8 +24,22 @@ const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+/// 2.5.29.15
+const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
 /// 2.5.29.17
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+/// 2.5.29.19
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+/// 2.5.29.30
+const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
+/// 2.5.29.37
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// 2.5.29.37.0
+const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
+/// 1.3.6.1.5.5.7.3.1
+const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
+/// The bit keyCertSign of KeyUsage, in its first octet.
+const KEY_CERT_SIGN: u8 = 0x04;
 
 /// A certificate in parts as they are encoded.
 #[derive(Clone, Debug)]
@@ -34,22 +50,40 @@ pub struct Certificate<'a> {
     pub issuer: &'a [u8],
     /// The name of the subject: the content of an RDNSequence.
     pub subject: &'a [u8],
-    /// The key that the certificate speaks for.
+    /// The key that the certificate speaks for, as an element.
+    pub subject_public_key_info: &'a [u8],
+    /// The same in parts.
     pub public_key: PublicKey<'a>,
     /// First second of its validity, from the Unix epoch.
     pub not_before: i64,
     /// Last second of its validity, from the Unix epoch.
     pub not_after: i64,
-    /// The GeneralNames of subjectAltName.
+    /// What is signed: the TBSCertificate as an element.
+    pub tbs: &'a [u8],
+    /// The AlgorithmIdentifier of the signature, without tag and length; it stands inside and outside of what is signed.
+    pub signature_algorithm: &'a [u8],
+    /// The bits of the signature.
+    pub signature: &'a [u8],
+    /// Those that are understood here.
+    extensions: Extensions<'a>,
+}
+
+/// Contents of extensions (RFC 5280 §4.2.1).
+#[derive(Clone, Copy, Debug, Default)]
+struct Extensions<'a> {
     alternative_names: Option<&'a [u8]>,
+    basic_constraints: Option<&'a [u8]>,
+    key_usage: Option<&'a [u8]>,
+    extended_key_usage: Option<&'a [u8]>,
+    name_constraints: Option<&'a [u8]>,
+    /// Whether a critical one is none of these.
+    has_unknown_critical: bool,
 }
 
 /// A SubjectPublicKeyInfo.
 #[derive(Clone, Copy, Debug)]
 pub struct PublicKey<'a> {
-    /// As an element.
-    pub whole: &'a [u8],
-    /// Without tag and length.
+    /// The whole without tag and length.
     pub content: &'a [u8],
     /// The AlgorithmIdentifier without tag and length.
     pub algorithm: &'a [u8],
@@ -73,32 +107,42 @@ impl<'a> Certificate<'a> {
     #[must_use]
     pub fn parse(der: &'a [u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(der).content_of(SEQUENCE)?);
-        let mut tbs = Reader(certificate.content_of(SEQUENCE)?);
+        let signed = certificate.element()?;
+        let mut tbs = Reader(signed.content_of(SEQUENCE)?);
         let is_version1 = tbs.content_if(VERSION).is_none();
-        // serialNumber, signature
+        // serialNumber
         tbs.element()?;
-        tbs.element()?;
+        let signature_algorithm = tbs.content_of(SEQUENCE)?;
         let issuer = tbs.content_of(SEQUENCE)?;
         let mut validity = Reader(tbs.content_of(SEQUENCE)?);
         let (not_before, not_after) = (time(validity.element()?)?, time(validity.element()?)?);
         let subject = tbs.content_of(SEQUENCE)?;
-        let public_key = PublicKey::of_element(tbs.element()?)?;
-        let mut alternative_names = None;
+        let subject_public_key_info = tbs.element()?;
+        let public_key = PublicKey::of_element(subject_public_key_info)?;
+        let mut extensions = Extensions::default();
         while !tbs.is_empty() {
             let element = tbs.element()?;
             if element.tag == EXTENSIONS {
-                let extensions = Reader(element.content).content_of(SEQUENCE)?;
-                alternative_names = find_alternative_names(extensions)?;
+                extensions = Extensions::parse(Reader(element.content).content_of(SEQUENCE)?)?;
             }
         }
+        // RFC 5280 §4.1.1.2
+        if certificate.content_of(SEQUENCE)? != signature_algorithm {
+            return None;
+        }
+        let signature = bits(certificate.content_of(BIT_STRING)?)?;
         Some(Self {
             is_version1,
             issuer,
             subject,
+            subject_public_key_info: subject_public_key_info.whole,
             public_key,
             not_before,
             not_after,
-            alternative_names,
+            tbs: signed.whole,
+            signature_algorithm,
+            signature,
+            extensions,
         })
     }
 
@@ -113,7 +157,7 @@ impl<'a> Certificate<'a> {
     pub fn alternative_names(
         &self,
     ) -> Option<impl Iterator<Item = Option<AlternativeName<'a>>> + use<'a>> {
-        let mut names = Reader(self.alternative_names?);
+        let mut names = Reader(self.extensions.alternative_names?);
         Some(std::iter::from_fn(move || {
             if names.is_empty() {
                 return None;
@@ -124,6 +168,54 @@ impl<'a> Certificate<'a> {
             }
             Some(element.map(alternative_name))
         }))
+    }
+
+    /// Whether it limits for which names those below it are good (RFC 5280 §4.2.1.10).
+    #[must_use]
+    pub fn has_name_constraints(&self) -> bool {
+        self.extensions.name_constraints.is_some()
+    }
+
+    /// Whether it may issue certificates if it is trusted. As OpenSSL does it, one of version 1 may if it is by itself, and one
+    /// that does not say whether it is an authority may if its key is for signing certificates.
+    #[must_use]
+    pub fn may_be_root(&self) -> bool {
+        match (
+            self.may_sign_certificates(),
+            self.extensions.basic_constraints,
+        ) {
+            (Some(false), _) => false,
+            (_, Some(constraints)) => path_len(constraints).is_some(),
+            (Some(true), None) => true,
+            (None, None) => self.is_version1 && self.is_self_issued(),
+        }
+    }
+
+    /// What KeyUsage says of that (RFC 5280 §4.2.1.3), if there is such an extension.
+    fn may_sign_certificates(&self) -> Option<bool> {
+        let usage = self.extensions.key_usage?;
+        Some(first_octet(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
+    }
+
+    /// Whether it may issue certificates of servers, with `authorities_below` authorities between it and them, and says nothing
+    /// else about those that is not looked at here, such as which names they are good for.
+    #[must_use]
+    pub fn may_issue_plainly(&self, authorities_below: usize) -> bool {
+        let extensions = &self.extensions;
+        if self.is_version1 || self.has_name_constraints() || extensions.has_unknown_critical {
+            return false;
+        }
+        let is_authority = extensions
+            .basic_constraints
+            .and_then(path_len)
+            .is_some_and(|limit| limit.is_none_or(|limit| authorities_below <= limit));
+        let may_sign = self.may_sign_certificates().unwrap_or(true);
+        let is_for_servers = extensions.extended_key_usage.is_none_or(|purposes| {
+            let mut purposes = Reader(purposes);
+            std::iter::from_fn(|| purposes.content_of(OBJECT_IDENTIFIER))
+                .any(|purpose| purpose == SERVER_AUTH || purpose == ANY_PURPOSE)
+        });
+        is_authority && may_sign && is_for_servers
     }
 
     /// The first common name of the subject, if it is a text of one octet per character.
@@ -158,23 +250,68 @@ fn alternative_name(element: Element<'_>) -> AlternativeName<'_> {
     }
 }
 
-/// The content of the extension; `None` if the extensions are malformed.
-fn find_alternative_names(extensions: &[u8]) -> Option<Option<&[u8]>> {
-    let mut extensions = Reader(extensions);
-    while !extensions.is_empty() {
-        let mut extension = Reader(extensions.content_of(SEQUENCE)?);
-        let is_wanted = extension.content_of(OBJECT_IDENTIFIER)? == SUBJECT_ALT_NAME;
-        // Whether it is critical may stand between.
-        let mut value = extension.element()?;
-        if value.tag != OCTET_STRING {
-            value = extension.element()?;
+impl<'a> Extensions<'a> {
+    /// `None` if they are malformed.
+    fn parse(extensions: &'a [u8]) -> Option<Self> {
+        let mut found = Self::default();
+        let mut extensions = Reader(extensions);
+        while !extensions.is_empty() {
+            let mut extension = Reader(extensions.content_of(SEQUENCE)?);
+            let identifier = extension.content_of(OBJECT_IDENTIFIER)?;
+            let is_critical = extension
+                .content_if(BOOLEAN)
+                .is_some_and(|value| value != [0]);
+            let value = extension.content_of(OCTET_STRING)?;
+            let (slot, tag) = match identifier {
+                SUBJECT_ALT_NAME => (&mut found.alternative_names, SEQUENCE),
+                BASIC_CONSTRAINTS => (&mut found.basic_constraints, SEQUENCE),
+                KEY_USAGE => (&mut found.key_usage, BIT_STRING),
+                EXTENDED_KEY_USAGE => (&mut found.extended_key_usage, SEQUENCE),
+                NAME_CONSTRAINTS => (&mut found.name_constraints, SEQUENCE),
+                _ => {
+                    found.has_unknown_critical |= is_critical;
+                    continue;
+                }
+            };
+            // RFC 5280 §4.2: at most one of each.
+            if slot.is_some() {
+                return None;
+            }
+            *slot = Some(Reader(value).content_of(tag)?);
         }
-        if is_wanted {
-            let names = value.content_of(OCTET_STRING)?;
-            return Some(Some(Reader(names).content_of(SEQUENCE)?));
-        }
+        Some(found)
     }
-    Some(None)
+}
+
+/// How many authorities may stand below one, `Some(None)` for any number; `None` if it is no authority (RFC 5280 §4.2.1.9).
+fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
+    let mut reader = Reader(basic_constraints);
+    if reader.content_if(BOOLEAN)? == [0] {
+        return None;
+    }
+    if reader.is_empty() {
+        return Some(None);
+    }
+    match reader.content_of(INTEGER)? {
+        &[len @ 0..=0x7f] => Some(Some(usize::from(len))),
+        _ => None,
+    }
+}
+
+/// The content of a BIT STRING of whole octets.
+fn bits(content: &[u8]) -> Option<&[u8]> {
+    match content.split_first_chunk()? {
+        (&[0], bits) => Some(bits),
+        _ => None,
+    }
+}
+
+/// The first octet of a BIT STRING with any number of bits.
+fn first_octet(content: &[u8]) -> Option<u8> {
+    match content {
+        [0..=7, first, ..] => Some(*first),
+        _ => None,
+    }
 }
 
 impl<'a> PublicKey<'a> {
@@ -185,17 +322,17 @@ impl<'a> PublicKey<'a> {
     }
 
     fn of_element(element: Element<'a>) -> Option<Self> {
-        let content = element.content_of(SEQUENCE)?;
+        Self::parse_content(element.content_of(SEQUENCE)?)
+    }
+
+    /// As [`Self::parse`], without tag and length.
+    #[must_use]
+    pub fn parse_content(content: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(content);
-        let algorithm = reader.content_of(SEQUENCE)?;
-        let (&[0], key) = reader.content_of(BIT_STRING)?.split_first_chunk()? else {
-            return None;
-        };
         Some(Self {
-            whole: element.whole,
             content,
-            algorithm,
-            key,
+            algorithm: reader.content_of(SEQUENCE)?,
+            key: bits(reader.content_of(BIT_STRING)?)?,
         })
     }
 
@@ -344,17 +481,97 @@ mod tests {
         let validity = [&[0x30, 30][..], &time, &time].concat();
         let key = [0x30, 9, 0x30, 3, 6, 1, 9, 3, 2, 0, 7];
         let tbs = [&[2, 1, 1, 0x30, 0][..], &name, &validity, &name, &key].concat();
+        // signatureAlgorithm, signatureValue
+        let signature = [0x30, 0, 3, 2, 0, 9];
         let wrap = |tag: u8, content: &[u8]| {
             let len = u8::try_from(content.len()).unwrap();
             [&[tag, len][..], content].concat()
         };
-        let der = wrap(0x30, &wrap(0x30, &tbs));
+        let der = wrap(0x30, &[&wrap(0x30, &tbs)[..], &signature].concat());
         let certificate = Certificate::parse(&der).unwrap();
         assert!(certificate.is_version1);
-        assert_eq!(certificate.public_key.whole, key);
+        assert_eq!(certificate.subject_public_key_info, key);
+        assert_eq!(certificate.tbs, wrap(0x30, &tbs));
+        assert_eq!(certificate.signature, [9]);
         let version2 = [&[0xa0, 3, 2, 1, 1][..], &tbs].concat();
-        let der = wrap(0x30, &wrap(0x30, &version2));
+        let der = wrap(0x30, &[&wrap(0x30, &version2)[..], &signature].concat());
         assert!(!Certificate::parse(&der).unwrap().is_version1);
+        // RFC 5280 §4.1.1.2: both algorithms are the same.
+        let other = [0x30, 2, 5, 0, 3, 2, 0, 9];
+        let der = wrap(0x30, &[&wrap(0x30, &tbs)[..], &other].concat());
+        assert!(Certificate::parse(&der).is_none());
+    }
+
+    #[test]
+    fn only_authorities_that_say_nothing_else_issue_plainly() {
+        use rcgen::{
+            BasicConstraints, CustomExtension, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
+            KeyUsagePurpose, NameConstraints,
+        };
+        let issues = |below: usize, tune: &dyn Fn(&mut CertificateParams)| {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            tune(&mut params);
+            let key = KeyPair::generate().unwrap();
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            Certificate::parse(&der).unwrap().may_issue_plainly(below)
+        };
+        assert!(issues(7, &|_| {}));
+        assert!(issues(1, &|params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            params.extended_key_usages = vec![
+                ExtendedKeyUsagePurpose::ClientAuth,
+                ExtendedKeyUsagePurpose::ServerAuth,
+            ];
+        }));
+        assert!(!issues(2, &|params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+        }));
+        assert!(!issues(0, &|params| params.is_ca = IsCa::NoCa));
+        assert!(!issues(0, &|params| params.is_ca = IsCa::ExplicitNoCa));
+        assert!(!issues(0, &|params| {
+            params.key_usages = vec![KeyUsagePurpose::CrlSign];
+        }));
+        assert!(!issues(0, &|params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        }));
+        assert!(!issues(0, &|params| {
+            params.name_constraints = Some(NameConstraints {
+                permitted_subtrees: vec![GeneralSubtree::DnsName("a.test".to_owned())],
+                excluded_subtrees: Vec::new(),
+            });
+        }));
+        assert!(!issues(0, &|params| {
+            let mut extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+            extension.set_criticality(true);
+            params.custom_extensions = vec![extension];
+        }));
+    }
+
+    #[test]
+    fn certificates_of_servers_are_no_roots() {
+        use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
+        let is_root = |is_ca: IsCa, usages: &[KeyUsagePurpose]| {
+            let mut params = CertificateParams::default();
+            params.is_ca = is_ca;
+            params.key_usages = usages.to_vec();
+            let key = KeyPair::generate().unwrap();
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            Certificate::parse(&der).unwrap().may_be_root()
+        };
+        let any = || IsCa::Ca(BasicConstraints::Unconstrained);
+        assert!(is_root(any(), &[]));
+        assert!(is_root(any(), &[KeyUsagePurpose::KeyCertSign]));
+        assert!(is_root(IsCa::NoCa, &[KeyUsagePurpose::KeyCertSign]));
+        assert!(!is_root(any(), &[KeyUsagePurpose::CrlSign]));
+        assert!(!is_root(IsCa::NoCa, &[]));
+        assert!(!is_root(IsCa::ExplicitNoCa, &[]));
+        assert!(!is_root(
+            IsCa::ExplicitNoCa,
+            &[KeyUsagePurpose::KeyCertSign]
+        ));
+        assert!(!is_root(IsCa::NoCa, &[KeyUsagePurpose::DigitalSignature]));
     }
 
     #[test]

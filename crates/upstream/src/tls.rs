@@ -1,37 +1,30 @@
 //! TLS to `https` backends: rustls as a client.
 
 mod names;
+mod plain_chain;
 mod sessions;
+mod trust;
 mod verifier;
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, PeerMisbehaved, RootCertStore};
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, PeerMisbehaved};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use self::sessions::{Keyed, SessionCache};
+use self::trust::Trust;
 use self::verifier::{Rejected, Verifier};
 use crate::Failure;
-
-/// Where systems keep the authorities they trust, in order of preference. The first is the one of Debian, Alpine and Arch; then
-/// Fedora's and openSUSE's.
-const BUNDLES: [&str; 3] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-];
 
 /// The `proxy.ssl.*` settings of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,14 +83,14 @@ impl TlsClient {
     /// # Errors
     /// A CA file that cannot be read, or has no certificate that can be used.
     pub fn new(settings: TlsClientSettings) -> Result<Arc<Self>, TlsClientError> {
-        let roots = match &settings.ca_file {
-            Some(path) => Some(Arc::new(read_roots(path)?)),
-            None if settings.verify_peer => Some(system_roots()),
+        let trust = match &settings.ca_file {
+            Some(path) => Some(Arc::new(Trust::read(path)?)),
+            None if settings.verify_peer => Some(Trust::system()),
             None => None,
         };
         let provider = aws_lc_rs::default_provider();
         let verifier = Verifier::new(
-            roots.filter(|_| settings.verify_peer),
+            trust.filter(|_| settings.verify_peer),
             provider.signature_verification_algorithms,
         );
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -119,7 +112,7 @@ impl TlsClient {
     /// # Errors
     /// The file that was looked for.
     pub fn bundle() -> Result<(), TlsClientError> {
-        match bundle() {
+        match trust::bundle() {
             Ok(_) => Ok(()),
             Err(error) => Err(error.clone()),
         }
@@ -198,49 +191,12 @@ fn text_of(error: &io::Error) -> &'static str {
 
 const HANDSHAKE_FAILURE: &str = "ssl handshake failure";
 
-fn read_roots(path: &Path) -> Result<RootCertStore, TlsClientError> {
-    let fault = |reason: String| TlsClientError {
-        path: path.to_owned(),
-        reason,
-    };
-    let text = fs::read(path).map_err(|error| fault(io_reason(&error)))?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let certificates = certificates.map_err(|error| fault(error.to_string()))?;
-    if certificates.is_empty() {
-        return Err(fault("no certificate found".to_owned()));
-    }
-    let mut roots = RootCertStore::empty();
-    // Bundles come from many hands: one certificate that rustls does not understand must not cost us the others.
-    let (usable, _) = roots.add_parsable_certificates(certificates);
-    if usable == 0 {
-        return Err(fault("malformed certificate".to_owned()));
-    }
-    Ok(roots)
-}
-
 fn io_reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
         Some((reason, _)) => reason.to_owned(),
         None => text,
     }
-}
-
-/// The authorities that the system trusts, read when they are first asked for; none if there is no bundle.
-fn system_roots() -> Arc<RootCertStore> {
-    match bundle() {
-        Ok(roots) => Arc::clone(roots),
-        Err(_) => Arc::new(RootCertStore::empty()),
-    }
-}
-
-fn bundle() -> &'static Result<Arc<RootCertStore>, TlsClientError> {
-    static BUNDLE: OnceLock<Result<Arc<RootCertStore>, TlsClientError>> = OnceLock::new();
-    BUNDLE.get_or_init(|| {
-        let path = BUNDLES.into_iter().map(Path::new);
-        let path = path.into_iter().find(|path| path.exists());
-        read_roots(path.unwrap_or(Path::new(BUNDLES[0]))).map(Arc::new)
-    })
 }
 
 #[cfg(test)]

@@ -30,6 +30,11 @@ impl Server {
         let certificate = params.self_signed(&key).unwrap();
         std::fs::write(directory.join("certificate.pem"), certificate.pem()).unwrap();
         std::fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
+        Self::start_with(directory, arguments)
+    }
+
+    /// With `certificate.pem` and `key.pem` of the directory.
+    fn start_with(directory: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new("openssl")
             .args(["s_server", "-accept", "127.0.0.1:0", "-rev"])
             .args(["-cert", "certificate.pem", "-key", "key.pem"])
@@ -151,4 +156,82 @@ fn older_versions_are_not_spoken() {
         let met = server.meet(&client, &[]).await;
         assert_eq!(met.err().as_deref(), Some("ssl handshake failure"));
     });
+}
+
+/// Authorities and leaves as `openssl` makes them. Each case has `NAME.ca`, `NAME.pem` and maybe `NAME.chain`; all leaves have
+/// one key.
+const CASES: &str = r#"
+set -e
+new_key() { openssl ecparam -name prime256v1 -genkey -noout -out $1; }
+for key in root middle key; do new_key $key.pem; done
+printf '[req]\ndistinguished_name=dn\nprompt=no\nstring_mask=nombstr\n[dn]\nCN=Our Authority\n' > printable.conf
+printf '[req]\ndistinguished_name=dn\nprompt=no\nstring_mask=utf8only\n[dn]\nCN=our  authority\n' > utf8.conf
+printf 'basicConstraints=critical,CA:TRUE\n' > ca.ext
+printf 'basicConstraints=critical,CA:TRUE\nnameConstraints=critical,permitted;DNS:example.com\n' > bound.ext
+printf 'subjectAltName=DNS:name.example\n' > leaf.ext
+printf 'subjectAltName=DNS:one.internal\n' > one.ext
+own() { openssl req -new -key $1.pem -config $2.conf | openssl x509 -req -days 9 -signkey $1.pem -extfile $3.ext -out $4; }
+leaf() { openssl req -new -key key.pem -subj "$1" | openssl x509 -req -days 9 -CA $2 -CAkey $3.pem -CAcreateserial -out $4 $5 $6; }
+
+own root printable ca root.crt
+own root utf8 ca other-name.crt
+# Its issuer has the same name in another string type.
+cp root.crt string-type.ca
+leaf /CN=x other-name.crt root string-type.pem -extfile leaf.ext
+# Version 1: no extensions.
+cp root.crt version1.ca
+leaf /CN=name.example root.crt root version1.pem
+# Both.
+cp root.crt both.ca
+leaf /CN=name.example other-name.crt root both.pem
+# The name and key of a certificate in the CA file, and another host.
+openssl req -new -key key.pem -subj /CN=own > own.csr
+openssl x509 -req -days 9 -in own.csr -signkey key.pem -extfile one.ext -out pinned.ca
+openssl x509 -req -days 9 -in own.csr -signkey key.pem -extfile leaf.ext -out pinned.pem
+# Issued with the key of a certificate in the CA file that is no authority.
+cp pinned.ca issued.ca
+leaf /CN=x pinned.ca key issued.pem -extfile leaf.ext
+# A common name outside of what its authority may confirm.
+cp root.crt constraint.ca
+openssl req -new -key middle.pem -subj /CN=middle |
+    openssl x509 -req -days 9 -CA root.crt -CAkey root.pem -CAcreateserial -extfile bound.ext -out constraint.chain
+leaf /CN=name.example constraint.chain middle constraint.pem
+"#;
+
+#[test]
+fn chains_that_openssl_refuses_are_not_taken_and_those_it_takes_are_not_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", CASES]).current_dir(directory);
+    let made = shell.stderr(Stdio::null()).status().unwrap();
+    assert!(made.success());
+    let at = |name: &str| directory.join(name);
+    for (case, is_good) in [
+        ("string-type", true),
+        ("version1", true),
+        ("both", true),
+        ("pinned", false),
+        ("issued", false),
+        ("constraint", false),
+    ] {
+        let [ca, leaf, chain] = ["ca", "pem", "chain"].map(|kind| format!("{case}.{kind}"));
+        let mut verify = Command::new("openssl");
+        verify.args(["verify", "-verify_hostname", NAME, "-CAfile", &ca]);
+        let mut arguments = Vec::new();
+        if at(&chain).exists() {
+            verify.args(["-untrusted", &chain]);
+            arguments.extend(["-cert_chain", &chain]);
+        }
+        let verified = verify.arg(&leaf).current_dir(directory).output().unwrap();
+        assert_eq!(verified.status.success(), is_good, "{case}: {verified:?}");
+
+        std::fs::copy(at(&leaf), at("certificate.pem")).unwrap();
+        let server = Server::start_with(directory, &arguments);
+        let client = client(&at(&ca));
+        run(async {
+            let met = server.meet(&client, &[]).await;
+            assert_eq!(met.is_ok(), is_good, "{case}: {:?}", met.err());
+        });
+    }
 }

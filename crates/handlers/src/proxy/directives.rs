@@ -243,7 +243,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.ssl.cafile",
         "FILE",
         "those that the system trusts",
-        "The certificates (PEM) that those of `https` backends have to lead to.",
+        "A file with certificates (PEM). An `https` backend is trusted if its certificate was issued by an authority in this \
+         file, or is itself in this file.",
         |scope, command| {
             let file = PathBuf::from(command.node.scalar()?);
             let rules = TlsRules {

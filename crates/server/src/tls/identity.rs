@@ -187,7 +187,7 @@ fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
             "malformed certificate",
         ));
     };
-    if !belongs_to(&*key, leaf.public_key.whole) {
+    if !belongs_to(&*key, leaf.subject_public_key_info) {
         return Err(Fault {
             of_key: true,
             message: format!(

@@ -9,18 +9,30 @@ use super::verifier::INVALID;
 
 pub(super) const MISMATCH: &str = "certificate name mismatch";
 
+/// What a common name is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CommonName {
+    /// It is the host's name if there are no alternative names.
+    Counts,
+    Ignored,
+}
+
 /// Looks for `name` among the alternative names, or if there is no such extension compares it with the common name (H2O
-/// compatibility). Unlike H2O, addresses are also found among the alternative names that are addresses.
+/// compatibility) where that counts. Unlike H2O, addresses are also found among the alternative names that are addresses.
 ///
 /// # Errors
 /// The text for the client.
 pub(super) fn check(
     certificate: &Certificate<'_>,
     name: &ServerName<'_>,
+    use_of_common_name: CommonName,
 ) -> Result<(), &'static str> {
     let text = name.to_str();
     let Some(mut names) = certificate.alternative_names() else {
         let common_name = certificate.common_name().ok_or(INVALID)?;
+        if use_of_common_name == CommonName::Ignored {
+            return Err(MISMATCH);
+        }
         return is_name_for(common_name, name, &text)?
             .then_some(())
             .ok_or(MISMATCH);
@@ -85,7 +97,7 @@ mod tests {
 
     fn check(der: &[u8], name: &str) -> Result<(), &'static str> {
         let name = ServerName::try_from(name).unwrap();
-        super::check(&Certificate::parse(der).unwrap(), &name)
+        super::check(&Certificate::parse(der).unwrap(), &name, CommonName::Counts)
     }
 
     #[test]
@@ -162,7 +174,7 @@ mod tests {
                 let mut der = der.clone();
                 der[at] = octet;
                 if let Some(certificate) = Certificate::parse(&der) {
-                    let _ = super::check(&certificate, &name);
+                    let _ = super::check(&certificate, &name, CommonName::Counts);
                 }
             }
         }

@@ -1,14 +1,16 @@
 //! Handshakes with a rustls server, over a pipe in memory.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
 
 use h2o_tls::Reader;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, DnValue, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, NameConstraints, PKCS_RSA_SHA256, RsaKeySize,
+    SigningKey, date_time_ymd,
 };
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{HandshakeKind, ServerConfig};
@@ -402,15 +404,6 @@ fn a_backends_own_certificate_is_trusted_if_it_is_in_the_ca_file() {
 
 /// `certificate` without version and extensions.
 fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
-    let element = |tag: u8, content: &[u8]| {
-        // The shortest form, given that they are all longer than 127 octets.
-        let [_, _, high, low] = u32::try_from(content.len()).unwrap().to_be_bytes();
-        let header: &[u8] = match high {
-            0 => &[tag, 0x81, low],
-            _ => &[tag, 0x82, high, low],
-        };
-        [header, content].concat()
-    };
     let mut outer = Reader(certificate);
     let mut outer = Reader(outer.element().unwrap().content);
     let mut tbs = Reader(outer.element().unwrap().content);
@@ -420,8 +413,18 @@ fn to_version1(certificate: &[u8]) -> CertificateDer<'static> {
             kept.extend_from_slice(part.whole);
         }
     }
-    let content = [&element(0x30, &kept), outer.0].concat();
-    element(0x30, &content).into()
+    let content = [&der_element(0x30, &kept), outer.0].concat();
+    der_element(0x30, &content).into()
+}
+
+fn der_element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let [_, _, high, low] = u32::try_from(content.len()).unwrap().to_be_bytes();
+    let header: &[u8] = match (high, low) {
+        (0, 0..=0x7f) => &[tag, low],
+        (0, _) => &[tag, 0x81, low],
+        _ => &[tag, 0x82, high, low],
+    };
+    [header, content].concat()
 }
 
 #[test]
@@ -451,6 +454,313 @@ fn certificates_of_version_1_work_where_no_chain_is_verified() {
             assert_eq!(met.err().as_deref(), Some(HANDSHAKE_FAILURE));
         });
     }
+}
+
+#[test]
+fn a_certificate_with_the_name_and_key_of_a_pinned_one_is_not_trusted() {
+    let key = KeyPair::generate().unwrap();
+    let own = |names: &[&str], tune: fn(&mut CertificateParams)| {
+        let mut params = params("own", names);
+        tune(&mut params);
+        params.self_signed(&key).unwrap().der().clone()
+    };
+    let pinned = own(&["one.internal"], |_| {});
+    let expired = own(&[NAME], expire);
+    let client = trusting(&[&pinned, &expired]);
+    assert_eq!(outcome(&client, "one.internal", &[&pinned], &key), "");
+    let forged = own(&["one.internal", "two.internal", NAME], |_| {});
+    for name in ["one.internal", "two.internal", NAME] {
+        assert_eq!(
+            outcome(&client, name, &[&forged], &key),
+            verifier::SELF_SIGNED,
+            "{name}"
+        );
+    }
+    // Its key issues nothing else.
+    let own_params = params("own", &[]);
+    let issuer = Issuer::from_params(&own_params, &key);
+    let mut other = params("other", &[NAME]);
+    other.is_ca = IsCa::NoCa;
+    let other_key = KeyPair::generate().unwrap();
+    let issued = other.signed_by(&other_key, &issuer).unwrap();
+    assert_ne!(outcome(&client, NAME, &[issued.der()], &other_key), "");
+    assert_ne!(
+        outcome(&client, NAME, &[issued.der(), &pinned], &other_key),
+        ""
+    );
+    // Nor does another one take the place of a certificate that has expired.
+    assert_eq!(
+        outcome(&client, NAME, &[&expired], &key),
+        "certificate has expired"
+    );
+    let renewed = own(&[NAME], |_| {});
+    assert_eq!(
+        outcome(&client, NAME, &[&renewed], &key),
+        verifier::SELF_SIGNED
+    );
+}
+
+fn permit(params: &mut CertificateParams) {
+    params.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![GeneralSubtree::DnsName("example.com".to_owned())],
+        excluded_subtrees: Vec::new(),
+    });
+}
+
+/// A leaf with a common name and no alternative names.
+fn common_leaf(issuer: &Issuer<'_, KeyPair>, name: &str) -> Leaf {
+    leaf(issuer, |params| {
+        params.subject_alt_names.clear();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+    })
+}
+
+#[test]
+fn common_names_do_not_evade_name_constraints() {
+    let free = root("free");
+    let mut bound_params = authority_params("bound");
+    permit(&mut bound_params);
+    let bound_key = KeyPair::generate().unwrap();
+    let bound_root: Authority = CertifiedIssuer::self_signed(bound_params, bound_key).unwrap();
+    let mut middle_params = authority_params("middle");
+    permit(&mut middle_params);
+    let middle_key = KeyPair::generate().unwrap();
+    let middle: Authority = CertifiedIssuer::signed_by(middle_params, middle_key, &free).unwrap();
+    let client = trusting(&[free.der(), bound_root.der()]);
+
+    for (common_name, asked) in [
+        ("api.victim.com", "api.victim.com"),
+        ("*.victim.com", "api.victim.com"),
+        ("API.VICTIM.COM", "api.victim.com"),
+    ] {
+        let (of_free, key) = common_leaf(&free, common_name);
+        assert_eq!(outcome(&client, asked, &[&of_free], &key), "");
+        let (of_middle, key) = common_leaf(&middle, common_name);
+        assert_eq!(
+            outcome(&client, asked, &[&of_middle, middle.der()], &key),
+            names::MISMATCH,
+            "{common_name}"
+        );
+        let (of_bound, key) = common_leaf(&bound_root, common_name);
+        assert_eq!(
+            outcome(&client, asked, &[&of_bound], &key),
+            names::MISMATCH,
+            "{common_name}"
+        );
+    }
+    // Alternative names are what constraints are held against.
+    let permitted = leaf(&middle, |params| {
+        params.subject_alt_names = self::params("leaf", &["api.example.com"]).subject_alt_names;
+    });
+    let chain = [&permitted.0, middle.der()];
+    assert_eq!(
+        outcome(&client, "api.example.com", &chain, &permitted.1),
+        ""
+    );
+    let other = leaf(&middle, |_| {});
+    assert_eq!(
+        outcome(&client, NAME, &[&other.0, middle.der()], &other.1),
+        "permitted subtree violation"
+    );
+}
+
+#[test]
+fn common_names_do_not_count_with_the_authorities_of_the_system() {
+    let trusted = root("trusted");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(trusted.der().clone()).unwrap();
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+    let check = |pinned: Vec<CertificateDer<'static>>, leaf: &Leaf| {
+        let roots = roots.clone();
+        let verifier = Verifier::new(Some(Arc::new(Trust { roots, pinned })), algorithms);
+        let name = ServerName::try_from(NAME).unwrap();
+        let now = rustls::pki_types::UnixTime::now();
+        rustls::client::danger::ServerCertVerifier::verify_server_cert(
+            &verifier,
+            &leaf.0,
+            &[],
+            &name,
+            &[],
+            now,
+        )
+        .is_ok()
+    };
+    let common = common_leaf(&trusted, NAME);
+    let alternative = leaf(&trusted, |_| {});
+    assert!(check(Vec::new(), &alternative) && !check(Vec::new(), &common));
+    let pinned = vec![trusted.der().clone()];
+    assert!(check(pinned.clone(), &alternative) && check(pinned, &common));
+}
+
+/// An authority, and the same one as others write its name.
+fn under_two_names(
+    tune: impl Fn(&mut CertificateParams),
+    of: Option<&Authority>,
+) -> (CertificateDer<'static>, Issuer<'static, KeyPair>) {
+    let named = |value: DnValue| {
+        let mut params = authority_params("");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, value);
+        tune(&mut params);
+        params
+    };
+    let key = KeyPair::generate().unwrap();
+    let printable = DnValue::PrintableString("Our  Authority".try_into().unwrap());
+    let params = named(printable);
+    let certificate = match of {
+        Some(issuer) => params.signed_by(&key, issuer).unwrap(),
+        None => params.self_signed(&key).unwrap(),
+    };
+    let der = certificate.der().clone();
+    let utf8 = named(DnValue::Utf8String("our authority".to_owned()));
+    (der, Issuer::new(utf8, key))
+}
+
+#[test]
+fn names_of_other_string_types_do_not_break_a_chain() {
+    let (root_der, issuer) = under_two_names(|_| {}, None);
+    let client = trusting(&[&root_der]);
+    let (good, key) = leaf(&issuer, |_| {});
+    assert_eq!(outcome(&client, NAME, &[&good], &key), "");
+    assert_eq!(
+        outcome(&client, "other.example", &[&good], &key),
+        names::MISMATCH
+    );
+    // Everything else is looked at as ever.
+    let (expired, key) = leaf(&issuer, expire);
+    assert_ne!(outcome(&client, NAME, &[&expired], &key), "");
+    let (for_clients, key) = leaf(&issuer, |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    assert_ne!(outcome(&client, NAME, &[&for_clients], &key), "");
+    let (_, forger) = under_two_names(|_| {}, None);
+    let (forged, key) = leaf(&forger, |_| {});
+    assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
+    // Not among the authorities of the system.
+    let other = trusting(&[root("other").der()]);
+    let (good, key) = leaf(&issuer, |_| {});
+    assert_eq!(outcome(&other, NAME, &[&good], &key), verifier::NO_ISSUER);
+
+    // A constraint of the root holds under its other name, too.
+    let (root_der, issuer) = under_two_names(permit, None);
+    let client = trusting(&[&root_der]);
+    let (outside, key) = leaf(&issuer, |_| {});
+    assert_ne!(outcome(&client, NAME, &[&outside], &key), "");
+    let (common, key) = common_leaf(&issuer, "api.victim.com");
+    assert_ne!(outcome(&client, "api.victim.com", &[&common], &key), "");
+}
+
+#[test]
+fn authorities_between_that_may_not_issue_do_not_do_so_under_another_name() {
+    let trusted = root("trusted");
+    let client = trusting(&[trusted.der()]);
+    let outcome_of = |tune: &dyn Fn(&mut CertificateParams)| {
+        let (middle, issuer) = under_two_names(tune, Some(&trusted));
+        let (leaf, key) = leaf(&issuer, |_| {});
+        outcome(&client, NAME, &[&leaf, &middle], &key)
+    };
+    assert_eq!(outcome_of(&|_| {}), "");
+    assert_eq!(
+        outcome_of(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0))),
+        ""
+    );
+    assert_ne!(outcome_of(&|params| params.is_ca = IsCa::NoCa), "");
+    assert_ne!(outcome_of(&permit), "");
+    assert_ne!(outcome_of(&expire), "");
+    assert_ne!(outcome_of(&begin_later), "");
+    assert_ne!(
+        outcome_of(&|params| params.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign]),
+        ""
+    );
+    // One that nobody has issued.
+    let (middle, issuer) = under_two_names(|_| {}, None);
+    let (leaf, key) = leaf(&issuer, |_| {});
+    assert_ne!(outcome(&client, NAME, &[&leaf, &middle], &key), "");
+}
+
+#[test]
+fn many_authorities_of_one_name_do_not_cost_more_than_some_signatures() {
+    let trusted = root("our authority");
+    let client = trusting(&[trusted.der()]);
+    // Each has signed every other one, as they have one key.
+    let key = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(authority_params("our authority"), key);
+    let sent: Vec<_> = (0..40)
+        .map(|_| {
+            let mut params = authority_params("");
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            let name = DnValue::PrintableString("Our Authority".try_into().unwrap());
+            params.distinguished_name.push(DnType::CommonName, name);
+            let certificate = params.signed_by(issuer.key(), &issuer).unwrap();
+            certificate.der().clone()
+        })
+        .collect();
+    let (leaf, key) = leaf(&issuer, |_| {});
+    let chain: Vec<_> = [&leaf].into_iter().chain(&sent).collect();
+    assert_ne!(outcome(&client, NAME, &chain, &key), "");
+}
+
+/// A certificate of version 1, with a common name.
+fn version1(issuer: &Issuer<'_, KeyPair>, tune: impl FnOnce(&mut CertificateParams)) -> Leaf {
+    let (certificate, key) = leaf(issuer, |params| {
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, NAME);
+        tune(params);
+    });
+    let unsigned = to_version1(&certificate);
+    let mut outer = Reader(&unsigned);
+    let mut outer = Reader(outer.element().unwrap().content);
+    let (tbs, algorithm) = (outer.element().unwrap(), outer.element().unwrap());
+    let signature = SigningKey::sign(issuer.key(), tbs.whole).unwrap();
+    let bits = der_element(0x03, &[&[0][..], &signature].concat());
+    let content = [tbs.whole, algorithm.whole, &bits].concat();
+    (der_element(0x30, &content).into(), key)
+}
+
+#[test]
+fn leaves_of_version_1_are_not_refused_if_the_ca_file_has_their_issuer() {
+    let trusted = root("trusted");
+    let client = trusting(&[trusted.der()]);
+    let (good, key) = version1(&trusted, |_| {});
+    assert_eq!(outcome(&client, NAME, &[&good], &key), "");
+    assert_eq!(
+        outcome(&client, "other.example", &[&good], &key),
+        names::MISMATCH
+    );
+    let (expired, key) = version1(&trusted, expire);
+    assert_ne!(outcome(&client, NAME, &[&expired], &key), "");
+    let (early, key) = version1(&trusted, begin_later);
+    assert_ne!(outcome(&client, NAME, &[&early], &key), "");
+    let (forged, key) = version1(&root("trusted"), |_| {});
+    assert_ne!(outcome(&client, NAME, &[&forged], &key), "");
+    let (unknown, key) = version1(&root("unknown"), |_| {});
+    assert_ne!(outcome(&client, NAME, &[&unknown], &key), "");
+    // Nobody gets through with the certificate alone.
+    let (good, _) = version1(&trusted, |_| {});
+    let other_key = KeyPair::generate().unwrap();
+    assert_eq!(
+        outcome(&client, NAME, &[&good], &other_key),
+        HANDSHAKE_FAILURE
+    );
+
+    // An authority of version 1 is none.
+    let key = KeyPair::generate().unwrap();
+    let middle_params = authority_params("middle");
+    let middle = middle_params.signed_by(&key, &trusted).unwrap();
+    let middle = to_version1(middle.der());
+    let middle_issuer = Issuer::new(authority_params("middle"), key);
+    let (below, key) = version1(&middle_issuer, |_| {});
+    assert_ne!(outcome(&client, NAME, &[&below, &middle], &key), "");
+
+    // A common name cannot be held against constraints.
+    let mut bound = authority_params("bound");
+    permit(&mut bound);
+    let bound_key = KeyPair::generate().unwrap();
+    let bound: Authority = CertifiedIssuer::self_signed(bound, bound_key).unwrap();
+    let client = trusting(&[bound.der()]);
+    let (of_bound, key) = version1(&bound, |_| {});
+    assert_ne!(outcome(&client, NAME, &[&of_bound], &key), "");
 }
 
 #[test]
@@ -657,7 +967,7 @@ fn the_bundle_of_the_system_is_the_default() {
     let (own, key) = self_signed(|_| {});
     assert_eq!(outcome(&client, NAME, &[&own], &key), verifier::SELF_SIGNED);
     match TlsClient::bundle() {
-        Ok(()) => assert!(!system_roots().is_empty()),
-        Err(error) => assert!(system_roots().is_empty() && error.path.is_absolute()),
+        Ok(()) => assert!(!Trust::system().roots.is_empty()),
+        Err(error) => assert!(Trust::system().roots.is_empty() && error.path.is_absolute()),
     }
 }

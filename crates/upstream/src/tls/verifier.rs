@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use h2o_tls::{Certificate, same_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{
@@ -15,9 +16,9 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use h2o_tls::Certificate;
-
-use super::names;
+use super::names::{self, CommonName};
+use super::plain_chain::PlainChain;
+use super::trust::Trust;
 
 /// No certificate can be used at all that looks like this.
 pub(super) const INVALID: &str = "invalid certificate";
@@ -34,7 +35,7 @@ const MAX_DEPTH: usize = 8;
 /// checked.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    roots: Option<Arc<RootCertStore>>,
+    trust: Option<Arc<Trust>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -65,47 +66,81 @@ impl Rejected {
 }
 
 impl Verifier {
-    /// Checks nothing but the key without `roots`.
-    pub(super) fn new(
-        roots: Option<Arc<RootCertStore>>,
-        algorithms: WebPkiSupportedAlgorithms,
-    ) -> Self {
-        Self { roots, algorithms }
+    /// Checks nothing but the key without `trust`.
+    pub(super) fn new(trust: Option<Arc<Trust>>, algorithms: WebPkiSupportedAlgorithms) -> Self {
+        Self { trust, algorithms }
     }
 
     fn check_chain(
         &self,
-        roots: &RootCertStore,
+        trust: &Trust,
         leaf: &Certificate<'_>,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<(), &'static str> {
-        let verified = ParsedCertificate::try_from(end_entity).and_then(|parsed| {
-            let algorithms = self.algorithms.all;
-            verify_server_cert_signed_by_trust_anchor(
-                &parsed,
-                roots,
-                intermediates,
-                now,
-                algorithms,
-            )
-        });
+    ) -> Result<CommonName, &'static str> {
+        let verified = self.check_by_rustls(&trust.roots, end_entity, intermediates, now);
         let Err(error) = verified else {
-            return Ok(());
+            return Ok(trust.use_of_common_name(leaf, intermediates));
         };
         if leaf.is_self_issued() {
             // rustls trusts authorities only, and none of them as a server. OpenSSL trusts what is in the CA file, and there
-            // one finds what a backend made for itself. Nobody but the owner of that key can use the certificate, so that its
-            // own signature does not matter.
-            return if is_trusted(roots, leaf) {
-                check_time(leaf, now)
+            // one finds what a backend made for itself. It is the whole certificate that is trusted: its own signature proves
+            // nothing, and with the same name and key it could have any other content.
+            return if trust.pinned.contains(end_entity) {
+                check_time(leaf, now).map(|()| CommonName::Counts)
             } else {
                 Err(SELF_SIGNED)
             };
         }
+        if trust.is_private()
+            && let Some(common_name) =
+                self.check_plainly(trust, leaf, end_entity, intermediates, now)
+        {
+            return Ok(common_name);
+        }
         // As OpenSSL does it, what is wrong with a chain is told of complete chains only.
-        Err(missing_issuer(roots, leaf, intermediates).unwrap_or_else(|| text_of(&error)))
+        let missing = missing_issuer(&trust.roots, leaf, intermediates);
+        Err(missing.unwrap_or_else(|| text_of(&error)))
+    }
+
+    fn check_by_rustls(
+        &self,
+        roots: &RootCertStore,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
+    }
+
+    /// Checks what small private authorities make and rustls does not take: names that are the same in other string types (RFC
+    /// 5280 §7.1), and leaves of version 1. `None` if that does not make the chain good either.
+    fn check_plainly(
+        &self,
+        trust: &Trust,
+        leaf: &Certificate<'_>,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Option<CommonName> {
+        let chain = PlainChain::new(&trust.roots, intermediates, self.algorithms, now);
+        let issuers = chain.issuers(leaf);
+        if !leaf.is_version1 {
+            // rustls is shown the issuer under the name that the leaf has for it.
+            let roots = issuers
+                .into_iter()
+                .map(|issuer| issuer.into_anchor(leaf.issuer))
+                .collect();
+            self.check_by_rustls(&RootCertStore { roots }, end_entity, &[], now)
+                .ok()?;
+            return Some(trust.use_of_common_name(leaf, intermediates));
+        }
+        // A leaf of version 1 has a common name only, which no constraint can be held against.
+        let is_issued = issuers.iter().any(|issuer| !issuer.has_name_constraints());
+        (is_issued && check_time(leaf, now).is_ok()).then_some(CommonName::Counts)
     }
 }
 
@@ -118,13 +153,13 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(roots) = &self.roots else {
+        let Some(trust) = &self.trust else {
             return Ok(ServerCertVerified::assertion());
         };
         let reject = |text| Rejected(text).into_error();
         let leaf = Certificate::parse(end_entity).ok_or_else(|| reject(INVALID))?;
-        self.check_chain(roots, &leaf, end_entity, intermediates, now)
-            .and_then(|()| names::check(&leaf, server_name))
+        self.check_chain(trust, &leaf, end_entity, intermediates, now)
+            .and_then(|common_name| names::check(&leaf, server_name, common_name))
             .map_err(reject)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -164,7 +199,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<HandshakeSignatureValid, Error> {
         match Certificate::parse(cert) {
             Some(version1) if version1.is_version1 => {
-                let key = SubjectPublicKeyInfoDer::from(version1.public_key.whole);
+                let key = SubjectPublicKeyInfoDer::from(version1.subject_public_key_info);
                 verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
             }
             _ => verify_tls13_signature(message, cert, dss, &self.algorithms),
@@ -178,7 +213,7 @@ impl ServerCertVerifier for Verifier {
 
 /// # Errors
 /// The text for the client.
-fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'static str> {
+pub(super) fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'static str> {
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if now < certificate.not_before {
         return Err(NOT_YET_VALID);
@@ -189,14 +224,6 @@ fn check_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), &'stat
     Ok(())
 }
 
-/// True if the CA file has a certificate of the same name and key.
-fn is_trusted(roots: &RootCertStore, certificate: &Certificate<'_>) -> bool {
-    roots.roots.iter().any(|root| {
-        *root.subject == *certificate.subject
-            && *root.subject_public_key_info == *certificate.public_key.content
-    })
-}
-
 /// Follows the names of a chain; the text to be shown if they do not lead to the CA file.
 fn missing_issuer(
     roots: &RootCertStore,
@@ -205,13 +232,20 @@ fn missing_issuer(
 ) -> Option<&'static str> {
     let mut issuer = leaf.issuer;
     for _ in 0..MAX_DEPTH {
-        if roots.roots.iter().any(|root| *root.subject == *issuer) {
+        if roots
+            .roots
+            .iter()
+            .any(|root| same_name(&root.subject, issuer))
+        {
             return None;
         }
         let sent = intermediates
             .iter()
             .filter_map(|der| Certificate::parse(der));
-        let Some(found) = sent.into_iter().find(|sent| sent.subject == issuer) else {
+        let Some(found) = sent
+            .into_iter()
+            .find(|sent| same_name(sent.subject, issuer))
+        else {
             return Some(NO_ISSUER);
         };
         if found.is_self_issued() {

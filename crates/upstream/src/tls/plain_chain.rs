@@ -1,0 +1,142 @@
+//! Chains that rustls does not find together, as it compares names by their octets and reads no certificates of version 1.
+
+use std::cell::Cell;
+
+use h2o_tls::{Certificate, PublicKey, same_name};
+use rustls::RootCertStore;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, Der, TrustAnchor, UnixTime};
+
+use super::verifier::check_time;
+
+/// Authorities between a leaf and its root; rustls follows no more.
+const MAX_AUTHORITIES: usize = 6;
+/// Signatures that are verified for one chain: a backend may send many authorities of one name.
+const MAX_SIGNATURES: u32 = 32;
+
+/// The authorities that a chain can be made of: those that are trusted, and those that the backend has sent.
+pub(super) struct PlainChain<'a> {
+    roots: &'a RootCertStore,
+    sent: Vec<Certificate<'a>>,
+    algorithms: WebPkiSupportedAlgorithms,
+    now: UnixTime,
+    signatures: Cell<u32>,
+}
+
+/// Who has issued a certificate.
+#[derive(Clone, Copy)]
+pub(super) enum Issuer<'a> {
+    Root(&'a TrustAnchor<'static>),
+    /// An authority that was sent, and is good itself.
+    Sent(&'a Certificate<'a>),
+}
+
+impl<'a> PlainChain<'a> {
+    pub(super) fn new(
+        roots: &'a RootCertStore,
+        intermediates: &'a [CertificateDer<'_>],
+        algorithms: WebPkiSupportedAlgorithms,
+        now: UnixTime,
+    ) -> Self {
+        let sent = intermediates.iter();
+        Self {
+            roots,
+            sent: sent.filter_map(|der| Certificate::parse(der)).collect(),
+            algorithms,
+            now,
+            signatures: Cell::new(0),
+        }
+    }
+
+    /// The authorities that have issued a leaf.
+    pub(super) fn issuers(&self, leaf: &Certificate<'_>) -> Vec<Issuer<'_>> {
+        self.issuers_of(leaf, 0)
+    }
+
+    fn issuers_of(
+        &self,
+        certificate: &Certificate<'_>,
+        authorities_below: usize,
+    ) -> Vec<Issuer<'_>> {
+        let roots = self.roots.roots.iter().map(Issuer::Root);
+        roots
+            .chain(self.sent.iter().map(Issuer::Sent))
+            .filter(|issuer| same_name(issuer.name(), certificate.issuer))
+            // First, so that the bound on signatures bounds everything.
+            .filter(|issuer| self.is_signed_by(certificate, *issuer))
+            .filter(|issuer| match issuer {
+                Issuer::Root(_) => true,
+                Issuer::Sent(sent) => self.is_authority(sent, authorities_below),
+            })
+            .collect()
+    }
+
+    /// Whether an authority that was sent comes from a trusted one.
+    fn is_authority(&self, certificate: &Certificate<'_>, authorities_below: usize) -> bool {
+        let issuers = || self.issuers_of(certificate, authorities_below + 1);
+        authorities_below < MAX_AUTHORITIES
+            && certificate.may_issue_plainly(authorities_below)
+            && check_time(certificate, self.now).is_ok()
+            && issuers()
+                .iter()
+                .any(|issuer| !issuer.has_name_constraints())
+    }
+
+    /// Whether the signature of a certificate is by this issuer.
+    fn is_signed_by(&self, certificate: &Certificate<'_>, issuer: Issuer<'_>) -> bool {
+        let signatures = self.signatures.get() + 1;
+        self.signatures.set(signatures);
+        let Some(key) = issuer.key().filter(|_| signatures <= MAX_SIGNATURES) else {
+            return false;
+        };
+        let algorithms = self.algorithms.all.iter();
+        let mut algorithms = algorithms.filter(|algorithm| {
+            algorithm.public_key_alg_id().as_ref() == key.algorithm
+                && algorithm.signature_alg_id().as_ref() == certificate.signature_algorithm
+        });
+        algorithms.any(|algorithm| {
+            let (message, signature) = (certificate.tbs, certificate.signature);
+            let verified = algorithm.verify_signature(key.key, message, signature);
+            verified.is_ok()
+        })
+    }
+}
+
+impl<'a> Issuer<'a> {
+    fn name(&self) -> &[u8] {
+        match self {
+            Self::Root(root) => &root.subject,
+            Self::Sent(certificate) => certificate.subject,
+        }
+    }
+
+    fn key(self) -> Option<PublicKey<'a>> {
+        match self {
+            Self::Root(root) => PublicKey::parse_content(&root.subject_public_key_info),
+            Self::Sent(certificate) => Some(certificate.public_key),
+        }
+    }
+
+    pub(super) fn has_name_constraints(&self) -> bool {
+        match self {
+            Self::Root(root) => root.name_constraints.is_some(),
+            Self::Sent(certificate) => certificate.has_name_constraints(),
+        }
+    }
+
+    /// The issuer as something to be trusted under `name`.
+    pub(super) fn into_anchor(self, name: &[u8]) -> TrustAnchor<'static> {
+        let (key, constraints) = match self {
+            Self::Root(root) => (
+                &*root.subject_public_key_info,
+                root.name_constraints.clone(),
+            ),
+            Self::Sent(certificate) => (certificate.public_key.content, None),
+        };
+        TrustAnchor {
+            subject: Der::from(name.to_vec()),
+            subject_public_key_info: Der::from(key.to_vec()),
+            name_constraints: constraints,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The authorities and certificates that backends are held against.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use h2o_tls::{Certificate, same_name};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::names::CommonName;
+use super::{TlsClientError, io_reason};
+
+/// Where systems keep the authorities they trust, in order of preference. The first is the one of Debian, Alpine and Arch; then
+/// Fedora's and openSUSE's.
+const BUNDLES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// What is trusted.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) roots: RootCertStore,
+    /// The certificates of a CA file: one that a backend made for itself is trusted as it stands there. Empty for the
+    /// authorities of the system, none of which is a backend.
+    pub(super) pinned: Vec<CertificateDer<'static>>,
+}
+
+impl Trust {
+    /// Reads `proxy.ssl.cafile`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has no certificate that can be used.
+    pub(super) fn read(path: &Path) -> Result<Self, TlsClientError> {
+        let pinned = read_certificates(path)?;
+        let roots = roots(&pinned);
+        let is_readable =
+            |certificate: &CertificateDer<'_>| Certificate::parse(certificate).is_some();
+        if roots.is_empty() && !pinned.iter().any(is_readable) {
+            return Err(fault(path, "malformed certificate".to_owned()));
+        }
+        Ok(Self { roots, pinned })
+    }
+
+    /// The authorities that the system trusts, read when they are first asked for; none if there is no bundle.
+    pub(super) fn system() -> Arc<Self> {
+        match bundle() {
+            Ok(trust) => Arc::clone(trust),
+            Err(_) => Arc::new(Self {
+                roots: RootCertStore::empty(),
+                pinned: Vec::new(),
+            }),
+        }
+    }
+
+    /// Whether it comes from a CA file.
+    pub(super) fn is_private(&self) -> bool {
+        !self.pinned.is_empty()
+    }
+
+    /// Whether the common name of a leaf with a good chain may count. Authorities of the system confirm alternative names
+    /// only (CA/Browser Forum Baseline Requirements §7.1.4.3). And name constraints (RFC 5280 §4.2.1.10) were held against
+    /// alternative names only: in a chain with any, a common name could be one that its authority may not confirm.
+    pub(super) fn use_of_common_name(
+        &self,
+        leaf: &Certificate<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> CommonName {
+        let sent: Option<Vec<_>> = intermediates
+            .iter()
+            .map(|der| Certificate::parse(der))
+            .collect();
+        let Some(sent) = sent.filter(|_| self.is_private()) else {
+            return CommonName::Ignored;
+        };
+        let chain = || sent.iter().chain([leaf]);
+        let is_in_chain =
+            |subject: &[u8]| chain().any(|certificate| same_name(certificate.issuer, subject));
+        let mut roots = self.roots.roots.iter();
+        let has_constraints = chain().any(Certificate::has_name_constraints)
+            || roots.any(|root| root.name_constraints.is_some() && is_in_chain(&root.subject));
+        if has_constraints {
+            CommonName::Ignored
+        } else {
+            CommonName::Counts
+        }
+    }
+}
+
+/// Reads the authorities that the system trusts, once per process.
+pub(super) fn bundle() -> &'static Result<Arc<Trust>, TlsClientError> {
+    static BUNDLE: OnceLock<Result<Arc<Trust>, TlsClientError>> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let path = BUNDLES
+            .into_iter()
+            .map(Path::new)
+            .find(|path| path.exists());
+        let path = path.unwrap_or(Path::new(BUNDLES[0]));
+        Ok(Arc::new(Trust {
+            roots: roots(&read_certificates(path)?),
+            pinned: Vec::new(),
+        }))
+    })
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsClientError> {
+    let fault = |reason: String| fault(path, reason);
+    let text = fs::read(path).map_err(|error| fault(io_reason(&error)))?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let certificates = certificates.map_err(|error| fault(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(fault("no certificate found".to_owned()));
+    }
+    Ok(certificates)
+}
+
+/// Those that may issue others. To rustls everything would be an authority that it is told to trust: the owner of a key that is
+/// pinned for one host could make certificates for any other.
+fn roots(certificates: &[CertificateDer<'static>]) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let may_issue = |certificate: &&CertificateDer<'_>| {
+        Certificate::parse(certificate).is_some_and(|certificate| certificate.may_be_root())
+    };
+    // Bundles come from many hands: one certificate that rustls does not understand must not cost us the others.
+    roots.add_parsable_certificates(certificates.iter().filter(may_issue).cloned());
+    roots
+}
+
+fn fault(path: &Path, reason: String) -> TlsClientError {
+    TlsClientError {
+        path: PathBuf::from(path),
+        reason,
+    }
+}
