@@ -72,6 +72,31 @@ fn what_is_amiss_is_not_kept_back_at_start() {
 }
 
 #[test]
+fn the_ports_of_a_running_server_are_not_called_taken() {
+    let config = "listen: @PORT@\nhosts: { default: { paths: { /: { file.dir: @DIR@ } } } }\n";
+    let server = Setup::new(config).start();
+    let file = server.folder.name_of("h2o.conf");
+    let output = run(
+        &binary().display().to_string(),
+        &["-t", "--strict", "-c", &file],
+    );
+    assert_eq!((output.code, &*output.stderr), (0, ""));
+}
+
+#[test]
+fn strict_is_not_for_a_server_that_is_to_run() {
+    let output = run(
+        &binary().display().to_string(),
+        &["--strict", "-c", "h2o.conf"],
+    );
+    assert_eq!(output.code, 78, "{output}");
+    assert!(
+        output.stderr.contains("'--strict' needs '--test'"),
+        "{output}"
+    );
+}
+
+#[test]
 fn a_mistake_is_not_refused_without_its_line_and_the_remedy() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/mistakes.txt");
     let text = std::fs::read_to_string(path).unwrap();
