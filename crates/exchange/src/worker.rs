@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempFiles, Transport};
@@ -75,6 +76,8 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// True once the process is to end: responses announce the end of their connection.
     pub shutting_down: Cell<bool>,
+    /// Tells those who wait for it that the process is to end.
+    pub shutdown: Arc<Notify>,
     /// Whether the connections that are left are to be closed now, whatever they do.
     pub closing: Cell<bool>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
@@ -119,6 +122,7 @@ impl Worker {
             counters,
             shared,
             shutting_down: Cell::new(false),
+            shutdown: Arc::default(),
             closing: Cell::new(false),
             locals: RefCell::default(),
             free: RefCell::default(),
@@ -126,6 +130,12 @@ impl Worker {
             nobody: Rc::new(nobody),
             nowhere: Rc::default(),
         })
+    }
+
+    /// The process is to end.
+    pub fn shut_down(&self) {
+        self.shutting_down.set(true);
+        self.shutdown.notify_waiters();
     }
 
     /// The value of type `T` that a feature keeps on this worker, made on first use.

@@ -194,7 +194,7 @@ impl Server {
     pub fn shut_down(&self) {
         for mail in &self.mail {
             // A worker that has ended already needs no telling.
-            let _ = mail.send(Box::new(|worker| worker.shutting_down.set(true)));
+            let _ = mail.send(Box::new(|worker| worker.shut_down()));
         }
     }
 

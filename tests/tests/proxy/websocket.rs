@@ -1,9 +1,12 @@
-//! WebSockets of a browser, through the reverse proxy.
+//! WebSockets through the reverse proxy: of a browser, and at the end of the server.
+
+use std::time::Duration;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Service, Setup, browse};
+use h2o_tests::http2::{Frame, Http2, encode, flag};
+use h2o_tests::{Backend, Folder, Server, Service, Setup, Talk, browse};
 
-use super::kit::config_of_paths;
+use super::kit::{config_of_paths, proxy};
 
 /// Sends messages of several lengths through a WebSocket and writes what came of them into the title. The image keeps the
 /// page from being complete before that.
@@ -62,4 +65,80 @@ fn a_browser_speaks_websocket_over_http1() {
 fn a_browser_speaks_websocket_over_a_stream_of_http2() {
     // RFC 8441: there the browser gives no key, which the back end wants all the same.
     speak(true);
+}
+
+/// A close frame with the code 1001, and a client's answer to it.
+const GOING_AWAY: &[u8] = &[0x88, 2, 0x03, 0xe9];
+const ANSWER: &[u8] = &[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
+
+/// A back end that sends a frame and half of another one, and the rest with one more when the client says a word. It closes when
+/// it gets a close frame.
+fn chatty() -> Backend {
+    Backend::start(|talk: &mut Talk| {
+        let _ = talk.read_head();
+        talk.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        talk.send(b"\x81\x05hello\x81\x05wo");
+        let _ = talk.read_exactly(4);
+        talk.send(b"rld\x81\x05never");
+        let _ = talk.read_until(ANSWER);
+    })
+}
+
+fn must_have_ended(mut server: Server, backend: &Backend) {
+    let status = server.wait(Duration::from_secs(15));
+    assert_eq!(status.code(), Some(0), "{}", server.messages());
+    // The client's answer has reached the back end: it is the one that closed.
+    assert!(backend.received(0).ends_with(&[b"word", ANSWER].concat()));
+}
+
+#[test]
+fn the_end_of_the_server_is_not_kept_from_a_websocket_over_http1() {
+    let backend = chatty();
+    let server = proxy("proxy.tunnel: ON", &backend);
+    let mut client = server.connect();
+    client
+        .send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.read_head().code(), 101);
+    let begun = b"\x81\x05hello\x81\x05wo";
+    assert_eq!(client.read_exactly(begun.len()), begun);
+    server.terminate();
+    server.wait_for_message("gracefully shutting down");
+    // The server cannot say so within a frame.
+    client.send("word");
+    let rest = [b"rld", GOING_AWAY].concat();
+    assert_eq!(client.read_exactly(rest.len()), rest);
+    client.send(ANSWER);
+    assert_eq!(client.read_to_end(), b"");
+    must_have_ended(server, &backend);
+}
+
+#[test]
+fn the_end_of_the_server_is_not_kept_from_a_websocket_over_http2() {
+    let backend = chatty();
+    let server = proxy("proxy.tunnel: ON", &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&Frame::request_with_content(
+        1,
+        encode(&[
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", "/chat"),
+            (":authority", "www.example.com"),
+        ]),
+    ));
+    let begun = b"\x81\x05hello\x81\x05wo";
+    client.read_until("the first frames", |client| client.answer(1).body == begun);
+    server.terminate();
+    server.wait_for_message("gracefully shutting down");
+    client.send_frame(&Frame::data(1, 0, "word"));
+    let all = [&begun[..], b"rld", GOING_AWAY].concat();
+    client.read_until("the close frame", |client| client.answer(1).body == all);
+    client.send_frame(&Frame::data(1, flag::END_STREAM, ANSWER));
+    client.read_until("the end", |client| client.answer(1).is_over());
+    assert_eq!(client.answer(1).body, all);
+    drop(client);
+    must_have_ended(server, &backend);
 }

@@ -10,6 +10,7 @@ mod care;
 mod connection_options;
 mod directives;
 pub(crate) mod fuzzing;
+mod goodbye;
 mod handler;
 mod request;
 mod response;

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use h2o_exchange::{
-    Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
+    Body, Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
 };
 use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
+use super::goodbye::UntilGoodbye;
 use super::target::{self, Aim, Place};
 use super::tunnel::Wanted;
 use super::websocket;
@@ -109,6 +110,14 @@ impl ResponseRules {
                 }
                 _ => None,
             });
+        }
+        let is_websocket = reply.is_tunnel
+            && exchange
+                .request
+                .upgrade()
+                .eq_ignore_ascii_case(b"websocket");
+        if is_websocket && let Body::Stream(frames) = reply.body {
+            reply.body = Body::Stream(Box::new(UntilGoodbye::new(&exchange.worker, frames)));
         }
         Outcome::Done(Response {
             status: match wanted {

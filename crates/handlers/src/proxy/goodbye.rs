@@ -1,0 +1,348 @@
+//! WebSockets learn that the server ends: between two frames of the backend the client is sent a close frame of ours.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2o_exchange::{BodyError, BodySource, Worker};
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Sleep, sleep};
+
+/// A close frame with the code 1001, "going away" (RFC 6455 §5.5.1, §7.4.1).
+const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
+
+/// How long client and backend may take to close the WebSocket after that.
+const CLOSING_TIME: Duration = Duration::from_secs(5);
+
+/// What a backend sends over a WebSocket. When the server shuts down, the client gets a close frame behind the frame that is
+/// under way, and nothing more: no data may follow. It answers with a close frame of its own, which goes to the backend, and that ends
+/// the connection.
+pub(super) struct UntilGoodbye {
+    frames: Box<dyn BodySource>,
+    place: Place,
+    state: State,
+}
+
+enum State {
+    /// The server has not been told to end.
+    Open(Pin<Box<OwnedNotified>>),
+    /// The close frame goes out at the next end of a frame.
+    Ending,
+    /// Nothing of the backend is handed on any more: after `rest` of the close frame, what it sends is dropped until it ends, up to
+    /// a limit.
+    Closed { rest: Bytes, limit: Pin<Box<Sleep>> },
+    /// The backend closes by itself, or what it sends are no frames.
+    LeftAlone,
+}
+
+impl UntilGoodbye {
+    pub(super) fn new(worker: &Rc<Worker>, frames: Box<dyn BodySource>) -> Self {
+        let shutdown = Arc::clone(&worker.shutdown);
+        let state = if worker.shutting_down.get() {
+            State::Ending
+        } else {
+            State::Open(Box::pin(shutdown.notified_owned()))
+        };
+        Self {
+            frames,
+            place: Place::START,
+            state,
+        }
+    }
+
+    /// Follows the frames in `octets`. While the server ends, what is behind the first end of a frame is dropped.
+    fn pass(&mut self, octets: Bytes) -> Bytes {
+        if matches!(self.state, State::LeftAlone) {
+            return octets;
+        }
+        let mut at = 0;
+        while at < octets.len() {
+            at += self.place.advance(&octets[at..]);
+            if self.place.is_closing {
+                self.state = State::LeftAlone;
+                return octets;
+            }
+            if matches!(self.state, State::Ending) && self.place.is_between_frames() {
+                self.close();
+                return octets.slice(..at);
+            }
+        }
+        octets
+    }
+
+    fn close(&mut self) {
+        self.state = State::Closed {
+            rest: Bytes::from_static(&GOING_AWAY),
+            limit: Box::pin(sleep(CLOSING_TIME)),
+        };
+    }
+}
+
+impl BodySource for UntilGoodbye {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let State::Open(shutdown) = &mut self.state
+            && shutdown.as_mut().poll(context).is_ready()
+        {
+            self.state = State::Ending;
+        }
+        if matches!(self.state, State::Ending) && self.place.is_between_frames() {
+            self.close();
+        }
+        if let State::Closed { rest, limit } = &mut self.state {
+            if !rest.is_empty() {
+                return Poll::Ready(Some(Ok(rest.split_to(max.min(rest.len())))));
+            }
+            while limit.as_mut().poll(context).is_pending() {
+                match ready!(self.frames.poll_next(context, max)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) | None => break,
+                }
+            }
+            return Poll::Ready(None);
+        }
+        let piece = ready!(self.frames.poll_next(context, max));
+        Poll::Ready(piece.map(|piece| piece.map(|octets| self.pass(octets))))
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        self.frames.poll_ahead(context);
+    }
+
+    fn retained(&self) -> usize {
+        self.frames.retained()
+    }
+}
+
+/// A place in a sequence of frames (RFC 6455 §5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// The octets of a header that is not complete, as far as its first two are concerned.
+    first: u8,
+    second: u8,
+    /// Octets seen of the header; 0 between frames and in a payload.
+    seen: u8,
+    /// The length that a long header has told so far, and octets of payload that are still to come.
+    payload: u64,
+    /// Whether a close frame has begun.
+    is_closing: bool,
+}
+
+impl Place {
+    const START: Self = Self {
+        first: 0,
+        second: 0,
+        seen: 0,
+        payload: 0,
+        is_closing: false,
+    };
+
+    const fn is_between_frames(self) -> bool {
+        self.seen == 0 && self.payload == 0
+    }
+
+    /// Goes on to the end of the frame, or of `octets` if that comes first, and says how many octets that were.
+    fn advance(&mut self, octets: &[u8]) -> usize {
+        let mut at = 0;
+        if self.seen > 0 || self.payload == 0 {
+            while at < octets.len() {
+                at += 1;
+                if self.on_header(octets[at - 1]) {
+                    break;
+                }
+            }
+            if self.seen > 0 {
+                return at;
+            }
+        }
+        let rest = octets.len() - at;
+        let taken = usize::try_from(self.payload).map_or(rest, |payload| payload.min(rest));
+        self.payload -= taken as u64;
+        at + taken
+    }
+
+    /// Takes one octet of a header. Whether it was the last one.
+    fn on_header(&mut self, octet: u8) -> bool {
+        const OPCODE: u8 = 0x0f;
+        const CLOSE: u8 = 8;
+        const MASK: u8 = 0x80;
+        match self.seen {
+            0 => {
+                self.first = octet;
+                self.is_closing |= octet & OPCODE == CLOSE;
+            }
+            1 => self.second = octet,
+            seen if seen < 2 + self.length_octets() => {
+                self.payload = self.payload << 8 | u64::from(octet);
+            }
+            // The mask, which servers do not send, says nothing about lengths.
+            _ => {}
+        }
+        self.seen += 1;
+        if self.seen < 2 {
+            return false;
+        }
+        let mask_octets = if self.second & MASK == 0 { 0 } else { 4 };
+        if self.seen < 2 + self.length_octets() + mask_octets {
+            return false;
+        }
+        if self.length_octets() == 0 {
+            self.payload = u64::from(self.second & !MASK);
+        }
+        self.seen = 0;
+        true
+    }
+
+    /// Octets of the extended length.
+    const fn length_octets(self) -> u8 {
+        match self.second & 0x7f {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames as a server sends them: text, empty, of 16 and of 64 bits length, a masked one.
+    fn frames() -> Vec<Vec<u8>> {
+        let frame = |header: &[u8], payload: usize| {
+            let mut frame = header.to_vec();
+            frame.resize(header.len() + payload, 0x88);
+            frame
+        };
+        vec![
+            frame(&[0x01, 5], 5),
+            frame(&[0x89, 0], 0),
+            frame(&[0x80, 126, 0, 200], 200),
+            frame(&[0x82, 127, 0, 0, 0, 0, 0, 1, 0x11, 0x70], 70_000),
+            frame(&[0x81, 0x83, 1, 2, 3, 4], 3),
+        ]
+    }
+
+    /// A backend that sends these pieces.
+    struct Pieces(Vec<Bytes>);
+
+    impl BodySource for Pieces {
+        fn poll_next(
+            &mut self,
+            _: &mut Context<'_>,
+            max: usize,
+        ) -> Poll<Option<Result<Bytes, BodyError>>> {
+            let Some(first) = self.0.first_mut() else {
+                return Poll::Ready(None);
+            };
+            let piece = first.split_to(max.min(first.len()));
+            if first.is_empty() {
+                self.0.remove(0);
+            }
+            Poll::Ready(Some(Ok(piece)))
+        }
+    }
+
+    /// What a client gets, in pieces of at most `max` octets, if the server ends when it has got `before`.
+    fn received(backend: &[&[u8]], before: usize, max: usize) -> Vec<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let worker = Worker::new(0, Arc::default(), Arc::default());
+            let pieces = backend.iter().map(|piece| Bytes::copy_from_slice(piece));
+            let pieces = Pieces(pieces.filter(|piece| !piece.is_empty()).collect());
+            let mut source = UntilGoodbye::new(&worker, Box::new(pieces));
+            let mut all = Vec::new();
+            if before == 0 {
+                worker.shut_down();
+            }
+            while let Some(piece) =
+                std::future::poll_fn(|context| source.poll_next(context, max)).await
+            {
+                let piece = piece.unwrap();
+                assert!((1..=max).contains(&piece.len()));
+                all.extend_from_slice(&piece);
+                if all.len() >= before {
+                    worker.shut_down();
+                }
+            }
+            all
+        })
+    }
+
+    #[test]
+    fn the_client_is_told_between_two_frames_and_gets_nothing_behind_that() {
+        let (one, two) = (&b"\x81\x05hello"[..], &b"\x81\x05world"[..]);
+        let both = [one, two].concat();
+        for max in [1, 2, 3, 4, 5, 7, 100] {
+            assert_eq!(received(&[&both], 0, max), GOING_AWAY, "{max}");
+            let behind_one = [one, &GOING_AWAY].concat();
+            for before in 1..=7.min(max) {
+                let (begin, end) = both.split_at(before);
+                assert_eq!(
+                    received(&[begin, end], before, max),
+                    behind_one,
+                    "{max} {before}"
+                );
+            }
+        }
+        assert_eq!(
+            received(&[one, two], 14, 100),
+            [&both, &GOING_AWAY[..]].concat()
+        );
+    }
+
+    #[test]
+    fn nobody_is_told_twice() {
+        let closes = &b"\x81\x02hi\x88\x02\x03\xe8"[..];
+        for before in [5, 6, 7] {
+            let (begin, end) = closes.split_at(before);
+            assert_eq!(received(&[begin, end], before, 100), closes, "{before}");
+        }
+    }
+
+    #[test]
+    fn frames_end_where_their_headers_say_however_they_are_cut() {
+        let frames = frames();
+        let mut ends = vec![0];
+        for frame in &frames {
+            ends.push(ends[ends.len() - 1] + frame.len());
+        }
+        let all = frames.concat();
+        for size in [1, 2, 3, 7, 1000, all.len()] {
+            let mut place = Place::START;
+            let mut found = vec![0];
+            let mut at = 0;
+            for piece in all.chunks(size) {
+                let mut rest = piece;
+                while !rest.is_empty() {
+                    let taken = place.advance(rest);
+                    assert!(taken > 0);
+                    rest = &rest[taken..];
+                    at += taken;
+                    if place.is_between_frames() {
+                        found.push(at);
+                    }
+                }
+            }
+            assert_eq!(found, ends, "{size}");
+            assert!(!place.is_closing);
+        }
+    }
+
+    #[test]
+    fn a_close_frame_of_the_backend_is_seen_at_its_first_octet() {
+        let mut place = Place::START;
+        assert_eq!(place.advance(&[0x88]), 1);
+        assert!(place.is_closing && !place.is_between_frames());
+    }
+}
