@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use h2o_tests::certs::{Key, self_signed};
-use h2o_tests::{Folder, Response, Server, Service, Setup, curl, run};
+use h2o_tests::{Folder, Response, Server, Service, Setup, curl, eventually, free_port, run};
 
 use super::kit::config;
 
@@ -159,6 +159,31 @@ server {
             assert_eq!(fields, wanted, "{options:?} {way:?}");
         }
     }
+}
+
+#[test]
+fn two_of_nginx_take_turns_and_one_that_is_killed_costs_no_request() {
+    let folders = [Folder::new(), Folder::new()];
+    let ports = [free_port(), free_port()];
+    let start = |index: usize| {
+        let name = ["a", "b"][index];
+        let block =
+            format!("server {{ listen 127.0.0.1:@PORT@; location / {{ return 200 {name}; }} }}");
+        Service::lone_nginx(&folders[index], &block, ports[index])
+    };
+    let (a, _b) = (start(0), start(1));
+    let urls = ports.map(|port| format!("'http://127.0.0.1:{port}/'"));
+    let config = config("", "X").replace("'X'", &format!("[{}]", urls.join(", ")));
+    let server = Setup::new(&config).start();
+    let ask = |times: usize| -> String { (0..times).map(|_| server.ask("GET /").text()).collect() };
+    assert_eq!(ask(8), "abababab");
+    a.kill();
+    assert_eq!(ask(8), "bbbbbbbb");
+    server.wait_for_message(&format!("backend 127.0.0.1:{}: ", ports[0]));
+    let _a = start(0);
+    eventually("the turn of the one that is back", || {
+        ["abab", "baba"].contains(&&*ask(4)).then_some(())
+    });
 }
 
 #[test]
