@@ -314,10 +314,10 @@ impl Reach {
     const PATIENCE: Duration = Duration::from_millis(100);
 
     fn is_doubtful(self, now: Instant) -> bool {
-        let is_past = |time: Option<Instant>| time.map(|time| now.saturating_duration_since(time));
-        let has_failed = is_past(self.failed).is_some_and(|age| age < Self::PAUSE);
-        let is_slow = is_past(self.since).is_some_and(|age| age >= Self::PATIENCE);
-        has_failed || (self.attempts > 0 && is_slow)
+        let age = |at: Instant| now.saturating_duration_since(at);
+        let has_failed = self.failed.is_some_and(|at| age(at) < Self::PAUSE);
+        let is_slow = || self.since.is_some_and(|at| age(at) >= Self::PATIENCE);
+        has_failed || (self.attempts > 0 && is_slow())
     }
 
     fn begin(self, now: Instant) -> Self {
