@@ -51,7 +51,7 @@ pub(crate) async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result
             http1::send(&local, &mut call, body, &mut aim).await
         }
         Way::Http2 => match local.http2.pick(|backend| aim.suits(upstream, backend)) {
-            Some(connection) => send_http2(&local, &connection, &mut call, body, None).await,
+            Some(connection) => send_http2(&local, &connection, &mut call, body).await,
             None => Box::pin(send_over_new(&local, &mut call, body, &mut aim)).await,
         },
         // Connecting takes a large future, which most requests can do without.
@@ -100,7 +100,7 @@ pub(crate) async fn send_again(
     } else {
         let suits = |backend| aim.suits(&local.upstream, backend);
         match local.http2.pick(suits) {
-            Some(connection) => send_http2(local, &connection, call, body, None).await,
+            Some(connection) => send_http2(local, &connection, call, body).await,
             None => send_over_new(local, call, body, aim).await,
         }
     };
@@ -137,7 +137,7 @@ async fn send_over_new(
     if !local.declines_http2(first).get()
         && let Some(connection) = local.http2.join(first, most, suits).await
     {
-        return send_http2(local, &connection, call, body, None).await;
+        return send_http2(local, &connection, call, body).await;
     }
     let opening = local.http2.begin_opening(first);
     let connected = connect(call.worker, local, BOTH, aim).await?;
@@ -162,7 +162,9 @@ async fn send_over_new(
     }
     // Whoever has waited runs when our request has been made.
     drop(opening);
-    send_http2(local, &connection, call, body, in_use).await
+    // The request counts instead.
+    drop(in_use);
+    send_http2(local, &connection, call, body).await
 }
 
 /// True if HTTP/2 is what the server chose of what it was offered.
@@ -178,15 +180,12 @@ pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<b
     }
 }
 
-/// `in_use`: the request, if the balancer counts it already.
 async fn send_http2(
     local: &Local,
     connection: &Rc<Connection>,
     call: &mut Call<'_>,
     body: ReadyBody,
-    in_use: Option<InUse>,
 ) -> Result<Reply, Unanswered> {
-    let in_use = in_use.or_else(|| InUse::begin(&local.upstream, connection.backend()));
     let mut head = local.scratch.take_head();
     let url = &local.upstream.backends[connection.backend()].url;
     (call.build)(url, Protocol::Http2, &mut head);
@@ -207,7 +206,7 @@ async fn send_http2(
     local.scratch.put_head(head);
     let response = match request {
         Ok(mut request) => {
-            request.count(in_use);
+            request.count(InUse::begin(&local.upstream, connection.backend()));
             if let Some(trace) = &call.trace {
                 request.observe(trace);
             }
