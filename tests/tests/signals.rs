@@ -127,6 +127,7 @@ fn no_line_goes_to_logs_that_were_moved_away_before_the_signal() {
         let closed = fs::Permissions::from_mode(0o755);
         fs::set_permissions(server.folder.path(), closed).expect("it is ours");
         let _ = server.ask("GET /1");
+        let _ = server.read_until("log", "/1\n");
         for name in ["log", "error-log"] {
             let moved = server.folder.at(&format!("{name}.1"));
             fs::rename(server.folder.at(name), moved).expect("it is there");
