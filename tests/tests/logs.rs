@@ -206,3 +206,20 @@ hosts:
         "{messages}"
     );
 }
+
+#[test]
+fn an_error_log_whose_command_is_gone_is_not_told_to_that_log_alone() {
+    let config = "
+listen: @PORT@
+error-log: '| echo $$ >> @DIR@/pids; exec cat >> @DIR@/error-log'
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+";
+    let server = Setup::new(config).start();
+    let pid = server.read_until("pids", "\n");
+    let pid = pid.trim().parse().expect("a number");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    server.wait_for_message("log command ended (signal: 9 (SIGKILL)) and is started again: echo");
+    // The next one has it, too.
+    let _ = server.read_until("error-log", "log command ended (signal: 9");
+}

@@ -31,6 +31,7 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
         .map_err(|error| Failure::system(format!("failed to open /dev/null: {error}")))?;
     nix::unistd::dup2_stdin(&null).map_err(|error| not_redirected(&error.into()))?;
     if is_configured {
+        h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
         redirect_output(&log)?;
     }
     h2o_log::become_error_log(log)

@@ -12,7 +12,10 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use limit::{HeldBack, LineLimit};
-pub use report::{Level, become_error_log, close_error_log, error_log, report, report_plainly};
+pub use report::{
+    Level, become_error_log, close_error_log, error_log, keep_standard_error, report,
+    report_plainly,
+};
 pub use target::{Running, Target};
 
 /// The system's words for an error, without the number that Rust adds.

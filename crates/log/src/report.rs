@@ -1,6 +1,7 @@
 //! Messages of the server itself.
 
 use std::fmt::{Arguments, Write as _};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,6 +34,9 @@ impl Level {
 
 /// Where messages go once the server is about to serve. Until then they are written to standard error.
 static ERROR_LOG: OnceLock<Arc<Target>> = OnceLock::new();
+
+/// Standard error of the starting process.
+static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 
 /// Writes a message; see [`crate::report!`].
 pub fn report(level: Level, text: Arguments<'_>) {
@@ -80,6 +84,25 @@ pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
     target.mark_as_error_log();
     let _ = ERROR_LOG.set(target);
     Ok(())
+}
+
+/// Keeps standard error as it is for what cannot be said in the error log: that this log is broken. To be called before it is
+/// redirected.
+///
+/// # Errors
+/// Those of duplicating a descriptor.
+pub fn keep_standard_error() -> io::Result<()> {
+    let kept = rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3)?;
+    let _ = STANDARD_ERROR.set(kept.into());
+    Ok(())
+}
+
+/// Writes an error to standard error as it was at the start, if that was kept. May wait: not for workers.
+pub(crate) fn report_at_start(text: &str) {
+    if let Some(mut kept) = STANDARD_ERROR.get() {
+        let lines = lines(Level::Error, text, unix_time(), zone());
+        let _ = kept.write_all(lines.as_bytes());
+    }
 }
 
 /// The error log, if the server has come that far.

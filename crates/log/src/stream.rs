@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::report::report_at_start;
 use crate::{now, reason, report};
 
 /// Octets that may wait for a reader. Lines that come when it is reached are dropped and counted.
@@ -426,10 +427,9 @@ impl Shared {
             let ended = command.wait();
             let is_open = self.lock().phase == Phase::Open;
             if is_open {
-                report!(
-                    error,
+                self.complain(&format!(
                     "log command ended ({ended}) and is started again: {text}"
-                );
+                ));
             }
             match self.start_again(text, input, &mut back_off) {
                 Some(started) => command = started,
@@ -454,16 +454,24 @@ impl Shared {
             }
             match log_command(text, input) {
                 Ok(started) => return Some(started),
-                Err(error) => report!(
-                    error,
+                Err(error) => self.complain(&format!(
                     "failed to start the log command again: {text}: {}",
                     reason(&error)
-                ),
+                )),
             }
             if !is_open {
                 return None;
             }
         }
+    }
+
+    /// Reports that nobody reads this log now. Of the error log it is said where somebody may see it.
+    fn complain(&self, text: &str) {
+        let is_error_log = self.lock().is_error_log;
+        if is_error_log {
+            report_at_start(text);
+        }
+        report!(error, "{text}");
     }
 
     fn name(&self) -> &str {
