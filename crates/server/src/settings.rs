@@ -169,7 +169,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "pid-file",
         "PATH",
         "none",
-        "File to write the process id to; removed at exit. It is written after the user has been switched.",
+        "File to write the process id to; removed at exit. It is opened with the rights of the starting user, so it can be in `/run`.",
         |scope, command| {
             let path = command.node.scalar()?;
             settings(scope).pid_file = Some(path.into());
