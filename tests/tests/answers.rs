@@ -622,3 +622,87 @@ assert 'uptime' in status and 'ssl.alpn.h1' in status and 'requests' not in stat
         ],
     );
 }
+
+#[test]
+fn responses_to_content_that_is_wrong_do_not_pass_by_filters() {
+    let backend = Backend::start(|talk| {
+        // It answers nothing before the content is complete, which it never is.
+        talk.read_to_end();
+    });
+    let server = start(&format!(
+        "
+limit-request-body: 10
+num-threads: 1
+access-log: {{ path: @DIR@/log, format: '%s %<s %b %{{x-filtered}}o %U' }}
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: @DIR@/www
+      /collected:
+        redirect: {{ url: /streamed, status: 307, internal: YES }}
+        error-doc: {{ status: [ 400, 413, 417 ], url: /page.html }}
+        header.add: 'x-filtered: 1'
+      /streamed:
+        proxy.reverse.url: '{}'
+        error-doc: {{ status: [ 400, 413, 417 ], url: /page.html }}
+        header.add: 'x-filtered: 1'
+",
+        backend.url("/")
+    ));
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n";
+    let rows = [
+        (
+            "Content-Length: 11\r\n\r\n".to_owned(),
+            "413 Request Entity Too Large",
+        ),
+        (format!("{chunked}b\r\na"), "413 Request Entity Too Large"),
+        (
+            format!("{chunked}3\r\nabc\r\n8\r\nabcdefgh\r\n0\r\n\r\n"),
+            "413 Request Entity Too Large",
+        ),
+        (format!("{chunked}x\r\n"), "400 Invalid Request"),
+        (format!("{chunked}3\r\nabc-\r\n"), "400 Invalid Request"),
+        (
+            "Content-Length: x\r\n\r\n".to_owned(),
+            "400 Invalid Request",
+        ),
+        (
+            "Transfer-Encoding: x\r\n\r\n".to_owned(),
+            "400 Invalid Request",
+        ),
+        (
+            "Expect: x\r\nContent-Length: 1\r\n\r\n".to_owned(),
+            "417 Expectation Failed",
+        ),
+    ];
+    let mut log = String::new();
+    for path in ["/collected", "/streamed"] {
+        for (rest, want) in &rows {
+            for method in ["POST", "HEAD"] {
+                let mut client = server.connect();
+                client.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{rest}"));
+                let response = client.read_response(method);
+                let (text, len) = if method == "HEAD" {
+                    ("", 0)
+                } else {
+                    ("page", 4)
+                };
+                response.must_be(&format!(
+                    "{want}\nconnection: close\nx-filtered: 1\ncontent-length: 4\n\n{text}"
+                ));
+                assert_eq!(client.read_to_end(), b"", "{path} {rest}");
+                // The first status is that of the document.
+                let code = &want[..3];
+                log.push_str(&format!("{code} 200 {len} 1 {path}\n"));
+            }
+        }
+    }
+    assert_eq!(server.read_until("log", &log), log);
+    // What is no request has no path whose filters it could pass.
+    let mut client = server.connect();
+    client.send("GET /streamed HTTP/1.1\r\nHost: a\r\nbad field\r\n\r\n");
+    client
+        .read_response("GET")
+        .must_be("400 Bad Request\n!x-filtered\n\nBad Request");
+}

@@ -64,10 +64,24 @@ pub fn is_valid(authority: &[u8]) -> bool {
 #[inline]
 fn name_len(text: &[u8]) -> usize {
     let mut len = 0;
+    while let Some(&octet) = text.get(len)
+        && HOST_OCTETS[usize::from(octet)]
+    {
+        len += 1;
+    }
+    if text.get(len) == Some(&b'%') {
+        return escaped_name_len(text, len);
+    }
+    len
+}
+
+/// As [`name_len`], where there is a percent sign behind the first `len` octets.
+#[cold]
+fn escaped_name_len(text: &[u8], mut len: usize) -> usize {
     while let Some(&octet) = text.get(len) {
         if HOST_OCTETS[usize::from(octet)] {
             len += 1;
-        } else if octet == b'%' && is_escape(&text[len..]) {
+        } else if is_escape(&text[len..]) {
             len += 3;
         } else {
             break;

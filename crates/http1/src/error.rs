@@ -199,6 +199,16 @@ impl PeerError {
         }
     }
 
+    /// Whether the head could be read, and only how its content comes is wrong: what the client is told passes the filters of
+    /// the request's path (H2O compatibility: `error-doc` and `header.*` see these responses and no others).
+    #[must_use]
+    pub const fn is_of_content(&self) -> bool {
+        matches!(
+            self,
+            Self::Framing(_) | Self::BodyTooLarge | Self::ExpectationUnknown | Self::Chunk(_)
+        )
+    }
+
     /// The name used in logs and counters.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -35,9 +35,18 @@ pub(crate) struct Pending {
 }
 
 /// Decides by head, route and method alone.
-pub(crate) fn admit(context: &Context, exchange: &Exchange, pending: Option<Pending>) -> Admission {
+pub(crate) fn admit(
+    context: &Context,
+    exchange: &mut Exchange,
+    pending: Option<Pending>,
+) -> Admission {
     if context.memory.is_tight() {
         return Admission::Refuse(no_room(context));
+    }
+    if pending.is_some()
+        && let Some(response) = serve::refuse_misdirected(exchange)
+    {
+        return Admission::Refuse(response);
     }
     let asks_for_tunnel = exchange.request.asks_for_tunnel();
     if !asks_for_tunnel && pending.is_none() {

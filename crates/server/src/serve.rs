@@ -192,16 +192,8 @@ fn hint(exchange: &mut Exchange, next: usize) {
 /// Asks the handlers from number `first` on until one does not decline.
 fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
-    if std::mem::take(&mut exchange.is_misdirected) {
-        let note = "the scheme of the request's target is not that of the connection";
-        let text = "the scheme of the request is not that of the connection";
-        return (Outcome::Done(misdirected(exchange, note, text)), usize::MAX);
-    }
-    if site.host(exchange.route).is_closed_to(&exchange.connection) {
-        let note =
-            "the host wants a client certificate, which this connection's handshake was not for";
-        let text = "this host wants a client certificate: connect to it by its name";
-        return (Outcome::Done(misdirected(exchange, note, text)), usize::MAX);
+    if let Some(response) = refuse_misdirected(exchange) {
+        return (Outcome::Done(response), usize::MAX);
     }
     let handlers = &site.path(exchange.route).handlers;
     for (number, handler) in handlers.iter().enumerate().skip(first) {
@@ -216,10 +208,31 @@ fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     (Outcome::Done(Response::not_found()), handlers.len())
 }
 
-/// The answer to a request that may not be served over this connection, for which the log has `note` and the client `text`
-/// (RFC 9110 §15.5.20). The client may try again over one that is for the host and the scheme.
+/// The response to a request that may not be served over this connection (RFC 9110 §15.5.20): its scheme is another one, or its
+/// host wants a client certificate that the connection's handshake was not for. The client may try again over another one.
+#[inline]
+pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
+    let host = exchange.site.host(exchange.route);
+    if !exchange.is_misdirected && !host.is_closed_to(&exchange.connection) {
+        return None;
+    }
+    Some(misdirected(exchange))
+}
+
 #[cold]
-fn misdirected(exchange: &mut Exchange, note: &str, text: &str) -> Response {
+fn misdirected(exchange: &mut Exchange) -> Response {
+    // An error document is no longer asked for by that scheme.
+    let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
+        (
+            "the scheme of the request's target is not that of the connection",
+            "the scheme of the request is not that of the connection",
+        )
+    } else {
+        (
+            "the host wants a client certificate, which this connection's handshake was not for",
+            "this host wants a client certificate: connect to it by its name",
+        )
+    };
     let status = StatusCode::MISDIRECTED_REQUEST;
     exchange.worker.counters.count_status(status);
     exchange.note_error("core", note);

@@ -34,6 +34,12 @@ impl ServerConnection {
         )
     }
 
+    /// Whether the final response has not begun.
+    #[must_use]
+    pub const fn awaits_response(&self) -> bool {
+        matches!(self.sending, Sending::Awaited)
+    }
+
     /// Writes `100 Continue`, to HTTP/1.0 as well (H2O compatibility: whoever asks is answered), unless
     /// the client does not wait for it.
     pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {

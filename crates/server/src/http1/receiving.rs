@@ -229,7 +229,12 @@ impl Http1 {
     }
 
     /// The request is answered, and nothing of it that may still come is read: the connection ends.
-    fn refuse_request(&mut self, context: &Context, link: &mut Link, response: Response) -> Went {
+    pub(super) fn refuse_request(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        response: Response,
+    ) -> Went {
         self.engine.shut_down();
         self.lingers = true;
         self.answer(context, link, response)

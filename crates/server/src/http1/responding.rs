@@ -242,8 +242,20 @@ impl Http1 {
         Went::On
     }
 
+    /// Answers a request that is wrong, and closes.
     pub(super) fn refuse(&mut self, context: &Context, link: &mut Link, error: PeerError) -> Went {
-        self.refuse_with(context, link, error.answer())
+        match error.answer() {
+            Answer::Respond {
+                status,
+                reason,
+                body,
+            } if error.is_of_content() && self.engine.awaits_response() => {
+                context.worker.counters.count_status(status);
+                let response = Response::error(status, reason, body);
+                self.refuse_request(context, link, response)
+            }
+            answer => self.refuse_with(context, link, answer),
+        }
     }
 
     /// Answers a request that cannot be served, past all filters, and closes.
