@@ -25,17 +25,12 @@ impl Handed<'_> {
                 && !(is_extended && name == "sec-websocket-accept")
         };
         let fields = self.head.fields.iter().filter(|(name, _)| keeps(name));
-        let mut meant: Vec<_> = fields
+        fields
             .map(|(name, value)| match name.as_str() {
                 "location" => (name.clone(), self.location(value)),
                 _ => (name.clone(), value.escape_ascii().to_string()),
             })
-            .collect();
-        let is_dated = meant.iter().any(|(name, _)| name == "date");
-        if !is_dated && self.asked.options.emits_date() {
-            meant.push(("date".to_owned(), "*".to_owned()));
-        }
-        meant
+            .collect()
     }
 
     /// A place of the backend is one of ours; others are what they are.
@@ -57,14 +52,11 @@ impl Handed<'_> {
     }
 
     pub(super) fn check_fields(&self, sent: &[(String, Vec<u8>)], framing: &[&str]) {
-        let is_dated = self.head.fields.iter().any(|(name, _)| name == "date");
+        // A date that is missing is added later, by the server.
         let sent: Vec<_> = sent
             .iter()
             .filter(|(name, _)| !framing.contains(&name.as_str()))
-            .map(|(name, value)| match name.as_str() {
-                "date" if !is_dated => (name.clone(), "*".to_owned()),
-                _ => (name.clone(), value.escape_ascii().to_string()),
-            })
+            .map(|(name, value)| (name.clone(), value.escape_ascii().to_string()))
             .collect();
         let mut meant = self.meant();
         meant.retain(|(name, _)| !framing.contains(&name.as_str()));
