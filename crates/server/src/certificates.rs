@@ -7,7 +7,7 @@ use h2o_exchange::{CertificateInfo, Certificates, Host, Site};
 use rustc_hash::FxHashMap;
 
 use crate::listen::{Listener, TlsEntry};
-use crate::tls::{Resumption, TlsAcceptor, TlsSettings};
+use crate::tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
 /// Protocols over TLS, in order of preference (H2O compatibility).
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
@@ -94,12 +94,14 @@ impl TlsListeners {
             .iter()
             .map(|entry| Arc::clone(&entry.settings))
             .collect();
-        TlsAcceptor::new(
+        let acceptor = TlsAcceptor::new(
             &settings,
             names.collect(),
             Arc::clone(&self.resumption),
             ALPN,
-        )
+        )?;
+        let offload = self.site.settings.get::<OffloadSettings>();
+        Ok(acceptor.offload(offload.is_possible()))
     }
 
     /// See [`crate::Server::reload_certificates`].

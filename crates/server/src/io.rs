@@ -10,7 +10,10 @@ use h2o_exchange::Counter;
 use crate::context::{Context, READ_SIZE};
 use crate::reactor::Ready;
 use crate::socket::Socket;
-use crate::tls::{OutputBuffer, TlsConnection, TlsError};
+use crate::tls::{Control, OutputBuffer, TlsConnection, TlsError};
+
+/// Octets of content in the records that the kernel makes.
+const FULL_RECORD: usize = 16 * 1024;
 
 /// Least room a read is given.
 const MIN_READ: usize = 4096;
@@ -19,6 +22,8 @@ const MIN_READ: usize = 4096;
 pub(crate) struct Io {
     pub(crate) socket: Rc<Socket>,
     pub(crate) tls: Option<Box<TlsConnection>>,
+    /// The kernel encrypts what is sent: for so many records more.
+    in_kernel: Option<u64>,
     /// What the socket has not taken yet.
     backlog: Option<Box<Backlog>>,
     /// Received ahead of TLS, together with a PROXY header.
@@ -80,6 +85,7 @@ impl Io {
         Self {
             socket,
             tls: None,
+            in_kernel: None,
             backlog: None,
             unread: None,
             written: 0,
@@ -245,6 +251,7 @@ impl Io {
             }
         };
         context.scratch.cipher_in.give_back(cipher);
+        self.send_controls()?;
         if !reply.is_empty() {
             self.queue(&reply);
             self.flush()?;
@@ -252,12 +259,65 @@ impl Io {
         result
     }
 
+    /// True if what is handed over leaves as it is, or the kernel encrypts it: files need not pass through this process.
+    pub(crate) const fn takes_files(&self) -> bool {
+        self.tls.is_none() || self.in_kernel.is_some()
+    }
+
+    /// Has the kernel encrypt what is sent from now on, where that is wanted and possible.
+    pub(crate) fn offload(&mut self) {
+        if self.in_kernel.is_some() || self.has_output() {
+            return;
+        }
+        let Some(tls) = self.tls.as_deref_mut() else {
+            return;
+        };
+        let Some((keys, records)) = tls.kernel_keys() else {
+            return;
+        };
+        // A failure changes nothing: then records are made here.
+        let handed_over = keys.hand_over(&*self.socket);
+        self.in_kernel = Some(records).filter(|_| handed_over.is_ok());
+        tls.on_handed_over(self.in_kernel.is_some());
+    }
+
+    /// Has the kernel send what TLS wants to say besides data. Nothing of it is queued: it is a few octets, on a connection that
+    /// ends or that takes octets again.
+    fn send_controls(&mut self) -> io::Result<()> {
+        if self.in_kernel.is_none() {
+            return Ok(());
+        }
+        let controls = self.tls.as_deref_mut().map(TlsConnection::take_controls);
+        for control in controls.into_iter().flatten() {
+            match control {
+                Control::Record(content_type, payload) => {
+                    self.socket.send_record(content_type, &payload)?;
+                }
+                Control::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
+                    // The peer expects other keys: no record can follow, close_notify included.
+                    self.is_cut_off = true;
+                })?,
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If the kernel's keys may not protect any more: not all kernels can replace them.
+    fn check_keys(&self) -> io::Result<()> {
+        match self.in_kernel {
+            Some(0) => Err(tls_error(TlsError::KeysExhausted)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Sends `data`, or keeps what the socket does not take.
     pub(crate) fn send(&mut self, context: &Context, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
         }
-        let Some(tls) = self.tls.as_deref_mut() else {
+        let in_kernel = self.in_kernel.is_some();
+        let Some(tls) = self.tls.as_deref_mut().filter(|_| !in_kernel) else {
             return self.send_raw(data);
         };
         let mut cipher = context.scratch.cipher_out.take();
@@ -276,7 +336,8 @@ impl Io {
         head: &[u8],
         body: Bytes,
     ) -> io::Result<()> {
-        if let Some(tls) = self.tls.as_deref_mut() {
+        let in_kernel = self.in_kernel.is_some();
+        if let Some(tls) = self.tls.as_deref_mut().filter(|_| !in_kernel) {
             let mut cipher = context.scratch.cipher_out.take();
             let sealed = tls.encrypt_gather(&[head, &body], &mut cipher);
             let result = sealed
@@ -326,6 +387,7 @@ impl Io {
         if !self.can_write {
             return Ok(0);
         }
+        self.check_keys()?;
         match send(&self.socket) {
             Ok(sent) => {
                 self.count_sent(sent);
@@ -363,6 +425,7 @@ impl Io {
         if !self.can_write || self.has_output() {
             return Ok(None);
         }
+        self.check_keys()?;
         match self.socket.send_file(range, len) {
             Ok(sent) => {
                 self.count_sent(sent);
@@ -412,6 +475,10 @@ impl Io {
     }
 
     fn count_sent(&mut self, sent: usize) {
+        if let Some(records) = &mut self.in_kernel {
+            // Full ones, and one that is not.
+            *records = records.saturating_sub((sent / FULL_RECORD + 1) as u64);
+        }
         self.written += sent;
         add(&mut self.traffic.sent, sent);
     }
@@ -444,6 +511,9 @@ impl Io {
             self.queue(&alert);
             // The connection is at its end; a peer that has gone needs no alert.
             let _ = self.flush();
+            if !self.has_output() {
+                let _ = self.send_controls();
+            }
         }
     }
 }

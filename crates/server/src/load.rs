@@ -70,6 +70,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         settings::DIRECTIVES,
         http2_settings::DIRECTIVES,
         tls::DIRECTIVES,
+        tls::OFFLOAD_DIRECTIVES,
     ];
     groups.extend(h2o_handlers::directives());
     groups.extend(others);

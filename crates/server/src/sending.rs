@@ -12,6 +12,7 @@ use h2o_http1::{BodyMode, ServerConnection};
 use crate::context::Context;
 use crate::io::Io;
 use crate::splice::Splicing;
+use crate::tls::OFFLOADED_FILE_LEN;
 
 /// Octets of content turned into records or chunks at once. What a client that does not read makes us hold
 /// is this much at most.
@@ -107,9 +108,13 @@ pub(crate) fn begin(
         Body::File(range) if mode != BodyMode::Identity(range.len) => io
             .send(context, &head)
             .map(|()| Some(Sending::Stream(Box::new(FileReader::new(range))))),
-        Body::File(range) => io
-            .send(context, &head)
-            .map(|()| Some(Sending::File(FileReader::new(range)))),
+        Body::File(range) => {
+            if range.len >= OFFLOADED_FILE_LEN {
+                io.offload();
+            }
+            io.send(context, &head)
+                .map(|()| Some(Sending::File(FileReader::new(range))))
+        }
         Body::Stream(source) if io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) => {
             io.send(context, &head).map(|()| {
                 Some(Sending::Splice(Splicing::new(
@@ -146,7 +151,7 @@ impl Sending {
             }
             let step = match self {
                 Self::Bytes(bytes) => send_bytes(context, io, engine, bytes, written)?,
-                Self::File(reader) if io.tls.is_none() => {
+                Self::File(reader) if io.takes_files() => {
                     send_file(context, io, engine, reader, task, written)?
                 }
                 Self::File(reader) => send_records(context, io, engine, reader, task, written)?,
@@ -228,7 +233,7 @@ fn send_piece(
     Ok(None)
 }
 
-/// Clear text, length known: the kernel copies from the page cache to the socket.
+/// The length is known, and the octets leave as they are or the kernel encrypts them: the kernel copies from the page cache to the socket.
 fn send_file(
     context: &Context,
     io: &mut Io,

@@ -116,6 +116,44 @@ impl Socket {
         }
     }
 
+    /// Has the kernel, which encrypts what is sent, send a TLS record of another type than application data.
+    #[expect(unsafe_code, reason = "no safe wrapper knows TLS_SET_RECORD_TYPE")]
+    pub(crate) fn send_record(&self, content_type: u8, payload: &[u8]) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        /// Enough for a header and one octet, and aligned as a header must be.
+        #[repr(C, align(8))]
+        struct ControlBuffer([u8; 32]);
+        let mut control = ControlBuffer([0; 32]);
+        let mut piece = libc::iovec {
+            iov_base: payload.as_ptr().cast_mut().cast(),
+            iov_len: payload.len(),
+        };
+        // SAFETY: all fields of a `msghdr` may be zero. The pointers are to values that live until the end of this function.
+        // CMSG_SPACE(1) is at most 24, so that header and octet are within `control`, where CMSG_FIRSTHDR and CMSG_DATA
+        // point to. `sendmsg` reads what the lengths say, and only reads `payload`.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &raw mut piece;
+            message.msg_iovlen = 1;
+            message.msg_control = (&raw mut control.0).cast();
+            message.msg_controllen = libc::CMSG_SPACE(1) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            if header.is_null() {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            (*header).cmsg_level = libc::SOL_TLS;
+            (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
+            (*header).cmsg_len = libc::CMSG_LEN(1) as _;
+            *libc::CMSG_DATA(header) = content_type;
+            libc::sendmsg(self.fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+        };
+        match usize::try_from(sent) {
+            Ok(sent) if sent == payload.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Tells the peer that nothing more will come.
     pub(crate) fn shut_down_write(&self) {
         // The peer may have gone already; then there is nobody to tell.

@@ -33,6 +33,7 @@ pub(crate) struct TlsAcceptor {
     nameless: Entry,
     alpn: Vec<Vec<u8>>,
     resumption: Arc<Resumption>,
+    may_offload: bool,
 }
 
 /// One `ssl` mapping, with a configuration of rustls for each kind of client.
@@ -59,6 +60,8 @@ pub(super) struct Choice {
     pub(super) odd_name_at: Option<usize>,
     /// The `client-ca-file` that the client must show a certificate of.
     pub(super) client_authority: Option<Arc<str>>,
+    /// Whether the kernel may encrypt what is sent once the handshake is complete.
+    pub(super) may_offload: bool,
 }
 
 impl TlsAcceptor {
@@ -101,7 +104,16 @@ impl TlsAcceptor {
             nameless,
             alpn,
             resumption,
+            may_offload: false,
         })
+    }
+
+    /// Lets the kernel encrypt what is sent on established connections, where the driver asks for it.
+    pub(crate) fn offload(self, may_offload: bool) -> Self {
+        Self {
+            may_offload,
+            ..self
+        }
     }
 
     /// A connection that has not received anything.
@@ -146,6 +158,7 @@ impl TlsAcceptor {
             server_name: server_name.map(Into::into),
             odd_name_at: hello.odd_name_at,
             client_authority: entry.client_authority.clone(),
+            may_offload: self.may_offload,
         }
     }
 
@@ -156,6 +169,7 @@ impl TlsAcceptor {
             server_name: None,
             odd_name_at: None,
             client_authority: self.entries[0].client_authority.clone(),
+            may_offload: self.may_offload,
         }
     }
 }

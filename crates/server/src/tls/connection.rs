@@ -8,6 +8,7 @@ use super::TlsError;
 use super::acceptor::TlsAcceptor;
 use super::client_hello::{Greeting, Seen};
 use super::handshake::{Handshake, MAX_KEPT_LEN, Step, TLS13_OVERHEAD};
+use super::kernel::{Control, KernelKeys};
 use super::output::OutputBuffer;
 use super::traffic::Traffic;
 
@@ -209,6 +210,31 @@ impl TlsConnection {
             State::Established(traffic) => traffic.close_notify(out),
             State::Handshake(handshake) => handshake.close_notify(out),
             State::Greeting { .. } | State::Ended => {}
+        }
+    }
+
+    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` during a
+    /// handshake, and if that is not wanted.
+    pub(crate) fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
+        match &self.state {
+            State::Established(traffic) => traffic.kernel_keys(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => None,
+        }
+    }
+
+    /// Notes whether the kernel has taken the keys. If it has, [`Self::encrypt`] is of no use any more, and what else is to be
+    /// sent is in [`Self::take_controls`]. If it has not, it is not asked again.
+    pub(crate) fn on_handed_over(&mut self, is_in_kernel: bool) {
+        if let State::Established(traffic) = &mut self.state {
+            traffic.on_handed_over(is_in_kernel);
+        }
+    }
+
+    /// What the kernel is to send and do since the last call.
+    pub(crate) fn take_controls(&mut self) -> Vec<Control> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.take_controls(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => Vec::new(),
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Handshake {
     is_closed: bool,
     server_name: Option<Box<str>>,
     client_authority: Option<Arc<str>>,
+    /// Whether the kernel may encrypt what is sent later.
+    may_offload: bool,
     /// For the second ClientHello of a client whose name is hidden, until it has come.
     retried_hello: Option<Greeting>,
     record_size: RecordSize,
@@ -75,6 +77,7 @@ impl Handshake {
             is_closed: false,
             server_name: choice.server_name,
             client_authority: choice.client_authority,
+            may_offload: choice.may_offload,
             retried_hello: choice.odd_name_at.map(|_| Greeting::default()),
             record_size: RecordSize::default(),
         })
@@ -330,9 +333,10 @@ impl Handshake {
         let traffic = Traffic::new(
             version(negotiated),
             suite,
-            &secrets,
+            secrets,
             kernel,
             self.record_size,
+            self.may_offload,
         )?;
         Ok((traffic, info, self.received))
     }

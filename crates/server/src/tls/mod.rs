@@ -15,6 +15,7 @@ mod error;
 mod groups;
 mod handshake;
 mod identity;
+mod kernel;
 mod output;
 mod protection;
 mod record;
@@ -34,6 +35,9 @@ pub(crate) use acceptor::TlsAcceptor;
 pub(crate) use config::{ATTRIBUTES, TlsSettings, parse};
 pub(crate) use connection::TlsConnection;
 pub(crate) use error::TlsError;
+pub(crate) use kernel::{
+    Control, DIRECTIVES as OFFLOAD_DIRECTIVES, OFFLOADED_FILE_LEN, OffloadSettings,
+};
 pub(crate) use output::OutputBuffer;
 pub(crate) use resumption::{DIRECTIVES, Resumption, ResumptionSettings};
 

@@ -85,7 +85,9 @@ impl SharedTicketFile {
         let (file, ring) = opened
             .take()
             .unwrap_or_else(|| (TicketFile::new(&self.path), KeyRing::default()));
-        file.warn_if_exposed();
+        if file.text.is_some() {
+            file.warn_if_exposed();
+        }
         (file, ring)
     }
 }

@@ -6,6 +6,7 @@ use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, SupportedCipherSuite};
 
 use super::TlsError;
 use super::error::Alert;
+use super::kernel::{Control, KernelKeys};
 use super::output::OutputBuffer;
 use super::protection::Protection;
 use super::record::{ContentType, HEADER_LEN, complete_len, record_len};
@@ -35,6 +36,18 @@ pub(super) struct Traffic {
     key_update: Vec<u8>,
     useless_in_a_row: u8,
     closing: Closing,
+    /// Where sending can be handed over to the kernel.
+    offload: Option<Box<Offload>>,
+}
+
+/// Who protects what is sent, where that may be the kernel.
+struct Offload {
+    /// Those that `sealer` has.
+    secrets: ConnectionTrafficSecrets,
+    /// Whether the kernel has taken over: `sealer` is out of use.
+    is_in_kernel: bool,
+    /// What the kernel is to send and do besides application data, in this order.
+    controls: Vec<Control>,
 }
 
 /// Where later keys come from.
@@ -64,9 +77,10 @@ impl Traffic {
     pub(super) fn new(
         version: Version,
         suite: SupportedCipherSuite,
-        secrets: &ExtractedSecrets,
+        secrets: ExtractedSecrets,
         kernel: KernelConnection<ServerConnectionData>,
         record_size: RecordSize,
+        may_offload: bool,
     ) -> Result<Self, TlsError> {
         let (common, keys) = match suite {
             SupportedCipherSuite::Tls12(suite) => (&suite.common, KeySource::Fixed),
@@ -75,10 +89,10 @@ impl Traffic {
             }
         };
         let (receive_sequence, receive) = &secrets.rx;
-        let (send_sequence, send) = &secrets.tx;
+        let (send_sequence, send) = secrets.tx;
         Ok(Self {
             opener: Protection::new(version, *receive_sequence, receive)?,
-            sealer: Protection::new(version, *send_sequence, send)?,
+            sealer: Protection::new(version, send_sequence, &send)?,
             seal_limit: common.confidentiality_limit,
             keys,
             record_size,
@@ -86,7 +100,45 @@ impl Traffic {
             key_update: Vec::new(),
             useless_in_a_row: 0,
             closing: Closing::default(),
+            offload: may_offload.then(|| {
+                Box::new(Offload {
+                    secrets: send,
+                    is_in_kernel: false,
+                    controls: Vec::new(),
+                })
+            }),
         })
+    }
+
+    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` if that is not
+    /// wanted.
+    pub(super) fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
+        let offload = self.offload.as_ref()?;
+        let sequence = self.sealer.sequence();
+        let keys = KernelKeys::new(self.version(), sequence, &offload.secrets)?;
+        let records = self.seal_limit.checked_sub(sequence)?;
+        (!self.closing.sent).then_some((keys, records))
+    }
+
+    /// Notes whether the kernel has taken the keys. If not it is not asked again.
+    pub(super) fn on_handed_over(&mut self, is_in_kernel: bool) {
+        match &mut self.offload {
+            Some(offload) if is_in_kernel => offload.is_in_kernel = true,
+            offload => *offload = None,
+        }
+    }
+
+    /// What the kernel is to send and do since the last call.
+    pub(super) fn take_controls(&mut self) -> Vec<Control> {
+        let offload = self.offload.as_mut();
+        offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.controls))
+    }
+
+    fn version(&self) -> Version {
+        match self.keys {
+            KeySource::Fixed => Version::Tls12,
+            KeySource::Schedule(_) => Version::Tls13,
+        }
     }
 
     /// True once the peer has said that nothing more will come.
@@ -311,6 +363,10 @@ impl Traffic {
         if self.closing.sent {
             return Err(TlsError::Closed);
         }
+        if self.is_in_kernel() {
+            // Its keys are the kernel's now.
+            return Err(TlsError::NotReady);
+        }
         Ok(())
     }
 
@@ -352,9 +408,15 @@ impl Traffic {
                 kernel.update_tx_secret().map_err(|_| TlsError::Crypto)?
             }
         };
-        let message = [KEY_UPDATE, 0, 0, 1, 0];
-        self.sealer.seal(ContentType::Handshake, &[&message], out)?;
+        self.send_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, 0], out)?;
         self.sealer = Protection::new(Version::Tls13, sequence, &secrets)?;
+        if let Some(offload) = &mut self.offload {
+            if offload.is_in_kernel {
+                let keys = KernelKeys::new(Version::Tls13, sequence, &secrets);
+                offload.controls.extend(keys.map(Control::Keys));
+            }
+            offload.secrets = secrets;
+        }
         Ok(())
     }
 
@@ -364,8 +426,30 @@ impl Traffic {
         }
         // Nothing may follow a fatal alert or close_notify.
         self.closing.sent = true;
-        self.sealer
-            .seal(ContentType::Alert, &[&alert.octets()], out)
+        self.send_message(ContentType::Alert, &alert.octets(), out)
+    }
+
+    /// Sends something else than application data: by the kernel once that has taken over.
+    fn send_message(
+        &mut self,
+        content_type: ContentType,
+        payload: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        match &mut self.offload {
+            Some(offload) if offload.is_in_kernel => {
+                let control = Control::record(content_type, payload);
+                offload.controls.push(control);
+                Ok(())
+            }
+            _ => self.sealer.seal(content_type, &[payload], out),
+        }
+    }
+
+    fn is_in_kernel(&self) -> bool {
+        self.offload
+            .as_ref()
+            .is_some_and(|offload| offload.is_in_kernel)
     }
 }
 

@@ -4,5 +4,6 @@ mod config;
 mod files;
 mod handshake;
 mod kit;
+mod offload;
 mod resumption;
 mod traffic;
