@@ -47,9 +47,9 @@
 //! assert!(out.ends_with(b"\r\n\r\nhello"));
 //! connection.on_written(out.len(), false, now);
 //!
-//! // Time: nothing more comes, and the next request is awaited for five seconds.
+//! // Time: nothing more comes, and the next request is awaited for ten seconds.
 //! assert_eq!(connection.next(now), Next::Request);
-//! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(5)));
+//! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(10)));
 //! ```
 
 mod chunked;

@@ -307,7 +307,7 @@ fn errors_are_answered_as_plain_text_without_content_for_head() {
         &mut talk.out,
     );
     let head = "HTTP/1.1 400 Invalid Request\r\nConnection: close\r\nContent-Length: 28\r\nServer: h2o\r\n\
-                content-type: text/plain; charset=utf-8\r\n\r\n";
+                date: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-type: text/plain; charset=utf-8\r\n\r\n";
     talk.expect_output("no content (RFC 9110 §9.3.2)", head);
     talk.connection
         .error_response(error.answer(), None, None, &mut talk.out);
