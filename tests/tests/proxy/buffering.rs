@@ -241,19 +241,26 @@ fn nginx_is_done_before_a_slow_client_is() {
 #[test]
 fn go_is_done_before_a_slow_client_is() {
     let folder = Folder::new();
-    for by_http2 in [true, false] {
-        let (_service, servers) = super::real::before_go(&folder, by_http2);
-        for (proto, server) in &servers {
-            for path in ["/content/24000000", "/content/24000000?chunked"] {
-                for make in Slow::EACH {
-                    let client = make(server, path);
-                    eventually("Go to be done", || {
-                        let writing = curl(&[&server.url("/contents")]).text();
-                        (writing == "0").then_some(())
-                    });
-                    let (body, is_complete) = client.finish(LARGE, path.ends_with("chunked"));
-                    assert!(is_complete && body == numbers(LARGE), "{proto} {path}");
-                }
+    self_signed(&folder, "backend", Key::EcPkcs8, "localhost");
+    let (_service, http, https) = Service::go(&folder, "backend");
+    let by_http2 = format!("proxy.ssl.cafile: {}", folder.name_of("backend.crt"));
+    let by_http1 = format!("{by_http2}\nproxy.http2.ratio: 0");
+    let https = format!("https://localhost:{https}/");
+    for (settings, url) in [
+        ("", format!("http://127.0.0.1:{http}/")),
+        (&by_http1, https.clone()),
+        (&by_http2, https),
+    ] {
+        let server = proxy(settings, &url);
+        for path in ["/content/24000000", "/content/24000000?chunked"] {
+            for make in Slow::EACH {
+                let client = make(&server, path);
+                eventually("Go to be done", || {
+                    let writing = curl(&[&server.url("/contents")]).text();
+                    (writing == "0").then_some(())
+                });
+                let (body, is_complete) = client.finish(LARGE, path.ends_with("chunked"));
+                assert!(is_complete && body == numbers(LARGE), "{settings} {path}");
             }
         }
     }
@@ -483,20 +490,55 @@ fn what_comes_through_a_tunnel_is_not_kept() {
     assert!(client.read_exactly(much) == pattern(much));
 }
 
+/// A server with a status report, and `settings`, before a back end.
+fn with_report(settings: &str, backend: &Backend) -> Server {
+    let config = format!(
+        "{settings}
+num-threads: 1
+http1-request-io-timeout: 60
+listen: @PORT@
+hosts: {{ default: {{ paths: {{ /s: {{ status: ON }}, /: {{ proxy.reverse.url: '{}' }} }} }} }}
+",
+        backend.url("/")
+    );
+    Setup::new(&config).start()
+}
+
+/// A number of the report.
+fn number(server: &Server, name: &str) -> usize {
+    let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
+    let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
+    let end = rest.find([',', '\n']).expect("it goes on");
+    rest[..end].parse().expect("it is a number")
+}
+
+#[test]
+fn what_is_kept_in_memory_counts_for_max_memory() {
+    let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);
+    let settings = "max-memory: 4194304\nproxy.max-temp-file-size: 0";
+    let server = with_report(settings, &backend);
+    // What goes to their sockets would not be too much.
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        })
+        .collect();
+    eventually("requests to be turned away", || {
+        (server.ask("GET /s/json").code() == 503).then_some(())
+    });
+    drop(clients);
+    eventually("memory to be free", || {
+        (server.ask("GET /s/json").code() == 200).then_some(())
+    });
+}
+
 #[test]
 fn what_is_kept_is_counted() {
     let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);
-    let config = format!(
-        "num-threads: 1\nlisten: @PORT@\nhosts:\n  default:\n    paths:\n      /s: {{ status: ON }}\n      /: {{ proxy.reverse.url: '{}' }}\n",
-        backend.url("/")
-    );
-    let server = Setup::new(&config).start();
-    let number = |name: &str| {
-        let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
-        let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
-        let end = rest.find([',', '\n']).expect("it goes on");
-        rest[..end].parse::<usize>().expect("it is a number")
-    };
+    let server = with_report("", &backend);
+    let number = |name: &str| number(&server, name);
     assert_eq!(number("proxy.responses-buffered"), 0);
     let client = Slow::http1(&server, "/");
     eventually("a good deal in a file", || {
