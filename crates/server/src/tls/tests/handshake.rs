@@ -389,6 +389,91 @@ fn any_damaged_octet_of_the_hello_is_survived() {
     }
 }
 
+/// A ClientHello of one record with a name that counts as none, for each version.
+fn odd_hellos() -> [Vec<u8>; 2] {
+    [TLS12, TLS13].map(|versions| {
+        let offer = Offer::version(versions);
+        let mut talk = Talk::new(&acceptor(settings("a.test")), &offer, "a.test");
+        let mut hello = talk.client_flight();
+        let at = hello.windows(6).position(|name| name == b"a.test").unwrap();
+        hello[at + 1] = b':';
+        hello
+    })
+}
+
+#[test]
+fn any_damaged_octet_of_a_hello_with_a_name_to_hide_is_survived() {
+    let acceptor = acceptor(settings("a.test"));
+    for hello in odd_hellos() {
+        for at in 0..hello.len() {
+            for octet in [0, 1, 0x16, 0x7f, 0x80, 0xff] {
+                let mut damaged = hello.clone();
+                damaged[at] = octet;
+                let mut server = acceptor.accept();
+                let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
+                let _ = server.receive(&mut damaged, &mut plain, &mut out);
+                assert_eq!(plain, b"");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hello_with_a_name_to_hide_is_answered_however_it_is_split() {
+    let acceptor = acceptor(settings("a.test"));
+    for hello in odd_hellos() {
+        let answer = |pieces: &[&[u8]]| {
+            let mut server = acceptor.accept();
+            let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
+            for piece in pieces {
+                let progress = server.receive(&mut piece.to_vec(), &mut plain, &mut out);
+                assert!(progress.unwrap().handshaking);
+            }
+            // ServerHello (RFC 8446 §4.1.3).
+            (out[0], out[5])
+        };
+        assert_eq!(answer(&[&hello]), (22, 2));
+        for at in 1..hello.len() {
+            let (one, other) = hello.split_at(at);
+            assert_eq!(answer(&[one, other]), (22, 2), "{at}");
+            // And over records.
+            if at > 5 {
+                let len = u16::try_from(at - 5).unwrap().to_be_bytes();
+                let rest = u16::try_from(hello.len() - at).unwrap().to_be_bytes();
+                let first = [&hello[..3], &len, &hello[5..at]].concat();
+                let second = [&hello[..3], &rest, &hello[at..]].concat();
+                assert_eq!(answer(&[&first, &second]), (22, 2), "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_name_that_somebody_in_between_has_hidden_does_not_go_unnoticed() {
+    let acceptor = acceptor(settings("a.test"));
+    for (versions, name) in [
+        (TLS12, b"a.test"),
+        (TLS13, b"a.test"),
+        (TLS12, b"a:test"),
+        (TLS13, b"a:test"),
+    ] {
+        let mut talk = Talk::new(&acceptor, &Offer::version(versions), "a.test");
+        let mut hello = talk.client_flight();
+        let at = hello.windows(6).position(|name| name == b"a.test").unwrap();
+        hello[at..at + 6].copy_from_slice(name);
+        // Extension type, length, list length, name type, name length.
+        assert_eq!(hello[at - 9..at - 7], [0, 0]);
+        hello[at - 9..at - 7].copy_from_slice(&[0xff, 0x5a]);
+        let _ = talk.give_server(&hello);
+        let ended = talk.run();
+        assert!(
+            ended.is_err() || talk.client.is_handshaking(),
+            "both sides have digested the same"
+        );
+        assert_eq!(talk.server.info().protocol, "");
+    }
+}
+
 #[test]
 fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
