@@ -3,14 +3,14 @@
 //! An event-level parser leaves anchors, aliases and duplicate keys to us, which the dialect needs: aliases may stand
 //! before their anchors.
 
-#![expect(unsafe_code, reason = "the interface of unsafe-libyaml is C's")]
+#![expect(unsafe_code, reason = "the interface of libyaml-rs is C's")]
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use unsafe_libyaml as unsafe_sys;
+use libyaml_rs as unsafe_sys;
 
 /// One YAML event. Lines and columns count from 0.
 #[derive(Debug)]
