@@ -9,10 +9,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socket_with, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slab::Slab;
-use socket2::{Domain, Socket, Type};
 
 use crate::Fault;
 use crate::connection::{Connection, Next, Protocol, Shared};
@@ -190,12 +189,12 @@ fn connection_data(key: usize) -> EventData {
 }
 
 fn listen(port: u16) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
     // Connections inherit it.
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
-    socket.listen(BACKLOG)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }

@@ -6,15 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use h2o_log::reason;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
 use h2o_config::Error;
+use h2o_log::reason;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::Loaded;
 use crate::listen::{Endpoint, Listener, Listeners};
 use crate::port_holder::{Holder, port_holder};
 use crate::settings::ServerSettings;
+use crate::sys;
+
+/// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 65_535;
 
 /// The listening sockets of a site: one set for each of its listeners.
 pub struct Bound {
@@ -151,21 +154,38 @@ fn is_family_missing(error: &io::Error) -> bool {
 }
 
 /// A socket that is bound and does not listen yet.
-fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
+fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = new_socket(family)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        socket.set_only_v6(true)?;
+        sockopt::set_ipv6_v6only(&socket, true)?;
     }
     if settings.tcp_reuseport {
-        socket.set_reuse_port(true)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
     }
-    socket.bind(&SockAddr::from(address))?;
+    rustix::net::bind(&socket, &address)?;
     Ok(socket)
+}
+
+fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    Ok(socket)
+}
+
+/// Applies the sizes of the kernel's buffers that the listener has in its configuration. Accepted sockets inherit them.
+fn set_buffer_sizes(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
+    if let Some(size) = listener.sndbuf {
+        sockopt::set_socket_send_buffer_size(socket, size)?;
+    }
+    if let Some(size) = listener.rcvbuf {
+        sockopt::set_socket_recv_buffer_size(socket, size)?;
+    }
+    Ok(())
 }
 
 fn bind_tcp(
@@ -175,81 +195,38 @@ fn bind_tcp(
     warnings: &mut Vec<String>,
 ) -> io::Result<OwnedFd> {
     let socket = open_tcp(address, settings)?;
-    // Accepted sockets inherit these.
-    socket.set_tcp_nodelay(true)?;
-    if let Some(size) = listener.sndbuf {
-        socket.set_send_buffer_size(size)?;
-    }
-    if let Some(size) = listener.rcvbuf {
-        socket.set_recv_buffer_size(size)?;
-    }
+    // Accepted sockets inherit it.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    set_buffer_sizes(&socket, listener)?;
     match &listener.congestion {
         None => prefer_bbr(&socket),
         Some(name) => {
-            if let Err(error) = socket.set_tcp_congestion(name.as_bytes()) {
+            if let Err(error) = sockopt::set_tcp_congestion(&socket, name) {
                 warnings.push(format!(
                     "failed to set congestion controller {name} on {}: {}",
                     listener.label,
-                    reason(&error)
+                    reason(&error.into())
                 ));
             }
         }
     }
-    // The kernel hands a connection over when its first octets are there.
-    rustix_defer_accept(&socket);
-    socket.listen(65_535)?;
+    // An optimisation: a kernel that refuses it hands connections over earlier.
+    let _ = sys::set_defer_accept(&socket);
+    rustix::net::listen(&socket, BACKLOG)?;
     if settings.tcp_fastopen > 0
-        && let Err(error) = set_fastopen(&socket, settings.tcp_fastopen)
+        && let Err(error) = sys::set_fastopen_queue(&socket, settings.tcp_fastopen)
     {
         warnings.push(format!("failed to set TCP_FASTOPEN: {}", reason(&error)));
     }
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// `cc: auto`: replaces `cubic`, which takes a lost packet for a full path, by `bbr`, if the kernel has it and lets us. Any other
 /// default was chosen by somebody.
-fn prefer_bbr(socket: &Socket) {
-    let name = socket.tcp_congestion().unwrap_or_default();
-    if name.split(|&octet| octet == 0).next() == Some(b"cubic") {
-        let _ = socket.set_tcp_congestion(b"bbr");
+fn prefer_bbr(socket: &OwnedFd) {
+    if sockopt::tcp_congestion(socket).is_ok_and(|name| name == "cubic") {
+        let _ = sockopt::set_tcp_congestion(socket, "bbr");
     }
-}
-
-fn set_option(socket: &Socket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(io::Error::other)?;
-    #[expect(
-        unsafe_code,
-        reason = "no safe wrapper knows these two options of a listener"
-    )]
-    // SAFETY: the value is a live `c_int` of the length given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            option,
-            (&raw const value).cast(),
-            len,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn set_fastopen(socket: &Socket, queue: u32) -> io::Result<()> {
-    set_option(
-        socket,
-        libc::TCP_FASTOPEN,
-        libc::c_int::try_from(queue).unwrap_or(libc::c_int::MAX),
-    )
-}
-
-fn rustix_defer_accept(socket: &Socket) {
-    // An optimisation only; a kernel that refuses it hands connections over earlier.
-    let _ = set_option(socket, libc::TCP_DEFER_ACCEPT, 1);
 }
 
 fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
@@ -270,16 +247,11 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
         }
         Err(_) => {}
     }
-    let open = || -> io::Result<Socket> {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
-        if let Some(size) = listener.sndbuf {
-            socket.set_send_buffer_size(size)?;
-        }
-        if let Some(size) = listener.rcvbuf {
-            socket.set_recv_buffer_size(size)?;
-        }
-        socket.bind(&SockAddr::unix(path)?)?;
-        socket.listen(65_535)?;
+    let open = || -> io::Result<OwnedFd> {
+        let socket = new_socket(AddressFamily::UNIX)?;
+        set_buffer_sizes(&socket, listener)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
         Ok(socket)
     };
     let socket = open()
@@ -300,7 +272,7 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
         std::fs::set_permissions(path, mode)
             .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
     }
-    Ok(socket.into())
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -317,14 +289,13 @@ mod tests {
             allowed.split_whitespace().any(|allowed| allowed == name)
         };
         for (before, after) in [("cubic", "bbr"), ("reno", "reno"), ("bbr", "bbr")] {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
-            if !has("bbr") || socket.set_tcp_congestion(before.as_bytes()).is_err() {
+            let socket = new_socket(AddressFamily::INET).unwrap();
+            if !has("bbr") || sockopt::set_tcp_congestion(&socket, before).is_err() {
                 continue;
             }
             prefer_bbr(&socket);
-            let name = socket.tcp_congestion().unwrap();
-            let name = String::from_utf8(name).unwrap();
-            assert_eq!(name.trim_end_matches('\0'), after, "{before}");
+            let name = sockopt::tcp_congestion(&socket).unwrap();
+            assert_eq!(name, after, "{before}");
         }
     }
 }

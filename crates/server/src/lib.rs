@@ -33,6 +33,7 @@ mod serve;
 mod settings;
 mod socket;
 mod splice;
+mod sys;
 mod timers;
 mod tls;
 mod worker;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use h2o_exchange::{Address, FileRange, Transport};
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::sys;
+
 /// What the kernel knows of a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpInfo {
@@ -117,40 +119,11 @@ impl Socket {
     }
 
     /// Has the kernel, which encrypts what is sent, send a TLS record of another type than application data.
-    #[expect(unsafe_code, reason = "no safe wrapper knows TLS_SET_RECORD_TYPE")]
     pub(crate) fn send_record(&self, content_type: u8, payload: &[u8]) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
-        /// Enough for a header and one octet, and aligned as a header must be.
-        #[repr(C, align(8))]
-        struct ControlBuffer([u8; 32]);
-        let mut control = ControlBuffer([0; 32]);
-        let mut piece = libc::iovec {
-            iov_base: payload.as_ptr().cast_mut().cast(),
-            iov_len: payload.len(),
-        };
-        // SAFETY: all fields of a `msghdr` may be zero. The pointers are to values that live until the end of this function.
-        // CMSG_SPACE(1) is at most 24, so that header and octet are within `control`, where CMSG_FIRSTHDR and CMSG_DATA
-        // point to. `sendmsg` reads what the lengths say, and only reads `payload`.
-        let sent = unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = &raw mut piece;
-            message.msg_iovlen = 1;
-            message.msg_control = (&raw mut control.0).cast();
-            message.msg_controllen = libc::CMSG_SPACE(1) as _;
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            if header.is_null() {
-                return Err(io::ErrorKind::InvalidInput.into());
-            }
-            (*header).cmsg_level = libc::SOL_TLS;
-            (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
-            (*header).cmsg_len = libc::CMSG_LEN(1) as _;
-            *libc::CMSG_DATA(header) = content_type;
-            libc::sendmsg(self.fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
-        };
-        match usize::try_from(sent) {
-            Ok(sent) if sent == payload.len() => Ok(()),
-            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(_) => Err(io::Error::last_os_error()),
+        if sys::send_tls_record(&self.fd, content_type, payload)? == payload.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
         }
     }
 
@@ -162,60 +135,26 @@ impl Socket {
 
     /// Lets the socket be writable only while fewer octets than that wait in the kernel to be sent for the first
     /// time: what is there cannot be overtaken by what becomes more important.
-    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_NOTSENT_LOWAT")]
     pub(crate) fn set_not_sent_low_water(&self, octets: u32) {
-        use std::os::fd::AsRawFd;
-        if self.is_unix {
-            return;
+        if !self.is_unix {
+            // A kernel that does not know the option sends all the same.
+            let _ = sys::set_not_sent_low_water(&self.fd, octets);
         }
-        let len = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or_default();
-        // SAFETY: the value is a `u32` that is readable for its length. A kernel that does not know the option sends
-        // all the same.
-        let _ = unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_NOTSENT_LOWAT,
-                (&raw const octets).cast(),
-                len,
-            )
-        };
     }
 
     /// What the kernel knows of the connection; `None` if it is not TCP.
-    #[expect(unsafe_code, reason = "no safe wrapper knows TCP_INFO")]
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
-        use std::os::fd::AsRawFd;
         if self.is_unix {
             return None;
         }
-        let mut info = [0u8; TcpInfo::LEN];
-        let mut len = libc::socklen_t::try_from(info.len()).ok()?;
-        // SAFETY: `info` is writable for `len` octets, and `len` is updated to what the kernel wrote.
-        let result = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        (result == 0).then(|| TcpInfo::parse(&info))
+        let mut info = [0; TcpInfo::LEN];
+        sys::read_tcp_info(&self.fd, &mut info).ok()?;
+        Some(TcpInfo::parse(&info))
     }
 
     /// Octets sent that the peer's system has not acknowledged yet.
-    #[expect(unsafe_code, reason = "no safe wrapper knows SIOCOUTQ")]
     pub(crate) fn unacknowledged(&self) -> usize {
-        use std::os::fd::AsRawFd;
-        let mut octets: libc::c_int = 0;
-        // SAFETY: the request (SIOCOUTQ, which has the number of TIOCOUTQ) writes one `c_int`.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
-        if result == 0 {
-            usize::try_from(octets).unwrap_or(0)
-        } else {
-            0
-        }
+        sys::unacknowledged(&self.fd).unwrap_or(0)
     }
 }
 

@@ -5,6 +5,9 @@
 mod embedded;
 mod tls_client;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpMaxSeg;
+use rustix::net::{AddressFamily, SocketType};
 use tls_client::{Client, Running, client_config, content, get, patient, preface, record_lens};
 
 /// Octets of the file.
@@ -16,11 +19,10 @@ const CLIENT_MSS: u32 = 1400;
 fn records(settings: &str) -> Vec<usize> {
     let server = Running::start(&[], settings, "      /: { file.dir: FOLDER }\n");
     std::fs::write(server.folder.path().join("large"), vec![b'x'; LEN]).unwrap();
-    let domain = socket2::Domain::IPV4;
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
-    socket.set_tcp_mss(CLIENT_MSS).unwrap();
-    let to: std::net::SocketAddr = ([127, 0, 0, 1], server.port()).into();
-    socket.connect(&to.into()).unwrap();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    setsockopt(&socket, TcpMaxSeg, &CLIENT_MSS).unwrap();
+    let to = std::net::SocketAddr::from(([127, 0, 0, 1], server.port()));
+    rustix::net::connect(&socket, &to).unwrap();
     let socket = socket.into();
     patient(&socket);
     let mut client = Client::new(&client_config(b"h2"), socket);

@@ -1,0 +1,114 @@
+//! System calls on sockets that rustix and nix have no wrapper for.
+
+#![expect(unsafe_code, reason = "no safe wrapper knows these calls")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libc::{c_int, c_void, socklen_t};
+
+/// Has the kernel hand over a connection only when its first octets are there, or after about a second.
+pub(crate) fn set_defer_accept(listener: impl AsFd) -> io::Result<()> {
+    set_tcp_option(listener, libc::TCP_DEFER_ACCEPT, 1)
+}
+
+/// Accepts TCP Fast Open (RFC 7413) for up to `queue` connections whose handshake is not complete.
+pub(crate) fn set_fastopen_queue(listener: impl AsFd, queue: u32) -> io::Result<()> {
+    let queue = c_int::try_from(queue).unwrap_or(c_int::MAX);
+    set_tcp_option(listener, libc::TCP_FASTOPEN, queue)
+}
+
+/// Lets the socket be writable only while fewer than `len` octets wait in the kernel to be sent for the first time.
+pub(crate) fn set_not_sent_low_water(socket: impl AsFd, len: u32) -> io::Result<()> {
+    let len = c_int::try_from(len).unwrap_or(c_int::MAX);
+    set_tcp_option(socket, libc::TCP_NOTSENT_LOWAT, len)
+}
+
+fn set_tcp_option(socket: impl AsFd, option: c_int, value: c_int) -> io::Result<()> {
+    let len = socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
+    // SAFETY: the value is a live `c_int` of the length given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast::<c_void>(),
+            len,
+        )
+    };
+    checked(result)
+}
+
+/// Fills `info` from the kernel's `struct tcp_info` (linux/tcp.h). What an older kernel does not have stays as it was.
+pub(crate) fn read_tcp_info(socket: impl AsFd, info: &mut [u8]) -> io::Result<()> {
+    let mut len = socklen_t::try_from(info.len()).map_err(io::Error::other)?;
+    // SAFETY: `info` is writable for `len` octets, and `len` is a live `socklen_t`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast::<c_void>(),
+            &raw mut len,
+        )
+    };
+    checked(result)
+}
+
+/// Octets sent that the peer's system has not acknowledged yet.
+pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
+    let mut len: c_int = 0;
+    // SAFETY: the request (SIOCOUTQ, which has the number of TIOCOUTQ) writes one `c_int`.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut len) };
+    checked(result)?;
+    Ok(usize::try_from(len).unwrap_or(0))
+}
+
+/// Sends a TLS record of a type other than application data on a socket for which the kernel encrypts. Returns how many
+/// octets of `payload` were taken.
+pub(crate) fn send_tls_record(
+    socket: impl AsFd,
+    content_type: u8,
+    payload: &[u8],
+) -> io::Result<usize> {
+    /// Enough for a header and one octet, and aligned as a header must be.
+    #[repr(C, align(8))]
+    struct ControlBuffer([u8; 32]);
+    let mut control = ControlBuffer([0; 32]);
+    let mut piece = libc::iovec {
+        iov_base: payload.as_ptr().cast_mut().cast(),
+        iov_len: payload.len(),
+    };
+    // SAFETY: all fields of a `msghdr` may be zero. The pointers are to values that live until the end of this function.
+    // CMSG_SPACE(1) is at most 24, so that header and octet are within `control`, where CMSG_FIRSTHDR and CMSG_DATA
+    // point to. `sendmsg` reads what the lengths say, and only reads `payload`.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut piece;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control.0).cast();
+        message.msg_controllen = libc::CMSG_SPACE(1) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        (*header).cmsg_level = libc::SOL_TLS;
+        (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
+        (*header).cmsg_len = libc::CMSG_LEN(1) as _;
+        *libc::CMSG_DATA(header) = content_type;
+        libc::sendmsg(
+            socket.as_fd().as_raw_fd(),
+            &raw const message,
+            libc::MSG_NOSIGNAL,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+fn checked(result: c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
