@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod authority;
+pub mod base64url;
 pub mod date;
 pub mod escape;
 mod head;

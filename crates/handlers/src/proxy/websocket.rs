@@ -3,8 +3,8 @@
 //! A client of HTTP/2 sends no `sec-websocket-key` (RFC 8441 §5), and servers of HTTP/1 insist on one: whoever turns the one
 //! into the other makes it.
 
-use std::hash::{BuildHasher, RandomState};
-
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use h2o_http::{Method, Name, RequestHead};
 
 const NAME: Name<'static> = Name::Other("sec-websocket-key");
@@ -16,44 +16,18 @@ pub(super) const ANSWER: &str = "sec-websocket-accept";
 pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     let is_websocket = request.upgrade().eq_ignore_ascii_case(b"websocket");
     if is_websocket && request.method == Method::Connect && head.headers.get(NAME).is_none() {
-        head.headers.push(NAME, &base64(nonce()));
+        head.headers.push(NAME, nonce().as_bytes());
     }
 }
 
-/// 16 random octets. They tell one handshake from another and are no secret (RFC 6455 §4.1).
-fn nonce() -> u128 {
-    let half = || u128::from(RandomState::new().hash_one(0));
-    half() << 64 | half()
-}
-
-/// Base64 of 16 octets, with padding (RFC 4648 §4).
-fn base64(octets: u128) -> [u8; 24] {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = [b'='; 24];
-    // 128 bits are 21 digits and two bits more, to which four zeros are added.
-    for (index, digit) in (0_u32..22).zip(&mut text) {
-        let bits = match 122_u32.checked_sub(6 * index) {
-            Some(shift) => octets >> shift,
-            None => octets << 4,
-        };
-        let bits = (bits & 0x3f) as usize;
-        *digit = ALPHABET[bits];
-    }
-    text
+/// 16 random octets in base64 with padding. They tell one handshake from another and are no secret (RFC 6455 §4.1).
+fn nonce() -> String {
+    STANDARD.encode(fastrand::u128(..).to_ne_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn octets_are_written_in_base64() {
-        // RFC 6455 §1.3: "the sample nonce".
-        let sample = u128::from_be_bytes(*b"the sample nonce");
-        assert_eq!(&base64(sample), b"dGhlIHNhbXBsZSBub25jZQ==");
-        assert_eq!(&base64(u128::MAX), b"/////////////////////w==");
-        assert_eq!(&base64(0), b"AAAAAAAAAAAAAAAAAAAAAA==");
-    }
 
     #[test]
     fn keys_are_made_where_there_is_none() {
@@ -75,7 +49,9 @@ mod tests {
             key_of("CONNECT", "websocket", None).unwrap(),
             key_of("CONNECT", "WebSocket", None).unwrap(),
         );
-        assert_eq!((one.len(), other.len()), (24, 24));
+        for key in [&one, &other] {
+            assert_eq!(STANDARD.decode(key).map(|nonce| nonce.len()), Ok(16));
+        }
         assert_ne!(one, other);
         assert_eq!(key_of("CONNECT", "websocket", Some("a")).unwrap(), b"a");
         assert_eq!(key_of("CONNECT", "echo", None), None);

@@ -1,13 +1,12 @@
 //! `Upgrade: h2c` (RFC 7540 §3.2): the connection goes on as HTTP/2, the request as its stream 1.
 
 use h2o_exchange::{Exchange, ExchangeRef, Response};
-use h2o_http::{BodyLength, Known, StatusCode, Version};
+use h2o_http::{BodyLength, Known, StatusCode, Version, base64url};
 
 use super::{Active, Http1, Went};
 use crate::context::Context;
 use crate::http2::Http2;
 use crate::link::Link;
-use crate::push::from_base64;
 
 /// Whether the client wants to go on with HTTP/2 and may: in clear text, without content, and not through a proxy. `Upgrade`
 /// is for the next hop (RFC 9110 §7.8): a proxy that hands it on does not know HTTP/2, and would let through unseen what
@@ -40,7 +39,7 @@ fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
     if values.next().is_some() {
         return None;
     }
-    from_base64(value)
+    base64url::decode(value)
 }
 
 impl Http1 {

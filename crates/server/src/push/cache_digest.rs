@@ -1,8 +1,9 @@
 //! `cache-digest` request fields (draft-ietf-httpbis-cache-digest): clients that say what they have cached.
 
 use aws_lc_rs::digest;
+use h2o_http::base64url;
 
-use super::golomb::{BitReader, from_base64};
+use super::golomb::BitReader;
 
 /// Letters of one digest. Longer ones are skipped, as are digests and numbers beyond the limits below: a client is
 /// not to buy our memory with its field.
@@ -108,7 +109,7 @@ impl Digest {
         if data.is_empty() || data.len() > MAX_LETTERS {
             return None;
         }
-        let octets = from_base64(data)?;
+        let octets = base64url::decode(data)?;
         let mut reader = BitReader::new(&octets);
         let size = u32::try_from(reader.bits(5)?).ok()?;
         let probability = u32::try_from(reader.bits(5)?).ok()?;
@@ -130,7 +131,7 @@ impl Digest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::golomb::{encode, to_base64};
+    use super::super::golomb::encode;
     use super::*;
 
     fn parse(fields: &[&str]) -> Digests {
@@ -162,7 +163,7 @@ mod tests {
                 u8::from_str_radix(&text, 2).unwrap()
             })
             .collect();
-        to_base64(&octets)
+        base64url::encode(&octets)
     }
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
         let number = first >> 1;
         // 00000 00111 1 nnnnnnn and 6 bits of padding.
         let octets = [0b0000_0001, 0b1110_0000 | number >> 2, number << 6];
-        let digests = parse(&[&to_base64(&octets)]);
+        let digests = parse(&[&base64url::encode(&octets)]);
         assert!(digests.is_fresh(b"https://a.test/"));
         assert_eq!(
             digests.fresh,

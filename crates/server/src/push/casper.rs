@@ -3,8 +3,9 @@
 //! compatibility: name, attributes and coding of the cookie).
 
 use aws_lc_rs::digest;
+use h2o_http::base64url;
 
-use super::golomb::{BitReader, encode, from_base64, to_base64};
+use super::golomb::{BitReader, encode};
 
 /// What a `cookie` field begins with that is ours.
 const NAME: &[u8] = b"h2o_casper=";
@@ -53,7 +54,7 @@ impl Casper {
         if data.len() > self.longest_data() {
             return;
         }
-        let Some(octets) = from_base64(data) else {
+        let Some(octets) = base64url::decode(data) else {
             return;
         };
         let limit = 1 << self.capacity_bits;
@@ -110,7 +111,7 @@ impl Casper {
             let (word, bit) = place(key);
             self.keys[word] & bit != 0
         });
-        let data = to_base64(&encode(keys.map(u64::from), LOW_BITS));
+        let data = base64url::encode(&encode(keys.map(u64::from), LOW_BITS));
         Some(format!(
             "h2o_casper={data}; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure"
         ))
@@ -159,7 +160,7 @@ mod tests {
         assert!(casper.lookup_and_add(b"/") && casper.contains(b"/"));
         // 0x942 = 37 * 64 + 2: 37 0 bits, a 1 bit, 000010, 4 bits of padding.
         let octets = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
-        assert_eq!(to_base64(&octets), "AAAAAAQg");
+        assert_eq!(base64url::encode(&octets), "AAAAAAQg");
         assert_eq!(
             casper.cookie().as_deref(),
             Some("h2o_casper=AAAAAAQg; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure")

@@ -86,50 +86,6 @@ pub(super) fn encode(numbers: impl Iterator<Item = u64>, low_bits: u32) -> Vec<u
     out
 }
 
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
-/// base64url without padding (RFC 4648 §5).
-pub(super) fn to_base64(octets: &[u8]) -> String {
-    let mut out = String::with_capacity(octets.len().div_ceil(3) * 4);
-    for group in octets.chunks(3) {
-        let word = group
-            .iter()
-            .chain([0; 2].iter())
-            .take(3)
-            .fold(0_u32, |word, &octet| word << 8 | u32::from(octet));
-        for place in 0..=group.len() {
-            let index = word >> (18 - 6 * place) & 63;
-            out.push(char::from(BASE64[index as usize]));
-        }
-    }
-    out
-}
-
-/// Reads base64url without padding; `+` and `/` are taken as well.
-pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
-    if text.len() % 4 == 1 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    for group in text.chunks(4) {
-        let mut word = 0_u32;
-        for &letter in group {
-            let value = match letter {
-                b'A'..=b'Z' => letter - b'A',
-                b'a'..=b'z' => letter - b'a' + 26,
-                b'0'..=b'9' => letter - b'0' + 52,
-                b'-' | b'+' => 62,
-                b'_' | b'/' => 63,
-                _ => return None,
-            };
-            word = word << 6 | u32::from(value);
-        }
-        word <<= 6 * (4 - group.len());
-        out.extend_from_slice(&word.to_be_bytes()[1..group.len()]);
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,29 +125,6 @@ mod tests {
         for (octets, limit, want) in cases {
             let got = BitReader::new(octets).numbers(6, *limit, |_| ());
             assert_eq!(got, *want, "{octets:?}");
-        }
-    }
-
-    #[test]
-    fn base64_is_that_of_urls() {
-        let cases: &[(&[u8], &str)] = &[
-            (b"", ""),
-            (b"f", "Zg"),
-            (b"fo", "Zm8"),
-            (b"foo", "Zm9v"),
-            (b"foob", "Zm9vYg"),
-            (&[0xfb, 0xff, 0xfe], "-__-"),
-        ];
-        for (octets, text) in cases {
-            assert_eq!(to_base64(octets), *text);
-            assert_eq!(from_base64(text.as_bytes()).as_deref(), Some(*octets));
-        }
-        assert_eq!(
-            from_base64(b"+//-").as_deref(),
-            Some(&[0xfb, 0xff, 0xfe][..])
-        );
-        for bad in ["A", "AAAAA", "AA=", "A A", "AA\u{e4}"] {
-            assert_eq!(from_base64(bad.as_bytes()), None, "{bad}");
         }
     }
 }

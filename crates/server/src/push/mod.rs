@@ -3,5 +3,3 @@
 pub(crate) mod cache_digest;
 pub(crate) mod casper;
 mod golomb;
-
-pub(crate) use golomb::from_base64;

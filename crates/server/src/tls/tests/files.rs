@@ -1,5 +1,7 @@
 //! Certificates and keys in files, and the `ssl` mappings that name them.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use h2o_config::{Error, Memory};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -89,8 +91,9 @@ impl Authority {
 
 /// A PEM section.
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
-    let text: Vec<u8> = base64(der);
+    let text = STANDARD.encode(der);
     let lines: Vec<&str> = text
+        .as_bytes()
         .chunks(64)
         .map(|line| std::str::from_utf8(line).unwrap())
         .collect();
@@ -98,23 +101,4 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
         "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
         lines.join("\n")
     )
-}
-
-fn base64(octets: &[u8]) -> Vec<u8> {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = Vec::new();
-    for group in octets.chunks(3) {
-        let mut word = [0; 4];
-        word[1..=group.len()].copy_from_slice(group);
-        let word = u32::from_be_bytes(word);
-        for digit in 0..4 {
-            let value = usize::try_from(word >> (18 - 6 * digit) & 63).unwrap();
-            text.push(if digit <= u32::try_from(group.len()).unwrap() {
-                DIGITS[value]
-            } else {
-                b'='
-            });
-        }
-    }
-    text
 }

@@ -1,0 +1,61 @@
+//! base64url without padding (RFC 4648 §5), as fields carry octets.
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+/// Ignores bits behind the last whole octet.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// Encodes without padding.
+#[must_use]
+pub fn encode(octets: &[u8]) -> String {
+    ENGINE.encode(octets)
+}
+
+/// Decodes text without padding; `None` if it is not base64url. The `+` and `/` of plain base64 are accepted too (H2O
+/// compatibility: H2O accepts them).
+#[must_use]
+pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let to_url_safe = |letter: &u8| match *letter {
+        b'+' => b'-',
+        b'/' => b'_',
+        other => other,
+    };
+    let text: Vec<u8> = text.iter().map(to_url_safe).collect();
+    ENGINE.decode(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_urls() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"", ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg"),
+            (&[0xfb, 0xff, 0xfe], "-__-"),
+        ];
+        for (octets, text) in cases {
+            assert_eq!(encode(octets), *text);
+            assert_eq!(decode(text.as_bytes()).as_deref(), Some(*octets));
+        }
+        let lenient: &[(&[u8], &[u8])] = &[(b"+//-", &[0xfb, 0xff, 0xfe]), (b"Zh", b"f")];
+        for (text, octets) in lenient {
+            assert_eq!(decode(text).as_deref(), Some(*octets));
+        }
+        for bad in ["A", "AAAAA", "AA=", "AA==", "A A", "AA\u{e4}"] {
+            assert_eq!(decode(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}
