@@ -6,7 +6,9 @@
 mod acl;
 mod backend_url;
 mod capsules;
+mod certificate;
 mod chunked_body;
+mod client_hello;
 mod conditional;
 mod configuration;
 mod hpack;
@@ -27,7 +29,9 @@ mod strict_http1;
 pub use acl::acl;
 pub use backend_url::backend_url;
 pub use capsules::capsules;
+pub use certificate::certificate;
 pub use chunked_body::chunked_body;
+pub use client_hello::client_hello;
 pub use conditional::conditional;
 pub use configuration::configuration;
 pub use hpack::{hpack_decode, hpack_round_trip};
@@ -49,7 +53,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("acl", acl),
     ("backend_url", backend_url),
     ("capsules", capsules),
+    ("certificate", certificate),
     ("chunked_body", chunked_body),
+    ("client_hello", client_hello),
     ("conditional", conditional),
     ("configuration", configuration),
     ("hpack_decode", hpack_decode),

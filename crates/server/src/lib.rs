@@ -46,6 +46,12 @@ pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 
+/// Entry points for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::tls::fuzzing::*;
+}
+
 /// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.
 #[must_use]
 pub fn tls_group_names() -> Vec<&'static str> {

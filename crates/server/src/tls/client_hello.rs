@@ -114,6 +114,11 @@ impl Greeting {
         out
     }
 
+    /// The ClientHello as far as it has come.
+    pub(super) fn message(&self) -> &[u8] {
+        &self.message
+    }
+
     /// Octets of memory held.
     pub(super) fn retained(&self) -> usize {
         self.message.capacity()

@@ -12,6 +12,7 @@ mod client_hello;
 mod config;
 mod connection;
 mod error;
+pub(crate) mod fuzzing;
 mod groups;
 mod handshake;
 mod identity;

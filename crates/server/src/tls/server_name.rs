@@ -11,6 +11,7 @@
 //! Such suites are for connections with a hidden name only. Elsewhere the type for private use stays what it is: otherwise
 //! somebody in between could put it in the place of the name, and neither side would notice.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -65,6 +66,14 @@ fn around_hidden(message: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let at = extension_at(message, HIDDEN)?;
     Some((&message[..at], &message[at + 2..]))
+}
+
+/// `message` as the client has sent it.
+pub(super) fn restored(message: &[u8]) -> Cow<'_, [u8]> {
+    match around_hidden(message) {
+        Some((before, behind)) => [before, &SERVER_NAME, behind].concat().into(),
+        None => message.into(),
+    }
 }
 
 const SERVER_NAME: [u8; 2] = extension::SERVER_NAME.to_be_bytes();
@@ -191,13 +200,7 @@ impl ClientCertVerifier for RestoringVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match around_hidden(message) {
-            Some((before, behind)) => {
-                let message = [before, &SERVER_NAME, behind].concat();
-                self.0.verify_tls12_signature(&message, cert, dss)
-            }
-            None => self.0.verify_tls12_signature(message, cert, dss),
-        }
+        self.0.verify_tls12_signature(&restored(message), cert, dss)
     }
 
     fn verify_tls13_signature(

@@ -1,0 +1,38 @@
+//! X.509 certificates of clients' authorities, listeners and backends.
+
+use h2o_tls::{Certificate, same_name, same_public_key};
+
+/// What is read of a certificate lies within it, and every name is the same as itself.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn certificate(input: &[u8]) {
+    let (one, other) = input.split_at(input.len() / 2);
+    assert_eq!(same_name(one, other), same_name(other, one));
+    let Some(certificate) = Certificate::parse(input) else {
+        return;
+    };
+    for part in [
+        certificate.issuer,
+        certificate.subject,
+        certificate.tbs,
+        certificate.signature,
+        certificate.subject_public_key_info,
+    ] {
+        assert!(input.as_ptr_range().contains(&part.as_ptr()) || part.is_empty());
+    }
+    assert!(same_name(certificate.subject, certificate.subject));
+    assert_eq!(
+        same_name(certificate.issuer, certificate.subject),
+        same_name(certificate.subject, certificate.issuer)
+    );
+    let key = certificate.subject_public_key_info;
+    let _ = same_public_key(key, key);
+    let _ = certificate.common_name();
+    let names = certificate.alternative_names();
+    let count = names.map_or(0, Iterator::count);
+    assert!(count <= input.len());
+    // What may issue others for servers may be trusted to.
+    assert!(!certificate.may_issue_plainly(0) || certificate.may_be_root());
+    assert!(!certificate.may_issue_plainly(1) || certificate.may_issue_plainly(0));
+}
