@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build test fmt-check lint unit e2e bench bench-quick bench-micro docs install-build install-test install-bench
+.PHONY: run build test fmt-check lint audit unit e2e bench bench-quick bench-micro docs install-build install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -22,7 +22,15 @@ fmt-check:
 	$(CARGO) fmt --all --check
 
 lint:
+	python3 -m doctest .ci/dependencies.py
+	.ci/dependencies.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Known vulnerabilities of dependencies, and the policy of `lint` once more. Not part of `test`: it fetches the advisory
+# database of RustSec, and what is found depends on the day.
+audit: install-build
+	@cargo deny --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-deny
+	$(CARGO) deny check
 
 # Unit tests, protocol conversations, the simulator, replays of the fuzz corpora.
 unit:
