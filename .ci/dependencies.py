@@ -136,4 +136,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        # cargo has said why.
+        sys.exit(error.returncode)
