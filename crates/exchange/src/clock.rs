@@ -43,7 +43,8 @@ impl Default for Clock {
 )]
 fn read() -> (Instant, Duration) {
     (
-        Instant::now(),
+        // That of the runtime, which tests can stop.
+        tokio::time::Instant::now().into_std(),
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default(),

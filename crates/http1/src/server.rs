@@ -153,6 +153,25 @@ impl ServerConnection {
         matches!(self.receiving, Receiving::Complete | Receiving::Failed)
     }
 
+    /// Octets of content that are announced and have not come; `None` where their number is not announced.
+    #[must_use]
+    pub const fn body_left(&self) -> Option<u64> {
+        match self.receiving {
+            Receiving::Sized { left } => Some(left),
+            Receiving::Chunked(_) | Receiving::Tunnel => None,
+            Receiving::Head(_) | Receiving::Complete | Receiving::Failed => Some(0),
+        }
+    }
+
+    /// Whether another request can follow once the rest of the content has been received, whoever wants it.
+    #[must_use]
+    pub const fn can_discard(&self) -> bool {
+        !self.is_body_done()
+            && matches!(self.sending, Sending::Complete)
+            && self.exchange.is_persistent
+            && !self.is_shutting_down
+    }
+
     /// True while octets pass raw both ways.
     #[must_use]
     pub const fn is_tunnel(&self) -> bool {
@@ -190,8 +209,8 @@ impl ServerConnection {
     }
 
     /// The caller stops reading the body because nobody wants it for now: the client is not timed.
-    pub fn pause_reading(&mut self, now: Instant) {
-        self.timers.pause_body(now);
+    pub fn pause_reading(&mut self) {
+        self.timers.pause_body();
     }
 
     /// The caller reads on.
@@ -201,19 +220,23 @@ impl ServerConnection {
         }
     }
 
+    /// Whether content is awaited from the client, and whether octets of ours wait for the client to take some.
+    #[must_use]
+    pub const fn waits_for_client(&self) -> (bool, bool) {
+        (self.timers.is_reading_body(), self.timers.is_writing())
+    }
+
     /// When [`ServerConnection::on_timeout`] is to be called next, if nothing happens before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timers.next(&self.settings, self.body_received)
+        self.timers.next()
     }
 
     /// The limit that has passed, if one has: the connection is to be closed without an answer.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> Option<TimedOut> {
         let first_request = self.requests == 0;
-        let passed = self
-            .timers
-            .passed(&self.settings, self.body_received, first_request, now);
+        let passed = self.timers.passed(first_request, now);
         if passed.is_some() {
             self.exchange.is_persistent = false;
             self.timers.stop();

@@ -15,11 +15,6 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// `http1-request-io-timeout`: the longest silence while we read a request or write a response.
     pub io_timeout: Duration,
-    /// Lowest average rate of a body, and of the client's taking our octets, in octets per second;
-    /// 0 turns the check off. Stops clients that send one octet per `io_timeout`.
-    pub body_min_rate: u32,
-    /// How long a transfer may last before its rate counts.
-    pub body_grace: Duration,
     /// `http1-strict`: refuses HTTP/1.1 without `Host` and bare line feeds in heads.
     pub strict: bool,
     /// `http1-upgrade-to-http2`: the HTTP/2 preface is reported instead of refused.
@@ -38,8 +33,6 @@ impl Default for Settings {
             limit_request_body: 1 << 30,
             request_timeout: Duration::from_secs(10),
             io_timeout: Duration::from_secs(5),
-            body_min_rate: 500,
-            body_grace: Duration::from_secs(20),
             strict: false,
             upgrade_to_http2: true,
         }

@@ -17,9 +17,7 @@ pub enum TimedOut {
     },
     /// Silence within a body.
     Read,
-    /// A body that comes in more slowly than the settings allow.
-    BodyRate,
-    /// The client takes our octets not at all, or too slowly.
+    /// The client takes none of our octets.
     Write,
 }
 
@@ -34,9 +32,9 @@ enum Reading {
         silence: Option<Instant>,
     },
     /// A body is awaited.
-    Body { since: Instant, silence: Instant },
-    /// The rest of a body is not wanted for now; `spent` of the time that counts has passed.
-    Paused { spent: Duration },
+    Body { silence: Instant },
+    /// The rest of a body is not wanted for now.
+    Paused,
 }
 
 /// Limits on what the client takes.
@@ -44,12 +42,8 @@ enum Reading {
 enum Writing {
     /// Nothing waits to be written.
     Off,
-    /// `written` octets have left since `since`, and more wait.
-    Pending {
-        since: Instant,
-        silence: Instant,
-        written: u64,
-    },
+    /// Octets wait for the client to take some.
+    Pending { silence: Instant },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +69,6 @@ impl Timers {
 
     pub(crate) fn await_body(&mut self, settings: &Settings, now: Instant) {
         self.reading = Reading::Body {
-            since: now,
             silence: after(now, settings.io_timeout),
         };
     }
@@ -84,8 +77,8 @@ impl Timers {
     pub(crate) fn on_read(&mut self, settings: &Settings, now: Instant) {
         match &mut self.reading {
             Reading::Head { silence, .. } => *silence = Some(after(now, settings.io_timeout)),
-            Reading::Body { silence, .. } => *silence = after(now, settings.io_timeout),
-            Reading::Off | Reading::Paused { .. } => {}
+            Reading::Body { silence } => *silence = after(now, settings.io_timeout),
+            Reading::Off | Reading::Paused => {}
         }
     }
 
@@ -94,21 +87,26 @@ impl Timers {
     }
 
     /// We stop reading a body: the client's silence is ours from here on.
-    pub(crate) fn pause_body(&mut self, now: Instant) {
-        if let Reading::Body { since, .. } = self.reading {
-            self.reading = Reading::Paused {
-                spent: now.saturating_duration_since(since),
-            };
+    pub(crate) fn pause_body(&mut self) {
+        if self.is_reading_body() {
+            self.reading = Reading::Paused;
         }
     }
 
     pub(crate) fn resume_body(&mut self, settings: &Settings, now: Instant) {
-        if let Reading::Paused { spent } = self.reading {
-            self.reading = Reading::Body {
-                since: now.checked_sub(spent).unwrap_or(now),
-                silence: after(now, settings.io_timeout),
-            };
+        if self.reading == Reading::Paused {
+            self.await_body(settings, now);
         }
+    }
+
+    /// Whether content is awaited from the client.
+    pub(crate) const fn is_reading_body(&self) -> bool {
+        matches!(self.reading, Reading::Body { .. })
+    }
+
+    /// Whether octets wait for the client to take some.
+    pub(crate) const fn is_writing(&self) -> bool {
+        matches!(self.writing, Writing::Pending { .. })
     }
 
     /// `written` octets left, and more are or are not `pending`.
@@ -126,23 +124,10 @@ impl Timers {
             self.writing = Writing::Off;
             return;
         }
-        match &mut self.writing {
-            Writing::Off => {
-                self.writing = Writing::Pending {
-                    since: now,
-                    silence: after(now, settings.io_timeout),
-                    written: 0,
-                };
-            }
-            Writing::Pending {
-                silence,
-                written: sum,
-                ..
-            } if written > 0 => {
-                *silence = after(now, settings.io_timeout);
-                *sum = sum.saturating_add(written as u64);
-            }
-            Writing::Pending { .. } => {}
+        if written > 0 || !self.is_writing() {
+            self.writing = Writing::Pending {
+                silence: after(now, settings.io_timeout),
+            };
         }
     }
 
@@ -151,70 +136,38 @@ impl Timers {
         *self = Self::new();
     }
 
-    /// The earliest limit. `received` counts the octets of the body so far.
-    pub(crate) fn next(&self, settings: &Settings, received: u64) -> Option<Instant> {
+    /// The earliest limit.
+    pub(crate) fn next(&self) -> Option<Instant> {
         let read = match self.reading {
-            Reading::Off | Reading::Paused { .. } => None,
-            Reading::Head { until, silence } => earlier(until, silence),
-            Reading::Body { since, silence } => {
-                earlier(silence, rate_limit(settings, since, received))
+            Reading::Off | Reading::Paused => None,
+            Reading::Head { until, silence } => {
+                Some(silence.map_or(until, |silence| silence.min(until)))
             }
+            Reading::Body { silence } => Some(silence),
         };
         let write = match self.writing {
             Writing::Off => None,
-            Writing::Pending {
-                since,
-                silence,
-                written,
-            } => earlier(silence, rate_limit(settings, since, written)),
+            Writing::Pending { silence } => Some(silence),
         };
         [read, write].into_iter().flatten().min()
     }
 
     /// The limit that has passed at `now`, if one has.
-    pub(crate) fn passed(
-        &self,
-        settings: &Settings,
-        received: u64,
-        first_request: bool,
-        now: Instant,
-    ) -> Option<TimedOut> {
-        let rate_passed =
-            |since, octets| rate_limit(settings, since, octets).is_some_and(|limit| limit <= now);
+    pub(crate) fn passed(&self, first_request: bool, now: Instant) -> Option<TimedOut> {
         match self.reading {
             Reading::Head { until, silence }
                 if until <= now || silence.is_some_and(|silence| silence <= now) =>
             {
                 return Some(TimedOut::Head { first_request });
             }
-            Reading::Body { silence, .. } if silence <= now => return Some(TimedOut::Read),
-            Reading::Body { since, .. } if rate_passed(since, received) => {
-                return Some(TimedOut::BodyRate);
-            }
-            Reading::Off | Reading::Paused { .. } | Reading::Head { .. } | Reading::Body { .. } => {
-            }
+            Reading::Body { silence } if silence <= now => return Some(TimedOut::Read),
+            Reading::Off | Reading::Paused | Reading::Head { .. } | Reading::Body { .. } => {}
         }
         match self.writing {
-            Writing::Pending {
-                since,
-                silence,
-                written,
-            } if silence <= now || rate_passed(since, written) => Some(TimedOut::Write),
+            Writing::Pending { silence } if silence <= now => Some(TimedOut::Write),
             Writing::Off | Writing::Pending { .. } => None,
         }
     }
-}
-
-fn earlier(one: Instant, other: Option<Instant>) -> Option<Instant> {
-    Some(other.map_or(one, |other| one.min(other)))
-}
-
-/// When a transfer of `octets` since `since` will have fallen below the lowest rate; `None` for never.
-fn rate_limit(settings: &Settings, since: Instant, octets: u64) -> Option<Instant> {
-    let millis = octets
-        .saturating_mul(1000)
-        .checked_div(u64::from(settings.body_min_rate))?;
-    since.checked_add(settings.body_grace.max(Duration::from_millis(millis)))
 }
 
 /// `now + limit`, for any limit a configuration can hold.
@@ -231,8 +184,6 @@ mod tests {
         Settings {
             request_timeout: Duration::from_secs(10),
             io_timeout: Duration::from_secs(5),
-            body_min_rate: 500,
-            body_grace: Duration::from_secs(20),
             ..Settings::default()
         }
     }
@@ -248,18 +199,18 @@ mod tests {
     fn heads_are_bounded_as_a_whole_and_by_silence() {
         let (settings, start) = (settings(), start());
         let mut timers = Timers::new();
-        assert_eq!(timers.next(&settings, 0), None);
+        assert_eq!(timers.next(), None);
         timers.await_head(&settings, start);
-        assert_eq!(timers.next(&settings, 0), Some(start + 10 * SECOND));
+        assert_eq!(timers.next(), Some(start + 10 * SECOND));
         timers.on_read(&settings, start);
-        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        assert_eq!(timers.next(), Some(start + 5 * SECOND));
         for second in [4, 8] {
             let now = start + second * SECOND;
-            assert_eq!(timers.passed(&settings, 0, true, now), None);
+            assert_eq!(timers.passed(true, now), None);
             timers.on_read(&settings, now);
         }
-        assert_eq!(timers.next(&settings, 0), Some(start + 10 * SECOND));
-        let passed = timers.passed(&settings, 0, true, start + 10 * SECOND);
+        assert_eq!(timers.next(), Some(start + 10 * SECOND));
+        let passed = timers.passed(true, start + 10 * SECOND);
         assert_eq!(
             passed,
             Some(TimedOut::Head {
@@ -269,50 +220,33 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_bounded_by_silence_and_after_a_while_by_rate() {
+    fn bodies_are_bounded_by_silence() {
         let (settings, start) = (settings(), start());
         let mut timers = Timers::new();
         timers.await_body(&settings, start);
-        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
-        assert_eq!(
-            timers.passed(&settings, 0, true, start + 5 * SECOND),
-            Some(TimedOut::Read)
-        );
-        timers.on_read(&settings, start + 18 * SECOND);
-        // 10,000 octets last for 20 seconds, 10,500 for 21.
-        for (received, limit) in [(0, 20), (10_000, 20), (10_500, 21), (u64::MAX, 23)] {
-            let limit = start + limit * SECOND;
-            assert_eq!(timers.next(&settings, received), Some(limit));
-            let before = limit - Duration::from_millis(1);
-            assert_eq!(timers.passed(&settings, received, true, before), None);
-            assert!(timers.passed(&settings, received, true, limit).is_some());
-        }
-        let passed = timers.passed(&settings, 10_500, true, start + 21 * SECOND);
-        assert_eq!(passed, Some(TimedOut::BodyRate));
-        let unlimited = Settings {
-            body_min_rate: 0,
-            ..settings
-        };
-        assert_eq!(timers.next(&unlimited, 0), Some(start + 23 * SECOND));
+        assert!(timers.is_reading_body());
+        assert_eq!(timers.next(), Some(start + 5 * SECOND));
+        timers.on_read(&settings, start + 4 * SECOND);
+        assert_eq!(timers.passed(true, start + 8 * SECOND), None);
+        let passed = timers.passed(true, start + 9 * SECOND);
+        assert_eq!(passed, Some(TimedOut::Read));
     }
 
     #[test]
     fn time_we_do_not_read_is_not_the_clients() {
         let (settings, start) = (settings(), start());
         let mut timers = Timers::new();
-        timers.pause_body(start);
-        assert_eq!(timers.next(&settings, 0), None);
+        timers.pause_body();
+        assert_eq!(timers.next(), None);
         timers.await_body(&settings, start);
-        timers.pause_body(start + 3 * SECOND);
-        assert_eq!(timers.next(&settings, 0), None);
-        timers.pause_body(start + 4 * SECOND);
+        timers.pause_body();
+        assert_eq!(timers.next(), None);
+        timers.pause_body();
         timers.on_read(&settings, start + 5 * SECOND);
+        assert!(timers.next().is_none() && !timers.is_reading_body());
         let resumed = start + 1000 * SECOND;
         timers.resume_body(&settings, resumed);
-        assert_eq!(timers.next(&settings, 0), Some(resumed + 5 * SECOND));
-        timers.on_read(&settings, resumed + 15 * SECOND);
-        // Three of the twenty seconds of grace are spent.
-        assert_eq!(timers.next(&settings, 0), Some(resumed + 17 * SECOND));
+        assert_eq!(timers.next(), Some(resumed + 5 * SECOND));
     }
 
     #[test]
@@ -320,26 +254,18 @@ mod tests {
         let (settings, start) = (settings(), start());
         let mut timers = Timers::new();
         timers.on_written(100, false, &settings, start);
-        assert_eq!(timers.next(&settings, 0), None);
+        assert_eq!(timers.next(), None);
         timers.on_written(100, true, &settings, start);
-        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        assert!(timers.is_writing());
+        assert_eq!(timers.next(), Some(start + 5 * SECOND));
         timers.on_written(0, true, &settings, start + SECOND);
-        assert_eq!(timers.next(&settings, 0), Some(start + 5 * SECOND));
+        assert_eq!(timers.next(), Some(start + 5 * SECOND));
         timers.on_written(1, true, &settings, start + 2 * SECOND);
-        assert_eq!(timers.next(&settings, 0), Some(start + 7 * SECOND));
-        assert_eq!(
-            timers.passed(&settings, 0, true, start + 7 * SECOND),
-            Some(TimedOut::Write)
-        );
-        // An octet every four seconds is progress, but not enough of it.
-        for second in (4..20).step_by(4) {
-            timers.on_written(1, true, &settings, start + second * SECOND);
-        }
-        assert_eq!(timers.next(&settings, 0), Some(start + 20 * SECOND));
-        timers.on_written(20_000, true, &settings, start + 19 * SECOND);
-        assert_eq!(timers.next(&settings, 0), Some(start + 24 * SECOND));
+        assert_eq!(timers.next(), Some(start + 7 * SECOND));
+        let passed = timers.passed(true, start + 7 * SECOND);
+        assert_eq!(passed, Some(TimedOut::Write));
         timers.on_written(1, false, &settings, start + 20 * SECOND);
-        assert_eq!(timers.next(&settings, 0), None);
+        assert_eq!(timers.next(), None);
     }
 
     #[test]
@@ -347,12 +273,10 @@ mod tests {
         let huge = Settings {
             request_timeout: Duration::MAX,
             io_timeout: Duration::MAX,
-            body_grace: Duration::MAX,
-            body_min_rate: 1,
             ..Settings::default()
         };
         let mut timers = Timers::new();
         timers.await_body(&huge, start());
-        assert!(timers.next(&huge, u64::MAX).is_some());
+        assert!(timers.next().is_some());
     }
 }

@@ -9,7 +9,7 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
-use crate::context::{Context, LocalListener};
+use crate::context::{Context, LocalListener, turn};
 use crate::http1::{Ended, Http1};
 use crate::http2::Http2;
 use crate::io::{Io, Read};
@@ -26,7 +26,7 @@ const LINGER_SILENCE: Duration = Duration::from_secs(2);
 const LINGER: Duration = Duration::from_secs(30);
 /// Octets that are read and dropped in all, and before other connections get their turn.
 const LINGER_OCTETS: usize = 64 * 1024 * 1024;
-const LINGER_TURN: usize = 1024 * 1024;
+const LINGER_TURN: usize = turn(1024 * 1024);
 
 /// Lines about handshakes in the error log, which clients can cause any number of.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);

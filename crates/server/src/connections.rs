@@ -186,6 +186,42 @@ impl Connections {
         }
     }
 
+    /// Runs every connection, whether or not anything has happened on it.
+    #[cfg(test)]
+    pub(crate) fn run_all(&mut self) {
+        let tokens: Vec<u64> = self
+            .slab
+            .iter()
+            .map(|(_, connection)| connection.link.token)
+            .collect();
+        for token in tokens {
+            self.run_connection(token, |connection, context| connection.run(context));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// The numbers that requests in progress have for paths.
+    #[cfg(test)]
+    pub(crate) fn live(&self) -> Vec<usize> {
+        let mut live = Vec::new();
+        self.context.worker.each_live(|exchange| {
+            let path = String::from_utf8_lossy(exchange.request.path());
+            live.extend(path.trim_start_matches('/').parse::<usize>());
+        });
+        live
+    }
+
+    /// Octets of memory on the account, and in temporary files.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let files = &self.context.worker.shared.temp_files;
+        (self.context.memory.used.get(), files.used())
+    }
+
     fn run_woken(&mut self) {
         for token in self.context.again.take() {
             self.run_connection(token, |connection, context| connection.run(context));

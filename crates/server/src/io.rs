@@ -351,7 +351,8 @@ impl Io {
             self.queue(&body);
             return Ok(());
         }
-        let sent = self.attempt(|socket| socket.send_two(head, &body))?;
+        let len = head.len() + body.len();
+        let sent = self.attempt(len, |socket| socket.send_two(head, &body))?;
         if sent < head.len() + body.len() {
             let backlog = self.backlog.get_or_insert_default();
             backlog
@@ -367,7 +368,7 @@ impl Io {
         let sent = if self.has_output() {
             0
         } else {
-            self.attempt(|socket| socket.send(data))?
+            self.attempt(data.len(), |socket| socket.send(data))?
         };
         self.queue(&data[sent..]);
         Ok(())
@@ -383,13 +384,20 @@ impl Io {
         backlog.octets.extend_from_slice(data);
     }
 
-    fn attempt(&mut self, send: impl FnOnce(&Socket) -> io::Result<usize>) -> io::Result<usize> {
+    /// Makes one system call that sends up to `len` octets, all of which there are.
+    fn attempt(
+        &mut self,
+        len: usize,
+        send: impl FnOnce(&Socket) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         if !self.can_write {
             return Ok(0);
         }
         self.check_keys()?;
         match send(&self.socket) {
             Ok(sent) => {
+                // A socket that takes some is full: the kernel rings when there is room again.
+                self.can_write = sent == len;
                 self.count_sent(sent);
                 Ok(sent)
             }
@@ -407,7 +415,8 @@ impl Io {
             return Ok(());
         };
         while self.can_write && !backlog.is_empty() {
-            let sent = self.attempt(|socket| socket.send(backlog.first()))?;
+            let first = backlog.first();
+            let sent = self.attempt(first.len(), |socket| socket.send(first))?;
             backlog.advance(sent);
         }
         if !backlog.is_empty() {
@@ -448,7 +457,9 @@ impl Io {
         if !self.can_write || self.has_output() {
             return Ok(None);
         }
-        let sent = self.attempt(|socket| socket.send_piped(pipe, len))?;
+        let sent = self.attempt(len, |socket| socket.send_piped(pipe, len))?;
+        // A pipe may give less than it holds.
+        self.can_write |= sent > 0;
         Ok(Some(sent).filter(|&sent| sent > 0))
     }
 

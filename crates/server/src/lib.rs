@@ -22,6 +22,7 @@ mod latency;
 mod link;
 mod listen;
 mod load;
+mod pace;
 mod port_holder;
 mod proxy_protocol;
 mod push;

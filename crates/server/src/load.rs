@@ -10,7 +10,7 @@ use crate::inspect::unreachable_hosts;
 use crate::listen::{Listeners, set_client_authorities};
 use crate::routing::HostKeys;
 use crate::settings::ServerSettings;
-use crate::{http2_settings, listen, routing, settings, tls};
+use crate::{http2_settings, listen, pace, routing, settings, tls};
 
 /// A configuration that was found good.
 pub struct Loaded {
@@ -68,6 +68,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         routing::DIRECTIVES,
         listen::DIRECTIVES,
         settings::DIRECTIVES,
+        pace::DIRECTIVES,
         http2_settings::DIRECTIVES,
         tls::DIRECTIVES,
         tls::OFFLOAD_DIRECTIVES,

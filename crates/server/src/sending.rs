@@ -9,7 +9,7 @@ use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
 use h2o_http::{Headers, Known, Name};
 use h2o_http1::{BodyMode, ServerConnection};
 
-use crate::context::Context;
+use crate::context::{Context, turn};
 use crate::io::Io;
 use crate::splice::Splicing;
 use crate::tls::OFFLOADED_FILE_LEN;
@@ -20,7 +20,7 @@ const PIECE: usize = 48 * 1024;
 /// Octets sent by one `sendfile`. The page cache is probed in these steps.
 const FILE_PIECE: usize = 512 * 1024;
 /// Octets of one response sent before other connections get their turn.
-const TURN: usize = 1024 * 1024;
+const TURN: usize = turn(1024 * 1024);
 /// Content up to this size is copied behind the head, so that both leave in one piece.
 const INLINE: usize = 8 * 1024;
 

@@ -95,17 +95,7 @@ impl Server {
         let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
         let settings = loaded.settings();
         let plan = worker_plan(&settings);
-        let shared = Arc::new(Shared {
-            started: h2o_exchange::Clock::default().unix(),
-            generation: None,
-            connections: 0.into(),
-            max_connections: settings.max_connections,
-            soft_connection_limit: settings.soft_connection_limit,
-            soft_connection_min_age: settings.soft_connection_min_age,
-            listeners: bound.len(),
-            temp_files: Arc::new(settings.temp_files()),
-            workers: OnceLock::new(),
-        });
+        let shared = Arc::new(shared(&settings, bound.len()));
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
         let mut listeners = share_out(loaded, bound, &tls, plan.len())?;
@@ -219,6 +209,47 @@ impl Server {
         }
         drop(self.companions);
     }
+}
+
+/// What the workers of a process with these settings share.
+fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
+    Shared {
+        started: h2o_exchange::Clock::default().unix(),
+        generation: None,
+        connections: 0.into(),
+        max_connections: settings.max_connections,
+        soft_connection_limit: settings.soft_connection_limit,
+        soft_connection_min_age: settings.soft_connection_min_age,
+        listeners,
+        temp_files: Arc::new(settings.temp_files()),
+        workers: OnceLock::new(),
+    }
+}
+
+/// What the only worker of a process begins with, for tests that run it themselves.
+#[cfg(test)]
+pub(crate) fn only_seed(
+    loaded: &Loaded,
+    bound: Bound,
+) -> Result<(Seed, UnboundedSender<Mail>), String> {
+    let settings = loaded.settings();
+    let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
+    let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
+    let shared = Arc::new(shared(&settings, bound.len()));
+    let mut listeners = share_out(loaded, bound, &tls, 1)?;
+    let (sender, mail) = unbounded_channel();
+    let seed = Seed {
+        index: 0,
+        cpu: None,
+        site: Arc::clone(&loaded.site),
+        settings: Arc::new(ServerSettings::clone(&settings)),
+        listeners: listeners.remove(0),
+        shared,
+        counters: Arc::default(),
+        mail,
+        resumption: None,
+    };
+    Ok((seed, sender))
 }
 
 /// Gives each worker its own descriptor of every listener.

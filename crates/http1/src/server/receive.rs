@@ -168,7 +168,7 @@ impl ServerConnection {
                 self.timers.await_body(&self.settings, now);
                 if self.wants_continue() {
                     // The client waits for us.
-                    self.timers.pause_body(now);
+                    self.timers.pause_body();
                 }
             }
             Receiving::Complete | Receiving::Tunnel | Receiving::Head(_) | Receiving::Failed => {

@@ -15,9 +15,10 @@ use h2o_http1::{ServerConnection, TimedOut};
 
 use crate::collect::Collector;
 use crate::connection::Fate;
-use crate::context::Context;
+use crate::context::{Context, turn};
 use crate::http2::Http2;
 use crate::link::Link;
+use crate::pace::{ClientRate, Look, Pace};
 use crate::sending::Sending;
 use crate::serve::{self, Progress, Waiting};
 
@@ -29,8 +30,22 @@ pub(crate) struct Http1 {
     is_closing: bool,
     /// The client was refused, or has more to say than is read: it must get to see our last octets.
     lingers: bool,
+    /// The response has come before all of the request's content, the rest of which is read and dropped.
+    discarding: Option<Discarding>,
     /// What the connection goes on as.
     successor: Option<Box<Http2>>,
+    /// Octets that have left.
+    written: u64,
+    /// When the paces of the request in progress are to be looked at.
+    look_at: Option<Instant>,
+}
+
+/// Content that nobody wants any more, in the way of the next request.
+#[derive(Clone, Copy)]
+struct Discarding {
+    /// Octets of content that had come with the response.
+    before: u64,
+    until: Instant,
 }
 
 /// How a call of [`Http1::run`] ended.
@@ -52,6 +67,8 @@ pub(crate) struct Active {
     is_tunnel: bool,
     /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
     unacknowledged: usize,
+    /// How fast the client sends its content, and takes ours. Made when the request is first looked at.
+    paces: Option<[Pace; 2]>,
     waker: Option<Waker>,
     /// The exchange has been given back.
     is_over: bool,
@@ -73,6 +90,7 @@ impl Active {
             upload: None,
             is_tunnel: false,
             unacknowledged: 0,
+            paces: None,
             waker: None,
             is_over: false,
         })
@@ -102,6 +120,7 @@ impl Active {
         self.step = Step::Moving;
         self.waker = None;
         self.is_tunnel = false;
+        self.paces = None;
         if let Some(pipe) = self.upload.take() {
             pipe.finish(Err("the connection was closed".into()));
         }
@@ -162,7 +181,7 @@ struct Input<'a> {
 }
 
 /// Octets received from one connection, or sent to it behind heads, before others get their turn.
-const TURN_OCTETS: usize = 1024 * 1024;
+const TURN_OCTETS: usize = turn(1024 * 1024);
 /// Pipelined requests of one connection before others get their turn.
 const TURN_REQUESTS: usize = 32;
 
@@ -177,7 +196,10 @@ impl Http1 {
             active: None,
             is_closing: false,
             lingers: false,
+            discarding: None,
             successor: None,
+            written: 0,
+            look_at: None,
         }
     }
 
@@ -220,7 +242,46 @@ impl Http1 {
         if !matches!(fate, Ended::No) {
             self.abandon();
         }
+        self.plan_look(context);
         fate
+    }
+
+    /// Requests that are not answered at once are looked at from time to time.
+    #[inline]
+    fn plan_look(&mut self, context: &Context) {
+        match &self.active {
+            Some(active) if !self.engine.is_tunnel() => {
+                if self.look_at.is_none() {
+                    let rate = ClientRate::of(&active.exchange.borrow());
+                    self.look_at = Some(rate.next_look(context.worker.clock.now()));
+                }
+            }
+            Some(_) | None => self.look_at = None,
+        }
+    }
+
+    /// Whether the client sends its content, and takes ours, as fast as it has to.
+    fn keeps_up(&mut self, link: &Link, now: Instant) -> bool {
+        let Some(active) = &mut self.active else {
+            return true;
+        };
+        if self.look_at.is_none_or(|at| at > now) {
+            return true;
+        }
+        let rate = ClientRate::of(&active.exchange.borrow());
+        self.look_at = Some(rate.next_look(now));
+        let (reads, writes) = self.engine.waits_for_client();
+        let taken = self
+            .written
+            .saturating_sub(link.io.socket.unacknowledged() as u64);
+        let look = |octets, waits_for_client| Look {
+            now,
+            octets,
+            waits_for_client,
+        };
+        let [sent, received] = active.paces.get_or_insert_with(|| [Pace::new(now); 2]);
+        sent.keeps_up(look(self.engine.body_received(), reads), &rate)
+            && received.keeps_up(look(taken, writes), &rate)
     }
 
     fn step(&mut self, context: &Context, link: &mut Link, input: &mut Input<'_>) -> Went {
@@ -240,6 +301,9 @@ impl Http1 {
         let Some(active) = &mut self.active else {
             if self.is_closing {
                 return Went::Over;
+            }
+            if let Some(discarding) = self.discarding {
+                return self.discard(context, link, input, discarding);
             }
             if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
                 context.again.borrow_mut().push(link.token);
@@ -352,17 +416,30 @@ impl Http1 {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.engine.next_timeout()
+        let discarding = self.discarding.map(|discarding| discarding.until);
+        let limits = [self.engine.next_timeout(), self.look_at, discarding];
+        limits.into_iter().flatten().min()
     }
 
     pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
         self.see_progress(link, now);
         let Some(passed) = self.engine.on_timeout(now) else {
-            return Fate::Keep;
+            if (self.discarding).is_some_and(|discarding| discarding.until <= now) {
+                return Fate::Close;
+            }
+            if self.keeps_up(link, now) {
+                return Fate::Keep;
+            }
+            context
+                .worker
+                .counters
+                .count(Counter::Http1RequestIoTimeout);
+            self.abandon();
+            return Fate::Close;
         };
         let counter = match passed {
             TimedOut::Head { .. } => Counter::Http1RequestTimeout,
-            TimedOut::Read | TimedOut::BodyRate | TimedOut::Write => Counter::Http1RequestIoTimeout,
+            TimedOut::Read | TimedOut::Write => Counter::Http1RequestIoTimeout,
         };
         if self.active.is_some() || self.engine.first_octet_at().is_some() {
             context.worker.counters.count(counter);
@@ -401,7 +478,7 @@ impl Http1 {
     }
 
     pub(crate) const fn is_idle(&self) -> bool {
-        self.active.is_none() && !self.is_closing
+        self.active.is_none() && self.discarding.is_none() && !self.is_closing
     }
 
     pub(crate) const fn lingers(&self) -> bool {

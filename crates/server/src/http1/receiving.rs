@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{RequestBody, Response, Timings};
 use h2o_http::BodyLength;
 use h2o_http1::{Answer, Received};
 
-use super::{Active, Http1, Input, Step, TURN_OCTETS, Went, upgrade};
+use super::{Active, Discarding, Http1, Input, Step, TURN_OCTETS, Went, upgrade};
 use crate::admission::{self, Admission, Pending};
 use crate::budget::Cost;
 use crate::collect::{CannotCollect, Collector, NotCollected};
@@ -164,7 +165,7 @@ impl Http1 {
             }
             match collector.poll_room(&mut task) {
                 Poll::Pending => {
-                    self.engine.pause_reading(now);
+                    self.engine.pause_reading();
                     active.step = Step::Collecting(collector);
                     return Went::Wait;
                 }
@@ -240,6 +241,47 @@ impl Http1 {
         self.answer(context, link, response)
     }
 
+    /// Reads and drops content that nobody wants any more: where it is not long the connection can be used again.
+    pub(super) fn discard(
+        &mut self,
+        context: &Context,
+        link: &mut Link,
+        input: &mut Input<'_>,
+        discarding: Discarding,
+    ) -> Went {
+        let now = context.worker.clock.now();
+        let spare = context.worker.spare_exchange();
+        let taken = loop {
+            if self.engine.body_received() - discarding.before > MAX_DISCARDED {
+                break Ok(());
+            }
+            let received = self.engine.receive(
+                &input.buffer[input.at..],
+                now,
+                &mut spare.borrow_mut().request,
+            );
+            match received {
+                Ok(Received::Data { taken, .. }) => input.at += taken,
+                Ok(Received::BodyEnd { taken }) => {
+                    input.at += taken;
+                    break Ok(());
+                }
+                Ok(Received::NeedMore { taken }) => {
+                    input.at += taken;
+                    break Err(());
+                }
+                Ok(Received::Request { .. } | Received::Http2Preface) | Err(_) => break Ok(()),
+            }
+        };
+        context.worker.put_back(spare);
+        if taken.is_err() {
+            return fill(context, link, input);
+        }
+        self.discarding = None;
+        self.turn_to_next(now);
+        Went::On
+    }
+
     /// A handler that pulls its content is asked when the first octets are there.
     pub(super) fn await_upload(
         &mut self,
@@ -290,7 +332,7 @@ impl Http1 {
                 .poll_room(&mut TaskContext::from_waker(&waker))
                 .is_pending()
             {
-                self.engine.pause_reading(now);
+                self.engine.pause_reading();
                 return None;
             }
             self.engine.resume_reading(now);
@@ -339,6 +381,9 @@ impl Http1 {
     }
 }
 
+/// Octets of content that are read and dropped behind a response, and for how long: the connection can then be used again.
+pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
+pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
 /// Fewer octets than this behind an incomplete piece are a fragment.
 const FRAGMENT: usize = 256;
 

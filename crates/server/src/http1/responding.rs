@@ -7,7 +7,8 @@ use h2o_exchange::{Exchange, ExchangeRef, Response, Timings};
 use h2o_http::StatusCode;
 use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
 
-use super::{Active, Http1, Input, Step, Went};
+use super::receiving::{DISCARD_TIME, MAX_DISCARDED};
+use super::{Active, Discarding, Http1, Input, Step, Went};
 use crate::budget::Cost;
 use crate::context::Context;
 use crate::link::Link;
@@ -41,6 +42,7 @@ impl Http1 {
         if self.active.as_ref().is_some_and(|active| active.is_tunnel) {
             self.prepare_tunnel(&mut response);
         }
+        let is_rest_long = self.is_rest_long();
         let Some(active) = &mut self.active else {
             return Went::Over;
         };
@@ -53,7 +55,8 @@ impl Http1 {
             self.engine.shut_down();
             self.lingers = true;
         }
-        if response.closes {
+        let is_abandoned = (active.upload.as_ref()).is_some_and(|pipe| pipe.is_abandoned());
+        if response.closes || is_abandoned && is_rest_long {
             self.engine.shut_down();
         }
         let mut guard = active.exchange.borrow_mut();
@@ -213,6 +216,7 @@ impl Http1 {
 
     pub(super) fn report_sending(&mut self, context: &Context, link: &mut Link, is_blocked: bool) {
         let written = link.io.take_written();
+        self.written += written as u64;
         let pending = is_blocked || link.io.has_output();
         self.engine
             .on_written(written, pending, context.worker.clock.now());
@@ -230,16 +234,33 @@ impl Http1 {
             is_error = status.is_some_and(|status| status.as_u16() >= 400);
             active.retire(context);
         }
+        // What errors cost was paid when they were answered.
+        if !is_error {
+            link.earn(context);
+        }
+        if self.engine.can_discard() && !self.is_rest_long() {
+            self.discarding = Some(Discarding {
+                before: self.engine.body_received(),
+                until: now + DISCARD_TIME,
+            });
+        } else {
+            self.turn_to_next(now);
+        }
+        Went::On
+    }
+
+    /// The connection goes on with its next request, if it goes on.
+    pub(super) fn turn_to_next(&mut self, now: Instant) {
         self.lingers |= !self.engine.is_body_done();
         match self.engine.next(now) {
             Next::Request => {}
             Next::Close => self.is_closing = true,
         }
-        // What errors cost was paid when they were answered.
-        if !is_error {
-            link.earn(context);
-        }
-        Went::On
+    }
+
+    /// Whether more content is known to come than is worth being read for the sake of the next request.
+    fn is_rest_long(&self) -> bool {
+        (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 
     /// Answers a request that is wrong, and closes.

@@ -70,6 +70,7 @@ impl Http2 {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
         };
+        work.is_held = false;
         if let Some(exchange) = &work.exchange
             && let Ok(mut exchange) = exchange.try_borrow_mut()
         {

@@ -6,6 +6,7 @@
 mod content;
 mod debug;
 mod early;
+mod paces;
 mod pushing;
 mod receiving;
 mod responding;
@@ -15,32 +16,31 @@ mod tunnel;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
 use crate::connection::Fate;
-use crate::context::Context;
+use crate::context::{Context, turn};
 use crate::io::Read;
 use crate::latency::Latency;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
 use content::Collecting;
 use early::Early;
+use paces::{Paces, StreamPaces};
 use pushing::Pushing;
 use sending::Sending;
 
 /// Octets received from one connection before it is answered.
-const READ_TURN: usize = 256 * 1024;
+const READ_TURN: usize = turn(256 * 1024);
 /// Octets sent on one connection before others get their turn.
-const SEND_TURN: usize = 1024 * 1024;
+const SEND_TURN: usize = turn(1024 * 1024);
 /// Reading stops while more octets than this wait for a client that does not take them (H2O compatibility).
-const MAX_BACKLOG: usize = 512 * 1024;
+const MAX_BACKLOG: usize = turn(512 * 1024);
 /// Octets of output collected before they are sent even though more could be answered.
-const FULL: usize = 192 * 1024;
-/// A socket that takes nothing for that long is given up (H2O compatibility).
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+const FULL: usize = turn(192 * 1024);
 /// With more connections than this, idle ones let go of what can be made again.
 const MANY: usize = 256;
 /// Fewer octets than this that complete no frame are a fragment.
@@ -82,10 +82,10 @@ pub(crate) struct Http2 {
     /// No further request is taken; the connection ends when everything is written.
     is_closing: bool,
     wants_shutdown: bool,
-    /// When the socket last took something, while output waits.
-    blocked_since: Option<Instant>,
-    /// Octets of content sent since they last earned something.
-    unearned: usize,
+    paces: Paces,
+    /// Octets of content sent, and how many of them have earned something.
+    sent: u64,
+    earned: u64,
     requests: u64,
 }
 
@@ -111,6 +111,10 @@ pub(crate) struct Work {
     waits: bool,
     /// Counted in [`Http2::tunnels`].
     is_tunnel: bool,
+    /// The client waits to be told that it may send its content.
+    is_held: bool,
+    /// Made when the stream is first looked at.
+    paces: Option<Box<StreamPaces>>,
 }
 
 struct Upload {
@@ -153,6 +157,8 @@ impl Work {
             is_streaming: false,
             waits: false,
             is_tunnel: false,
+            is_held: false,
+            paces: None,
         }
     }
 
@@ -162,6 +168,8 @@ impl Work {
         self.step = Step::Moving;
         self.waker = None;
         self.key = None;
+        self.is_held = false;
+        self.paces = None;
         if let Some(upload) = self.upload.take() {
             upload.pipe.finish(Err("the stream was closed".into()));
         }
@@ -252,8 +260,9 @@ impl Http2 {
             latency: Latency::Unknown,
             is_closing: false,
             wants_shutdown: context.worker.shutting_down.get(),
-            blocked_since: None,
-            unearned: 0,
+            paces: Paces::new(context.worker.clock.now()),
+            sent: 0,
+            earned: 0,
             requests: 0,
         }
     }
@@ -285,6 +294,7 @@ impl Http2 {
             self.abandon();
         } else {
             self.rest(context);
+            self.plan_look(context, link);
         }
         fate
     }
@@ -333,18 +343,14 @@ impl Http2 {
                 sent += had;
             }
             self.see_written(context, link);
-            if link.io.has_output() {
-                self.read_ahead(context, link);
-                return Fate::Keep;
-            }
-            if self.is_closing || self.engine.is_over() {
+            let is_blocked = link.io.has_output();
+            if !is_blocked && (self.is_closing || self.engine.is_over()) {
                 return Fate::Close;
             }
             // A response that has just been sent to its end may have made room for a request in the queue.
-            let may_start = self.next_startable(context, 0).is_some();
-            let may_go_on =
-                had > 0 && (self.engine.has_sendable() || link.io.may_have_input()) || may_start;
-            if !may_go_on {
+            let may_start = !self.is_closing && self.next_startable(context, 0).is_some();
+            let may_send = had > 0 && (self.engine.has_sendable() || link.io.may_have_input());
+            if !may_start && (is_blocked || !may_send) {
                 self.read_ahead(context, link);
                 return Fate::Keep;
             }
@@ -399,18 +405,15 @@ impl Http2 {
     fn see_written(&mut self, context: &Context, link: &mut Link) {
         let written = link.io.take_written();
         if written > 0 {
+            self.paces.written += written as u64;
             self.engine.on_activity(context.worker.clock.now());
         }
         if !link.io.has_output() {
-            self.blocked_since = None;
             if written >= self.round {
                 self.round = (2 * self.round).min(sending::LAST_ROUND);
             }
         } else {
             self.round = sending::FIRST_ROUND;
-            if written > 0 || self.blocked_since.is_none() {
-                self.blocked_since = Some(context.worker.clock.now());
-            }
         }
     }
 
@@ -474,22 +477,21 @@ impl Http2 {
 
     pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {
         let engine = self.engine.next_timeout(self.is_waiting_for_us(link));
-        let write = self.blocked_since.map(|since| since + WRITE_TIMEOUT);
         let delay = self.resets.delay_until.filter(|_| !self.queue.is_empty());
         let parting = self.parting_deadline();
-        [engine, write, delay, parting].into_iter().flatten().min()
+        [engine, self.paces.look_at, delay, parting]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
-        if self
-            .blocked_since
-            .is_some_and(|since| since + WRITE_TIMEOUT <= now)
-        {
+        let mut out = Vec::new();
+        if self.look_at_paces(context, link, now, &mut out) == Fate::Close {
             context.worker.counters.count(Counter::Http2WriteClosed);
             self.abandon();
             return Fate::Close;
         }
-        let mut out = Vec::new();
         self.end_partings(now, &mut out);
         let waits = self.is_waiting_for_us(link);
         let passed = self.engine.on_timeout(now, waits, &mut out);

@@ -180,6 +180,7 @@ impl Http2 {
             Admission::Tunnel => self.start_tunnel(context, link, stream, exchange, out),
             Admission::StreamOnceAsked => {
                 self.await_content(stream, exchange, Step::AwaitingUpload);
+                self.work(stream).is_held = true;
                 // Its handler is asked as if the first piece, an empty one, were there.
                 self.on_upload(context, link, stream, &[], false, out);
             }
@@ -453,6 +454,18 @@ impl Http2 {
         if by_us {
             context.worker.counters.count_http2_error(code.0);
         }
+        self.drop_stream(stream, out);
+        self.resets.left = self.resets.left.saturating_sub(1);
+        if self.resets.left == 0
+            && self.resets.delay_until.is_none()
+            && !context.http2.dos_delay.is_zero()
+        {
+            self.resets.delay_until = Some(context.worker.clock.now() + context.http2.dos_delay);
+        }
+    }
+
+    /// Ends a stream whose response was not sent to its end.
+    pub(super) fn drop_stream(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
         if let Some(at) = self.queue.iter().position(|&queued| queued == stream) {
             let _ = self.queue.remove(at);
         }
@@ -461,13 +474,6 @@ impl Http2 {
         }
         self.end_work(stream);
         self.engine.release(stream, out);
-        self.resets.left = self.resets.left.saturating_sub(1);
-        if self.resets.left == 0
-            && self.resets.delay_until.is_none()
-            && !context.http2.dos_delay.is_zero()
-        {
-            self.resets.delay_until = Some(context.worker.clock.now() + context.http2.dos_delay);
-        }
     }
 
     /// Ends what goes on for a stream.

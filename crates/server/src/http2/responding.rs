@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, Response};
 use h2o_http::mime::MimeAttributes;
-use h2o_http::{BodyLength, Headers, Known, Method};
+use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
 use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, State, StreamKey};
 
@@ -33,6 +33,11 @@ impl Http2 {
         let interims = std::mem::take(&mut exchange.informational);
         if context.sends_informational && serve::wants_informational(exchange) {
             for (status, headers) in &interims {
+                if *status == StatusCode::CONTINUE
+                    && let Some(work) = self.works.get_mut(stream.index())
+                {
+                    work.is_held = false;
+                }
                 let len = self.engine.inform(stream, *status, headers, out);
                 exchange.sent.header_bytes += len as u64;
             }
@@ -99,7 +104,7 @@ impl Http2 {
             Body::Bytes(bytes) if self.may_send_at_once(stream, bytes.len(), out.len()) => {
                 self.engine.send_data(stream, bytes, true, out);
                 this.sent.body_bytes = bytes.len() as u64;
-                self.unearned += bytes.len();
+                self.sent += bytes.len() as u64;
                 true
             }
             Body::Bytes(_) | Body::File(_) | Body::Stream(_) => false,

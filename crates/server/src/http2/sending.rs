@@ -20,7 +20,7 @@ pub(super) const LAST_ROUND: usize = 64 * 1024;
 /// What the kernel may hold of a connection's output without having sent it, where several responses compete.
 const UNSENT: u32 = 16 * 1024;
 /// Octets of content sent that earn a unit of the connection's budget: window updates and the like are paid by it.
-const OCTETS_PER_UNIT: usize = 2048;
+const OCTETS_PER_UNIT: u64 = 2048;
 
 /// What is left of a response's content.
 pub(crate) struct Sending {
@@ -63,9 +63,10 @@ impl Http2 {
             let max = self.latency.piece(max, room);
             self.pull(context, link, stream, max, out);
         }
-        if self.unearned >= OCTETS_PER_UNIT {
-            let units = u32::try_from(self.unearned / OCTETS_PER_UNIT).unwrap_or(u32::MAX);
-            self.unearned %= OCTETS_PER_UNIT;
+        let unearned = self.sent - self.earned;
+        if unearned >= OCTETS_PER_UNIT {
+            let units = u32::try_from(unearned / OCTETS_PER_UNIT).unwrap_or(u32::MAX);
+            self.earned = self.sent - unearned % OCTETS_PER_UNIT;
             link.earn_units(context, units);
         }
         let costs = self.engine.take_costs();
@@ -185,7 +186,7 @@ impl Http2 {
         };
         match pulled {
             Ok(Pulled::Frame { len, is_end }) => {
-                self.unearned += len;
+                self.sent += len as u64;
                 if let Some(exchange) = &work.exchange {
                     exchange.borrow_mut().sent.body_bytes += len as u64;
                 }

@@ -1,0 +1,200 @@
+//! Clients that are too slow: one rule for every protocol version, and for both directions of a request.
+//!
+//! A transfer that waits for its client, and for nobody else, has to come along at a least rate. What does not bring it further
+//! (a PING, window for another stream) is no progress. Drivers look at what waits every [`ClientRate::tick`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use h2o_config::{Directive, Unit};
+use h2o_exchange::{Exchange, Scope};
+
+use crate::settings::seconds;
+
+/// A client that takes or sends nothing at all is given up after that long, where the protocol has no shorter limit (H2O's time
+/// limit for sockets of HTTP/2).
+const SILENCE: Duration = Duration::from_secs(60);
+/// Time between two looks at a transfer.
+const TICK: Duration = Duration::from_secs(5);
+
+/// How fast clients have to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientRate {
+    /// `client-min-rate`: octets per second; 0: clients may be as slow as they like.
+    least: u64,
+    /// `client-min-rate.grace`: the time that a transfer may wait for its client before its rate counts.
+    grace: Duration,
+}
+
+impl Default for ClientRate {
+    fn default() -> Self {
+        Self {
+            least: 500,
+            grace: Duration::from_secs(20),
+        }
+    }
+}
+
+impl ClientRate {
+    /// The rate that the path of a request asks for.
+    pub(crate) fn of(exchange: &Exchange) -> Arc<Self> {
+        exchange.site.path(exchange.route).settings.get()
+    }
+
+    /// The slowest of what two requests allow.
+    pub(crate) fn or_more_lenient(self, other: Self) -> Self {
+        Self {
+            least: self.least.min(other.least),
+            grace: self.grace.max(other.grace),
+        }
+    }
+
+    /// When transfers are to be looked at again.
+    pub(crate) fn next_look(&self, now: Instant) -> Instant {
+        let tick = (self.grace / 4).clamp(Duration::from_secs(1), TICK);
+        now + tick
+    }
+}
+
+/// One direction of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// When it was last looked at, and what had passed by then.
+    seen: Instant,
+    octets: u64,
+    /// How long it has waited for the client, in all and since something passed.
+    waited: Duration,
+    silent: Duration,
+}
+
+/// What a look at a transfer finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) now: Instant,
+    /// Octets that have passed so far.
+    pub(crate) octets: u64,
+    /// The client could take it further, and nobody else need do anything.
+    pub(crate) waits_for_client: bool,
+}
+
+impl Pace {
+    /// A transfer that begins at `now`.
+    pub(crate) const fn new(now: Instant) -> Self {
+        Self {
+            seen: now,
+            octets: 0,
+            waited: Duration::ZERO,
+            silent: Duration::ZERO,
+        }
+    }
+
+    /// Looks at the transfer. False: the client is too slow.
+    #[must_use]
+    pub(crate) fn keeps_up(&mut self, look: Look, rate: &ClientRate) -> bool {
+        let passed = look.now.saturating_duration_since(self.seen);
+        self.seen = look.now;
+        let has_moved = look.octets != self.octets;
+        self.octets = look.octets;
+        if has_moved {
+            self.silent = Duration::ZERO;
+        }
+        if !look.waits_for_client || rate.least == 0 {
+            return true;
+        }
+        self.waited += passed;
+        self.silent += passed;
+        let due = u128::from(rate.least) * self.waited.as_millis() / 1000;
+        let is_slow = self.waited >= rate.grace && u128::from(self.octets) < due;
+        !is_slow && self.silent < SILENCE.max(rate.grace)
+    }
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    Directive::setting(
+        "client-min-rate",
+        "BYTES",
+        "500",
+        "Not in H2O: bytes per second that a client has to send of a request body, and take of a response, on average over the \
+         time that the server waits for it. A slower client loses its connection (HTTP/1) or stream (HTTP/2). `0` lets clients be \
+         as slow as they like: for calls of gRPC in which the client is silent for long.",
+        |scope, command| {
+            scope.edit::<ClientRate>().least =
+                command
+                    .node
+                    .quantity(Unit::Bytes, "%u", 0..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "client-min-rate.grace",
+        "SECONDS",
+        "20",
+        "Not in H2O: how long the server waits for a client, in all, before `client-min-rate` counts.",
+        |scope, command| {
+            scope.edit::<ClientRate>().grace = seconds(command.node)?;
+            Ok(())
+        },
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "any start will do")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    /// Seconds after which a transfer is given up that is looked at every second; `None` for never. `transfer` gives the
+    /// octets that have passed at a second, and whether the client is waited for.
+    fn given_up(rate: ClientRate, transfer: impl Fn(u64) -> (u64, bool)) -> Option<u64> {
+        let start = start();
+        let mut pace = Pace::new(start);
+        (1..10_000).find(|&second| {
+            let (octets, waits_for_client) = transfer(second);
+            let look = Look {
+                now: start + Duration::from_secs(second),
+                octets,
+                waits_for_client,
+            };
+            !pace.keeps_up(look, &rate)
+        })
+    }
+
+    #[test]
+    fn clients_below_the_least_rate_are_given_up_after_the_grace() {
+        let rate = ClientRate::default();
+        assert_eq!(given_up(rate, |_| (0, true)), Some(20));
+        assert_eq!(given_up(rate, |second| (second * 499, true)), Some(20));
+        assert_eq!(given_up(rate, |second| (second * 500, true)), None);
+        // What has passed fast makes up for what is slow, but not for silence.
+        assert_eq!(given_up(rate, |second| (20_000 + second, true)), Some(41));
+        assert_eq!(given_up(rate, |_| (1_000_000, true)), Some(60));
+        assert_eq!(
+            given_up(rate, |second| (1_000_000 + second / 59, true)),
+            Some(2001)
+        );
+    }
+
+    #[test]
+    fn time_in_which_nobody_waits_for_the_client_does_not_count() {
+        let rate = ClientRate::default();
+        assert_eq!(given_up(rate, |_| (0, false)), None);
+        assert_eq!(given_up(rate, |second| (0, second % 2 == 0)), Some(40));
+        // Nor does it hide that the client was silent before.
+        let pauses = |second| (1_000_000, second % 100 < 50);
+        assert_eq!(given_up(rate, pauses), Some(110));
+    }
+
+    #[test]
+    fn the_rate_can_be_chosen_or_switched_off() {
+        let rate = |least, grace| ClientRate {
+            least,
+            grace: Duration::from_secs(grace),
+        };
+        assert_eq!(given_up(rate(0, 20), |_| (0, true)), None);
+        assert_eq!(given_up(rate(1, 5), |_| (6, true)), Some(7));
+        assert_eq!(given_up(rate(1, 100), |_| (0, true)), Some(100));
+    }
+}
