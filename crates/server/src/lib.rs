@@ -32,6 +32,8 @@ mod routing;
 mod sending;
 mod serve;
 mod settings;
+#[cfg(test)]
+mod simulation;
 mod socket;
 mod splice;
 mod sys;

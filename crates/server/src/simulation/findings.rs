@@ -1,0 +1,227 @@
+//! What the simulation has found, and rules that need time to be seen: one conversation each.
+
+use std::time::Duration;
+
+use h2o_exchange::ContentUse;
+
+use super::plan::{self, BodyPlan, Plan};
+use super::random::Random;
+use super::world::{Knobs, Site, World};
+use super::{Ended, on_virtual_clock};
+
+const KNOBS: Knobs = Knobs {
+    buffer: 4608,
+    window: 65_535,
+    concurrent: 100,
+    streaming: 1,
+    delays: false,
+    times_out: true,
+};
+
+fn world(site: &Site, plans: Vec<Plan>, knobs: Knobs) -> World {
+    World::start(site, plans, knobs, Random::new(0))
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// The place of a response that the socket does not take was given back, and the queue looked at only when it did.
+#[test]
+fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
+    let site = Site::new();
+    on_virtual_clock(async {
+        let plans = vec![
+            Plan::simple(0, None, ContentUse::None, 0, BodyPlan::Bytes(9000)),
+            Plan::simple(1, None, ContentUse::None, 1, BodyPlan::Empty),
+        ];
+        let knobs = Knobs {
+            concurrent: 1,
+            ..KNOBS
+        };
+        let world = world(&site, plans, knobs);
+        let mut client = world.http2([0, 1], 65_535);
+        while client.begin(&world.run) {}
+        client.flush();
+        world.settle().await;
+        assert_eq!(plan::waiting(), [1], "the second one has been begun");
+    });
+}
+
+/// A queue of requests that waited for places counted as one that waited for us, so time did not pass for its client.
+#[test]
+fn windows_that_are_kept_shut_do_not_keep_requests() {
+    let site = Site::new();
+    for (pings, concurrent) in [(false, 2), (true, 2), (true, 100)] {
+        on_virtual_clock(async {
+            let plans =
+                (0..5).map(|id| Plan::simple(id, None, ContentUse::None, 0, BodyPlan::Bytes(9000)));
+            let plans = plans.collect();
+            let knobs = Knobs {
+                concurrent,
+                ..KNOBS
+            };
+            let mut world = world(&site, plans, knobs);
+            let mut client = world.http2(0..5, 0);
+            while client.begin(&world.run) {}
+            client.flush();
+            world.settle().await;
+            assert!(world.live().len() >= 2);
+            // Those in the queue are not the client's fault before they have their turn.
+            let turns = if concurrent == 2 { 3 } else { 1 };
+            for _ in 0..turns * 30 {
+                world.pass(seconds(1)).await;
+                if pings {
+                    client.ping();
+                    client.flush();
+                }
+            }
+            assert_eq!(
+                world.live(),
+                [0; 0],
+                "{concurrent} at a time, pings: {pings}"
+            );
+            while client.receive(&mut world.run, 100_000) {}
+            let ends = &world.run.ends;
+            assert!(ends.iter().all(|end| *end == Some(Ended::Cut)), "{ends:?}");
+        });
+    }
+}
+
+#[test]
+fn clients_that_take_a_few_octets_now_and_then_do_not_keep_requests() {
+    let site = Site::new();
+    on_virtual_clock(async {
+        let content = BodyPlan::Bytes(300_000);
+        let plans = (0..3).map(|id| Plan::simple(id, None, ContentUse::None, 0, content.clone()));
+        let mut world = world(&site, plans.collect(), KNOBS);
+        let mut http1 = world.http1([0]);
+        http1.begin(&world.run);
+        http1.flush();
+        let mut http2 = world.http2([1, 2], 1);
+        while http2.begin(&world.run) {}
+        http2.flush();
+        world.settle().await;
+        assert_eq!(world.live().len(), 3);
+        for _ in 0..30 {
+            world.pass(seconds(1)).await;
+            http1.receive(&mut world.run, 100);
+            http2.receive(&mut world.run, 100);
+            // One octet more for each stream.
+            http2.credit_all();
+            http2.flush();
+            world.settle().await;
+        }
+        assert_eq!(world.live(), [0; 0]);
+    });
+}
+
+#[test]
+fn uploads_that_drip_do_not_keep_requests() {
+    let site = Site::new();
+    for content_use in [ContentUse::Whole, ContentUse::Stream] {
+        on_virtual_clock(async {
+            let plans =
+                (0..4).map(|id| Plan::simple(id, Some(20_000), content_use, 0, BodyPlan::Empty));
+            let world = world(&site, plans.collect(), KNOBS);
+            let mut http1 = world.http1([0]);
+            http1.begin(&world.run);
+            http1.flush();
+            let mut http2 = world.http2([1, 2, 3], 65_535);
+            while http2.begin(&world.run) {}
+            http2.flush();
+            world.settle().await;
+            assert_eq!(world.live().len(), 4);
+            for _ in 0..30 {
+                world.pass(seconds(1)).await;
+                http1.produce(&world.run, 1);
+                http1.flush();
+                for stream in [1, 3, 5] {
+                    http2.produce_on(&world.run, stream, 1);
+                }
+                http2.ping();
+                http2.flush();
+                world.settle().await;
+            }
+            assert_eq!(world.live(), [0; 0], "{content_use:?}");
+        });
+    }
+}
+
+#[test]
+fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
+    let site = Site::new();
+    on_virtual_clock(async {
+        let upload = Some(60_000);
+        let plans = vec![
+            Plan::simple(0, upload, ContentUse::Whole, 1, BodyPlan::Bytes(60_000)),
+            Plan::simple(1, upload, ContentUse::Whole, 1, BodyPlan::Bytes(60_000)),
+            Plan::simple(2, upload, ContentUse::Stream, 1, BodyPlan::Bytes(60_000)),
+        ];
+        let mut world = world(&site, plans, KNOBS);
+        let mut http1 = world.http1([0]);
+        http1.begin(&world.run);
+        let mut http2 = world.http2([1, 2], 65_535);
+        while http2.begin(&world.run) {}
+        // A thousand octets a second each way, and five minutes in between for the handlers.
+        for _ in 0..70 {
+            world.pass(seconds(1)).await;
+            http1.produce(&world.run, 1000);
+            http1.flush();
+            for stream in [1, 3] {
+                http2.produce_on(&world.run, stream, 1000);
+            }
+            http2.flush();
+            http2.receive(&mut world.run, 1000);
+        }
+        world.pass(seconds(300)).await;
+        assert_eq!(plan::waiting(), [0, 1, 2]);
+        for id in 0..3 {
+            plan::happen(id);
+        }
+        world.settle().await;
+        for _ in 0..140 {
+            world.pass(seconds(1)).await;
+            http1.receive(&mut world.run, 1000);
+            http2.receive(&mut world.run, 2000);
+            http2.credit_all();
+            http2.flush();
+        }
+        assert_eq!(world.run.ends, [Some(Ended::Complete); 3]);
+    });
+}
+
+/// The response said `Connection: keep-alive`, and the connection was closed behind it.
+#[test]
+fn a_connection_is_not_closed_for_content_that_comes_behind_the_response() {
+    let site = Site::new();
+    on_virtual_clock(async {
+        let knobs = Knobs {
+            times_out: false,
+            ..KNOBS
+        };
+        let mut early = Plan::simple(0, Some(50_000), ContentUse::Stream, 0, BodyPlan::Bytes(10));
+        early.answers_at_once();
+        let plans = vec![
+            early,
+            Plan::simple(1, None, ContentUse::None, 0, BodyPlan::Empty),
+        ];
+        let mut world = world(&site, plans, knobs);
+        let mut client = world.http1([0, 1]);
+        client.begin(&world.run);
+        client.produce(&world.run, 100);
+        client.flush();
+        world.settle().await;
+        client.receive(&mut world.run, 1000);
+        assert_eq!(
+            world.run.ends[0],
+            Some(Ended::Complete),
+            "before its request is"
+        );
+        while client.cooperate(&mut world.run) {
+            world.settle().await;
+        }
+        assert_eq!(world.run.ends[1], Some(Ended::Complete));
+        assert!(!client.wire().is_ended);
+    });
+}

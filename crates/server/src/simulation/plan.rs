@@ -1,0 +1,507 @@
+//! What requests are to be, and the handler that answers them as planned.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{
+    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, FileRange, Handler, OpenFile,
+    Outcome, RequestBody, Response, Scope,
+};
+use h2o_http::{Headers, StatusCode};
+
+use super::random::Random;
+
+/// One request with its response.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) id: usize,
+    pub(super) is_head: bool,
+    /// Octets of content of the request.
+    pub(super) upload: Option<usize>,
+    /// Their number is announced.
+    pub(super) is_announced: bool,
+    /// The client waits for `100 Continue`.
+    pub(super) expects: bool,
+    content_use: ContentUse,
+    /// Events of the backend before the handler looks at the content, and before it answers.
+    waits: (usize, usize),
+    reading: Reading,
+    pub(super) body: BodyPlan,
+}
+
+/// What a handler does with content that streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    All,
+    /// So many octets; then it abandons the rest.
+    Some(usize),
+    /// It lets go of the content at once.
+    Nothing,
+    /// It keeps hold of the content and never looks at it.
+    Holding,
+    /// It sends it back.
+    Echo,
+    /// It answers at once and reads all the same.
+    Late,
+}
+
+/// The content of a response.
+#[derive(Clone, Debug)]
+pub(super) enum BodyPlan {
+    Empty,
+    Bytes(usize),
+    File(usize),
+    Pieces {
+        sizes: Vec<usize>,
+        /// Each piece waits for an event.
+        is_gated: bool,
+        is_announced: bool,
+        /// It breaks off behind the last piece.
+        fails: bool,
+    },
+    /// The content of the request.
+    Echo,
+}
+
+impl Plan {
+    /// `uploads`: most requests have much content, which streams.
+    pub(super) fn new(random: &mut Random, id: usize, uploads: bool) -> Self {
+        let uploads = uploads && !random.once_in(4);
+        let upload = (uploads || random.once_in(2)).then(|| {
+            let most = random.pick(&[1, 200, 70_000, 400_000]);
+            random.below(if uploads { 400_000 } else { most })
+        });
+        let content_use = if uploads {
+            ContentUse::Stream
+        } else {
+            random.pick(&[ContentUse::None, ContentUse::Whole, ContentUse::Stream])
+        };
+        let is_streaming = upload.is_some() && content_use == ContentUse::Stream;
+        let reading = match random.below(6) {
+            0 => Reading::Some(random.below(100_000)),
+            1 => Reading::Nothing,
+            2 => Reading::Holding,
+            3 if is_streaming => Reading::Echo,
+            4 => Reading::Late,
+            _ => Reading::All,
+        };
+        let body = if reading == Reading::Echo && is_streaming {
+            BodyPlan::Echo
+        } else {
+            match random.below(5) {
+                0 => BodyPlan::Empty,
+                1 => BodyPlan::File(random.below(300_000)),
+                2 => {
+                    let most = random.pick(&[10, 10_000, 300_000]);
+                    BodyPlan::Bytes(random.below(most))
+                }
+                _ => {
+                    let most = random.pick(&[10, 1000, 100_000]);
+                    BodyPlan::Pieces {
+                        sizes: (0..random.below(6)).map(|_| random.below(most)).collect(),
+                        is_gated: random.once_in(2),
+                        is_announced: random.once_in(2),
+                        fails: random.once_in(12),
+                    }
+                }
+            }
+        };
+        Self {
+            id,
+            is_head: upload.is_none() && random.once_in(8),
+            upload,
+            is_announced: random.once_in(2),
+            expects: upload.is_some() && random.once_in(5),
+            content_use,
+            waits: (random.pick(&[0, 0, 1]), random.pick(&[0, 0, 1, 2])),
+            reading,
+            body,
+        }
+    }
+
+    /// A request whose handler collects the content, if there is any, and answers after so many events.
+    pub(super) const fn simple(
+        id: usize,
+        upload: Option<usize>,
+        content_use: ContentUse,
+        events: usize,
+        body: BodyPlan,
+    ) -> Self {
+        Self {
+            id,
+            is_head: false,
+            upload,
+            is_announced: true,
+            expects: false,
+            content_use,
+            waits: (0, events),
+            reading: Reading::All,
+            body,
+        }
+    }
+
+    /// The handler does not look at the content.
+    pub(super) const fn answers_at_once(&mut self) {
+        self.reading = Reading::Nothing;
+    }
+
+    /// The content that a complete response has.
+    pub(super) fn response_len(&self) -> usize {
+        match &self.body {
+            BodyPlan::Empty => 0,
+            BodyPlan::Bytes(len) | BodyPlan::File(len) => *len,
+            BodyPlan::Pieces { sizes, .. } => sizes.iter().sum(),
+            BodyPlan::Echo => self.upload.unwrap_or(0),
+        }
+    }
+
+    /// An octet of the response.
+    pub(super) fn response_octet(&self, at: usize) -> u8 {
+        match &self.body {
+            BodyPlan::Echo => self.request_octet(at),
+            _ => octet(self.id + 77, at),
+        }
+    }
+
+    /// An octet of the request.
+    pub(super) fn request_octet(&self, at: usize) -> u8 {
+        octet(self.id, at)
+    }
+
+    /// Whether the response goes on as long as the content does.
+    pub(super) const fn is_talk(&self) -> bool {
+        matches!(self.body, BodyPlan::Echo)
+    }
+
+    /// Whether the response breaks off.
+    pub(super) const fn fails(&self) -> bool {
+        matches!(self.body, BodyPlan::Pieces { fails: true, .. })
+    }
+}
+
+fn octet(id: usize, at: usize) -> u8 {
+    (id * 31 + at * 7 + at / 256).to_le_bytes()[0]
+}
+
+fn octets(id: usize, from: usize, len: usize) -> Bytes {
+    (from..from + len).map(|at| octet(id, at)).collect()
+}
+
+/// What the handlers of one run know of each other and of the backends.
+#[derive(Default)]
+pub(super) struct Stage {
+    plans: Vec<Plan>,
+    /// Events that have happened, by plan, and who waits for the next one.
+    events: Vec<(usize, Option<Waker>)>,
+    /// How often a handler got anywhere.
+    steps: u64,
+}
+
+thread_local! {
+    static STAGE: RefCell<Stage> = RefCell::default();
+}
+
+/// Sets the stage for a run.
+pub(super) fn stage(plans: Vec<Plan>) {
+    let events = plans.iter().map(|_| (0, None)).collect();
+    STAGE.replace(Stage {
+        plans,
+        events,
+        steps: 0,
+    });
+}
+
+/// How often handlers got anywhere.
+pub(super) fn steps() -> u64 {
+    STAGE.with_borrow(|stage| stage.steps)
+}
+
+fn note_step() {
+    STAGE.with_borrow_mut(|stage| stage.steps += 1);
+}
+
+/// Plans whose handlers wait for an event.
+pub(super) fn waiting() -> Vec<usize> {
+    STAGE.with_borrow(|stage| {
+        let waiting = stage.events.iter().enumerate();
+        let waiting = waiting.filter(|(_, (_, waker))| waker.is_some());
+        waiting.map(|(id, _)| id).collect()
+    })
+}
+
+/// An event happens at the backend of a plan.
+pub(super) fn happen(id: usize) {
+    let waker = STAGE.with_borrow_mut(|stage| {
+        let (happened, waker) = &mut stage.events[id];
+        *happened += 1;
+        waker.take()
+    });
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+fn poll_event(id: usize, number: usize, context: &Context<'_>) -> Poll<()> {
+    STAGE.with_borrow_mut(|stage| {
+        let (happened, waker) = &mut stage.events[id];
+        if *happened > number {
+            stage.steps += 1;
+            return Poll::Ready(());
+        }
+        *waker = Some(context.waker().clone());
+        Poll::Pending
+    })
+}
+
+/// Nobody waits for events of this plan any more.
+struct Waits(usize);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let _ = STAGE.try_with(|stage| {
+            if let Ok(mut stage) = stage.try_borrow_mut()
+                && let Some(event) = stage.events.get_mut(self.0)
+            {
+                event.1 = None;
+            }
+        });
+    }
+}
+
+struct Acting;
+
+fn plan_of(exchange: &Exchange) -> Option<Plan> {
+    let path = std::str::from_utf8(exchange.request.path()).ok()?;
+    let id: usize = path.trim_start_matches('/').parse().ok()?;
+    STAGE.with_borrow(|stage| stage.plans.get(id).cloned())
+}
+
+impl Handler for Acting {
+    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+        plan_of(exchange).map_or(ContentUse::None, |plan| plan.content_use)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let Some(plan) = plan_of(exchange) else {
+            return Outcome::Declined;
+        };
+        note_step();
+        let content = std::mem::take(&mut exchange.body);
+        if let RequestBody::Bytes(content) = &content {
+            assert_eq!(Some(content.len()), plan.upload, "all of the content");
+            let mut content = content.iter().enumerate();
+            assert!(content.all(|(at, &octet)| octet == plan.request_octet(at)));
+        }
+        let waits = Waits(plan.id);
+        if plan.waits == (0, 0) && (plan.reading != Reading::All || plan.upload.is_none()) {
+            return Outcome::Done(respond(&plan, 0, content, waits));
+        }
+        Outcome::Later(Box::pin(async move {
+            let (before, after) = plan.waits;
+            for number in 0..before {
+                poll_fn(|task| poll_event(plan.id, number, task)).await;
+            }
+            if let RequestBody::Stream(pipe) = &content {
+                match plan.reading {
+                    Reading::All => read(&plan, pipe, usize::MAX).await,
+                    Reading::Some(len) => {
+                        read(&plan, pipe, len).await;
+                        pipe.abandon();
+                    }
+                    Reading::Nothing => pipe.abandon(),
+                    Reading::Holding | Reading::Echo | Reading::Late => {}
+                }
+            }
+            for number in before..before + after {
+                poll_fn(|task| poll_event(plan.id, number, task)).await;
+            }
+            Outcome::Done(respond(&plan, before + after, content, waits))
+        }))
+    }
+}
+
+/// Pulls content until so many octets have come, or no more will.
+async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
+    let mut len = 0;
+    while len < most {
+        match poll_fn(|task| pipe.poll_next(task)).await {
+            Some(Ok(piece)) => {
+                note_step();
+                check(plan, len, &piece);
+                len += piece.len();
+            }
+            Some(Err(_)) => return,
+            None => {
+                assert_eq!(Some(len), plan.upload, "all of the content of {}", plan.id);
+                return;
+            }
+        }
+    }
+}
+
+fn check(plan: &Plan, from: usize, piece: &[u8]) {
+    let mut piece = piece.iter().enumerate();
+    assert!(piece.all(|(at, &octet)| octet == plan.request_octet(from + at)));
+}
+
+fn respond(plan: &Plan, events: usize, content: RequestBody, waits: Waits) -> Response {
+    let id = plan.id + 77;
+    let mut source = Source {
+        plan: plan.clone(),
+        number: 0,
+        sent: 0,
+        events,
+        left: Bytes::new(),
+        content: None,
+        read: 0,
+        _waits: waits,
+    };
+    if let RequestBody::Stream(pipe) = content
+        && matches!(
+            plan.reading,
+            Reading::Holding | Reading::Echo | Reading::Late
+        )
+    {
+        source.content = Some(pipe);
+    }
+    let body = match &plan.body {
+        BodyPlan::Empty => Body::Empty,
+        BodyPlan::Bytes(len) => Body::Bytes(octets(id, 0, *len)),
+        BodyPlan::File(len) => Body::File(file(&octets(id, 0, *len))),
+        BodyPlan::Pieces { .. } | BodyPlan::Echo => Body::Stream(Box::new(source)),
+    };
+    let mut response = Response::new(StatusCode::OK, Headers::new(), body);
+    if let BodyPlan::Pieces {
+        is_announced: true, ..
+    } = plan.body
+    {
+        response.length = Some(plan.response_len() as u64);
+    }
+    response
+}
+
+fn file(content: &[u8]) -> FileRange {
+    let fd = h2o_exchange::temp_file::create(&std::env::temp_dir()).unwrap();
+    rustix::io::pwrite(&fd, content, 0).unwrap();
+    FileRange {
+        file: OpenFile::new(fd),
+        offset: 0,
+        len: content.len() as u64,
+    }
+}
+
+/// Content made as it is pulled.
+struct Source {
+    plan: Plan,
+    number: usize,
+    sent: usize,
+    events: usize,
+    left: Bytes,
+    content: Option<Rc<BodyPipe>>,
+    read: usize,
+    _waits: Waits,
+}
+
+impl Source {
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let (size, is_gated) = match &self.plan.body {
+            BodyPlan::Pieces {
+                sizes,
+                is_gated,
+                fails,
+                ..
+            } => match sizes.get(self.number) {
+                Some(size) => (*size, *is_gated),
+                None if *fails => {
+                    let error = BodyError::Failed("as planned".to_owned());
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => return Poll::Ready(None),
+            },
+            _ => return Poll::Ready(None),
+        };
+        if is_gated {
+            if poll_event(self.plan.id, self.events, task).is_pending() {
+                return Poll::Pending;
+            }
+            self.events += 1;
+        }
+        self.number += 1;
+        self.sent += size;
+        let id = self.plan.id + 77;
+        Poll::Ready(Some(Ok(octets(id, self.sent - size, size))))
+    }
+}
+
+impl BodySource for Source {
+    fn poll_next(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let polled = self.poll(task, max);
+        if polled.is_ready() {
+            note_step();
+        }
+        polled
+    }
+}
+
+impl Source {
+    fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(pipe) = &self.content
+            && self.plan.reading != Reading::Holding
+        {
+            while self.left.is_empty() {
+                match pipe.poll_next(task) {
+                    Poll::Ready(Some(Ok(piece))) => {
+                        check(&self.plan, self.read, &piece);
+                        self.read += piece.len();
+                        if self.plan.reading == Reading::Echo {
+                            self.left = piece;
+                        }
+                    }
+                    Poll::Ready(Some(Err(error))) if self.plan.reading == Reading::Echo => {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                    Poll::Ready(Some(Err(_)) | None) => {
+                        self.content = None;
+                        break;
+                    }
+                    Poll::Pending if self.plan.reading == Reading::Echo => return Poll::Pending,
+                    Poll::Pending => break,
+                }
+            }
+        }
+        if self.left.is_empty() {
+            match self.poll_piece(task) {
+                Poll::Ready(Some(Ok(piece))) => self.left = piece,
+                other => return other,
+            }
+        }
+        let len = self.left.len().min(max);
+        Poll::Ready(Some(Ok(self.left.split_to(len))))
+    }
+}
+
+pub(super) static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
+    name: "test.act",
+    levels: Levels::PATH,
+    pass: Pass::Content,
+    kinds: Kinds::SCALAR,
+    value: "",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Acting));
+        Ok(())
+    },
+}];

@@ -1,0 +1,121 @@
+//! A client's end of a connection: a socket that never waits, with or without TLS.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::{ClientConfig, ClientConnection};
+
+pub(super) struct Wire {
+    socket: UnixStream,
+    tls: Option<Box<ClientConnection>>,
+    /// To be sent as it is.
+    unsent: Vec<u8>,
+    /// The server has closed its direction, or the connection is gone.
+    pub(super) is_ended: bool,
+}
+
+impl Wire {
+    pub(super) fn connect(path: &Path, tls: Option<Arc<ClientConfig>>) -> Self {
+        let socket = UnixStream::connect(path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let tls = tls.map(|config| {
+            let name = "sim.test".try_into().unwrap();
+            Box::new(ClientConnection::new(config, name).unwrap())
+        });
+        Self {
+            socket,
+            tls,
+            unsent: Vec::new(),
+            is_ended: false,
+        }
+    }
+
+    /// Octets the server has sent and we have not read, and octets of ours that it has not read.
+    pub(super) fn in_kernel(&self) -> (i32, i32) {
+        let count = |request| {
+            let mut octets: libc::c_int = 0;
+            #[expect(unsafe_code, reason = "no safe wrapper knows these requests")]
+            // SAFETY: the requests write one `c_int`.
+            let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut octets) };
+            if result == 0 { octets } else { 0 }
+        };
+        (count(libc::FIONREAD), count(libc::TIOCOUTQ))
+    }
+
+    /// Sends up to `most` octets, of which `octets` is what there is besides those under way. Whether any went.
+    pub(super) fn send(&mut self, octets: &mut Vec<u8>, most: usize) -> bool {
+        if let Some(tls) = &mut self.tls {
+            if !octets.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
+                let taken = tls
+                    .writer()
+                    .write(&octets[..octets.len().min(16_384)])
+                    .unwrap();
+                octets.drain(..taken);
+            }
+            while tls.wants_write() {
+                tls.write_tls(&mut self.unsent).unwrap();
+            }
+        } else {
+            self.unsent.append(octets);
+        }
+        let len = self.unsent.len().min(most);
+        if len == 0 {
+            return false;
+        }
+        match self.socket.write(&self.unsent[..len]) {
+            Ok(sent) => {
+                self.unsent.drain(..sent);
+                sent > 0
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Err(_) => {
+                // The server reads no more; what it has sent can be read all the same.
+                self.unsent.clear();
+                octets.clear();
+                false
+            }
+        }
+    }
+
+    /// Receives up to `most` octets into `input`. Whether anything came.
+    pub(super) fn receive(&mut self, input: &mut Vec<u8>, most: usize) -> bool {
+        if self.is_ended || most == 0 {
+            return false;
+        }
+        let mut buffer = vec![0; most];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => {
+                self.is_ended = true;
+                true
+            }
+            Ok(len) => {
+                let Some(tls) = &mut self.tls else {
+                    input.extend_from_slice(&buffer[..len]);
+                    return true;
+                };
+                let mut cipher = &buffer[..len];
+                while !cipher.is_empty() {
+                    tls.read_tls(&mut cipher).unwrap();
+                    let state = tls.process_new_packets().expect("records of the server");
+                    let mut plain = vec![0; state.plaintext_bytes_to_read()];
+                    tls.reader().read_exact(&mut plain).unwrap();
+                    input.append(&mut plain);
+                }
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Err(_) => {
+                self.is_ended = true;
+                true
+            }
+        }
+    }
+
+    /// We send nothing more.
+    pub(super) fn finish(&mut self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+}

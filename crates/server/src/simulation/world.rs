@@ -1,0 +1,398 @@
+//! The server and its clients.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_config::Memory;
+use h2o_exchange::Mail;
+use rustls::ClientConfig;
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::http1::Http1;
+use super::http2::Http2;
+use super::plan::{self, Plan};
+use super::random::Random;
+use super::wire::Wire;
+use super::{Client, Run};
+use crate::connections::Connections;
+use crate::timers::STEP;
+use crate::worker;
+
+/// The server and its clients.
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) run: Run,
+    clients: Vec<Client>,
+    site: Site,
+    connections: Rc<RefCell<Connections>>,
+    /// How often the server had its turn.
+    turns: Rc<Cell<u64>>,
+    _mail: UnboundedSender<Mail>,
+}
+
+/// What all runs share: where the server listens, and what clients hold it against.
+#[derive(Clone)]
+pub(super) struct Site {
+    folder: Rc<TempDir>,
+    clear: PathBuf,
+    tls: PathBuf,
+    client: Arc<ClientConfig>,
+}
+
+impl Site {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(["sim.test".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(folder.path().join("certificate"), certificate.pem()).unwrap();
+        std::fs::write(folder.path().join("key"), key.serialize_pem()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self {
+            clear: folder.path().join("clear"),
+            tls: folder.path().join("tls"),
+            folder: Rc::new(folder),
+            client: Arc::new(client),
+        }
+    }
+
+    fn config(&self, knobs: Knobs) -> String {
+        let Knobs {
+            buffer,
+            window,
+            concurrent,
+            streaming,
+            ..
+        } = knobs;
+        format!(
+            "
+num-threads: 1
+connection-budget: 1000000000
+http2-input-window-size: {window}
+http2-max-concurrent-requests-per-connection: {concurrent}
+http2-max-concurrent-streaming-requests-per-connection: {streaming}
+temp-buffer-path: {folder}
+listen:
+  - {{ type: unix, port: {clear}, sndbuf: {buffer}, rcvbuf: {buffer} }}
+  - {{ type: unix, port: {tls}, sndbuf: {buffer}, rcvbuf: {buffer},
+      ssl: {{ certificate-file: {folder}/certificate, key-file: {folder}/key }} }}
+hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
+",
+            folder = self.folder.path().display(),
+            clear = self.clear.display(),
+            tls = self.tls.display(),
+        )
+    }
+
+    fn wire(&self, has_tls: bool, is_http2: bool) -> Wire {
+        if !has_tls {
+            return Wire::connect(&self.clear, None);
+        }
+        let mut config = ClientConfig::clone(&self.client);
+        let protocol: &[u8] = if is_http2 { b"h2" } else { b"http/1.1" };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Wire::connect(&self.tls, Some(Arc::new(config)))
+    }
+}
+
+/// What a run is like.
+#[derive(Clone, Copy)]
+pub(super) struct Knobs {
+    /// Octets that a socket holds.
+    pub(super) buffer: usize,
+    /// `http2-input-window-size`
+    pub(super) window: usize,
+    /// Requests, and those whose content streams, that one connection of HTTP/2 may have worked on.
+    pub(super) concurrent: usize,
+    pub(super) streaming: usize,
+    /// A client that takes many requests back waits.
+    pub(super) delays: bool,
+    /// Time passes: the server may give up clients that are slow.
+    pub(super) times_out: bool,
+}
+
+impl Knobs {
+    pub(super) fn new(random: &mut Random) -> Self {
+        Self {
+            buffer: random.pick(&[4608, 20_000, 200_000]),
+            window: random.pick(&[65_535, 16_777_216]),
+            concurrent: random.pick(&[2, 100]),
+            streaming: random.pick(&[1, 2, 10]),
+            delays: random.once_in(2),
+            times_out: random.once_in(3),
+        }
+    }
+}
+
+impl World {
+    /// A server that nobody is connected to.
+    pub(super) fn start(site: &Site, plans: Vec<Plan>, knobs: Knobs, random: Random) -> Self {
+        plan::stage(plans.clone());
+        let source = Memory::new().file("sim.conf", site.config(knobs));
+        let features = crate::features_with(&[&plan::DIRECTIVES]);
+        let loaded = crate::load_with(features, "sim.conf", &source).unwrap();
+        for socket in [&site.clear, &site.tls] {
+            let _ = std::fs::remove_file(socket);
+        }
+        let bound = crate::bind(&loaded, 1).unwrap();
+        let (mut seed, mail) = worker::only_seed(&loaded, bound).unwrap();
+        let settings = Arc::get_mut(&mut seed.settings).unwrap();
+        // Small enough for uploads to go to the disk.
+        settings.temp_buffer_threshold = Some(30_000);
+        settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
+        let connections = Rc::new(RefCell::new(Connections::new(seed).unwrap()));
+        let turns = Rc::new(Cell::new(0));
+        {
+            let (connections, turns) = (Rc::clone(&connections), Rc::clone(&turns));
+            let mut sleep = Box::pin(tokio::time::sleep(STEP));
+            let turn = poll_fn(move |task| {
+                turns.set(turns.get() + 1);
+                connections.borrow_mut().poll_turn(task, &mut sleep)
+            });
+            tokio::task::spawn_local(tokio::task::coop::unconstrained(turn));
+        }
+        let run = Run {
+            ends: vec![None; plans.len()],
+            plans,
+            times_out: knobs.times_out,
+        };
+        Self {
+            random,
+            run,
+            clients: Vec::new(),
+            site: site.clone(),
+            connections,
+            turns,
+            _mail: mail,
+        }
+    }
+
+    /// Gives each request to one of the clients.
+    pub(super) fn share_out(&mut self) {
+        let clients = self.random.below(4) + 1;
+        let mut shares = vec![VecDeque::new(); clients];
+        for id in 0..self.run.plans.len() {
+            shares[self.random.below(clients)].push_back(id);
+        }
+        for todo in shares {
+            self.connect(todo);
+        }
+    }
+
+    fn connect(&mut self, todo: VecDeque<usize>) {
+        let (is_http2, has_tls) = (self.random.once_in(2), self.random.once_in(2));
+        let wire = self.site.wire(has_tls, is_http2);
+        self.clients.push(if is_http2 {
+            let window = self.random.pick(&[0, 100, 65_535, 1_000_000]);
+            Client::Http2(Http2::new(wire, todo, has_tls, window))
+        } else {
+            Client::Http1(Http1::new(wire, todo))
+        });
+    }
+
+    /// A client of HTTP/1 in clear text.
+    pub(super) fn http1(&self, todo: impl IntoIterator<Item = usize>) -> Http1 {
+        Http1::new(self.site.wire(false, false), todo.into_iter().collect())
+    }
+
+    /// A client of HTTP/2 in clear text, whose streams have that window.
+    pub(super) fn http2(&self, todo: impl IntoIterator<Item = usize>, window: u32) -> Http2 {
+        let todo = todo.into_iter().collect();
+        Http2::new(self.site.wire(false, true), todo, false, window)
+    }
+
+    /// Lets time pass.
+    pub(super) async fn pass(&self, time: Duration) {
+        tokio::time::advance(time).await;
+        self.settle().await;
+    }
+
+    /// Requests that the server is at.
+    pub(super) fn live(&self) -> Vec<usize> {
+        self.connections.borrow().live()
+    }
+
+    /// Lets the server, its handlers and the disk go as far as they can.
+    pub(super) async fn settle(&self) {
+        loop {
+            let before = self.turns.get();
+            loop {
+                let before = self.turns.get();
+                for _ in 0..3 {
+                    tokio::task::yield_now().await;
+                }
+                if self.turns.get() == before {
+                    break;
+                }
+            }
+            // There is one thread for the disk: what it was given before is done.
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            if self.turns.get() == before {
+                return;
+            }
+        }
+    }
+
+    /// What shows whether anything has moved.
+    pub(super) fn progress(&self) -> (u64, Vec<(i32, i32)>) {
+        let kernel = self.clients.iter().map(|client| client.wire().in_kernel());
+        (plan::steps(), kernel.collect())
+    }
+
+    /// Runs each connection for no reason: if that helps any of them it has slept although it could go on.
+    pub(super) async fn nudge(&self) {
+        let before = self.progress();
+        self.connections.borrow_mut().run_all();
+        self.settle().await;
+        let after = self.progress();
+        assert_eq!(
+            before,
+            after,
+            "a connection slept although it could go on: {}",
+            self.describe()
+        );
+    }
+
+    pub(super) async fn act(&mut self) {
+        let at = self.random.below(self.clients.len() + 1);
+        if let Some(client) = self.clients.get_mut(at) {
+            client.act(&mut self.run, &mut self.random);
+        } else if self.run.times_out && self.random.once_in(6) {
+            let millis = self.random.pick(&[50, 1000, 7000]);
+            tokio::time::advance(Duration::from_millis(millis)).await;
+        } else {
+            let waiting = plan::waiting();
+            if !waiting.is_empty() {
+                plan::happen(self.random.pick(&waiting));
+            }
+        }
+        if self.random.once_in(2) {
+            self.settle().await;
+            if self.random.once_in(6) {
+                self.nudge().await;
+            }
+        }
+    }
+
+    /// Everybody does what others wait for, until nothing moves any more.
+    pub(super) async fn cooperate(&mut self) {
+        loop {
+            let mut moved = false;
+            for client in &mut self.clients {
+                moved |= client.cooperate(&mut self.run);
+            }
+            for id in plan::waiting() {
+                plan::happen(id);
+                moved = true;
+            }
+            let before = self.progress();
+            self.settle().await;
+            moved |= self.progress() != before;
+            let clients = self.clients.iter_mut();
+            let remaining: Vec<_> = clients.filter_map(Client::remaining).collect();
+            if !moved && remaining.is_empty() {
+                self.nudge().await;
+                return;
+            }
+            for todo in remaining {
+                self.connect(todo);
+            }
+        }
+    }
+
+    /// Every request comes to its end, with no time passing.
+    pub(super) async fn finish(&mut self) {
+        self.cooperate().await;
+        if self.run.ends.iter().any(Option::is_none) {
+            // Clients that take requests back wait for a while.
+            tokio::time::advance(Duration::from_millis(400)).await;
+            self.settle().await;
+            self.cooperate().await;
+        }
+        let open: Vec<_> = (0..self.run.plans.len())
+            .filter(|id| self.run.ends[*id].is_none())
+            .map(|id| &self.run.plans[id])
+            .collect();
+        if !open.is_empty() {
+            panic!(
+                "requests that wait for ever: {open:#?}; {}; waiting for events: {:?}",
+                self.describe(),
+                plan::waiting()
+            );
+        }
+    }
+
+    /// The clients do nothing more, or nothing that brings them anywhere; the backends answer. Every request ends, and every
+    /// connection once its client does not even pretend any more.
+    pub(super) async fn freeze(&mut self) {
+        self.run.times_out = true;
+        let mut pretends = self.random.once_in(2);
+        for round in 0..170 {
+            if round == 150 {
+                // Where content comes back the two may talk as slowly as they like.
+                let mut live = self.connections.borrow().live();
+                live.retain(|id| !self.run.plans[*id].is_talk());
+                assert!(
+                    live.is_empty(),
+                    "requests that nobody ends, {live:?}: {}",
+                    self.describe()
+                );
+                pretends = false;
+            }
+            for id in plan::waiting() {
+                plan::happen(id);
+            }
+            for client in &mut self.clients {
+                if let Client::Http2(client) = client
+                    && pretends
+                {
+                    client.ping();
+                    client.flush();
+                }
+            }
+            self.settle().await;
+            tokio::time::advance(Duration::from_secs(4)).await;
+            self.settle().await;
+        }
+        let left = self.connections.borrow().count();
+        assert_eq!(left, 0, "connections that nobody ends: {}", self.describe());
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let clients: Vec<String> = self.clients.iter().map(Client::describe).collect();
+        format!("{}; {:#?}", clients.join("\n"), self.run.plans)
+    }
+
+    /// Nothing is left of what was.
+    pub(super) async fn end(mut self) {
+        self.clients.clear();
+        self.settle().await;
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_secs(4)).await;
+            for id in plan::waiting() {
+                plan::happen(id);
+            }
+            self.settle().await;
+        }
+        let connections = self.connections.borrow();
+        assert_eq!(connections.count(), 0, "connections without a client");
+        assert_eq!(connections.live(), [0; 0], "requests without a connection");
+        assert_eq!(connections.held(), (0, 0), "memory and temporary files");
+    }
+}
