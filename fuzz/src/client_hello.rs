@@ -5,5 +5,5 @@
 /// # Panics
 /// If an invariant does not hold.
 pub fn client_hello(input: &[u8]) {
-    h2o_server::fuzzing::client_hello(input);
+    h2o_tls::fuzzing::client_hello(input);
 }

@@ -7,7 +7,7 @@ use h2o_exchange::{CertificateInfo, Certificates, Host, Site};
 use rustc_hash::FxHashMap;
 
 use crate::listen::{Listener, TlsEntry};
-use crate::tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
+use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
 /// Protocols over TLS, in order of preference (H2O compatibility).
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];

@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::proxy_protocol::{self, Parsed, ProxyProtocol};
 use crate::reactor::Ready;
 use crate::socket::Socket;
-use crate::tls::TlsError;
+use h2o_tls::TlsError;
 
 /// A connection is read on after our last octet until the client has been silent for that long: closed before, the kernel
 /// would answer what the client still sends with a reset, and the client might not get to see our response.

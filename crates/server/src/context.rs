@@ -15,7 +15,7 @@ use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
 use crate::proxy_protocol::ProxyProtocol;
 use crate::splice::Pipes;
-use crate::tls::OutputBuffer;
+use h2o_tls::OutputBuffer;
 
 /// Octets after which a connection has had its turn. Simulations reach this end with less.
 pub(crate) const fn turn(octets: usize) -> usize {

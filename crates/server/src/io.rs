@@ -10,7 +10,7 @@ use h2o_exchange::Counter;
 use crate::context::{Context, READ_SIZE};
 use crate::reactor::Ready;
 use crate::socket::Socket;
-use crate::tls::{Control, OutputBuffer, TlsConnection, TlsError};
+use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
 
 /// Octets of content in the records that the kernel makes.
 const FULL_RECORD: usize = 16 * 1024;

@@ -1,4 +1,4 @@
-//! The engine room: workers, listeners, TLS, connection drivers, routing.
+//! The engine room: workers, listeners, connection drivers, routing.
 //!
 //! [`load`] turns a configuration file into an immutable [`h2o_exchange::Site`]; [`bind`] opens its
 //! listeners; [`Server::start`] runs one worker per configured core. A worker is one thread with one
@@ -38,7 +38,6 @@ mod socket;
 mod splice;
 mod sys;
 mod timers;
-mod tls;
 mod worker;
 
 pub use bind::{Bound, bind};
@@ -49,14 +48,8 @@ pub use load::{Loaded, features, features_with, load, load_with};
 pub use settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 
-/// Entry points for fuzzing.
-#[doc(hidden)]
-pub mod fuzzing {
-    pub use crate::tls::fuzzing::*;
-}
-
 /// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.
 #[must_use]
 pub fn tls_group_names() -> Vec<&'static str> {
-    tls::tls_group_names().collect()
+    h2o_tls::tls_group_names().collect()
 }

@@ -11,7 +11,7 @@ use h2o_exchange::{Host, Scope};
 use rustc_hash::FxHashMap;
 
 use crate::proxy_protocol::ProxyProtocol;
-use crate::tls::{self, TlsSettings};
+use h2o_tls::TlsSettings;
 
 /// The listeners of a configuration, in order of their first mention.
 #[derive(Clone, Default)]
@@ -101,7 +101,7 @@ const ATTRIBUTES: &[Attribute] = &[
     ),
     Attribute::optional(
         "ssl",
-        Kinds::MAPPING.with_attributes(&tls::ATTRIBUTES),
+        Kinds::MAPPING.with_attributes(&h2o_tls::ATTRIBUTES),
         "a mapping, see below",
         "clear text",
         "TLS, with the certificate.",
@@ -395,7 +395,7 @@ impl<'a> Template<'a> {
         let tls = attributes
             .get("ssl")
             .map(|node| {
-                let settings = Arc::new(tls::parse(node, &mut scope.warnings)?);
+                let settings = Arc::new(h2o_tls::parse(node, &mut scope.warnings)?);
                 Ok(Ssl { node, settings })
             })
             .transpose()?;

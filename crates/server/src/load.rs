@@ -10,7 +10,7 @@ use crate::inspect::unreachable_hosts;
 use crate::listen::{Listeners, set_client_authorities};
 use crate::routing::HostKeys;
 use crate::settings::ServerSettings;
-use crate::{http2_settings, listen, pace, routing, settings, tls};
+use crate::{http2_settings, listen, pace, routing, settings};
 
 /// A configuration that was found good.
 pub struct Loaded {
@@ -70,8 +70,8 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
         settings::DIRECTIVES,
         pace::DIRECTIVES,
         http2_settings::DIRECTIVES,
-        tls::DIRECTIVES,
-        tls::OFFLOAD_DIRECTIVES,
+        h2o_tls::DIRECTIVES,
+        h2o_tls::OFFLOAD_DIRECTIVES,
     ];
     groups.extend(h2o_handlers::directives());
     groups.extend(others);

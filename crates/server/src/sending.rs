@@ -12,7 +12,7 @@ use h2o_http1::{BodyMode, ServerConnection};
 use crate::context::{Context, turn};
 use crate::io::Io;
 use crate::splice::Splicing;
-use crate::tls::OFFLOADED_FILE_LEN;
+use h2o_tls::OFFLOADED_FILE_LEN;
 
 /// Octets of content turned into records or chunks at once. What a client that does not read makes us hold
 /// is this much at most.

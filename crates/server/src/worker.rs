@@ -19,8 +19,8 @@ use crate::connections::Connections;
 use crate::listen::Listeners;
 use crate::proxy_protocol::ProxyProtocol;
 use crate::timers::STEP;
-use crate::tls::{Resumption, ResumptionSettings};
 use crate::{Loaded, ServerSettings};
+use h2o_tls::{Resumption, ResumptionSettings};
 
 /// Threads per worker that wait for the disk.
 const DISK_THREADS: usize = 4;

@@ -1,0 +1,146 @@
+//! Every way a TLS peer can be wrong, and the alert we answer with.
+
+use std::fmt;
+
+use rustls::AlertDescription;
+
+/// Why a TLS connection cannot go on. The alert, if one is due, was written before the error was returned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TlsError {
+    /// The peer speaks HTTP in clear text.
+    ClearText,
+    /// The handshake failed; the text is for the log.
+    Handshake(rustls::Error),
+    /// The handshake needs more octets than we are willing to keep.
+    HandshakeTooLarge,
+    /// A record is longer than the version allows.
+    RecordOverflow,
+    /// A record does not authenticate.
+    BadRecordMac,
+    /// A message that may not come at this point.
+    UnexpectedMessage,
+    /// A message that is not laid out as its type says.
+    Decode,
+    /// A KeyUpdate with an unknown request.
+    IllegalParameter,
+    /// The client wants a raw public key and no certificate (RFC 7250 §4.2).
+    UnsupportedCertificate,
+    /// A TLS 1.2 client asked to renegotiate.
+    Renegotiation,
+    /// More empty records, warnings or key updates in a row than anybody needs.
+    Flood,
+    /// The peer sent this fatal alert.
+    PeerAlert(u8),
+    /// The keys may not protect any more records and TLS 1.2 cannot replace them.
+    KeysExhausted,
+    /// The connection has failed or was closed before.
+    Closed,
+    /// Data was to be sent before the handshake allows it.
+    NotReady,
+    /// The cryptographic library refused work that it cannot refuse.
+    Crypto,
+}
+
+/// An alert (RFC 8446 §6): level and description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alert {
+    pub(crate) level: u8,
+    pub(crate) description: u8,
+}
+
+impl Alert {
+    pub(crate) const WARNING: u8 = 1;
+    pub(crate) const CLOSE_NOTIFY: Self = Self {
+        level: Self::WARNING,
+        description: 0,
+    };
+    pub(crate) const USER_CANCELED: u8 = 90;
+
+    const fn fatal(description: u8) -> Self {
+        Self {
+            level: 2,
+            description,
+        }
+    }
+
+    pub(crate) const fn octets(self) -> [u8; 2] {
+        [self.level, self.description]
+    }
+}
+
+impl TlsError {
+    /// What the peer is told. The alerts of the handshake itself are the TLS library's.
+    pub(crate) fn alert(&self) -> Option<Alert> {
+        match self {
+            Self::HandshakeTooLarge | Self::Decode => Some(Alert::fatal(50)),
+            Self::RecordOverflow => Some(Alert::fatal(22)),
+            Self::BadRecordMac => Some(Alert::fatal(20)),
+            Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
+            Self::IllegalParameter => Some(Alert::fatal(47)),
+            Self::UnsupportedCertificate => Some(Alert::fatal(43)),
+            // RFC 5246 §7.2.2: no_renegotiation is always a warning. The connection ends all the same
+            // (H2O compatibility).
+            Self::Renegotiation => Some(Alert {
+                level: Alert::WARNING,
+                description: 100,
+            }),
+            Self::KeysExhausted => Some(Alert::CLOSE_NOTIFY),
+            Self::Handshake(_)
+            | Self::ClearText
+            | Self::PeerAlert(_)
+            | Self::Closed
+            | Self::NotReady
+            | Self::Crypto => None,
+        }
+    }
+
+    /// True if the peer is wrong and should hear of it.
+    pub(crate) fn expects_alert(&self) -> bool {
+        self.alert().is_some() || matches!(self, Self::Handshake(_))
+    }
+
+    /// The alert in a record without protection; `decode_error` for what has none of its own.
+    pub(crate) fn plain_alert(&self) -> [u8; 7] {
+        let alert = self.alert().unwrap_or(Alert::fatal(50));
+        [21, 3, 3, 0, 2, alert.level, alert.description]
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClearText => f.write_str("HTTP in clear text in place of TLS"),
+            Self::Handshake(error) => error.fmt(f),
+            Self::HandshakeTooLarge => f.write_str("TLS handshake is too large"),
+            Self::RecordOverflow => f.write_str("TLS record is too long"),
+            Self::BadRecordMac => f.write_str("TLS record does not authenticate"),
+            Self::UnexpectedMessage => f.write_str("unexpected TLS message"),
+            Self::Decode => f.write_str("malformed TLS message"),
+            Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
+            Self::UnsupportedCertificate => {
+                f.write_str("the client wants a raw public key and no certificate")
+            }
+            Self::Renegotiation => f.write_str("TLS renegotiation refused"),
+            Self::Flood => f.write_str("too many TLS records without use"),
+            Self::PeerAlert(description) => {
+                let name = AlertDescription::from(*description);
+                write!(f, "peer sent TLS alert {description} ({name:?})")
+            }
+            Self::KeysExhausted => f.write_str("TLS keys are used up"),
+            Self::Closed => f.write_str("TLS connection is closed"),
+            Self::NotReady => f.write_str("TLS handshake is not complete"),
+            Self::Crypto => f.write_str("TLS cryptography failed"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl From<rustls::Error> for TlsError {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::AlertReceived(alert) => Self::PeerAlert(u8::from(alert)),
+            other => Self::Handshake(other),
+        }
+    }
+}

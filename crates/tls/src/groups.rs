@@ -1,0 +1,72 @@
+//! Key-exchange groups of TLS 1.3.
+
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::aws_lc_rs::kx_group;
+
+use h2o_config::{Error, Node, nearest};
+
+/// Names as configurations write them.
+static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
+    ("x25519mlkem768", kx_group::X25519MLKEM768),
+    ("secp256r1mlkem768", kx_group::SECP256R1MLKEM768),
+    ("mlkem768", kx_group::MLKEM768),
+    ("mlkem1024", kx_group::MLKEM1024),
+    ("x25519", kx_group::X25519),
+    ("secp256r1", kx_group::SECP256R1),
+    ("secp384r1", kx_group::SECP384R1),
+];
+
+/// Groups that a configuration may name but that our library does not have.
+const UNSUPPORTED: [&str; 2] = ["secp521r1", "secp384r1mlkem1024"];
+
+/// The groups offered when nothing is configured, a post-quantum hybrid before those of H2O.
+const DEFAULT: [&str; 4] = ["x25519mlkem768", "x25519", "secp256r1", "secp384r1"];
+
+/// The names a configuration may use.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().map(|(name, _)| *name)
+}
+
+fn by_name(name: &str) -> Option<&'static dyn SupportedKxGroup> {
+    GROUPS
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, group)| *group)
+}
+
+/// The groups when nothing is configured.
+pub(crate) fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
+    DEFAULT.iter().filter_map(|name| by_name(name)).collect()
+}
+
+/// The groups of TLS 1.2, which no directive changes.
+pub(crate) fn tls12_groups() -> Vec<&'static dyn SupportedKxGroup> {
+    vec![kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1]
+}
+
+/// Reads `key-exchange-tls1.3`.
+///
+/// # Errors
+/// `key-exchange not found: X`, `key-exchange not supported: X`, `at least one key-exchange must be specified`
+pub(crate) fn parse(node: &Node) -> Result<Vec<&'static dyn SupportedKxGroup>, Error> {
+    let mut groups = Vec::new();
+    for item in node.sequence()? {
+        let name = item.scalar()?;
+        let group = by_name(name).ok_or_else(|| {
+            let is_known = UNSUPPORTED
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name));
+            if is_known {
+                item.error(format!("key-exchange not supported: {name}"))
+            } else {
+                item.error(format!("key-exchange not found: {name}"))
+                    .did_you_mean(nearest(name, names()))
+            }
+        })?;
+        groups.push(group);
+    }
+    if groups.is_empty() {
+        return Err(node.error("at least one key-exchange must be specified"));
+    }
+    Ok(groups)
+}

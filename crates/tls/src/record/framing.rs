@@ -1,0 +1,84 @@
+//! Framing of TLS records (RFC 8446 §5.1, RFC 5246 §6.2.1).
+
+use crate::error::TlsError;
+
+/// Type, version and length.
+pub(crate) const HEADER_LEN: usize = 5;
+/// What one record may hold before protection.
+pub(crate) const MAX_PLAINTEXT_LEN: usize = 1 << 14;
+/// What protection may add in TLS 1.2 (RFC 5246 §6.2.3); TLS 1.3 allows less.
+const MAX_EXPANSION: usize = 2048;
+/// The longest record either version allows, header included.
+pub(crate) const MAX_RECORD_LEN: usize = HEADER_LEN + MAX_PLAINTEXT_LEN + MAX_EXPANSION;
+
+/// What a record carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentType {
+    ChangeCipherSpec,
+    Alert,
+    Handshake,
+    ApplicationData,
+}
+
+impl ContentType {
+    pub(crate) fn parse(octet: u8) -> Option<Self> {
+        match octet {
+            20 => Some(Self::ChangeCipherSpec),
+            21 => Some(Self::Alert),
+            22 => Some(Self::Handshake),
+            23 => Some(Self::ApplicationData),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn octet(self) -> u8 {
+        match self {
+            Self::ChangeCipherSpec => 20,
+            Self::Alert => 21,
+            Self::Handshake => 22,
+            Self::ApplicationData => 23,
+        }
+    }
+}
+
+/// The length of the record that begins `input`, header included, as its header claims it; `None` if the header is
+/// incomplete.
+///
+/// # Errors
+/// [`TlsError::RecordOverflow`]
+pub(crate) fn record_len(input: &[u8]) -> Result<Option<usize>, TlsError> {
+    let Some(&[_, _, _, high, low]) = input.first_chunk() else {
+        return Ok(None);
+    };
+    let len = HEADER_LEN + usize::from(u16::from_be_bytes([high, low]));
+    if len > MAX_RECORD_LEN {
+        return Err(TlsError::RecordOverflow);
+    }
+    Ok(Some(len))
+}
+
+/// The complete record that begins `input`, or `None` if more octets are needed.
+///
+/// # Errors
+/// [`TlsError::RecordOverflow`]
+pub(crate) fn complete_len(input: &[u8]) -> Result<Option<usize>, TlsError> {
+    Ok(record_len(input)?.filter(|len| *len <= input.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_at_most_2_14_plus_2048() {
+        // RFC 5246 §6.2.3
+        assert_eq!(record_len(&[23, 3, 3, 0x48, 0x00]), Ok(Some(5 + 0x4800)));
+        assert_eq!(
+            record_len(&[23, 3, 3, 0x48, 0x01]),
+            Err(TlsError::RecordOverflow)
+        );
+        assert_eq!(record_len(&[23, 3, 3, 0x48]), Ok(None));
+        assert_eq!(complete_len(&[23, 3, 3, 0, 2, 1]), Ok(None));
+        assert_eq!(complete_len(&[23, 3, 3, 0, 1, 1, 9]), Ok(Some(6)));
+    }
+}

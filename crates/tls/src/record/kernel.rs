@@ -1,0 +1,191 @@
+//! `ssl-offload: kernel`: the kernel encrypts what is sent (Linux, Documentation/networking/tls.rst), so that files go from the page
+//! cache to the network without passing through this process.
+//!
+//! Only sending is handed over, and only once a connection has a large file to send: for anything else, records made here cost
+//! no more. What is received is decrypted here as ever.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Resource, Resources, Scope};
+use h2o_log::report;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{TcpTlsTx, TcpUlp, TlsCryptoInfo};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket};
+use rustls::ConnectionTrafficSecrets;
+
+use crate::record::framing::ContentType;
+use crate::versions::Version;
+
+/// Files from this size on are worth the system calls that hand a connection over.
+pub const OFFLOADED_FILE_LEN: u64 = 256 * 1024;
+
+/// `ssl-offload`
+#[derive(Clone, Debug, Default)]
+pub struct OffloadSettings {
+    /// Set when the resources of the configuration are opened, if the kernel is to encrypt and can.
+    is_possible: Arc<AtomicBool>,
+}
+
+impl OffloadSettings {
+    /// Whether the kernel is to encrypt, and can.
+    pub fn is_possible(&self) -> bool {
+        self.is_possible.load(Relaxed)
+    }
+}
+
+/// `ssl-offload`
+pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "ssl-offload",
+    levels: Levels::GLOBAL_ONLY,
+    pass: Pass::Settings,
+    kinds: Kinds::SCALAR,
+    value: "OFF|kernel|zerocopy",
+    default: "OFF",
+    help: "`kernel`: large files over HTTP/1 are encrypted by the Linux kernel on their way from the page cache. If the kernel has no TLS \
+           (`modprobe tls`), a warning at the start says so and the server encrypts itself. `zerocopy` is accepted and has no \
+           effect.",
+    apply: |scope, command| {
+        if command.node.one_of(&["OFF", "kernel", "zerocopy"])? == 1 {
+            let is_possible = Arc::clone(&scope.edit::<OffloadSettings>().is_possible);
+            let resources = scope.shared.edit::<Resources>();
+            resources.0.push(Arc::new(Search(is_possible)));
+        }
+        Ok(())
+    },
+}];
+
+/// Finds out whether the kernel has TLS.
+struct Search(Arc<AtomicBool>);
+
+impl Resource for Search {
+    /// With the rights of the starting user: root's make the kernel load the module.
+    fn open(&self) -> Result<(), String> {
+        match find() {
+            Ok(()) => self.0.store(true, Relaxed),
+            Err(error) => report!(
+                warning,
+                "ssl-offload: kernel: the kernel has no TLS ({}; try `modprobe tls`): the server encrypts itself",
+                error.desc()
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// # Errors
+/// The kernel's.
+fn find() -> Result<(), Errno> {
+    let probe = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    match set_up(&probe) {
+        // It would, if only the socket were connected.
+        Err(Errno::ENOTCONN) => Ok(()),
+        other => other,
+    }
+}
+
+fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
+    setsockopt(socket, TcpUlp::default(), b"tls")
+}
+
+/// What the kernel needs to go on with a connection.
+pub struct KernelKeys(pub(crate) TlsCryptoInfo);
+
+/// What has to be sent as something else than application data.
+pub enum Control {
+    /// A record of this type.
+    Record(u8, Vec<u8>),
+    /// What follows is protected with other keys.
+    Keys(KernelKeys),
+}
+
+impl Control {
+    pub(crate) fn record(content_type: ContentType, payload: &[u8]) -> Self {
+        Self::Record(content_type.octet(), payload.to_vec())
+    }
+}
+
+impl KernelKeys {
+    /// `None` for a suite that the kernel does not know.
+    pub(crate) fn new(
+        version: Version,
+        sequence: u64,
+        secrets: &ConnectionTrafficSecrets,
+    ) -> Option<Self> {
+        let info = |cipher_type: u16| libc::tls_crypto_info {
+            version: match version {
+                Version::Tls12 => libc::TLS_1_2_VERSION,
+                Version::Tls13 => libc::TLS_1_3_VERSION,
+            },
+            cipher_type,
+        };
+        let rec_seq = sequence.to_be_bytes();
+        let info = match secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
+                let (salt, rest) = iv.as_ref().split_first_chunk()?;
+                TlsCryptoInfo::Aes128Gcm(libc::tls12_crypto_info_aes_gcm_128 {
+                    info: info(libc::TLS_CIPHER_AES_GCM_128),
+                    iv: gcm_iv(version, rest.try_into().ok()?),
+                    key: key.as_ref().try_into().ok()?,
+                    salt: *salt,
+                    rec_seq,
+                })
+            }
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => {
+                let (salt, rest) = iv.as_ref().split_first_chunk()?;
+                TlsCryptoInfo::Aes256Gcm(libc::tls12_crypto_info_aes_gcm_256 {
+                    info: info(libc::TLS_CIPHER_AES_GCM_256),
+                    iv: gcm_iv(version, rest.try_into().ok()?),
+                    key: key.as_ref().try_into().ok()?,
+                    salt: *salt,
+                    rec_seq,
+                })
+            }
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+                TlsCryptoInfo::Chacha20Poly1305(libc::tls12_crypto_info_chacha20_poly1305 {
+                    info: info(libc::TLS_CIPHER_CHACHA20_POLY1305),
+                    iv: iv.as_ref().try_into().ok()?,
+                    key: key.as_ref().try_into().ok()?,
+                    salt: [],
+                    rec_seq,
+                })
+            }
+            _ => return None,
+        };
+        Some(Self(info))
+    }
+
+    /// Hands sending on a socket over to the kernel. Everything that was encrypted here must have been given to the socket.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn hand_over(&self, socket: &impl AsFd) -> Result<(), Errno> {
+        set_up(socket)?;
+        self.set(socket)
+    }
+
+    /// Gives the kernel other keys for a socket that was handed over. Linux can do that from 6.14 on.
+    ///
+    /// # Errors
+    /// The kernel's; nothing more can be sent then.
+    pub fn set(&self, socket: &impl AsFd) -> Result<(), Errno> {
+        setsockopt(socket, TcpTlsTx, &self.0)
+    }
+}
+
+/// The eight octets behind the salt. In TLS 1.3 they are part of what is combined with the sequence number. In TLS 1.2 they are the
+/// explicit nonce (RFC 5288 §3) of the kernel's first record, which counts them up: from a number that differs in its first bit
+/// from all nonces used so far, which were the same octets combined with small sequence numbers.
+fn gcm_iv(version: Version, rest: [u8; 8]) -> [u8; 8] {
+    match version {
+        Version::Tls13 => rest,
+        Version::Tls12 => [!rest[0] & 0x80, 0, 0, 0, 0, 0, 0, 0],
+    }
+}

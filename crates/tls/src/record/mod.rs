@@ -1,0 +1,8 @@
+//! The records of an established connection: framing, protection, and handing both over to the kernel.
+
+pub(crate) mod framing;
+pub(crate) mod kernel;
+pub(crate) mod output;
+pub(crate) mod protection;
+pub(crate) mod size;
+pub(crate) mod traffic;

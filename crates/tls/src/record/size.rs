@@ -1,0 +1,70 @@
+//! How much plaintext goes into a record: small records first, which a client can use as soon as one packet is there,
+//! then full ones, which cost less (H2O compatibility).
+
+use crate::record::framing::MAX_PLAINTEXT_LEN;
+
+/// Size of a small record with its overhead: fits one segment on all but the narrowest paths.
+const SMALL_RECORD_LEN: usize = 1400;
+/// After this many octets of plaintext the congestion window is open and records are full.
+const SMALL_UNTIL: u32 = 65_536;
+
+/// Counts what a connection has sent.
+#[derive(Debug, Default)]
+pub(crate) struct RecordSize {
+    /// Plaintext octets written; stays at [`SMALL_UNTIL`] once there.
+    written: u32,
+    /// What somebody who knows the path has chosen, in octets of plaintext; 0 if nobody has.
+    chosen: u16,
+}
+
+impl RecordSize {
+    /// The most plaintext for the next record.
+    pub(crate) fn limit(&self, overhead: usize) -> usize {
+        if self.chosen > 0 {
+            self.chosen.into()
+        } else if self.written < SMALL_UNTIL {
+            SMALL_RECORD_LEN - overhead
+        } else {
+            MAX_PLAINTEXT_LEN
+        }
+    }
+
+    /// A record with `len` octets of plaintext was written.
+    pub(crate) fn on_written(&mut self, len: usize) {
+        let len = u32::try_from(len).unwrap_or(SMALL_UNTIL);
+        self.written = SMALL_UNTIL.min(self.written.saturating_add(len));
+    }
+
+    /// From now on, records are as large as `plain_len` octets of plaintext make them.
+    pub(crate) fn choose(&mut self, plain_len: usize) {
+        let plain_len = plain_len.clamp(1, MAX_PLAINTEXT_LEN);
+        self.chosen = u16::try_from(plain_len).unwrap_or(u16::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_small_until_65536_octets_are_written() {
+        let mut size = RecordSize::default();
+        assert_eq!(size.limit(22), 1378);
+        size.on_written(65_535);
+        assert_eq!(size.limit(29), 1371);
+        size.on_written(1);
+        assert_eq!(size.limit(22), 16_384);
+        size.on_written(usize::MAX - 65_536);
+        assert_eq!(size.limit(22), 16_384);
+    }
+
+    #[test]
+    fn records_are_as_large_as_was_chosen() {
+        let mut size = RecordSize::default();
+        for (chosen, want) in [(1426, 1426), (0, 1), (16_384, 16_384), (65_483, 16_384)] {
+            size.choose(chosen);
+            assert_eq!(size.limit(22), want);
+            size.on_written(70_000);
+        }
+    }
+}

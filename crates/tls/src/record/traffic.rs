@@ -1,0 +1,461 @@
+//! A connection after its handshake: application data, alerts and key updates.
+
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, SupportedCipherSuite};
+
+use crate::error::Alert;
+use crate::error::TlsError;
+use crate::record::framing::{ContentType, HEADER_LEN, complete_len, record_len};
+use crate::record::kernel::{Control, KernelKeys};
+use crate::record::output::OutputBuffer;
+use crate::record::protection::Protection;
+use crate::record::size::RecordSize;
+use crate::versions::Version;
+
+/// Empty records, warnings or key updates that may come in a row before application data does: each costs us work and
+/// the peer next to nothing. The number is that of BoringSSL and rustls.
+const TOLERATED_IN_A_ROW: u8 = 32;
+
+/// HandshakeType `key_update` (RFC 8446 §4).
+const KEY_UPDATE: u8 = 24;
+/// Message header and the request (RFC 8446 §4.6.3).
+const KEY_UPDATE_LEN: usize = 5;
+
+/// Both directions of an established connection.
+pub(crate) struct Traffic {
+    opener: Protection,
+    sealer: Protection,
+    /// Records that may be protected with one key.
+    seal_limit: u64,
+    keys: KeySource,
+    record_size: RecordSize,
+    /// The beginning of a record whose end has not come yet.
+    partial: Vec<u8>,
+    /// The beginning of a KeyUpdate whose end has not come yet.
+    key_update: Vec<u8>,
+    useless_in_a_row: u8,
+    closing: Closing,
+    /// Where sending can be handed over to the kernel.
+    offload: Option<Box<Offload>>,
+}
+
+/// Who protects what is sent, where that may be the kernel.
+struct Offload {
+    /// Those that `sealer` has.
+    secrets: ConnectionTrafficSecrets,
+    /// Whether the kernel has taken over: `sealer` is out of use.
+    is_in_kernel: bool,
+    /// What the kernel is to send and do besides application data, in this order.
+    controls: Vec<Control>,
+}
+
+/// Where later keys come from.
+enum KeySource {
+    /// TLS 1.2 has one set for the whole connection.
+    Fixed,
+    /// TLS 1.3: rustls keeps the traffic secrets.
+    Schedule(Box<KernelConnection<ServerConnectionData>>),
+}
+
+/// Which directions were closed by close_notify (RFC 8446 §6.1).
+#[derive(Clone, Copy, Debug, Default)]
+struct Closing {
+    sent: bool,
+    received: bool,
+}
+
+impl Traffic {
+    /// Octets of memory held for messages and records that are incomplete.
+    #[inline]
+    pub(crate) fn retained(&self) -> usize {
+        self.partial.capacity() + self.key_update.capacity()
+    }
+
+    /// # Errors
+    /// [`TlsError::Crypto`]
+    pub(crate) fn new(
+        version: Version,
+        suite: SupportedCipherSuite,
+        secrets: ExtractedSecrets,
+        kernel: KernelConnection<ServerConnectionData>,
+        record_size: RecordSize,
+        may_offload: bool,
+    ) -> Result<Self, TlsError> {
+        let (common, keys) = match suite {
+            SupportedCipherSuite::Tls12(suite) => (&suite.common, KeySource::Fixed),
+            SupportedCipherSuite::Tls13(suite) => {
+                (&suite.common, KeySource::Schedule(Box::new(kernel)))
+            }
+        };
+        let (receive_sequence, receive) = &secrets.rx;
+        let (send_sequence, send) = secrets.tx;
+        Ok(Self {
+            opener: Protection::new(version, *receive_sequence, receive)?,
+            sealer: Protection::new(version, send_sequence, &send)?,
+            seal_limit: common.confidentiality_limit,
+            keys,
+            record_size,
+            partial: Vec::new(),
+            key_update: Vec::new(),
+            useless_in_a_row: 0,
+            closing: Closing::default(),
+            offload: may_offload.then(|| {
+                Box::new(Offload {
+                    secrets: send,
+                    is_in_kernel: false,
+                    controls: Vec::new(),
+                })
+            }),
+        })
+    }
+
+    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` if that is not
+    /// wanted.
+    pub(crate) fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
+        let offload = self.offload.as_ref()?;
+        let sequence = self.sealer.sequence();
+        let keys = KernelKeys::new(self.version(), sequence, &offload.secrets)?;
+        let records = self.seal_limit.checked_sub(sequence)?;
+        (!self.closing.sent).then_some((keys, records))
+    }
+
+    /// Notes whether the kernel has taken the keys. If not it is not asked again.
+    pub(crate) fn on_handed_over(&mut self, is_in_kernel: bool) {
+        match &mut self.offload {
+            Some(offload) if is_in_kernel => offload.is_in_kernel = true,
+            offload => *offload = None,
+        }
+    }
+
+    /// What the kernel is to send and do since the last call.
+    pub(crate) fn take_controls(&mut self) -> Vec<Control> {
+        let offload = self.offload.as_mut();
+        offload.map_or_else(Vec::new, |offload| std::mem::take(&mut offload.controls))
+    }
+
+    fn version(&self) -> Version {
+        match self.keys {
+            KeySource::Fixed => Version::Tls12,
+            KeySource::Schedule(_) => Version::Tls13,
+        }
+    }
+
+    /// True once the peer has said that nothing more will come.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        self.closing.received
+    }
+
+    /// Decrypts what is complete; the rest is kept.
+    ///
+    /// # Errors
+    /// What the peer did wrong; the alert is in `out`.
+    pub(crate) fn receive(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        let received = self.recv_records(input, plain, out);
+        if let Err(error) = &received {
+            self.partial = Vec::new();
+            if let Some(alert) = error.alert() {
+                self.send_alert(alert, out)?;
+            }
+        }
+        received
+    }
+
+    fn recv_records(
+        &mut self,
+        mut input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        if !self.partial.is_empty() {
+            input = self.fill_partial(input)?;
+            if complete_len(&self.partial)?.is_none() {
+                return Ok(());
+            }
+            let mut record = std::mem::take(&mut self.partial);
+            self.recv_record(&mut record, plain, out)?;
+        }
+        // RFC 8446 §6.1: data after close_notify is ignored.
+        while !self.closing.received {
+            let Some(len) = complete_len(input)? else {
+                self.partial.extend_from_slice(input);
+                break;
+            };
+            let (record, rest) = input.split_at_mut(len);
+            self.recv_record(record, plain, out)?;
+            input = rest;
+        }
+        Ok(())
+    }
+
+    /// Moves octets of `input` behind the kept ones until these are one record. Returns the rest.
+    fn fill_partial<'a>(&mut self, mut input: &'a mut [u8]) -> Result<&'a mut [u8], TlsError> {
+        // Once for the header, which tells the length, and once for the record.
+        for _ in 0..2 {
+            let target = record_len(&self.partial)?.unwrap_or(HEADER_LEN);
+            let missing = target - self.partial.len();
+            let (taken, rest) = input.split_at_mut(missing.min(input.len()));
+            self.partial.extend_from_slice(taken);
+            input = rest;
+        }
+        Ok(input)
+    }
+
+    fn recv_record(
+        &mut self,
+        record: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        let (content_type, payload) = self.opener.open(record)?;
+        if content_type != ContentType::Handshake && !self.key_update.is_empty() {
+            // RFC 8446 §5.1: nothing may come between the pieces of a handshake message.
+            return Err(TlsError::UnexpectedMessage);
+        }
+        match content_type {
+            ContentType::ApplicationData if payload.is_empty() => self.on_useless_record(),
+            ContentType::ApplicationData => {
+                self.useless_in_a_row = 0;
+                plain.extend_from_slice(payload);
+                Ok(())
+            }
+            ContentType::Alert => self.on_alert(payload),
+            ContentType::Handshake => self.on_handshake(payload, out),
+            // Allowed only until the peer's Finished (RFC 8446 §5, RFC 5246 §7.1).
+            ContentType::ChangeCipherSpec => Err(TlsError::UnexpectedMessage),
+        }
+    }
+
+    fn on_useless_record(&mut self) -> Result<(), TlsError> {
+        if self.useless_in_a_row >= TOLERATED_IN_A_ROW {
+            return Err(TlsError::Flood);
+        }
+        self.useless_in_a_row += 1;
+        Ok(())
+    }
+
+    fn on_alert(&mut self, payload: &[u8]) -> Result<(), TlsError> {
+        let &[level, description] = payload else {
+            return Err(TlsError::Decode);
+        };
+        // RFC 8446 §6: in TLS 1.3 the description decides; all but these two are fatal.
+        let is_warning = match self.keys {
+            KeySource::Fixed => level == Alert::WARNING,
+            KeySource::Schedule(_) => description == Alert::USER_CANCELED,
+        };
+        if description == Alert::CLOSE_NOTIFY.description {
+            self.closing.received = true;
+            Ok(())
+        } else if is_warning {
+            self.on_useless_record()
+        } else {
+            Err(TlsError::PeerAlert(description))
+        }
+    }
+
+    /// After the handshake a client may send nothing but KeyUpdate.
+    fn on_handshake(&mut self, payload: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
+        if matches!(self.keys, KeySource::Fixed) {
+            return Err(TlsError::Renegotiation);
+        }
+        if payload.is_empty() || self.key_update.len() + payload.len() > KEY_UPDATE_LEN {
+            // RFC 8446 §5.1: no empty fragments; and a KeyUpdate ends its record, as the keys change behind it.
+            return Err(TlsError::UnexpectedMessage);
+        }
+        self.key_update.extend_from_slice(payload);
+        match self.key_update[..] {
+            [KEY_UPDATE, 0, 0, 1, request] => {
+                self.key_update = Vec::new();
+                self.on_key_update(request, out)
+            }
+            [KEY_UPDATE] | [KEY_UPDATE, 0] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0, 0, 1] => Ok(()),
+            [KEY_UPDATE, ..] => Err(TlsError::Decode),
+            _ => Err(TlsError::UnexpectedMessage),
+        }
+    }
+
+    /// RFC 8446 §4.6.3.
+    fn on_key_update(&mut self, request: u8, out: &mut OutputBuffer) -> Result<(), TlsError> {
+        self.on_useless_record()?;
+        let (sequence, secrets) = match &mut self.keys {
+            KeySource::Fixed => return Err(TlsError::UnexpectedMessage),
+            KeySource::Schedule(kernel) => {
+                kernel.update_rx_secret().map_err(|_| TlsError::Crypto)?
+            }
+        };
+        self.opener = Protection::new(Version::Tls13, sequence, &secrets)?;
+        match request {
+            0 => Ok(()),
+            1 if self.closing.sent => Ok(()),
+            1 => self.update_sending_keys(out),
+            _ => Err(TlsError::IllegalParameter),
+        }
+    }
+
+    /// Encrypts `plain` as application data.
+    ///
+    /// # Errors
+    /// [`TlsError::Closed`] after close_notify, [`TlsError::KeysExhausted`]
+    pub(crate) fn encrypt(
+        &mut self,
+        mut plain: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        self.check_open()?;
+        let records = plain.len().div_ceil(self.record_limit());
+        out.reserve(plain.len() + records * self.sealer.overhead());
+        while !plain.is_empty() {
+            let (now, later) = plain.split_at(self.record_limit().min(plain.len()));
+            self.seal_data(&[now], out)?;
+            plain = later;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::encrypt`] for pieces that follow each other: records are filled across their borders.
+    ///
+    /// # Errors
+    /// Those of [`Self::encrypt`].
+    pub(crate) fn encrypt_gather(
+        &mut self,
+        parts: &[&[u8]],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        self.check_open()?;
+        let mut record: Vec<&[u8]> = Vec::with_capacity(parts.len());
+        let mut parts = parts.iter().copied();
+        let mut current: &[u8] = &[];
+        loop {
+            record.clear();
+            let mut room = self.record_limit();
+            while room > 0 {
+                if current.is_empty() {
+                    match parts.next() {
+                        Some(part) => current = part,
+                        None => break,
+                    }
+                    continue;
+                }
+                let (now, later) = current.split_at(room.min(current.len()));
+                record.push(now);
+                room -= now.len();
+                current = later;
+            }
+            if record.is_empty() {
+                return Ok(());
+            }
+            self.seal_data(&record, out)?;
+        }
+    }
+
+    /// Says that nothing more will be sent (RFC 8446 §6.1); once.
+    pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
+        // A failure to encrypt the farewell leaves nothing else to say.
+        let _ = self.send_alert(Alert::CLOSE_NOTIFY, out);
+    }
+
+    fn check_open(&self) -> Result<(), TlsError> {
+        if self.closing.sent {
+            return Err(TlsError::Closed);
+        }
+        if self.is_in_kernel() {
+            // Its keys are the kernel's now.
+            return Err(TlsError::NotReady);
+        }
+        Ok(())
+    }
+
+    /// Octets a record adds to its content.
+    pub(crate) fn overhead(&self) -> usize {
+        self.sealer.overhead()
+    }
+
+    pub(crate) fn choose_record_size(&mut self, plain_len: usize) {
+        self.record_size.choose(plain_len);
+    }
+
+    fn record_limit(&self) -> usize {
+        self.record_size.limit(self.sealer.overhead())
+    }
+
+    fn seal_data(&mut self, parts: &[&[u8]], out: &mut OutputBuffer) -> Result<(), TlsError> {
+        // The last record of a key says which keys come next, or that nothing does.
+        if self.sealer.sequence() + 1 >= self.seal_limit {
+            match self.keys {
+                KeySource::Schedule(_) => self.update_sending_keys(out)?,
+                KeySource::Fixed => {
+                    self.send_alert(Alert::CLOSE_NOTIFY, out)?;
+                    return Err(TlsError::KeysExhausted);
+                }
+            }
+        }
+        self.sealer.seal(ContentType::ApplicationData, parts, out)?;
+        self.record_size
+            .on_written(parts.iter().map(|part| part.len()).sum());
+        Ok(())
+    }
+
+    /// Sends a KeyUpdate and what follows with new keys.
+    fn update_sending_keys(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
+        let (sequence, secrets): (u64, ConnectionTrafficSecrets) = match &mut self.keys {
+            KeySource::Fixed => return Err(TlsError::KeysExhausted),
+            KeySource::Schedule(kernel) => {
+                kernel.update_tx_secret().map_err(|_| TlsError::Crypto)?
+            }
+        };
+        self.send_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, 0], out)?;
+        self.sealer = Protection::new(Version::Tls13, sequence, &secrets)?;
+        if let Some(offload) = &mut self.offload {
+            if offload.is_in_kernel {
+                let keys = KernelKeys::new(Version::Tls13, sequence, &secrets);
+                offload.controls.extend(keys.map(Control::Keys));
+            }
+            offload.secrets = secrets;
+        }
+        Ok(())
+    }
+
+    fn send_alert(&mut self, alert: Alert, out: &mut OutputBuffer) -> Result<(), TlsError> {
+        if self.closing.sent {
+            return Ok(());
+        }
+        // Nothing may follow a fatal alert or close_notify.
+        self.closing.sent = true;
+        self.send_message(ContentType::Alert, &alert.octets(), out)
+    }
+
+    /// Sends something else than application data: by the kernel once that has taken over.
+    fn send_message(
+        &mut self,
+        content_type: ContentType,
+        payload: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        match &mut self.offload {
+            Some(offload) if offload.is_in_kernel => {
+                let control = Control::record(content_type, payload);
+                offload.controls.push(control);
+                Ok(())
+            }
+            _ => self.sealer.seal(content_type, &[payload], out),
+        }
+    }
+
+    fn is_in_kernel(&self) -> bool {
+        self.offload
+            .as_ref()
+            .is_some_and(|offload| offload.is_in_kernel)
+    }
+}
+
+#[cfg(test)]
+impl Traffic {
+    pub(crate) fn set_seal_limit(&mut self, records: u64) {
+        self.seal_limit = records;
+    }
+}

@@ -1,0 +1,535 @@
+//! `ssl-session-resumption`: how clients take up earlier sessions.
+//!
+//! TLS 1.2 knows sessions by identifiers, kept in a cache here, and tickets, encrypted and kept by the client. TLS 1.3
+//! has tickets only. With tickets of our own making it can carry early data, which may be replayed by somebody in
+//! between; against that, such a ticket is kept in memory and handed out once (RFC 8446 §8.1). When memory for that
+//! runs out, and when several servers share their keys, tickets are encrypted ones without early data.
+
+mod session_cache;
+mod ticket_file;
+mod tickets;
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Pass};
+use h2o_exchange::{Resources, Scope};
+use rustls::server::{ProducesTickets, StoresServerSessions};
+
+use crate::resumption::session_cache::SessionCache;
+use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
+use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
+
+/// What a session may be resumed with: a digest of the certificates and of what clients must prove. Sessions of one
+/// entry are of no use to another (RFC 8446 §4.6.1, and client authentication must not be inherited from elsewhere).
+pub(crate) type Binding = [u8; 32];
+
+/// rustls names sessions that it keeps itself by this many random octets; an encrypted ticket is longer.
+const KEPT_TICKET_LEN: usize = 32;
+/// RFC 8446 §4.6.1: clients must not keep tickets longer than a week.
+const MAX_LIFETIME_HINT: u64 = 604_800;
+
+/// `ssl-session-resumption`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumptionSettings {
+    cache: bool,
+    tickets: Option<TicketSettings>,
+    lifetime_secs: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TicketSettings {
+    store: TicketStore,
+    algorithms: TicketAlgorithms,
+}
+
+const DEFAULT_ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
+    cipher: TicketCipher::Aes256Cbc,
+    hash: TicketHash::Sha256,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TicketStore {
+    Internal,
+    File(SharedTicketFile),
+}
+
+impl Default for ResumptionSettings {
+    fn default() -> Self {
+        Self {
+            cache: true,
+            tickets: Some(TicketSettings {
+                store: TicketStore::Internal,
+                algorithms: DEFAULT_ALGORITHMS,
+            }),
+            lifetime_secs: 3600,
+        }
+    }
+}
+
+/// `ssl-session-resumption`
+pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "ssl-session-resumption",
+    levels: Levels::GLOBAL_ONLY,
+    pass: Pass::Settings,
+    kinds: Kinds::MAPPING.with_attributes(&ATTRIBUTES),
+    value: "a mapping",
+    default: "`mode: all`, internal stores, `lifetime: 3600`",
+    help: "How clients resume TLS sessions. With tickets whose keys are internal, clients of TLS 1.3 may send early data.",
+    apply: |scope, command| {
+        let settings = parse(command)?;
+        let store = settings.tickets.as_ref().map(|tickets| &tickets.store);
+        if let Some(TicketStore::File(file)) = store {
+            let resources = scope.shared.edit::<Resources>();
+            resources.0.push(Arc::new(file.clone()));
+        }
+        *scope.edit::<ResumptionSettings>() = settings;
+        Ok(())
+    },
+}];
+
+const ATTRIBUTES: [Attribute; 14] = [
+    Attribute::optional(
+        "mode",
+        Kinds::SCALAR,
+        "off|cache|ticket|all",
+        "all",
+        "`cache` keeps sessions of TLS 1.2 in memory, `ticket` hands them to the client in encrypted form; TLS 1.3 has \
+         tickets only.",
+    ),
+    Attribute::optional(
+        "lifetime",
+        Kinds::SCALAR,
+        "SECONDS",
+        "3600",
+        "How long a session can be resumed.",
+    ),
+    Attribute::optional(
+        "cache-store",
+        Kinds::SCALAR,
+        "internal",
+        "internal",
+        "Where sessions are kept. `memcached` and `redis` are not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "cache-memcached-num-threads",
+        Kinds::SCALAR,
+        "NUMBER",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "cache-memcached-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "cache-redis-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no redis yet.",
+    ),
+    Attribute::optional(
+        "ticket-store",
+        Kinds::SCALAR,
+        "internal|file",
+        "internal",
+        "Where ticket keys come from: made by the server and changed regularly, or read from `ticket-file`, so that \
+         several servers can share them. `memcached` and `redis` are not supported yet and refused.",
+    ),
+    Attribute::optional(
+        "ticket-cipher",
+        Kinds::SCALAR,
+        "aes-128-cbc|aes-256-cbc",
+        "aes-256-cbc",
+        "Encryption of tickets whose keys are made by the server.",
+    ),
+    Attribute::optional(
+        "ticket-hash",
+        Kinds::SCALAR,
+        "sha1|sha256|sha384|sha512",
+        "sha256",
+        "Authentication of tickets whose keys are made by the server.",
+    ),
+    Attribute::optional(
+        "ticket-file",
+        Kinds::SCALAR.with_attributes(&ticket_file::ATTRIBUTES),
+        "FILE",
+        "mandatory with `ticket-store: file`",
+        "A YAML file with the keys: a sequence of mappings, see below. It is read again when it changes.",
+    ),
+    Attribute::optional(
+        "ticket-memcached-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no memcached yet.",
+    )
+    .aliases(&["ticket-memcached-key"]),
+    Attribute::optional(
+        "ticket-redis-prefix",
+        Kinds::SCALAR,
+        "TEXT",
+        "",
+        "No effect: there is no redis yet.",
+    ),
+    Attribute::optional(
+        "memcached",
+        Kinds::MAPPING,
+        "a mapping",
+        "",
+        "No effect: there is no memcached yet.",
+    ),
+    Attribute::optional(
+        "redis",
+        Kinds::MAPPING,
+        "a mapping",
+        "",
+        "No effect: there is no redis yet.",
+    ),
+];
+
+fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
+    let attributes = command.node.attributes(&ATTRIBUTES)?;
+    let (cache, tickets) = match attributes.get("mode") {
+        None => (true, true),
+        Some(node) => match node.one_of(&["off", "cache", "ticket", "all"])? {
+            0 => (false, false),
+            1 => (true, false),
+            2 => (false, true),
+            _ => (true, true),
+        },
+    };
+    let mut settings = ResumptionSettings {
+        cache,
+        tickets: None,
+        ..ResumptionSettings::default()
+    };
+    if let Some(node) = attributes.get("lifetime") {
+        settings.lifetime_secs = node
+            .integer("%u", 1..=u64::from(u32::MAX))
+            .map_err(|_| node.error("`lifetime` must be a positive number"))?;
+    }
+    // Attributes of a disabled method are ignored (H2O compatibility).
+    if cache && let Some(node) = attributes.get("cache-store") {
+        let words = ["internal", "memcached", "redis"];
+        let index = node.one_of(&words)?;
+        if index > 0 {
+            return Err(node.error(format!(
+                "cache-store `{}` is not supported yet",
+                words[index]
+            )));
+        }
+    }
+    if !tickets {
+        return Ok(settings);
+    }
+    let mut store = TicketStore::Internal;
+    if let Some(node) = attributes.get("ticket-store") {
+        let words = ["internal", "file", "memcached", "redis"];
+        match node.one_of(&words)? {
+            0 => {}
+            1 => {
+                let file = attributes
+                    .get("ticket-file")
+                    .ok_or_else(|| node.error("mandatory attribute `file` is missing"))?;
+                store = TicketStore::File(SharedTicketFile::new(file.scalar()?));
+            }
+            index => {
+                return Err(node.error(format!(
+                    "ticket-store `{}` is not supported yet",
+                    words[index]
+                )));
+            }
+        }
+    }
+    let mut algorithms = DEFAULT_ALGORITHMS;
+    if let Some(node) = attributes.get("ticket-cipher") {
+        algorithms.cipher = TicketCipher::by_name(node.scalar()?)
+            .ok_or_else(|| node.error("unknown cipher algorithm"))?;
+    }
+    if let Some(node) = attributes.get("ticket-hash") {
+        algorithms.hash = TicketHash::by_name(node.scalar()?)
+            .ok_or_else(|| node.error("unknown hash algorithm"))?;
+    }
+    settings.tickets = Some(TicketSettings { store, algorithms });
+    Ok(settings)
+}
+
+/// Sessions and ticket keys, shared by all listeners and workers.
+#[derive(Debug)]
+pub struct Resumption {
+    lifetime_secs: u64,
+    /// Sessions of TLS 1.2 by identifier.
+    ids: Option<SessionCache>,
+    tickets: Option<Tickets>,
+}
+
+#[derive(Debug)]
+struct Tickets {
+    ring: RwLock<KeyRing>,
+    algorithms: TicketAlgorithms,
+    source: TicketSource,
+}
+
+#[derive(Debug)]
+enum TicketSource {
+    /// Keys are made here. `kept` has the tickets of TLS 1.3 that allow early data.
+    Internal {
+        kept: SessionCache,
+    },
+    File(Mutex<TicketFile>),
+}
+
+impl Resumption {
+    /// Makes or loads the first ticket keys.
+    pub fn new(settings: &ResumptionSettings) -> Arc<Self> {
+        let lifetime_secs = settings.lifetime_secs;
+        let tickets = settings.tickets.as_ref().map(|tickets| {
+            let (ring, source) = match &tickets.store {
+                TicketStore::Internal => {
+                    let kept = SessionCache::new(lifetime_secs);
+                    (KeyRing::default(), TicketSource::Internal { kept })
+                }
+                TicketStore::File(file) => {
+                    let (file, ring) = file.take();
+                    (ring, TicketSource::File(Mutex::new(file)))
+                }
+            };
+            Tickets {
+                ring: RwLock::new(ring),
+                algorithms: tickets.algorithms,
+                source,
+            }
+        });
+        let resumption = Self {
+            lifetime_secs,
+            ids: settings.cache.then(|| SessionCache::new(lifetime_secs)),
+            tickets,
+        };
+        resumption.refresh();
+        Arc::new(resumption)
+    }
+
+    /// Renews keys and drops expired sessions where that is due. Handshakes see to it as well; calling this now and
+    /// then keeps their share small and forgets keys in quiet times.
+    pub fn refresh(&self) {
+        let now = unix_now();
+        if let Some(ids) = &self.ids {
+            ids.drop_expired(now);
+        }
+        if let Some(tickets) = &self.tickets {
+            tickets.refresh(now, self.lifetime_secs);
+            if let TicketSource::Internal { kept } = &tickets.source {
+                kept.drop_expired(now);
+            }
+        }
+    }
+
+    pub(crate) fn has_tickets(&self) -> bool {
+        self.tickets.is_some()
+    }
+
+    pub(crate) fn has_ids(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    /// How TLS 1.3 tickets are to be handled for a client that offers `first_ticket`, if any, and announces early
+    /// data or does not.
+    pub(crate) fn ticket_use(
+        &self,
+        first_ticket: Option<&[u8]>,
+        early_data: bool,
+        binding: &Binding,
+    ) -> TicketUse {
+        let Some(kept) = self.kept() else {
+            return TicketUse::Encrypted;
+        };
+        let first_is_kept =
+            || first_ticket.is_some_and(|ticket| kept.contains(ticket, binding, unix_now()));
+        if early_data && first_is_kept() {
+            TicketUse::EarlyData
+        } else if kept.has_room(unix_now()) {
+            TicketUse::Kept
+        } else {
+            TicketUse::Encrypted
+        }
+    }
+
+    fn kept(&self) -> Option<&SessionCache> {
+        match &self.tickets.as_ref()?.source {
+            TicketSource::Internal { kept } => Some(kept),
+            TicketSource::File(_) => None,
+        }
+    }
+
+    fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let tickets = self.tickets.as_ref()?;
+        let now = unix_now();
+        tickets.refresh(now, self.lifetime_secs);
+        let key = tickets.with_ring(|ring| ring.active(now).cloned())?;
+        key.seal(plain, binding)
+    }
+
+    /// The session of a ticket of either kind. A ticket that brings early data works `once`.
+    fn open(&self, ticket: &[u8], binding: &Binding, once: bool) -> Option<Vec<u8>> {
+        let tickets = self.tickets.as_ref()?;
+        let now = unix_now();
+        if ticket.len() == KEPT_TICKET_LEN {
+            let kept = self.kept()?;
+            return if once {
+                kept.take(ticket, binding, now)
+            } else {
+                kept.get(ticket, binding, now)
+            };
+        }
+        tickets.refresh(now, self.lifetime_secs);
+        let key = tickets.with_ring(|ring| ring.key_of(ticket, now).cloned())?;
+        key.open(ticket, binding)
+    }
+}
+
+impl Tickets {
+    fn with_ring<R>(&self, read: impl FnOnce(&KeyRing) -> R) -> R {
+        read(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_ring(&self, ring: KeyRing) {
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
+    }
+
+    fn refresh(&self, now: u64, lifetime_secs: u64) {
+        match &self.source {
+            TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
+            TicketSource::File(file) => {
+                // Whoever has the lock is looking at the file.
+                let Ok(mut file) = file.try_lock() else {
+                    return;
+                };
+                if !file.is_due(now) {
+                    return;
+                }
+                if let Some(ring) = file.poll_and_report(now) {
+                    self.set_ring(ring);
+                }
+            }
+        }
+    }
+
+    fn rotate(&self, now: u64, lifetime_secs: u64) {
+        if !self.with_ring(|ring| ring.is_stale(now, lifetime_secs)) {
+            return;
+        }
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster; then this changes nothing.
+        if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
+            h2o_log::report!(error, "failed to generate session ticket secrets");
+        }
+    }
+}
+
+/// The wall clock in seconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "handshakes are rare and rustls reads the clock for them as well"
+)]
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}
+
+/// How tickets of TLS 1.3 are handled on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TicketUse {
+    /// New tickets are encrypted sessions.
+    Encrypted,
+    /// New tickets are identifiers of sessions kept here, and allow early data.
+    Kept,
+    /// As `Kept`, and the client sends early data: its ticket is used up.
+    EarlyData,
+}
+
+/// Tickets as rustls asks for them, for one entry of a listener.
+#[derive(Debug)]
+pub(crate) struct EntryTickets {
+    pub(crate) resumption: Arc<Resumption>,
+    pub(crate) binding: Binding,
+    pub(crate) is_enabled: bool,
+}
+
+impl ProducesTickets for EntryTickets {
+    fn enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.resumption.lifetime_secs.min(MAX_LIFETIME_HINT)).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.resumption.seal(plain, &self.binding)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        if !self.is_enabled {
+            // rustls asks without looking at `enabled` in TLS 1.2.
+            return None;
+        }
+        self.resumption.open(ticket, &self.binding, false)
+    }
+}
+
+/// Sessions kept here as rustls asks for them, for one entry of a listener.
+#[derive(Debug)]
+pub(crate) struct EntrySessions {
+    pub(crate) resumption: Arc<Resumption>,
+    pub(crate) binding: Binding,
+    pub(crate) purpose: Purpose,
+}
+
+/// What kept sessions are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Identifiers of TLS 1.2.
+    Ids,
+    /// Tickets of TLS 1.3.
+    Tickets { once: bool },
+}
+
+impl EntrySessions {
+    fn cache(&self) -> Option<&SessionCache> {
+        match self.purpose {
+            Purpose::Ids => self.resumption.ids.as_ref(),
+            Purpose::Tickets { .. } => self.resumption.kept(),
+        }
+    }
+}
+
+impl StoresServerSessions for EntrySessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let Some(cache) = self.cache() else {
+            return false;
+        };
+        cache.put(&key, &self.binding, &value, unix_now());
+        true
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache()?.get(key, &self.binding, unix_now())
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.purpose {
+            Purpose::Ids => self.cache()?.take(key, &self.binding, unix_now()),
+            Purpose::Tickets { once } => self.resumption.open(key, &self.binding, once),
+        }
+    }
+
+    fn can_cache(&self) -> bool {
+        self.cache().is_some()
+    }
+}

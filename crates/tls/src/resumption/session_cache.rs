@@ -1,0 +1,202 @@
+//! Sessions kept in memory, found by an identifier that the client brings back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::resumption::Binding;
+
+/// Sessions kept at most, and what they may hold together: a session with a client's certificate chain is large.
+const MAX_SESSIONS: usize = 20_480;
+const MAX_OCTETS: usize = 16 << 20;
+
+/// Shared by all workers, which come here once per handshake.
+#[derive(Debug)]
+pub(crate) struct SessionCache {
+    lifetime_secs: u64,
+    sessions: Mutex<Sessions>,
+    /// Whether the next session fits without pushing out another one that may still be used.
+    has_room: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    by_id: HashMap<Box<[u8]>, Session>,
+    /// Oldest first. Identifiers of sessions that were taken stay until their time comes.
+    by_age: VecDeque<(u64, Box<[u8]>)>,
+    octets: usize,
+}
+
+#[derive(Debug)]
+struct Session {
+    binding: Binding,
+    expires: u64,
+    value: Box<[u8]>,
+}
+
+impl SessionCache {
+    pub(crate) fn new(lifetime_secs: u64) -> Self {
+        Self {
+            lifetime_secs,
+            sessions: Mutex::default(),
+            has_room: AtomicBool::new(true),
+        }
+    }
+
+    /// True if another session can be kept without dropping one before its time.
+    pub(crate) fn has_room(&self, now: u64) -> bool {
+        if !self.has_room.load(Ordering::Relaxed) {
+            self.drop_expired(now);
+        }
+        self.has_room.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a session made at `now` (Unix time); the oldest ones make room.
+    pub(crate) fn put(&self, id: &[u8], binding: &Binding, value: &[u8], now: u64) {
+        let mut sessions = self.lock();
+        sessions.drop_expired(now);
+        sessions.remove(id);
+        while sessions.by_age.len() >= MAX_SESSIONS
+            || (sessions.octets + value.len() > MAX_OCTETS && !sessions.by_age.is_empty())
+        {
+            sessions.drop_oldest();
+        }
+        if value.len() <= MAX_OCTETS {
+            sessions.insert(id, *binding, value, now + self.lifetime_secs);
+        }
+        self.has_room.store(sessions.has_room(), Ordering::Relaxed);
+    }
+
+    /// A session, if it was made under the same `binding` and its time has not passed.
+    pub(crate) fn get(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
+        let sessions = self.lock();
+        let session = sessions.usable(id, binding, now)?;
+        Some(session.value.to_vec())
+    }
+
+    /// As [`Self::get`], and nobody gets it again.
+    pub(crate) fn take(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
+        let mut sessions = self.lock();
+        sessions.usable(id, binding, now)?;
+        sessions.remove(id).map(|session| session.value.to_vec())
+    }
+
+    /// True if [`Self::get`] would find it.
+    pub(crate) fn contains(&self, id: &[u8], binding: &Binding, now: u64) -> bool {
+        self.lock().usable(id, binding, now).is_some()
+    }
+
+    /// Expired sessions go when new ones come or room is asked for; the periodic caller sees to quiet times.
+    pub(crate) fn drop_expired(&self, now: u64) {
+        let mut sessions = self.lock();
+        sessions.drop_expired(now);
+        self.has_room.store(sessions.has_room(), Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        // No method leaves the maps at odds with each other when it panics: they only call the allocator.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sessions {
+    /// The octets of a session yet to come are not known: half of the room is for large ones.
+    fn has_room(&self) -> bool {
+        self.by_age.len() < MAX_SESSIONS && self.octets < MAX_OCTETS / 2
+    }
+
+    fn usable(&self, id: &[u8], binding: &Binding, now: u64) -> Option<&Session> {
+        self.by_id
+            .get(id)
+            .filter(|session| session.binding == *binding && session.expires > now)
+    }
+
+    fn insert(&mut self, id: &[u8], binding: Binding, value: &[u8], expires: u64) {
+        self.octets += value.len();
+        self.by_age.push_back((expires, id.into()));
+        self.by_id.insert(
+            id.into(),
+            Session {
+                binding,
+                expires,
+                value: value.into(),
+            },
+        );
+    }
+
+    fn remove(&mut self, id: &[u8]) -> Option<Session> {
+        let session = self.by_id.remove(id)?;
+        self.octets -= session.value.len();
+        Some(session)
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((expires, id)) = self.by_age.pop_front()
+            // The identifier may have been used again since.
+            && self.by_id.get(&id).is_some_and(|session| session.expires == expires)
+        {
+            self.remove(&id);
+        }
+    }
+
+    fn drop_expired(&mut self, now: u64) {
+        while self
+            .by_age
+            .front()
+            .is_some_and(|(expires, _)| *expires <= now)
+        {
+            self.drop_oldest();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Binding = [1; 32];
+    const OTHER: Binding = [2; 32];
+
+    #[test]
+    fn sessions_are_found_by_id_and_binding_until_they_expire() {
+        let cache = SessionCache::new(100);
+        cache.put(b"id", &ONE, b"value", 1000);
+        assert_eq!(cache.get(b"id", &ONE, 1099).as_deref(), Some(&b"value"[..]));
+        assert_eq!(cache.get(b"id", &OTHER, 1000), None);
+        assert_eq!(cache.get(b"id", &ONE, 1100), None);
+        assert_eq!(cache.get(b"no", &ONE, 1000), None);
+        assert_eq!(cache.take(b"id", &OTHER, 1000), None);
+        assert!(cache.contains(b"id", &ONE, 1000));
+        assert!(cache.take(b"id", &ONE, 1000).is_some());
+        assert_eq!(cache.take(b"id", &ONE, 1000), None);
+    }
+
+    #[test]
+    fn the_oldest_sessions_make_room() {
+        let cache = SessionCache::new(100);
+        let id = |number: usize| number.to_be_bytes();
+        for number in 0..=MAX_SESSIONS {
+            cache.put(&id(number), &ONE, b"v", 1000);
+        }
+        assert!(!cache.contains(&id(0), &ONE, 1000));
+        assert!(cache.contains(&id(1), &ONE, 1000));
+        assert!(!cache.has_room(1099));
+        assert!(cache.has_room(1100));
+        assert_eq!(cache.lock().by_age.len(), 0);
+        assert_eq!(cache.lock().octets, 0);
+    }
+
+    #[test]
+    fn large_sessions_are_bounded_by_their_octets() {
+        let cache = SessionCache::new(100);
+        let value = vec![0; MAX_OCTETS / 4];
+        for id in 0..9u8 {
+            cache.put(&[id], &ONE, &value, 1000);
+        }
+        let kept = (0..9u8).filter(|id| cache.contains(&[*id], &ONE, 1000));
+        assert_eq!(kept.collect::<Vec<_>>(), [5, 6, 7, 8]);
+        cache.put(&[9], &ONE, &vec![0; MAX_OCTETS + 1], 1000);
+        assert!(!cache.contains(&[9], &ONE, 1000));
+        assert!(cache.lock().octets <= MAX_OCTETS);
+    }
+}

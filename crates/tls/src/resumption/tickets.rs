@@ -1,0 +1,389 @@
+//! Keys that session tickets are encrypted with, and their rotation.
+
+use aws_lc_rs::cipher::{
+    AES_128, AES_256, DecryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey,
+    UnboundCipherKey,
+};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::iv::FixedLength;
+use aws_lc_rs::{hmac, rand};
+use std::sync::Arc;
+
+use crate::resumption::Binding;
+
+const NAME_LEN: usize = 16;
+const IV_LEN: usize = 16;
+/// A new key is used only after all servers that share the keys had time to learn it.
+const ACTIVATION_SECS: u64 = 60;
+
+/// Ciphers a ticket key may be for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TicketCipher {
+    Aes128Cbc,
+    Aes256Cbc,
+}
+
+impl TicketCipher {
+    /// By OpenSSL's name, in any letter case.
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        if name.eq_ignore_ascii_case("aes-256-cbc") {
+            Some(Self::Aes256Cbc)
+        } else if name.eq_ignore_ascii_case("aes-128-cbc") {
+            Some(Self::Aes128Cbc)
+        } else {
+            None
+        }
+    }
+
+    fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Cbc => 16,
+            Self::Aes256Cbc => 32,
+        }
+    }
+}
+
+/// Hash functions that the HMAC of a ticket key may be made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TicketHash {
+    /// HMAC does not rely on what SHA-1 has lost (RFC 6194 §3.3).
+    Sha1,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+impl TicketHash {
+    /// By one of the names in use, in any letter case, with a hyphen or without.
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        match &*name.to_ascii_lowercase() {
+            "sha1" | "sha-1" => Some(Self::Sha1),
+            "sha256" | "sha-256" => Some(Self::Sha256),
+            "sha384" | "sha-384" => Some(Self::Sha384),
+            "sha512" | "sha-512" => Some(Self::Sha512),
+            _ => None,
+        }
+    }
+
+    fn hmac(self) -> hmac::Algorithm {
+        match self {
+            Self::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            Self::Sha256 => hmac::HMAC_SHA256,
+            Self::Sha384 => hmac::HMAC_SHA384,
+            Self::Sha512 => hmac::HMAC_SHA512,
+        }
+    }
+
+    /// The key of the HMAC has the hash's block size (H2O compatibility: such keys are shared between servers).
+    fn key_len(self) -> usize {
+        self.hmac().digest_algorithm().block_len()
+    }
+}
+
+/// What a ticket key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TicketAlgorithms {
+    pub(crate) cipher: TicketCipher,
+    pub(crate) hash: TicketHash,
+}
+
+impl TicketAlgorithms {
+    /// Octets of key material: for the cipher, then for the HMAC.
+    pub(crate) fn material_len(self) -> usize {
+        self.cipher.key_len() + self.hash.key_len()
+    }
+}
+
+/// One key.
+#[derive(Debug)]
+pub(crate) struct TicketKey {
+    name: [u8; NAME_LEN],
+    encrypting: PaddedBlockEncryptingKey,
+    decrypting: PaddedBlockDecryptingKey,
+    mac: hmac::Key,
+    /// Unix times; the key encrypts between them.
+    not_before: u64,
+    not_after: u64,
+}
+
+impl TicketKey {
+    /// `material` has [`TicketAlgorithms::material_len`] octets.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub(crate) fn new(
+        name: [u8; NAME_LEN],
+        algorithms: TicketAlgorithms,
+        material: &[u8],
+        not_before: u64,
+        not_after: u64,
+    ) -> Result<Self, Unspecified> {
+        let TicketAlgorithms { cipher, hash } = algorithms;
+        let (key, mac_key) = material
+            .split_at_checked(cipher.key_len())
+            .ok_or(Unspecified)?;
+        let unbound = || match cipher {
+            TicketCipher::Aes128Cbc => UnboundCipherKey::new(&AES_128, key),
+            TicketCipher::Aes256Cbc => UnboundCipherKey::new(&AES_256, key),
+        };
+        Ok(Self {
+            name,
+            encrypting: PaddedBlockEncryptingKey::cbc_pkcs7(unbound()?)?,
+            decrypting: PaddedBlockDecryptingKey::cbc_pkcs7(unbound()?)?,
+            mac: hmac::Key::new(hash.hmac(), mac_key),
+            not_before,
+            not_after,
+        })
+    }
+
+    fn generate(
+        algorithms: TicketAlgorithms,
+        not_before: u64,
+        lifetime_secs: u64,
+    ) -> Result<Self, Unspecified> {
+        let mut name = [0; NAME_LEN];
+        let mut material = vec![0; algorithms.material_len()];
+        rand::fill(&mut name)?;
+        rand::fill(&mut material)?;
+        Self::new(
+            name,
+            algorithms,
+            &material,
+            not_before,
+            not_before + lifetime_secs,
+        )
+    }
+
+    /// Name, IV, encrypted state and MAC. The MAC covers `binding` too, which is not sent.
+    pub(crate) fn seal(&self, plain: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let mut state = plain.to_vec();
+        let context = self.encrypting.encrypt(&mut state).ok()?;
+        let iv: &[u8] = (&context).try_into().ok()?;
+        let mut ticket = Vec::with_capacity(NAME_LEN + IV_LEN + state.len() + self.tag_len());
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(iv);
+        ticket.extend_from_slice(&state);
+        let tag = self.tag(&ticket, binding).sign();
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    /// The reverse of [`Self::seal`]; `None` unless all of it, and `binding`, are what this key has sealed.
+    pub(crate) fn open(&self, ticket: &[u8], binding: &Binding) -> Option<Vec<u8>> {
+        let sealed_len = ticket.len().checked_sub(self.tag_len())?;
+        let (sealed, tag) = ticket.split_at(sealed_len);
+        let (name, rest) = sealed.split_first_chunk::<NAME_LEN>()?;
+        let (iv, state) = rest.split_first_chunk::<IV_LEN>()?;
+        if *name != self.name {
+            return None;
+        }
+        // Compared in constant time, and before anything is decrypted.
+        let mut authenticated = sealed.to_vec();
+        authenticated.extend_from_slice(binding);
+        hmac::verify(&self.mac, &authenticated, tag).ok()?;
+        let mut plain = state.to_vec();
+        let context = DecryptionContext::Iv128(FixedLength::from(iv));
+        let len = self.decrypting.decrypt(&mut plain, context).ok()?.len();
+        plain.truncate(len);
+        Some(plain)
+    }
+
+    fn tag(&self, sealed: &[u8], binding: &Binding) -> hmac::Context {
+        let mut context = hmac::Context::with_key(&self.mac);
+        context.update(sealed);
+        context.update(binding);
+        context
+    }
+
+    fn tag_len(&self) -> usize {
+        self.mac.algorithm().tag_len()
+    }
+
+    fn is_usable(&self, now: u64) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+}
+
+/// Keys, newest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyRing(Vec<Arc<TicketKey>>);
+
+impl KeyRing {
+    /// Orders `keys` by the time they become active.
+    pub(crate) fn new(keys: Vec<TicketKey>) -> Self {
+        let mut keys: Vec<_> = keys.into_iter().map(Arc::new).collect();
+        keys.sort_by_key(|key| std::cmp::Reverse(key.not_before));
+        Self(keys)
+    }
+
+    /// The key new tickets are made with.
+    pub(crate) fn active(&self, now: u64) -> Option<&Arc<TicketKey>> {
+        let newest = self.0.iter().find(|key| key.not_before <= now);
+        newest.filter(|key| key.is_usable(now))
+    }
+
+    /// The key that made `ticket`, unless its time is over. One that is not active here yet may be elsewhere.
+    pub(crate) fn key_of(&self, ticket: &[u8], now: u64) -> Option<&Arc<TicketKey>> {
+        let name = ticket.first_chunk::<NAME_LEN>()?;
+        let key = self.0.iter().find(|key| key.name == *name);
+        key.filter(|key| now < key.not_after)
+    }
+
+    /// True if [`Self::rotate`] would change something.
+    pub(crate) fn is_stale(&self, now: u64, lifetime_secs: u64) -> bool {
+        self.active(now).is_none()
+            || self.0.iter().any(|key| key.not_after <= now)
+            || self
+                .0
+                .first()
+                .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+    }
+
+    /// Drops expired keys and makes a new one when none is usable or the newest is a quarter of its life old.
+    ///
+    /// # Errors
+    /// If there is no randomness to be had.
+    pub(crate) fn rotate(
+        &mut self,
+        now: u64,
+        lifetime_secs: u64,
+        algorithms: TicketAlgorithms,
+    ) -> Result<(), Unspecified> {
+        self.0.retain(|key| key.not_after > now);
+        let not_before = if self.active(now).is_none() {
+            now
+        } else if self
+            .0
+            .first()
+            .is_none_or(|newest| newest.not_before + lifetime_secs / 4 <= now)
+        {
+            now + ACTIVATION_SECS
+        } else {
+            return Ok(());
+        };
+        let key = loop {
+            let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
+            // The first octet of the name is the key's number in QUIC tokens (H2O compatibility).
+            if self.0.iter().all(|other| other.name[0] != key.name[0]) {
+                break key;
+            }
+        };
+        self.0.insert(0, Arc::new(key));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Binding = [1; 32];
+    const LIFETIME: u64 = 3600;
+    const ALGORITHMS: TicketAlgorithms = TicketAlgorithms {
+        cipher: TicketCipher::Aes256Cbc,
+        hash: TicketHash::Sha256,
+    };
+
+    fn rotate(ring: &mut KeyRing, now: u64) {
+        ring.rotate(now, LIFETIME, ALGORITHMS).unwrap();
+        assert!(!ring.is_stale(now, LIFETIME));
+    }
+
+    fn times(ring: &KeyRing) -> Vec<(u64, u64)> {
+        ring.0
+            .iter()
+            .map(|key| (key.not_before, key.not_after))
+            .collect()
+    }
+
+    #[test]
+    fn keys_are_renewed_after_a_quarter_of_their_life_and_dropped_at_its_end() {
+        let mut ring = KeyRing::default();
+        assert!(ring.is_stale(1000, LIFETIME));
+        rotate(&mut ring, 1000);
+        assert_eq!(times(&ring), [(1000, 4600)]);
+        rotate(&mut ring, 1899);
+        assert_eq!(times(&ring), [(1000, 4600)]);
+        assert!(ring.is_stale(1900, LIFETIME));
+        rotate(&mut ring, 1900);
+        assert_eq!(times(&ring), [(1960, 5560), (1000, 4600)]);
+        // The new key is active 60 s later.
+        let name = |ring: &KeyRing, now| ring.active(now).map(|key| key.not_before);
+        assert_eq!(name(&ring, 1959), Some(1000));
+        assert_eq!(name(&ring, 1960), Some(1960));
+        // After a quiet time only what is still valid is kept, and used.
+        rotate(&mut ring, 4600);
+        assert_eq!(times(&ring), [(4660, 8260), (1960, 5560)]);
+        // None is usable: at once.
+        rotate(&mut ring, 9000);
+        assert_eq!(times(&ring), [(9000, 12_600)]);
+        assert_eq!(name(&ring, 12_600), None);
+    }
+
+    #[test]
+    fn names_differ_in_their_first_octet() {
+        let mut ring = KeyRing::default();
+        for round in 0..100 {
+            ring.rotate(1000 + 100 * round, 400, ALGORITHMS).unwrap();
+            let mut first: Vec<u8> = ring.0.iter().map(|key| key.name[0]).collect();
+            first.sort_unstable();
+            first.dedup();
+            assert_eq!(first.len(), ring.0.len());
+        }
+    }
+
+    #[test]
+    fn tickets_are_opened_whole_by_their_key_for_their_binding() {
+        use TicketCipher::{Aes128Cbc, Aes256Cbc};
+        use TicketHash::{Sha1, Sha256, Sha384, Sha512};
+        for (cipher, hash, tag_len) in [
+            (Aes128Cbc, Sha1, 20),
+            (Aes256Cbc, Sha256, 32),
+            (Aes128Cbc, Sha384, 48),
+            (Aes256Cbc, Sha512, 64),
+        ] {
+            let key = TicketKey::generate(TicketAlgorithms { cipher, hash }, 0, 1).unwrap();
+            assert_eq!(key.seal(b"", &ONE).unwrap().len(), 16 + 16 + 16 + tag_len);
+            for plain in [&b""[..], b"x", &[7; 16], &[9; 300]] {
+                let ticket = key.seal(plain, &ONE).unwrap();
+                assert_eq!(key.open(&ticket, &ONE).as_deref(), Some(plain));
+                assert_ne!(key.seal(plain, &ONE).unwrap(), ticket, "a fresh IV each");
+                assert_eq!(key.open(&ticket, &[2; 32]), None);
+                for len in 0..ticket.len() {
+                    assert_eq!(key.open(&ticket[..len], &ONE), None);
+                }
+                for position in 0..ticket.len() {
+                    let mut damaged = ticket.clone();
+                    damaged[position] ^= 1;
+                    assert_eq!(key.open(&damaged, &ONE), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tickets_find_their_key_by_name() {
+        let mut ring = KeyRing::default();
+        rotate(&mut ring, 1000);
+        let old = ring.active(1000).unwrap().seal(b"old", &ONE).unwrap();
+        rotate(&mut ring, 2000);
+        let new = ring.active(2060).unwrap().seal(b"new", &ONE).unwrap();
+        for (ticket, plain) in [(&old, b"old"), (&new, b"new")] {
+            let key = ring.key_of(ticket, 2060).unwrap();
+            assert_eq!(key.open(ticket, &ONE).as_deref(), Some(&plain[..]));
+        }
+        assert!(ring.key_of(&[0; 15], 2060).is_none());
+        assert!(KeyRing::default().key_of(&old, 2060).is_none());
+    }
+
+    #[test]
+    fn tickets_are_not_opened_after_the_end_of_their_key() {
+        let mut ring = KeyRing::default();
+        rotate(&mut ring, 1000);
+        let ticket = ring.active(1000).unwrap().seal(b"x", &ONE).unwrap();
+        assert!(ring.key_of(&ticket, 4599).is_some());
+        assert!(ring.key_of(&ticket, 4600).is_none());
+        // Clocks of several servers differ.
+        assert!(ring.key_of(&ticket, 999).is_some());
+    }
+}

@@ -1,0 +1,424 @@
+//! A first look at the ClientHello (RFC 8446 §4.1.2), to choose the configuration that answers it. rustls reads it
+//! again in full and is the one to refuse it: what is malformed here is merely not understood.
+
+use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN, complete_len};
+use crate::server::server_name;
+
+/// HandshakeType `client_hello`.
+pub(crate) const CLIENT_HELLO: u8 = 1;
+/// HandshakeType and length.
+const MESSAGE_HEADER_LEN: usize = 4;
+/// The longest message looked at; the same limit rustls has.
+const MAX_MESSAGE_LEN: usize = 0xffff;
+
+/// Types of extensions.
+pub(crate) mod extension {
+    pub(crate) const SERVER_NAME: u16 = 0;
+    pub(crate) const ALPN: u16 = 16;
+    pub(crate) const CLIENT_CERTIFICATE_TYPE: u16 = 19;
+    pub(crate) const SERVER_CERTIFICATE_TYPE: u16 = 20;
+    pub(crate) const PRE_SHARED_KEY: u16 = 41;
+    pub(crate) const EARLY_DATA: u16 = 42;
+    pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
+}
+
+/// CertificateTypes (RFC 7250 §3).
+mod certificate_type {
+    pub(crate) const X509: u8 = 0;
+    pub(crate) const RAW_PUBLIC_KEY: u8 = 2;
+}
+
+/// Puts the ClientHello together from records, each of which is looked at once.
+#[derive(Default)]
+pub(crate) struct Greeting {
+    /// Where the next record begins.
+    next_record: usize,
+    message: Vec<u8>,
+}
+
+/// What [`Greeting::look_at`] saw.
+pub(crate) enum Seen<'a> {
+    NeedMore,
+    Hello(ClientHello<'a>),
+    /// The beginning of an HTTP request.
+    ClearText,
+    /// Not the beginning of TLS, or nothing we understand.
+    Unreadable,
+}
+
+/// The parts of a ClientHello that decide about the configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientHello<'a> {
+    /// A name that rustls takes, or an address.
+    pub(crate) server_name: Option<&'a [u8]>,
+    /// Where the type of `server_name` stands in the message, if the name is one that counts as none.
+    pub(crate) odd_name_at: Option<usize>,
+    /// Whether the client takes, or would show, raw public keys and no certificates.
+    pub(crate) wants_raw_public_keys: bool,
+    /// The list of protocol names as it stands on the wire.
+    alpn: Option<&'a [u8]>,
+    /// TLS 1.3 is offered.
+    pub(crate) offers_tls13: bool,
+    /// Early data follows.
+    pub(crate) early_data: bool,
+    /// The first ticket offered for resumption in TLS 1.3.
+    pub(crate) first_ticket: Option<&'a [u8]>,
+}
+
+impl Greeting {
+    /// Looks at what has been received; `received` only grows between calls.
+    pub(crate) fn look_at(&mut self, received: &[u8]) -> Seen<'_> {
+        if self.next_record == 0
+            && let Some(seen) = look_for_http(received)
+        {
+            return seen;
+        }
+        while !self.is_complete() {
+            let rest = &received[self.next_record..];
+            let is_handshake = rest
+                .first()
+                .is_none_or(|octet| *octet == ContentType::Handshake.octet());
+            match complete_len(rest) {
+                Ok(Some(len)) if is_handshake && len > HEADER_LEN => {
+                    self.message.extend_from_slice(&rest[HEADER_LEN..len]);
+                    self.next_record += len;
+                }
+                Ok(None) if is_handshake => return Seen::NeedMore,
+                Ok(_) | Err(_) => return Seen::Unreadable,
+            }
+            if self.message[0] != CLIENT_HELLO || self.claimed_len().unwrap_or(0) > MAX_MESSAGE_LEN
+            {
+                return Seen::Unreadable;
+            }
+        }
+        match ClientHello::parse(&self.message) {
+            Some(hello) => Seen::Hello(hello),
+            None => Seen::Unreadable,
+        }
+    }
+
+    /// After [`Seen::Hello`]: what was `received`, with the name hidden in the ClientHello, which gets records of its own.
+    pub(crate) fn with_hidden_name(mut self, received: &[u8], odd_name_at: usize) -> Vec<u8> {
+        server_name::hide(&mut self.message, odd_name_at);
+        let mut out = Vec::with_capacity(received.len());
+        for fragment in self.message.chunks(MAX_PLAINTEXT_LEN) {
+            let [_, _, high, low] = u32::try_from(fragment.len())
+                .unwrap_or_default()
+                .to_be_bytes();
+            // Type and version of the first record.
+            out.extend_from_slice(&received[..3]);
+            out.extend_from_slice(&[high, low]);
+            out.extend_from_slice(fragment);
+        }
+        out.extend_from_slice(&received[self.next_record..]);
+        out
+    }
+
+    /// The ClientHello as far as it has come.
+    pub(crate) fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Octets of memory held.
+    pub(crate) fn retained(&self) -> usize {
+        self.message.capacity()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.claimed_len()
+            .is_some_and(|len| self.message.len() >= MESSAGE_HEADER_LEN + len)
+    }
+
+    fn claimed_len(&self) -> Option<usize> {
+        let &[_, high, middle, low] = self.message.first_chunk()?;
+        usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()
+    }
+}
+
+/// Methods have up to this many letters (RFC 9110 §16.1.2 lists `UPDATEREDIRECTREF` and `VERSION-CONTROL`).
+const MAX_METHOD_LEN: usize = 17;
+
+/// A method and a blank are how a request in clear text begins; `None` if it does not. No ContentType is a letter.
+fn look_for_http(received: &[u8]) -> Option<Seen<'static>> {
+    let letters = received
+        .iter()
+        .take_while(|octet| octet.is_ascii_uppercase());
+    match (letters.count(), received) {
+        (0, _) => None,
+        (len, _) if len > MAX_METHOD_LEN => None,
+        (len, received) => match received.get(len) {
+            None => Some(Seen::NeedMore),
+            Some(b' ') => Some(Seen::ClearText),
+            Some(_) => None,
+        },
+    }
+}
+
+impl<'a> ClientHello<'a> {
+    fn parse(message: &'a [u8]) -> Option<Self> {
+        let mut reader = before_extensions(message)?;
+        let mut hello = Self::default();
+        // RFC 5246 §7.4.1.2: extensions may be missing altogether.
+        let mut extensions = if reader.0.is_empty() {
+            Reader(&[])
+        } else {
+            Reader(reader.vector16()?)
+        };
+        while !extensions.0.is_empty() {
+            let extension = extensions.u16()?;
+            let data = extensions.vector16()?;
+            match extension {
+                extension::SERVER_NAME => {
+                    hello.odd_name_at = server_name::odd_name_at(message, data);
+                    if hello.odd_name_at.is_none() {
+                        hello.server_name = parse_server_name(data);
+                    }
+                }
+                extension::CLIENT_CERTIFICATE_TYPE | extension::SERVER_CERTIFICATE_TYPE => {
+                    let types = Reader(data).vector8().unwrap_or_default();
+                    hello.wants_raw_public_keys |= types
+                        .contains(&certificate_type::RAW_PUBLIC_KEY)
+                        && !types.contains(&certificate_type::X509);
+                }
+                extension::ALPN => hello.alpn = Reader(data).vector16(),
+                extension::PRE_SHARED_KEY => hello.first_ticket = parse_first_ticket(data),
+                extension::EARLY_DATA => hello.early_data = true,
+                extension::SUPPORTED_VERSIONS => {
+                    let versions = Reader(data).vector8()?;
+                    hello.offers_tls13 = versions
+                        .chunks_exact(2)
+                        .any(|version| version == [0x03, 0x04]);
+                }
+                _ => {}
+            }
+        }
+        Some(hello)
+    }
+
+    /// True if the client offers protocols but none of `ours`.
+    pub(crate) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
+        let Some(list) = self.alpn else {
+            return false;
+        };
+        let mut reader = Reader(list);
+        while let Some(theirs) = reader.vector8() {
+            if ours.iter().any(|protocol| protocol == theirs) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A ClientHello from behind its compression methods on.
+fn before_extensions(message: &[u8]) -> Option<Reader<'_>> {
+    let mut reader = Reader(message);
+    reader.take(MESSAGE_HEADER_LEN + 2 + 32)?; // legacy_version, random
+    reader.vector8()?; // legacy_session_id
+    reader.vector16()?; // cipher_suites
+    reader.vector8()?; // legacy_compression_methods
+    Some(reader)
+}
+
+/// Where in a ClientHello the type of an extension stands. `message` begins with the HandshakeType; its end may be missing.
+pub(crate) fn extension_at(message: &[u8], wanted: u16) -> Option<usize> {
+    let mut reader = before_extensions(message)?;
+    reader.u16()?; // length of all extensions
+    loop {
+        let at = message.len() - reader.0.len();
+        if reader.u16()? == wanted {
+            return Some(at);
+        }
+        reader.vector16()?;
+    }
+}
+
+/// RFC 6066 §3: the first name of type `host_name`.
+fn parse_server_name(data: &[u8]) -> Option<&[u8]> {
+    let mut list = Reader(Reader(data).vector16()?);
+    match list.take(1)? {
+        [0] => list.vector16(),
+        _ => None,
+    }
+}
+
+/// RFC 8446 §4.2.11.
+fn parse_first_ticket(data: &[u8]) -> Option<&[u8]> {
+    let mut identities = Reader(Reader(data).vector16()?);
+    identities.vector16()
+}
+
+/// Takes fields off the front of octets.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    /// Octets that are preceded by their number in one octet.
+    fn vector8(&mut self) -> Option<&'a [u8]> {
+        let len = self.take(1)?[0];
+        self.take(usize::from(len))
+    }
+
+    /// Octets that are preceded by their number in two octets.
+    fn vector16(&mut self) -> Option<&'a [u8]> {
+        let len = self.u16()?;
+        self.take(usize::from(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector16(content: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&len[..], content].concat()
+    }
+
+    fn extension(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[0, number][..], &vector16(content)].concat()
+    }
+
+    /// A ClientHello in one record.
+    fn record(extensions: &[Vec<u8>]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([0; 32]);
+        body.extend([0, 0, 2, 0x13, 1, 1, 0]);
+        if !extensions.is_empty() {
+            body.extend(vector16(&extensions.concat()));
+        }
+        let len = u16::try_from(body.len()).unwrap().to_be_bytes();
+        let message = [&[1, 0, len[0], len[1]][..], &body].concat();
+        [&[22, 3, 1][..], &vector16(&message)].concat()
+    }
+
+    fn look<R>(octets: &[u8], read: impl FnOnce(Seen<'_>) -> R) -> R {
+        read(Greeting::default().look_at(octets))
+    }
+
+    #[test]
+    fn the_fields_that_matter_are_found() {
+        let full = record(&[
+            extension(0, &vector16(&[&[0][..], &vector16(b"a.test")].concat())),
+            extension(16, &vector16(b"\x02h2\x08http/1.1")),
+            extension(43, &[4, 3, 4, 3, 3]),
+            extension(42, &[]),
+            extension(0x2b, &[2, 3, 4]),
+            extension(99, b"whatever"),
+            extension(41, &vector16(&[&vector16(b"ticket")[..], &[0; 4]].concat())),
+        ]);
+        look(&full, |seen| {
+            let Seen::Hello(hello) = seen else { panic!() };
+            assert_eq!(hello.server_name, Some(&b"a.test"[..]));
+            assert!(hello.offers_tls13 && hello.early_data);
+            assert_eq!(hello.first_ticket, Some(&b"ticket"[..]));
+            let ours = |name: &[u8]| vec![name.to_vec()];
+            assert!(!hello.alpn_mismatch(&ours(b"http/1.1")));
+            assert!(!hello.alpn_mismatch(&ours(b"h2")));
+            assert!(hello.alpn_mismatch(&ours(b"h3")));
+        });
+        look(&record(&[]), |seen| {
+            let Seen::Hello(hello) = seen else { panic!() };
+            assert_eq!(hello, ClientHello::default());
+            assert!(!hello.alpn_mismatch(&[]));
+        });
+        // Less than the whole is no more than a beginning, and one look at each octet is enough.
+        let mut greeting = Greeting::default();
+        for len in 0..full.len() {
+            assert!(
+                matches!(greeting.look_at(&full[..len]), Seen::NeedMore),
+                "{len}"
+            );
+        }
+        assert!(matches!(greeting.look_at(&full), Seen::Hello(_)));
+    }
+
+    #[test]
+    fn requests_in_clear_text_are_known_by_their_method() {
+        for (octets, want) in [
+            (&b"GET / HTTP/1.1"[..], true),
+            (b"PRI * HTTP/2.0", true),
+            (b"UPDATEREDIRECTREF x", true),
+            (b"A ", true),
+            (b"ABCDEFGHIJKLMNOPQR ", false),
+            (b"GE/", false),
+            (b" GET", false),
+        ] {
+            assert_eq!(
+                look(octets, |seen| matches!(seen, Seen::ClearText)),
+                want,
+                "{}",
+                octets.escape_ascii()
+            );
+        }
+        assert!(look(b"G", |seen| matches!(seen, Seen::NeedMore)));
+        assert!(look(b"", |seen| matches!(seen, Seen::NeedMore)));
+    }
+
+    #[test]
+    fn certificates_are_wanted_unless_only_keys_are() {
+        let is_wanted = |types: &[u8]| {
+            let len = u8::try_from(types.len()).unwrap();
+            [19, 20].map(|number| {
+                let extension = extension(number, &[&[len][..], types].concat());
+                look(&record(&[extension]), |seen| {
+                    let Seen::Hello(hello) = seen else { panic!() };
+                    !hello.wants_raw_public_keys
+                })
+            })
+        };
+        // RFC 7250 §3: X.509, raw public key; 1 was OpenPGP.
+        for types in [&[0][..], &[2, 0], &[0, 2], &[1], &[]] {
+            assert_eq!(is_wanted(types), [true, true], "{types:?}");
+        }
+        for types in [&[2][..], &[1, 2]] {
+            assert_eq!(is_wanted(types), [false, false], "{types:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_client_hello_is_left_to_others() {
+        let cases: &[&[u8]] = &[
+            b"get / HTTP/1.1\r\n\r\n",
+            b"GETTING-ON / HTTP/1.1",
+            b"\x80\x2e\x01\x03\x01",
+            // An empty record; a message of another type; one that is too long.
+            &[22, 3, 1, 0, 0],
+            &[22, 3, 1, 0, 1, 2],
+            &[22, 3, 1, 0, 4, 1, 1, 0, 0],
+            &[22, 3, 1, 0xff, 0xff],
+            // A body that ends early.
+            &[22, 3, 1, 0, 4, 1, 0, 0, 0],
+            &record(&[extension(43, &[200, 3])]),
+            &record(&[vec![0, 16, 0, 9]]),
+        ];
+        for octets in cases {
+            assert!(
+                look(octets, |seen| matches!(seen, Seen::Unreadable)),
+                "{}",
+                octets.escape_ascii()
+            );
+        }
+        // Extensions that are malformed inside are as good as absent.
+        for extensions in [
+            extension(0, &[0, 9, 0]),
+            extension(0, &vector16(&[1, 0, 1, b'x'])),
+            extension(16, &[0, 9]),
+            extension(41, &[0]),
+        ] {
+            look(&record(&[extensions]), |seen| {
+                let Seen::Hello(hello) = seen else { panic!() };
+                assert_eq!(hello, ClientHello::default());
+            });
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One TLS connection, without its socket: octets in, octets and plaintext out.
+
+use std::sync::Arc;
+
+use h2o_exchange::TlsInfo;
+
+use crate::error::TlsError;
+use crate::record::kernel::{Control, KernelKeys};
+use crate::record::output::OutputBuffer;
+use crate::record::traffic::Traffic;
+use crate::server::acceptor::TlsAcceptor;
+use crate::server::client_hello::{Greeting, Seen};
+use crate::server::handshake::{Handshake, MAX_KEPT_LEN, Step, TLS13_OVERHEAD};
+
+/// The server's side of one connection.
+pub struct TlsConnection {
+    state: State,
+    info: TlsInfo,
+}
+
+enum State {
+    /// The ClientHello, which decides about the configuration, has not come in whole.
+    Greeting {
+        acceptor: Arc<TlsAcceptor>,
+        received: Vec<u8>,
+        greeting: Greeting,
+    },
+    /// rustls is at work. Boxed, like the greeting's buffers: nothing of this is kept afterwards.
+    Handshake(Box<Handshake>),
+    Established(Box<Traffic>),
+    /// Failed, or closed by the peer during the handshake.
+    Ended,
+}
+
+/// What a call of [`TlsConnection::receive`] has brought about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The handshake is not complete.
+    pub handshaking: bool,
+    /// The handshake was completed by this call; [`TlsConnection::info`] is there.
+    pub handshake_done_now: bool,
+    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay. It
+    /// can be answered at once, and [`TlsConnection::info`] is there.
+    pub early: bool,
+    /// The peer has sent close_notify: no more data will come.
+    pub closed_by_peer: bool,
+}
+
+impl TlsConnection {
+    pub(crate) fn new(acceptor: Arc<TlsAcceptor>) -> Self {
+        Self {
+            state: State::Greeting {
+                acceptor,
+                received: Vec::new(),
+                greeting: Greeting::default(),
+            },
+            info: TlsInfo::default(),
+        }
+    }
+
+    /// Takes octets from the peer; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
+    /// what is to be sent to `out`. An incomplete record is kept until its end comes.
+    ///
+    /// # Errors
+    /// What ends the connection. The alert for it is in `out`; nothing else may be sent.
+    pub fn receive(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<Progress, TlsError> {
+        if let State::Established(traffic) = &mut self.state {
+            let received = traffic.receive(input, plain, out);
+            let closed_by_peer = traffic.is_closed_by_peer();
+            return match received {
+                Ok(()) => Ok(Progress {
+                    closed_by_peer,
+                    ..Progress::default()
+                }),
+                Err(error) => {
+                    self.state = State::Ended;
+                    Err(error)
+                }
+            };
+        }
+        match self.advance(input, plain, out) {
+            Ok(progress) => Ok(progress),
+            Err(error) => {
+                self.state = State::Ended;
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`Self::receive`], before the connection is established.
+    fn advance(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<Progress, TlsError> {
+        let plain_start = plain.len();
+        let (handshake, step) = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Greeting {
+                acceptor,
+                mut received,
+                mut greeting,
+            } => {
+                received.extend_from_slice(input);
+                let choice = match greeting.look_at(&received) {
+                    Seen::NeedMore if received.len() <= MAX_KEPT_LEN => {
+                        self.state = State::Greeting {
+                            acceptor,
+                            received,
+                            greeting,
+                        };
+                        return Ok(Progress {
+                            handshaking: true,
+                            ..Progress::default()
+                        });
+                    }
+                    Seen::Hello(hello) if hello.wants_raw_public_keys => {
+                        out.extend_from_slice(&TlsError::UnsupportedCertificate.plain_alert());
+                        return Err(TlsError::UnsupportedCertificate);
+                    }
+                    Seen::Hello(hello) => acceptor.choose(&hello),
+                    Seen::ClearText => return Err(TlsError::ClearText),
+                    // rustls finds the words for what is wrong.
+                    Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
+                };
+                if let Some(at) = choice.odd_name_at {
+                    received = greeting.with_hidden_name(&received, at);
+                }
+                let mut handshake = Box::new(Handshake::new(choice, received)?);
+                let step = handshake.receive(&[], plain, out)?;
+                (handshake, step)
+            }
+            State::Handshake(mut handshake) => {
+                let step = handshake.receive(input, plain, out)?;
+                (handshake, step)
+            }
+            State::Established(_) | State::Ended => return Err(TlsError::Closed),
+        };
+        match step {
+            Step::NeedMore => {
+                let early = plain.len() > plain_start && handshake.may_answer();
+                if early && self.info.protocol.is_empty() {
+                    self.info = handshake.info().unwrap_or_default();
+                }
+                self.state = State::Handshake(handshake);
+                Ok(Progress {
+                    handshaking: true,
+                    early,
+                    ..Progress::default()
+                })
+            }
+            Step::ClosedByPeer => Ok(Progress {
+                closed_by_peer: true,
+                ..Progress::default()
+            }),
+            Step::Done => {
+                let (mut traffic, info, mut rest) = handshake.finish()?;
+                self.info = info;
+                traffic.receive(&mut rest, plain, out)?;
+                let closed_by_peer = traffic.is_closed_by_peer();
+                self.state = State::Established(Box::new(traffic));
+                Ok(Progress {
+                    handshake_done_now: true,
+                    closed_by_peer,
+                    ..Progress::default()
+                })
+            }
+        }
+    }
+
+    /// Appends `plain` to `out` as application data.
+    ///
+    /// # Errors
+    /// [`TlsError::NotReady`] during a handshake (in answer to early data it is allowed), [`TlsError::Closed`] after
+    /// [`Self::close_notify`], [`TlsError::KeysExhausted`].
+    pub fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.encrypt(plain, out),
+            State::Handshake(handshake) => handshake.encrypt(plain, out),
+            State::Greeting { .. } => Err(TlsError::NotReady),
+            State::Ended => Err(TlsError::Closed),
+        }
+    }
+
+    /// As [`Self::encrypt`], for a head and a body that lie in different places; records are filled across borders.
+    ///
+    /// # Errors
+    /// Those of [`Self::encrypt`].
+    pub fn encrypt_gather(
+        &mut self,
+        parts: &[&[u8]],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.encrypt_gather(parts, out),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => {
+                parts.iter().try_for_each(|part| self.encrypt(part, out))
+            }
+        }
+    }
+
+    /// Says that nothing more will be sent. Before the client can read that, the connection is closed silently.
+    pub fn close_notify(&mut self, out: &mut OutputBuffer) {
+        match &mut self.state {
+            State::Established(traffic) => traffic.close_notify(out),
+            State::Handshake(handshake) => handshake.close_notify(out),
+            State::Greeting { .. } | State::Ended => {}
+        }
+    }
+
+    /// The keys with which the kernel can go on sending from here, and how many records they are good for; `None` during a
+    /// handshake, and if that is not wanted.
+    pub fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
+        match &self.state {
+            State::Established(traffic) => traffic.kernel_keys(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => None,
+        }
+    }
+
+    /// Notes whether the kernel has taken the keys. If it has, [`Self::encrypt`] is of no use any more, and what else is to be
+    /// sent is in [`Self::take_controls`]. If it has not, it is not asked again.
+    pub fn on_handed_over(&mut self, is_in_kernel: bool) {
+        if let State::Established(traffic) = &mut self.state {
+            traffic.on_handed_over(is_in_kernel);
+        }
+    }
+
+    /// What the kernel is to send and do since the last call.
+    pub fn take_controls(&mut self) -> Vec<Control> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.take_controls(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => Vec::new(),
+        }
+    }
+
+    /// Octets a record adds to its content.
+    pub fn record_overhead(&self) -> usize {
+        match &self.state {
+            State::Established(traffic) => traffic.overhead(),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => TLS13_OVERHEAD,
+        }
+    }
+
+    /// From now on, records have that many octets of plaintext. Not during the handshake, where little is sent.
+    pub fn choose_record_size(&mut self, plain_len: usize) {
+        match &mut self.state {
+            State::Established(traffic) => traffic.choose_record_size(plain_len),
+            State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
+        }
+    }
+
+    /// Octets of memory held in buffers.
+    #[inline]
+    pub fn retained(&self) -> usize {
+        match &self.state {
+            State::Established(traffic) => traffic.retained(),
+            State::Greeting {
+                received, greeting, ..
+            } => received.capacity() + greeting.retained(),
+            State::Handshake(handshake) => handshake.retained(),
+            State::Ended => 0,
+        }
+    }
+
+    /// Whether the peer has begun a handshake that is not complete.
+    pub fn is_shaking_hands(&self) -> bool {
+        match &self.state {
+            State::Greeting { received, .. } => !received.is_empty(),
+            State::Handshake(_) => true,
+            State::Established(_) | State::Ended => false,
+        }
+    }
+
+    /// What was negotiated; empty before the handshake is complete or has brought early data.
+    pub fn info(&self) -> TlsInfo {
+        self.info.clone()
+    }
+}
+
+#[cfg(test)]
+impl TlsConnection {
+    pub(crate) fn set_seal_limit(&mut self, records: u64) {
+        if let State::Established(traffic) = &mut self.state {
+            traffic.set_seal_limit(records);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! TLS towards clients: choosing a configuration, the handshake, the established connection.
+
+pub(crate) mod acceptor;
+pub(crate) mod client_hello;
+pub(crate) mod connection;
+pub(crate) mod fuzzing;
+pub(crate) mod handshake;
+pub(crate) mod server_name;

@@ -1,0 +1,303 @@
+//! Certificates with their private keys, read and checked while the configuration is loaded.
+
+use std::sync::Arc;
+
+use crate::{AlternativeName, Certificate, same_public_key};
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node};
+use h2o_exchange::CertificateInfo;
+use rustls::SignatureScheme;
+use rustls::pki_types::pem::{PemObject, SectionKind};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
+
+/// A certificate chain and its key.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    files: Files,
+    /// Where the configuration names the certificate: `FILE:LINE`.
+    place: Box<str>,
+    pub(crate) certified_key: Arc<CertifiedKey>,
+}
+
+/// Where an identity was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Files {
+    certificate: Box<str>,
+    key: Box<str>,
+}
+
+/// Why a pair of files is no identity.
+struct Fault {
+    /// Whether the key is to blame, and not the certificate.
+    of_key: bool,
+    message: String,
+    /// What the system or a parser says, where it is not part of the message.
+    reason: Option<String>,
+}
+
+/// The attributes of an element of `identity`.
+pub(crate) const PAIR: [Attribute; 2] = [
+    Attribute::required(
+        "certificate-file",
+        Kinds::SCALAR,
+        "FILE",
+        "Certificates in PEM form: the server's own first, then intermediate ones.",
+    ),
+    Attribute::required(
+        "key-file",
+        Kinds::SCALAR,
+        "FILE",
+        "Private key of the certificate in PEM form.",
+    ),
+];
+
+impl Identity {
+    /// True if both were read from the same files.
+    pub(crate) fn same_files(&self, other: &Self) -> bool {
+        self.files == other.files
+    }
+
+    /// The certificate a client sees first.
+    pub(crate) fn leaf(&self) -> Option<&CertificateDer<'static>> {
+        self.certified_key.cert.first()
+    }
+
+    /// Where the configuration names the certificate.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// What is known of that certificate, with neither listeners nor hosts yet.
+    pub(crate) fn info(&self) -> Option<CertificateInfo> {
+        let leaf = Certificate::parse(self.leaf()?)?;
+        Some(CertificateInfo {
+            file: self.files.certificate.clone(),
+            place: self.place.clone(),
+            listeners: Vec::new(),
+            hosts: Vec::new(),
+            names: names_of(&leaf),
+            not_before: leaf.not_before,
+            not_after: leaf.not_after,
+        })
+    }
+
+    /// Reads the files once more. `None`: they hold what they held before.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn reload(&self) -> Result<Option<Self>, String> {
+        let key = load_pair(&self.files).map_err(|fault| match fault.reason {
+            Some(reason) => format!("{}: {reason}", fault.message),
+            None => fault.message,
+        })?;
+        // The key belongs to the certificate: it cannot be another one under the same certificate.
+        let is_same = key.cert == self.certified_key.cert;
+        Ok((!is_same).then(|| Self {
+            certified_key: Arc::new(key),
+            ..self.clone()
+        }))
+    }
+
+    fn load(certificate_file: &Node, key_file: &Node) -> Result<Self, Error> {
+        let files = Files {
+            certificate: certificate_file.scalar()?.into(),
+            key: key_file.scalar()?.into(),
+        };
+        let certified_key = load_pair(&files).map_err(|fault| {
+            let node = if fault.of_key {
+                key_file
+            } else {
+                certificate_file
+            };
+            let error = node.error(fault.message);
+            match fault.reason {
+                Some(reason) => error.with_hint(reason),
+                None => error,
+            }
+        })?;
+        let pos = &certificate_file.pos;
+        Ok(Self {
+            files,
+            place: format!("{}:{}", pos.file(), pos.line()).into(),
+            certified_key: Arc::new(certified_key),
+        })
+    }
+}
+
+/// The names a certificate is for, in the order in which it has them.
+fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
+    let text = |octets: &[u8]| Box::from(String::from_utf8_lossy(octets));
+    match certificate.alternative_names() {
+        Some(names) => names
+            .flatten()
+            .filter_map(|name| match name {
+                AlternativeName::Dns(name) => Some(text(name)),
+                AlternativeName::Ip(address) => Some(address.to_string().into()),
+                AlternativeName::Other => None,
+            })
+            .collect(),
+        None => certificate.common_name().map(text).into_iter().collect(),
+    }
+}
+
+/// Reads the identities of an `ssl` mapping; the last one is the fallback.
+///
+/// # Errors
+/// Those of `certificate-file`, `key-file` and `identity`.
+pub(crate) fn parse(ssl: &Node, attributes: &Attributes<'_>) -> Result<Vec<Identity>, Error> {
+    let certificate_file = attributes.get("certificate-file");
+    let key_file = attributes.get("key-file");
+    match (attributes.get("identity"), certificate_file.or(key_file)) {
+        (Some(_), Some(node)) => Err(node.error(
+            "when `identity` is used, all `certificate-file`-`key-file` pairs must be stored within that `identity`",
+        )),
+        (Some(identity), None) => {
+            let pairs = identity.sequence()?;
+            if pairs.is_empty() {
+                return Err(identity.error("at least one identity must be specified"));
+            }
+            pairs.iter().map(parse_pair).collect()
+        }
+        (None, Some(_)) => {
+            let certificate_file = attributes.require("certificate-file")?;
+            let key_file = attributes.require("key-file")?;
+            Ok(vec![Identity::load(certificate_file, key_file)?])
+        }
+        (None, None) => Err(ssl.error(
+            "missing TLS identity - certificate file is not specified, ACME configuration could not be found",
+        )),
+    }
+}
+
+fn parse_pair(node: &Node) -> Result<Identity, Error> {
+    let attributes = node.attributes(&PAIR)?;
+    Identity::load(
+        attributes.require("certificate-file")?,
+        attributes.require("key-file")?,
+    )
+}
+
+fn load_pair(files: &Files) -> Result<CertifiedKey, Fault> {
+    let chain = load_chain(&files.certificate)?;
+    let key = load_key(&files.key)?;
+    let Some(leaf) = chain.first().and_then(|leaf| Certificate::parse(leaf)) else {
+        return Err(certificate_fault(
+            &files.certificate,
+            "malformed certificate",
+        ));
+    };
+    if !belongs_to(&*key, leaf.subject_public_key_info) {
+        return Err(Fault {
+            of_key: true,
+            message: format!(
+                "private key file:{} does not belong to certificate file:{}",
+                files.key, files.certificate
+            ),
+            reason: None,
+        });
+    }
+    Ok(CertifiedKey::new(chain, key))
+}
+
+fn certificate_fault(path: &str, reason: &str) -> Fault {
+    Fault {
+        of_key: false,
+        message: format!("failed to load certificate file:{path}"),
+        reason: Some(reason.to_owned()),
+    }
+}
+
+fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let fault = |reason: &str| certificate_fault(path, reason);
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
+    let mut chain = Vec::new();
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
+        match section.map_err(|error| fault(&error.to_string()))? {
+            (SectionKind::Certificate, der) => chain.push(CertificateDer::from(der)),
+            (SectionKind::PublicKey, _) if chain.is_empty() => {
+                return Err(fault("raw public keys are not supported yet"));
+            }
+            _ => {}
+        }
+    }
+    if chain.is_empty() {
+        return Err(fault("no certificate in PEM form"));
+    }
+    Ok(chain)
+}
+
+fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
+    let fault = |reason: &str| Fault {
+        of_key: true,
+        message: format!("failed to load private key file:{path}:{reason}"),
+        reason: None,
+    };
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
+    if is_encrypted(&text) {
+        return Err(fault("encrypted keys are not supported"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),
+        error => fault(&error.to_string()),
+    })?;
+    rustls::crypto::aws_lc_rs::sign::any_supported_type(&key)
+        .map_err(|_| fault("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key"))
+}
+
+/// PKCS#8 has a label of its own for encrypted keys, the older forms a header line (RFC 1421 §4.6.1.1).
+fn is_encrypted(pem: &[u8]) -> bool {
+    let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
+    contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")
+}
+
+/// What is wrong in the words of the C library.
+pub(crate) fn io_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
+    }
+}
+
+fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {
+    // A key that cannot tell its public half is taken on trust, as rustls does.
+    key.public_key()
+        .is_none_or(|known| same_public_key(&known, public_key))
+}
+
+/// Chooses among the identities of one entry.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    /// TLS 1.3: the first whose key the client can verify. TLS 1.2: only the fallback (H2O compatibility).
+    pub(crate) preferred: Vec<Arc<CertifiedKey>>,
+    pub(crate) fallback: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offered: Vec<SignatureScheme> = hello
+            .signature_schemes()
+            .iter()
+            .copied()
+            .filter(is_for_tls13)
+            .collect();
+        let fitting = self
+            .preferred
+            .iter()
+            .find(|identity| identity.key.choose_scheme(&offered).is_some());
+        Some(Arc::clone(fitting.unwrap_or(&self.fallback)))
+    }
+}
+
+/// RFC 8446 §4.2.3: PKCS#1 and SHA-1 are for certificates only.
+fn is_for_tls13(scheme: &SignatureScheme) -> bool {
+    !matches!(
+        *scheme,
+        SignatureScheme::RSA_PKCS1_SHA1
+            | SignatureScheme::RSA_PKCS1_SHA256
+            | SignatureScheme::RSA_PKCS1_SHA384
+            | SignatureScheme::RSA_PKCS1_SHA512
+            | SignatureScheme::ECDSA_SHA1_Legacy
+    )
+}

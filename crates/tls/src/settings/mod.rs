@@ -1,0 +1,476 @@
+//! The `ssl` mapping of `listen`.
+
+pub(crate) mod cipher_list;
+pub(crate) mod identity;
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
+use h2o_exchange::CertificateInfo;
+use rustls::crypto::SupportedKxGroup;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, SupportedCipherSuite};
+
+use crate::settings::identity::{Identity, io_reason};
+use crate::versions::Versions;
+use crate::{groups, suites};
+
+/// Tickets for a client that asks for several (RFC 9149).
+const DEFAULT_MAX_TICKETS: usize = 4;
+
+/// The checked content of an `ssl` mapping, certificates and keys loaded.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// In order of preference; the last is the fallback.
+    pub(crate) identities: Vec<Identity>,
+    pub(crate) versions: Versions,
+    pub(crate) tls12_suites: Vec<SupportedCipherSuite>,
+    pub(crate) tls13_suites: Vec<SupportedCipherSuite>,
+    pub(crate) groups: Vec<&'static dyn SupportedKxGroup>,
+    /// Our order of cipher suites counts, not the client's.
+    pub(crate) prefer_our_order: bool,
+    pub(crate) client_ca: Option<ClientCa>,
+    pub(crate) max_tickets: usize,
+    /// What ORIGIN frames tell (RFC 8336), in lower case.
+    pub origins: Option<Arc<[Box<str>]>>,
+}
+
+/// The authorities that client certificates must come from.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientCa {
+    pub(crate) path: Arc<str>,
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    /// Of the certificates, to keep sessions of other requirements apart.
+    pub(crate) digest: [u8; 32],
+}
+
+/// The attributes of an `ssl` mapping.
+pub const ATTRIBUTES: [Attribute; 18] = [
+    Attribute::optional(
+        "certificate-file",
+        Kinds::SCALAR,
+        "FILE",
+        "mandatory unless `identity` is given",
+        "Certificates in PEM form: the server's own first, then intermediate ones.",
+    ),
+    Attribute::optional(
+        "key-file",
+        Kinds::SCALAR,
+        "FILE",
+        "mandatory unless `identity` is given",
+        "Private key of the certificate in PEM form (PKCS#8, PKCS#1 or SEC1), not encrypted.",
+    ),
+    Attribute::optional(
+        "identity",
+        Kinds::SEQUENCE.with_attributes(&identity::PAIR),
+        "a sequence of mappings",
+        "",
+        "Several certificates for the same names, an ECDSA and an RSA one for example. The first one that the client \
+         can verify is used, the last one if there is none.",
+    ),
+    Attribute::optional(
+        "min-version",
+        Kinds::SCALAR,
+        "TLSv1.2|TLSv1.3",
+        "TLSv1.2",
+        "Lowest version. Older versions are accepted with a warning and mean `TLSv1.2`.",
+    )
+    .aliases(&["minimum-version"]),
+    Attribute::optional(
+        "max-version",
+        Kinds::SCALAR,
+        "TLSv1.2|TLSv1.3",
+        "TLSv1.3",
+        "Highest version.",
+    )
+    .aliases(&["maximum-version"]),
+    Attribute::optional(
+        "cipher-suite",
+        Kinds::SCALAR,
+        "LIST",
+        "all suites with ECDHE and AES-GCM or ChaCha20-Poly1305",
+        "Cipher suites of TLS 1.2, as OpenSSL writes them. Suites that are not supported are left out with a warning.",
+    ),
+    Attribute::optional(
+        "cipher-suite-tls1.3",
+        Kinds::SEQUENCE,
+        "a sequence of names",
+        "`TLS_AES_256_GCM_SHA384`, `TLS_AES_128_GCM_SHA256`, `TLS_CHACHA20_POLY1305_SHA256`",
+        "Cipher suites of TLS 1.3 in order of preference.",
+    ),
+    Attribute::optional(
+        "cipher-preference",
+        Kinds::SCALAR,
+        "client|server",
+        "client",
+        "Whose order of cipher suites decides.",
+    ),
+    Attribute::optional(
+        "key-exchange-tls1.3",
+        Kinds::SEQUENCE,
+        "a sequence of names",
+        "`x25519mlkem768`, `x25519`, `secp256r1`, `secp384r1`",
+        "Key exchange groups of TLS 1.3 in order of preference; `h2o --version` lists all.",
+    ),
+    Attribute::optional(
+        "dh-file",
+        Kinds::SCALAR,
+        "FILE",
+        "",
+        "No effect but a warning: finite-field Diffie-Hellman is not supported.",
+    ),
+    Attribute::optional(
+        "client-ca-file",
+        Kinds::SCALAR,
+        "FILE",
+        "clients need no certificate",
+        "Clients must present a certificate signed by one of these authorities (PEM); the handshake fails otherwise.",
+    ),
+    Attribute::optional(
+        "ocsp-update-interval",
+        Kinds::SCALAR,
+        "SECONDS",
+        "",
+        "No effect yet but a warning, except for `0`: there is no OCSP stapling.",
+    ),
+    Attribute::optional(
+        "ocsp-max-failures",
+        Kinds::SCALAR,
+        "NUMBER",
+        "",
+        "No effect yet but a warning.",
+    ),
+    Attribute::optional(
+        "ocsp-update-cmd",
+        Kinds::SCALAR,
+        "COMMAND",
+        "",
+        "No effect yet but a warning.",
+    ),
+    Attribute::optional(
+        "neverbleed",
+        Kinds::SCALAR,
+        "ON|OFF",
+        "OFF",
+        "`ON` has no effect but a warning: private keys stay in the server's process.",
+    ),
+    Attribute::optional(
+        "max-tickets",
+        Kinds::SCALAR,
+        "0 to 255",
+        "4",
+        "Most tickets of TLS 1.3 that a client gets per connection. `0` stands for the default.",
+    ),
+    Attribute::optional(
+        "http2-origin-frame",
+        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        "ORIGIN, or a sequence of those",
+        "",
+        "Origins such as `https://example.com` that HTTP/2 clients may ask for over the same connection (ORIGIN frame, \
+         RFC 8336). Only that of the first `ssl` of an address is used.",
+    ),
+    Attribute::optional(
+        "ech",
+        Kinds::SEQUENCE,
+        "a sequence of mappings",
+        "",
+        "No effect yet but a warning: Encrypted Client Hello is not supported.",
+    ),
+];
+
+/// What is wrong with a `cipher-suite` that leaves nothing.
+const SUITES_OF_TLS12: &str = "of the suites for TLS 1.2, those with ECDHE and AES-GCM or ChaCha20-Poly1305 are supported, and `cipher-suite` has none of them";
+
+impl TlsSettings {
+    fn new(identities: Vec<Identity>) -> Self {
+        Self {
+            identities,
+            versions: Versions::default(),
+            tls12_suites: cipher_list::default_suites(),
+            tls13_suites: suites::default_tls13(),
+            groups: groups::default_groups(),
+            prefer_our_order: false,
+            client_ca: None,
+            origins: None,
+            max_tickets: DEFAULT_MAX_TICKETS,
+        }
+    }
+
+    /// True if certificates and keys were read from the same files: then the second mapping only adds a name.
+    pub fn same_identity(&self, other: &Self) -> bool {
+        self.identities.len() == other.identities.len()
+            && self
+                .identities
+                .iter()
+                .zip(&other.identities)
+                .all(|(one, other)| one.same_files(other))
+    }
+
+    /// The `client-ca-file`, if clients must show a certificate.
+    pub fn client_authority(&self) -> Option<&Arc<str>> {
+        self.client_ca.as_ref().map(|ca| &ca.path)
+    }
+
+    /// Where the configuration names the first certificate: `FILE:LINE`.
+    pub fn place(&self) -> &str {
+        self.identities.first().map_or("", Identity::place)
+    }
+
+    /// Compares the `client-ca-file` of this mapping, `ssl`, with the one of an earlier mapping that answers in its place.
+    ///
+    /// # Errors
+    /// If they differ: one of them would be without effect.
+    pub fn must_agree_on_clients(&self, earlier: &Self, ssl: &Node) -> Result<(), Error> {
+        if self.client_authority() == earlier.client_authority() {
+            return Ok(());
+        }
+        let name = |settings: &Self| match settings.client_authority() {
+            Some(path) => format!("`client-ca-file: {path}`"),
+            None => "no `client-ca-file`".to_owned(),
+        };
+        let attributes = ssl.attributes(&ATTRIBUTES)?;
+        let node = attributes.get("client-ca-file").unwrap_or(ssl);
+        let error = node.error(format!(
+            "the `ssl` at {} is for the same address and answers for this host, too: it has {}, this one has {}",
+            earlier.place(),
+            name(earlier),
+            name(self),
+        ));
+        Err(error.with_hint(
+            "write the same `client-ca-file` in both, or give the hosts different certificates or addresses",
+        ))
+    }
+
+    /// Warns of what this mapping, `ssl`, says in vain: an earlier one with the same certificates answers in its place.
+    pub fn warn_of_lost(&self, earlier: &Self, ssl: &Node, warnings: &mut Vec<String>) {
+        let Ok(attributes) = ssl.attributes(&ATTRIBUTES) else {
+            return;
+        };
+        let names = |groups: &[&'static dyn SupportedKxGroup]| {
+            let names = groups.iter().map(|group| group.name());
+            names.collect::<Vec<_>>()
+        };
+        let cases = [
+            ("min-version", self.versions != earlier.versions),
+            ("max-version", self.versions != earlier.versions),
+            ("cipher-suite", self.tls12_suites != earlier.tls12_suites),
+            (
+                "cipher-suite-tls1.3",
+                self.tls13_suites != earlier.tls13_suites,
+            ),
+            (
+                "cipher-preference",
+                self.prefer_our_order != earlier.prefer_our_order,
+            ),
+            (
+                "key-exchange-tls1.3",
+                names(&self.groups) != names(&earlier.groups),
+            ),
+            ("max-tickets", self.max_tickets != earlier.max_tickets),
+            ("http2-origin-frame", self.origins != earlier.origins),
+        ];
+        for (name, is_lost) in cases {
+            if let Some(node) = attributes.get(name).filter(|_| is_lost) {
+                warnings.push(format!(
+                    "[warning] [{}:{}] in command listen, `{name}` has no effect: for this address the `ssl` at {} with the same certificate counts",
+                    node.pos.file(),
+                    node.pos.line(),
+                    earlier.place(),
+                ));
+            }
+        }
+    }
+
+    /// What is known of the certificates, without listeners and hosts.
+    pub fn certificates(&self) -> impl Iterator<Item = CertificateInfo> {
+        self.identities.iter().filter_map(Identity::info)
+    }
+
+    /// Reads the files once more that certificates, keys and authorities come from. What cannot be used stays as it was, with
+    /// a text in `failures`. Returns the settings with what is new, if anything is.
+    pub fn reload(&self, failures: &mut Vec<String>) -> Option<Self> {
+        let mut renewed = self.clone();
+        let mut is_changed = false;
+        for identity in &mut renewed.identities {
+            match identity.reload() {
+                Ok(None) => {}
+                Ok(Some(new)) => {
+                    *identity = new;
+                    is_changed = true;
+                }
+                Err(text) => failures.push(text),
+            }
+        }
+        if let Some(ca) = &mut renewed.client_ca {
+            match ClientCa::load(&ca.path) {
+                Ok(new) if new.digest == ca.digest => {}
+                Ok(new) => {
+                    *ca = new;
+                    is_changed = true;
+                }
+                Err(reason) => failures.push(format!("{}: {reason}", ClientCa::fault(&ca.path))),
+            }
+        }
+        is_changed.then_some(renewed)
+    }
+}
+
+/// Reads an `ssl` mapping.
+///
+/// # Errors
+/// What the configuration says wrong, at its place.
+pub fn parse(node: &Node, warnings: &mut Vec<String>) -> Result<TlsSettings, Error> {
+    let attributes = node.attributes(&ATTRIBUTES)?;
+    let warn: &mut dyn FnMut(&Node, &str) = &mut |node: &Node, text: &str| {
+        warnings.push(format!(
+            "[warning] [{}:{}] in command listen, {text}",
+            node.pos.file(),
+            node.pos.line()
+        ));
+    };
+    let mut settings = TlsSettings::new(identity::parse(node, &attributes)?);
+    settings.versions = Versions::parse(
+        attributes.get("min-version"),
+        attributes.get("max-version"),
+        warn,
+    )?;
+    if let Some(node) = attributes.get("cipher-suite") {
+        settings.tls12_suites = cipher_list::parse(node, warn)?;
+        if settings.tls12_suites.is_empty() {
+            settings.versions = settings.versions.without_tls12().ok_or_else(|| {
+                node.error("failed to setup SSL cipher suite")
+                    .with_hint(format!(
+                        "{SUITES_OF_TLS12}, and `max-version` leaves no TLS 1.3"
+                    ))
+            })?;
+            warn(
+                node,
+                &format!("{SUITES_OF_TLS12}: only clients with TLS 1.3 are served"),
+            );
+        }
+    }
+    if let Some(node) = attributes.get("cipher-suite-tls1.3") {
+        settings.tls13_suites = suites::parse_tls13(node, warn)?;
+    }
+    if let Some(node) = attributes.get("cipher-preference") {
+        settings.prefer_our_order = node.one_of(&["client", "server"])? == 1;
+    }
+    if let Some(node) = attributes.get("key-exchange-tls1.3") {
+        settings.groups = groups::parse(node)?;
+    }
+    if let Some(node) = attributes.get("client-ca-file") {
+        let path = node.scalar()?;
+        let fault = |reason: String| node.error(ClientCa::fault(path)).with_hint(reason);
+        settings.client_ca = Some(ClientCa::load(path).map_err(fault)?);
+    }
+    if let Some(node) = attributes.get("max-tickets") {
+        settings.max_tickets = match node.integer("%u", 0..=255)? {
+            0 => DEFAULT_MAX_TICKETS,
+            count => count,
+        };
+    }
+    if let Some(node) = attributes.get("http2-origin-frame") {
+        let origins: Result<Vec<Box<str>>, Error> = node
+            .one_or_more()
+            .iter()
+            .map(|origin| Ok(origin.scalar()?.to_ascii_lowercase().into()))
+            .collect();
+        settings.origins = Some(origins?.into());
+    }
+    check_without_effect(&attributes, warn)?;
+    Ok(settings)
+}
+
+/// Attributes that nothing is done with so far. They are checked all the same, and warned of.
+fn check_without_effect(
+    attributes: &Attributes<'_>,
+    warn: &mut dyn FnMut(&Node, &str),
+) -> Result<(), Error> {
+    type Check = fn(&Node) -> Result<(), Error>;
+    const NO_OCSP: &str = "OCSP stapling is not supported yet";
+    let cases: [(&str, Check, &str); 6] = [
+        (
+            "dh-file",
+            |node| node.scalar().map(drop),
+            "finite-field Diffie-Hellman is not supported",
+        ),
+        (
+            "ocsp-update-interval",
+            |node| {
+                node.quantity::<u64>(Unit::Seconds, "%lu", 0..=u64::MAX)
+                    .map(drop)
+            },
+            NO_OCSP,
+        ),
+        (
+            "ocsp-max-failures",
+            |node| node.integer::<u32>("%u", 0..=u64::from(u32::MAX)).map(drop),
+            NO_OCSP,
+        ),
+        ("ocsp-update-cmd", |node| node.scalar().map(drop), NO_OCSP),
+        (
+            "neverbleed",
+            |node| node.on_off().map(drop),
+            "private keys stay in the server's process",
+        ),
+        (
+            "ech",
+            |node| node.sequence().map(drop),
+            "Encrypted Client Hello is not supported yet",
+        ),
+    ];
+    for (name, check, reason) in cases {
+        if let Some(node) = attributes.get(name) {
+            check(node)?;
+            // What asks for what happens anyway is no reason to warn.
+            let is_as_wished = match name {
+                "neverbleed" => node
+                    .as_str()
+                    .is_some_and(|word| word.eq_ignore_ascii_case("OFF")),
+                "ocsp-update-interval" => node.as_str() == Some("0"),
+                _ => false,
+            };
+            if !is_as_wished {
+                warn(node, &format!("`{name}` has no effect: {reason}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl ClientCa {
+    fn fault(path: &str) -> String {
+        format!("failed to load client CA file:{path}")
+    }
+
+    /// # Errors
+    /// The reason, to be told after [`Self::fault`].
+    fn load(path: &str) -> Result<Self, String> {
+        let text = h2o_opener::read(path.as_ref()).map_err(|error| io_reason(&error))?;
+        let mut roots = RootCertStore::empty();
+        let mut digest = digest::Context::new(&digest::SHA256);
+        for certificate in CertificateDer::pem_slice_iter(&text) {
+            let certificate = certificate.map_err(|error| error.to_string())?;
+            digest.update(&certificate);
+            roots.add(certificate).map_err(|error| error.to_string())?;
+        }
+        if roots.is_empty() {
+            return Err("no certificate in PEM form".to_owned());
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| error.to_string())?;
+        let mut octets = [0; 32];
+        octets.copy_from_slice(digest.finish().as_ref());
+        Ok(Self {
+            path: path.into(),
+            verifier,
+            digest: octets,
+        })
+    }
+}

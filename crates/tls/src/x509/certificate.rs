@@ -1,0 +1,639 @@
+//! The fields of an X.509 certificate (RFC 5280 §4.1).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::x509::der::{Element, Reader};
+
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+/// Constructed, context-specific, of a certificate: numbers 0 and 3.
+const VERSION: u8 = 0xa0;
+const EXTENSIONS: u8 = 0xa3;
+/// Primitive, context-specific, of a GeneralName: numbers 2 and 7.
+const DNS_NAME: u8 = 0x82;
+const IP_ADDRESS: u8 = 0x87;
+/// UTF8String, PrintableString, TeletexString, IA5String: texts of one octet per character, as far as host names go.
+const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
+
+/// 2.5.4.3
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+/// 2.5.29.15
+const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
+/// 2.5.29.17
+const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+/// 2.5.29.19
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+/// 2.5.29.30
+const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
+/// 2.5.29.37
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// 2.5.29.37.0
+const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
+/// 1.3.6.1.5.5.7.3.1
+const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
+/// The bit keyCertSign of KeyUsage, in its first octet.
+const KEY_CERT_SIGN: u8 = 0x04;
+
+/// A certificate in parts as they are encoded.
+#[derive(Clone, Debug)]
+pub struct Certificate<'a> {
+    /// Whether it is of version 1, which has no extensions.
+    pub is_version1: bool,
+    /// The name of the issuer: the content of an RDNSequence.
+    pub issuer: &'a [u8],
+    /// The name of the subject: the content of an RDNSequence.
+    pub subject: &'a [u8],
+    /// The key that the certificate speaks for, as an element.
+    pub subject_public_key_info: &'a [u8],
+    /// The same in parts.
+    pub public_key: PublicKey<'a>,
+    /// First second of its validity, from the Unix epoch.
+    pub not_before: i64,
+    /// Last second of its validity, from the Unix epoch.
+    pub not_after: i64,
+    /// What is signed: the TBSCertificate as an element.
+    pub tbs: &'a [u8],
+    /// The AlgorithmIdentifier of the signature, without tag and length; it stands inside and outside of what is signed.
+    pub signature_algorithm: &'a [u8],
+    /// The bits of the signature.
+    pub signature: &'a [u8],
+    /// Those that are understood here.
+    extensions: Extensions<'a>,
+}
+
+/// Contents of extensions (RFC 5280 §4.2.1).
+#[derive(Clone, Copy, Debug, Default)]
+struct Extensions<'a> {
+    alternative_names: Option<&'a [u8]>,
+    basic_constraints: Option<&'a [u8]>,
+    key_usage: Option<&'a [u8]>,
+    extended_key_usage: Option<&'a [u8]>,
+    name_constraints: Option<&'a [u8]>,
+    /// Whether a critical one is none of these.
+    has_unknown_critical: bool,
+}
+
+/// A SubjectPublicKeyInfo.
+#[derive(Clone, Copy, Debug)]
+pub struct PublicKey<'a> {
+    /// The whole without tag and length.
+    pub content: &'a [u8],
+    /// The AlgorithmIdentifier without tag and length.
+    pub algorithm: &'a [u8],
+    /// The bits of the key.
+    pub key: &'a [u8],
+}
+
+/// An entry of subjectAltName (RFC 5280 §4.2.1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlternativeName<'a> {
+    /// dNSName
+    Dns(&'a [u8]),
+    /// iPAddress
+    Ip(IpAddr),
+    /// Any other form.
+    Other,
+}
+
+impl<'a> Certificate<'a> {
+    /// Reads a certificate; `None` if it is malformed.
+    #[must_use]
+    pub fn parse(der: &'a [u8]) -> Option<Self> {
+        let mut certificate = Reader(Reader(der).content_of(SEQUENCE)?);
+        let signed = certificate.element()?;
+        let mut tbs = Reader(signed.content_of(SEQUENCE)?);
+        let is_version1 = tbs.content_if(VERSION).is_none();
+        // serialNumber
+        tbs.element()?;
+        let signature_algorithm = tbs.content_of(SEQUENCE)?;
+        let issuer = tbs.content_of(SEQUENCE)?;
+        let mut validity = Reader(tbs.content_of(SEQUENCE)?);
+        let (not_before, not_after) = (time(validity.element()?)?, time(validity.element()?)?);
+        let subject = tbs.content_of(SEQUENCE)?;
+        let subject_public_key_info = tbs.element()?;
+        let public_key = PublicKey::of_element(subject_public_key_info)?;
+        let mut extensions = Extensions::default();
+        while !tbs.is_empty() {
+            let element = tbs.element()?;
+            if element.tag == EXTENSIONS {
+                extensions = Extensions::parse(Reader(element.content).content_of(SEQUENCE)?)?;
+            }
+        }
+        // RFC 5280 §4.1.1.2
+        if certificate.content_of(SEQUENCE)? != signature_algorithm {
+            return None;
+        }
+        let signature = bits(certificate.content_of(BIT_STRING)?)?;
+        Some(Self {
+            is_version1,
+            issuer,
+            subject,
+            subject_public_key_info: subject_public_key_info.whole,
+            public_key,
+            not_before,
+            not_after,
+            tbs: signed.whole,
+            signature_algorithm,
+            signature,
+            extensions,
+        })
+    }
+
+    /// Whether issuer and subject have the same name.
+    #[must_use]
+    pub fn is_self_issued(&self) -> bool {
+        self.issuer == self.subject
+    }
+
+    /// The entries of subjectAltName, each `None` from where they are malformed on; `None` if there is no such extension.
+    #[must_use]
+    pub fn alternative_names(
+        &self,
+    ) -> Option<impl Iterator<Item = Option<AlternativeName<'a>>> + use<'a>> {
+        let mut names = Reader(self.extensions.alternative_names?);
+        Some(std::iter::from_fn(move || {
+            if names.is_empty() {
+                return None;
+            }
+            let element = names.element();
+            if element.is_none() {
+                names = Reader(&[]);
+            }
+            Some(element.map(alternative_name))
+        }))
+    }
+
+    /// Whether it limits for which names those below it are good (RFC 5280 §4.2.1.10).
+    #[must_use]
+    pub fn has_name_constraints(&self) -> bool {
+        self.extensions.name_constraints.is_some()
+    }
+
+    /// Whether it may issue certificates if it is trusted. As OpenSSL does it, one of version 1 may if it is by itself, and one
+    /// that does not say whether it is an authority may if its key is for signing certificates.
+    #[must_use]
+    pub fn may_be_root(&self) -> bool {
+        match (
+            self.may_sign_certificates(),
+            self.extensions.basic_constraints,
+        ) {
+            (Some(false), _) => false,
+            (_, Some(constraints)) => path_len(constraints).is_some(),
+            (Some(true), None) => true,
+            (None, None) => self.is_version1 && self.is_self_issued(),
+        }
+    }
+
+    /// What KeyUsage says of that (RFC 5280 §4.2.1.3), if there is such an extension.
+    fn may_sign_certificates(&self) -> Option<bool> {
+        let usage = self.extensions.key_usage?;
+        Some(first_octet(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
+    }
+
+    /// Whether it may issue certificates of servers, with `authorities_below` authorities between it and them, and says nothing
+    /// else about those that is not looked at here, such as which names they are good for.
+    #[must_use]
+    pub fn may_issue_plainly(&self, authorities_below: usize) -> bool {
+        let extensions = &self.extensions;
+        if self.is_version1 || self.has_name_constraints() || extensions.has_unknown_critical {
+            return false;
+        }
+        let is_authority = extensions
+            .basic_constraints
+            .and_then(path_len)
+            .is_some_and(|limit| limit.is_none_or(|limit| authorities_below <= limit));
+        let may_sign = self.may_sign_certificates().unwrap_or(true);
+        let is_for_servers = extensions.extended_key_usage.is_none_or(|purposes| {
+            let mut purposes = Reader(purposes);
+            std::iter::from_fn(|| purposes.content_of(OBJECT_IDENTIFIER))
+                .any(|purpose| purpose == SERVER_AUTH || purpose == ANY_PURPOSE)
+        });
+        is_authority && may_sign && is_for_servers
+    }
+
+    /// The first common name of the subject, if it is a text of one octet per character.
+    #[must_use]
+    pub fn common_name(&self) -> Option<&'a [u8]> {
+        let mut subject = Reader(self.subject);
+        while !subject.is_empty() {
+            let mut set = Reader(subject.content_of(SET)?);
+            while !set.is_empty() {
+                let mut attribute = Reader(set.content_of(SEQUENCE)?);
+                if attribute.content_of(OBJECT_IDENTIFIER)? == COMMON_NAME {
+                    let value = attribute.element()?;
+                    return TEXTS.contains(&value.tag).then_some(value.content);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn alternative_name(element: Element<'_>) -> AlternativeName<'_> {
+    let octets = element.content;
+    match element.tag {
+        DNS_NAME => AlternativeName::Dns(octets),
+        IP_ADDRESS => {
+            let v4 = <[u8; 4]>::try_from(octets).map(|octets| Ipv4Addr::from(octets).into());
+            let v6 = <[u8; 16]>::try_from(octets).map(|octets| Ipv6Addr::from(octets).into());
+            v4.or(v6)
+                .map_or(AlternativeName::Other, AlternativeName::Ip)
+        }
+        _ => AlternativeName::Other,
+    }
+}
+
+impl<'a> Extensions<'a> {
+    /// `None` if they are malformed.
+    fn parse(extensions: &'a [u8]) -> Option<Self> {
+        let mut found = Self::default();
+        let mut extensions = Reader(extensions);
+        while !extensions.is_empty() {
+            let mut extension = Reader(extensions.content_of(SEQUENCE)?);
+            let identifier = extension.content_of(OBJECT_IDENTIFIER)?;
+            let is_critical = extension
+                .content_if(BOOLEAN)
+                .is_some_and(|value| value != [0]);
+            let value = extension.content_of(OCTET_STRING)?;
+            let (slot, tag) = match identifier {
+                SUBJECT_ALT_NAME => (&mut found.alternative_names, SEQUENCE),
+                BASIC_CONSTRAINTS => (&mut found.basic_constraints, SEQUENCE),
+                KEY_USAGE => (&mut found.key_usage, BIT_STRING),
+                EXTENDED_KEY_USAGE => (&mut found.extended_key_usage, SEQUENCE),
+                NAME_CONSTRAINTS => (&mut found.name_constraints, SEQUENCE),
+                _ => {
+                    found.has_unknown_critical |= is_critical;
+                    continue;
+                }
+            };
+            // RFC 5280 §4.2: at most one of each.
+            if slot.is_some() {
+                return None;
+            }
+            *slot = Some(Reader(value).content_of(tag)?);
+        }
+        Some(found)
+    }
+}
+
+/// How many authorities may stand below one, `Some(None)` for any number; `None` if it is no authority (RFC 5280 §4.2.1.9).
+fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
+    let mut reader = Reader(basic_constraints);
+    if reader.content_if(BOOLEAN)? == [0] {
+        return None;
+    }
+    if reader.is_empty() {
+        return Some(None);
+    }
+    match reader.content_of(INTEGER)? {
+        &[len @ 0..=0x7f] => Some(Some(usize::from(len))),
+        _ => None,
+    }
+}
+
+/// The content of a BIT STRING of whole octets.
+fn bits(content: &[u8]) -> Option<&[u8]> {
+    match content.split_first_chunk()? {
+        (&[0], bits) => Some(bits),
+        _ => None,
+    }
+}
+
+/// The first octet of a BIT STRING with any number of bits.
+fn first_octet(content: &[u8]) -> Option<u8> {
+    match content {
+        [0..=7, first, ..] => Some(*first),
+        _ => None,
+    }
+}
+
+impl<'a> PublicKey<'a> {
+    /// Reads a SubjectPublicKeyInfo; `None` if it is malformed.
+    #[must_use]
+    pub fn parse(der: &'a [u8]) -> Option<Self> {
+        Self::of_element(Reader(der).element()?)
+    }
+
+    fn of_element(element: Element<'a>) -> Option<Self> {
+        Self::parse_content(element.content_of(SEQUENCE)?)
+    }
+
+    /// As [`Self::parse`], without tag and length.
+    #[must_use]
+    pub fn parse_content(content: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(content);
+        Some(Self {
+            content,
+            algorithm: reader.content_of(SEQUENCE)?,
+            key: bits(reader.content_of(BIT_STRING)?)?,
+        })
+    }
+
+    /// The algorithm's identifier and its parameters. Those may be left out or NULL for RSA (RFC 4055 §1.2).
+    fn algorithm_parts(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let mut algorithm = Reader(self.algorithm);
+        let identifier = algorithm.content_of(OBJECT_IDENTIFIER)?;
+        let parameters = match algorithm.0 {
+            [0x05, 0x00] => &[],
+            parameters => parameters,
+        };
+        Some((identifier, parameters))
+    }
+}
+
+/// Compares two SubjectPublicKeyInfos: the key, and the algorithm by its identifier and, where that does not say it all, by
+/// its parameters. Malformed ones equal nothing.
+#[must_use]
+pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
+    let (Some(one), Some(other)) = (PublicKey::parse(one), PublicKey::parse(other)) else {
+        return false;
+    };
+    one.key == other.key
+        && one.algorithm_parts().is_some()
+        && one.algorithm_parts() == other.algorithm_parts()
+}
+
+/// A Time (RFC 5280 §4.1.2.5) as seconds since the Unix epoch.
+fn time(element: Element<'_>) -> Option<i64> {
+    let (year, rest) = match element.tag {
+        UTC_TIME => {
+            let (year, rest) = element.content.split_at_checked(2)?;
+            let year = number(year)?;
+            (if year < 50 { 2000 } else { 1900 } + year, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = element.content.split_at_checked(4)?;
+            (number(year)?, rest)
+        }
+        _ => return None,
+    };
+    if rest.len() != 11 || rest[10] != b'Z' {
+        return None;
+    }
+    let mut parts = rest[..10].chunks(2).map(number);
+    let mut part = || parts.next().flatten();
+    let (month, day, hour, minute, second) = (part()?, part()?, part()?, part()?, part()?);
+    if !(1..=12).contains(&month) {
+        return None;
+    }
+    // Years that begin in March end with the day that is sometimes there.
+    let year = if month > 2 { year } else { year - 1 };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    /// Of the first of March of the year 0 to the epoch.
+    const EPOCH: i64 = 719_468;
+    let days = 365 * year + leap_days + day_of_year - EPOCH;
+    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+fn number(digits: &[u8]) -> Option<i64> {
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(
+        digits
+            .iter()
+            .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType, date_time_ymd};
+
+    use super::*;
+
+    fn named(common_names: &[&str], alternative_names: Vec<SanType>) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "Example");
+        for name in common_names {
+            params.distinguished_name.push(DnType::CommonName, *name);
+        }
+        params.subject_alt_names = alternative_names;
+        params.not_before = date_time_ymd(2025, 1, 1);
+        params.not_after = date_time_ymd(2050, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    fn dns(name: &str) -> SanType {
+        SanType::DnsName(name.try_into().unwrap())
+    }
+
+    #[test]
+    fn names_and_dates_are_found() {
+        let v4: IpAddr = "192.0.2.1".parse().unwrap();
+        let v6: IpAddr = "2001:db8::1".parse().unwrap();
+        let der = named(
+            &["common.example"],
+            vec![
+                dns("www.example.com"),
+                SanType::IpAddress(v4),
+                SanType::Rfc822Name("a@b.test".try_into().unwrap()),
+                SanType::IpAddress(v6),
+            ],
+        );
+        let certificate = Certificate::parse(&der).unwrap();
+        assert!(certificate.is_self_issued() && !certificate.is_version1);
+        assert_eq!(certificate.common_name(), Some(&b"common.example"[..]));
+        let names: Vec<_> = certificate.alternative_names().unwrap().collect();
+        assert_eq!(
+            names,
+            [
+                Some(AlternativeName::Dns(b"www.example.com")),
+                Some(AlternativeName::Ip(v4)),
+                Some(AlternativeName::Other),
+                Some(AlternativeName::Ip(v6)),
+            ]
+        );
+        assert_eq!(certificate.not_before, 1_735_689_600);
+        assert_eq!(certificate.not_after, 2_524_608_000);
+        let der = named(&[], Vec::new());
+        let certificate = Certificate::parse(&der).unwrap();
+        assert_eq!(certificate.common_name(), None);
+        assert!(certificate.alternative_names().is_none());
+    }
+
+    #[test]
+    fn alternative_names_end_where_they_are_malformed() {
+        let mut der = named(&[], vec![dns("a.test"), dns("b.test")]);
+        let at = der.windows(6).position(|name| name == b"b.test").unwrap();
+        der[at - 1] = 7;
+        let certificate = Certificate::parse(&der).unwrap();
+        let names: Vec<_> = certificate.alternative_names().unwrap().collect();
+        assert_eq!(names, [Some(AlternativeName::Dns(b"a.test")), None]);
+    }
+
+    #[test]
+    fn version_1_has_no_version_and_no_extensions() {
+        let name = [0x30, 0];
+        let time = *b"\x17\x0d250101000000Z";
+        let validity = [&[0x30, 30][..], &time, &time].concat();
+        let key = [0x30, 9, 0x30, 3, 6, 1, 9, 3, 2, 0, 7];
+        let tbs = [&[2, 1, 1, 0x30, 0][..], &name, &validity, &name, &key].concat();
+        // signatureAlgorithm, signatureValue
+        let signature = [0x30, 0, 3, 2, 0, 9];
+        let wrap = |tag: u8, content: &[u8]| {
+            let len = u8::try_from(content.len()).unwrap();
+            [&[tag, len][..], content].concat()
+        };
+        let der = wrap(0x30, &[&wrap(0x30, &tbs)[..], &signature].concat());
+        let certificate = Certificate::parse(&der).unwrap();
+        assert!(certificate.is_version1);
+        assert_eq!(certificate.subject_public_key_info, key);
+        assert_eq!(certificate.tbs, wrap(0x30, &tbs));
+        assert_eq!(certificate.signature, [9]);
+        let version2 = [&[0xa0, 3, 2, 1, 1][..], &tbs].concat();
+        let der = wrap(0x30, &[&wrap(0x30, &version2)[..], &signature].concat());
+        assert!(!Certificate::parse(&der).unwrap().is_version1);
+        // RFC 5280 §4.1.1.2: both algorithms are the same.
+        let other = [0x30, 2, 5, 0, 3, 2, 0, 9];
+        let der = wrap(0x30, &[&wrap(0x30, &tbs)[..], &other].concat());
+        assert!(Certificate::parse(&der).is_none());
+    }
+
+    #[test]
+    fn only_authorities_that_say_nothing_else_issue_plainly() {
+        use rcgen::{
+            BasicConstraints, CustomExtension, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
+            KeyUsagePurpose, NameConstraints,
+        };
+        let issues = |below: usize, tune: &dyn Fn(&mut CertificateParams)| {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            tune(&mut params);
+            let key = KeyPair::generate().unwrap();
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            Certificate::parse(&der).unwrap().may_issue_plainly(below)
+        };
+        assert!(issues(7, &|_| {}));
+        assert!(issues(1, &|params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            params.extended_key_usages = vec![
+                ExtendedKeyUsagePurpose::ClientAuth,
+                ExtendedKeyUsagePurpose::ServerAuth,
+            ];
+        }));
+        assert!(!issues(2, &|params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+        }));
+        assert!(!issues(0, &|params| params.is_ca = IsCa::NoCa));
+        assert!(!issues(0, &|params| params.is_ca = IsCa::ExplicitNoCa));
+        assert!(!issues(0, &|params| {
+            params.key_usages = vec![KeyUsagePurpose::CrlSign];
+        }));
+        assert!(!issues(0, &|params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        }));
+        assert!(!issues(0, &|params| {
+            params.name_constraints = Some(NameConstraints {
+                permitted_subtrees: vec![GeneralSubtree::DnsName("a.test".to_owned())],
+                excluded_subtrees: Vec::new(),
+            });
+        }));
+        assert!(!issues(0, &|params| {
+            let mut extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+            extension.set_criticality(true);
+            params.custom_extensions = vec![extension];
+        }));
+    }
+
+    #[test]
+    fn certificates_of_servers_are_no_roots() {
+        use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
+        let is_root = |is_ca: IsCa, usages: &[KeyUsagePurpose]| {
+            let mut params = CertificateParams::default();
+            params.is_ca = is_ca;
+            params.key_usages = usages.to_vec();
+            let key = KeyPair::generate().unwrap();
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            Certificate::parse(&der).unwrap().may_be_root()
+        };
+        let any = || IsCa::Ca(BasicConstraints::Unconstrained);
+        assert!(is_root(any(), &[]));
+        assert!(is_root(any(), &[KeyUsagePurpose::KeyCertSign]));
+        assert!(is_root(IsCa::NoCa, &[KeyUsagePurpose::KeyCertSign]));
+        assert!(!is_root(any(), &[KeyUsagePurpose::CrlSign]));
+        assert!(!is_root(IsCa::NoCa, &[]));
+        assert!(!is_root(IsCa::ExplicitNoCa, &[]));
+        assert!(!is_root(
+            IsCa::ExplicitNoCa,
+            &[KeyUsagePurpose::KeyCertSign]
+        ));
+        assert!(!is_root(IsCa::NoCa, &[KeyUsagePurpose::DigitalSignature]));
+    }
+
+    #[test]
+    fn absent_parameters_equal_null_ones() {
+        let info = |parameters: &[u8]| {
+            let algorithm = [&[6, 1, 9][..], parameters].concat();
+            let len = u8::try_from(algorithm.len()).unwrap();
+            let algorithm = [&[0x30, len][..], &algorithm].concat();
+            let content = [&algorithm[..], &[3, 2, 0, 7]].concat();
+            [&[0x30, u8::try_from(content.len()).unwrap()][..], &content].concat()
+        };
+        assert!(same_public_key(&info(&[]), &info(&[5, 0])));
+        assert!(same_public_key(&info(&[6, 1, 1]), &info(&[6, 1, 1])));
+        assert!(!same_public_key(&info(&[6, 1, 1]), &info(&[6, 1, 2])));
+        assert!(!same_public_key(&info(&[]), &info(&[6, 1, 2])));
+        assert!(!same_public_key(&[], &[]));
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        let cases: &[(u8, &str, Option<i64>)] = &[
+            (UTC_TIME, "700101000000Z", Some(0)),
+            (UTC_TIME, "000229123456Z", Some(951_827_696)),
+            (UTC_TIME, "491231235959Z", Some(2_524_607_999)),
+            (UTC_TIME, "500101000000Z", Some(-631_152_000)),
+            (GENERALIZED_TIME, "20500101000000Z", Some(2_524_608_000)),
+            (GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799)),
+            (GENERALIZED_TIME, "20250101000000Z", Some(1_735_689_600)),
+            (UTC_TIME, "701301000000Z", None),
+            (UTC_TIME, "700001000000Z", None),
+            (UTC_TIME, "7001010000Z", None),
+            (UTC_TIME, "70010100000aZ", None),
+            (UTC_TIME, "7001010000000", None),
+            (GENERALIZED_TIME, "700101000000Z", None),
+            (OCTET_STRING, "700101000000Z", None),
+        ];
+        for (tag, text, want) in cases {
+            let element = Element {
+                tag: *tag,
+                content: text.as_bytes(),
+                whole: &[],
+            };
+            assert_eq!(time(element), *want, "{text}");
+        }
+    }
+
+    #[test]
+    fn octets_cut_or_changed_never_panic() {
+        let der = named(&["common.example"], vec![dns("www.example.com")]);
+        for len in 0..der.len() {
+            assert!(Certificate::parse(&der[..len]).is_none(), "{len}");
+        }
+        for at in 0..der.len() {
+            for octet in [0, 1, 0x30, 0x7f, 0x80, 0x81, 0x83, 0xff] {
+                let mut der = der.clone();
+                der[at] = octet;
+                if let Some(certificate) = Certificate::parse(&der) {
+                    let names = certificate.alternative_names();
+                    let _ = names.map(Iterator::count);
+                    let _ = certificate.common_name();
+                }
+            }
+        }
+    }
+}
