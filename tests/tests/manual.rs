@@ -136,6 +136,42 @@ fn directives() -> Vec<Entry> {
     entries.collect()
 }
 
+/// The text of a page without what is in code fences.
+fn prose(page: &str) -> String {
+    let parts = page.split("```").step_by(2);
+    parts.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn no_page_names_a_directive_without_a_link_to_its_entry() {
+    let directives = directives();
+    let mut wrong = Vec::new();
+    let mut links = 0;
+    for name in manual::pages() {
+        if !name.starts_with("docs/") || name.ends_with("/directives.md") {
+            continue;
+        }
+        let page = prose(&manual::page(&name));
+        for Entry {
+            name: directive, ..
+        } in &directives
+        {
+            let [alone, with_value] = [format!("`{directive}`"), format!("`{directive}: ")];
+            if !page.contains(&alone) && !page.contains(&with_value) {
+                continue;
+            }
+            let link = format!("](directives.md#{})", anchor(directive));
+            if page.contains(&link) {
+                links += 1;
+            } else {
+                wrong.push(format!("{name}: `{directive}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(links > 50, "only {links} links are left");
+}
+
 /// 1234567 as `1,234,567`.
 fn with_commas(number: u64) -> String {
     if number < 1000 {
