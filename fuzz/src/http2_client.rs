@@ -8,9 +8,10 @@ use h2o_http::{BodyLength, Method, RequestHead, is_token};
 use h2o_http2::{
     ClientConnection, ClientReceived, ClientResponse, ClientSettings, MAX_FIELDS, StreamKey,
 };
+use h2o_testkit::any_moment;
 
 use crate::http2_output::Output;
-use crate::server::{any_moment, fields};
+use crate::server::fields;
 use crate::{cuts, pieces};
 
 /// Responses are read alike however they arrive, and only complete ones pass for complete. Five requests are

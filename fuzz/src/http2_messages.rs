@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use h2o_http::RequestHead;
 use h2o_http2::{Received, ServerConnection, Settings};
-
-use crate::server::any_moment;
+use h2o_testkit::any_moment;
 
 /// A request as a server has it.
 #[derive(Clone, Default)]

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use h2o_http::{BodyLength, Headers, RequestHead, StatusCode, is_token};
 use h2o_http2::{MAX_FIELDS, Received, ResponseHead, ServerConnection, Settings, StreamKey};
+use h2o_testkit::any_moment;
 
 use crate::http2_output::Output;
-use crate::server::{any_moment, fields};
+use crate::server::fields;
 use crate::{cuts, pieces};
 
 /// Frames are read alike however they arrive; what the engine reports makes sense, and so does what it writes. The

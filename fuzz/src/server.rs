@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use h2o_http::{BodyLength, Headers, Method, RequestHead, Scheme, StatusCode, authority, is_token};
 use h2o_http1::{Answer, Next, PeerError, Received, ResponseHead, ServerConnection, Settings};
+use h2o_testkit::any_moment;
 
 /// What happened on the connection, in a form that does not depend on how the input was cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,11 +65,6 @@ pub(crate) struct Driven {
     /// The heads received, for checks that need all of them.
     pub(crate) heads: Vec<RequestHead>,
     is_over: bool,
-}
-
-pub(crate) fn any_moment() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    Instant::now()
 }
 
 impl Driven {

@@ -17,9 +17,7 @@
 mod backend;
 pub mod certs;
 mod clients;
-mod deadline;
 mod folder;
-pub mod http2;
 pub mod manual;
 mod message;
 mod raw;
@@ -28,8 +26,8 @@ mod service;
 
 pub use backend::{Backend, ClosedPort, FINE, Request, Talk};
 pub use clients::{Output, browse, browse_patiently, curl, openssl, run, run_with_input, tool};
-pub use deadline::{Deadline, eventually};
 pub use folder::{Folder, MODIFIED, MODIFIED_TEXT};
+pub use h2o_testkit::{Deadline, eventually, http2};
 pub use message::Response;
 pub use raw::Raw;
 pub use server::{Refused, Server, Setup, binary};

@@ -1,13 +1,7 @@
 //! HTTP/1 octet by octet: the tables of the protocol crate replayed over sockets, and how connections are kept.
 
-#[path = "../../crates/http1/tests/kit/table.rs"]
-mod table;
-
+use h2o_testkit::table::{self, Entry};
 use h2o_tests::{Backend, Raw, Server, Setup};
-use table::Entry;
-
-const MALFORMED: &str = include_str!("../../crates/http1/tests/data/malformed.txt");
-const UNUSUAL: &str = include_str!("../../crates/http1/tests/data/unusual.txt");
 
 /// A server that answers every request with a redirect and logs what it has understood of it.
 fn start(strict: bool) -> Server {
@@ -31,7 +25,7 @@ hosts:
 
 #[test]
 fn malformed_requests_are_refused_and_their_connection_closed() {
-    let entries = table::read(MALFORMED, &["strict", "error", "status", "body"]);
+    let entries = table::malformed();
     assert!(entries.len() >= 40, "{} entries", entries.len());
     for strict in [false, true] {
         let server = start(strict);
@@ -70,20 +64,7 @@ fn refuse(server: &Server, entry: &Entry) {
 
 #[test]
 fn unusual_requests_are_answered() {
-    let keys = [
-        "strict",
-        "method",
-        "target",
-        "path",
-        "authority",
-        "version",
-        "upgrade",
-        "fields",
-        "content",
-        "requests",
-        "kept",
-    ];
-    let entries = table::read(UNUSUAL, &keys);
+    let entries = table::unusual();
     assert!(entries.len() >= 40, "{} entries", entries.len());
     for strict in [false, true] {
         let server = start(strict);

@@ -42,22 +42,13 @@ fn over_tls(server: &Server, protocol: &str, octets: &[u8]) -> Vec<u8> {
 }
 
 /// The status of the response on stream 1.
-fn status_of(mut octets: &[u8]) -> String {
-    let mut decoder = Decoder::default();
-    while let Some((head, rest)) = octets.split_at_checked(9) {
-        let len = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-        let (payload, rest) = rest.split_at(len.min(rest.len()));
-        if head[3] == kind::HEADERS && head[8] == 1 {
-            let fields = decoder.decode(payload);
-            return fields
-                .into_iter()
-                .next()
-                .map(|(_, status)| status)
-                .unwrap_or_default();
-        }
-        octets = rest;
-    }
-    "no response".to_owned()
+fn status_of(octets: &[u8]) -> String {
+    let mut frames = Frame::parse_all(octets).into_iter();
+    let head = frames.find(|frame| frame.kind == kind::HEADERS && frame.stream == 1);
+    let Some(head) = head else {
+        return "no response".to_owned();
+    };
+    Decoder::default().decode_text(&head.payload).remove(0).1
 }
 
 /// `a.test:80` redirects, as sites do; `a.test:443` is handed to the back end.

@@ -4,11 +4,8 @@ mod kit;
 
 use h2o_http::BodyLength;
 use h2o_http1::{Answer, Next, Settings};
+use h2o_testkit::table::{self, Entry};
 use kit::server::{Conversation, Event};
-use kit::table::{self, Entry};
-
-const MALFORMED: &str = include_str!("data/malformed.txt");
-const UNUSUAL: &str = include_str!("data/unusual.txt");
 
 /// Where to cut an input: everywhere if it is short, else around its start, its end, and now and then.
 fn cuts(len: usize) -> Vec<usize> {
@@ -41,7 +38,7 @@ fn settings(strict: bool) -> Settings {
 
 #[test]
 fn malformed_requests_are_refused_as_the_table_says() {
-    let entries = table::read(MALFORMED, &["strict", "error", "status", "body"]);
+    let entries = table::malformed();
     assert!(entries.len() >= 40);
     for entry in &entries {
         for strict in [false, true]
@@ -95,20 +92,7 @@ fn refuse(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
 
 #[test]
 fn unusual_requests_are_accepted_as_the_table_says() {
-    let keys = [
-        "strict",
-        "method",
-        "target",
-        "path",
-        "authority",
-        "version",
-        "upgrade",
-        "fields",
-        "content",
-        "requests",
-        "kept",
-    ];
-    let entries = table::read(UNUSUAL, &keys);
+    let entries = table::unusual();
     assert!(entries.len() >= 40);
     for entry in &entries {
         for strict in [false, true]

@@ -3,17 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use h2o_http::{Headers, Known, RequestHead, StatusCode};
 use h2o_http2::frame::{FrameHeader, HEADER_LEN};
 use h2o_http2::hpack::{Decoder, HpackError};
 use h2o_http2::{FrameType, Received, ResponseHead, ServerConnection, Settings};
+use h2o_testkit::any_moment;
 
 #[test]
 fn a_head_that_comes_again_is_right_after_the_table_got_smaller() {
-    #[allow(clippy::disallowed_methods, reason = "an arbitrary moment")]
-    let now = Instant::now();
+    let now = any_moment();
     let mut connection = ServerConnection::new(Arc::new(Settings::default()), None, now);
     let mut input = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     for id in (1..=15).step_by(2) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use h2o_http::RequestHead;
 use h2o_http2::{ErrorCode, Received, ServerConnection, Settings, StreamKey};
+use h2o_testkit::any_moment;
 
 /// The preface, empty SETTINGS, and GET / on stream 1.
 const ASKS: &[u8] =
@@ -29,11 +30,6 @@ fn asked(max_streams: u32, now: Instant) -> (ServerConnection, StreamKey) {
     (connection, stream)
 }
 
-fn now() -> Instant {
-    #[allow(clippy::disallowed_methods, reason = "where time starts from here")]
-    Instant::now()
-}
-
 fn promised() -> RequestHead {
     let mut head = RequestHead::default();
     let target = head.headers.store(b"/pushed");
@@ -43,7 +39,7 @@ fn promised() -> RequestHead {
 
 #[test]
 fn a_client_without_a_limit_gets_as_many_pushes_as_it_may_have_requests() {
-    let (mut connection, stream) = asked(2, now());
+    let (mut connection, stream) = asked(2, any_moment());
     let out = &mut Vec::new();
     let first = connection.promise(stream, &promised(), out).unwrap();
     let second = connection.promise(stream, &promised(), out).unwrap();
@@ -57,7 +53,7 @@ fn a_client_without_a_limit_gets_as_many_pushes_as_it_may_have_requests() {
 
 #[test]
 fn a_connection_is_not_over_before_its_pushes_are() {
-    let start = now();
+    let start = any_moment();
     let (mut connection, stream) = asked(100, start);
     let out = &mut Vec::new();
     let pushed = connection.promise(stream, &promised(), out).unwrap();

@@ -6,11 +6,11 @@ use h2o_http::{BodyLength, RequestHead, authority};
 use h2o_http2::{
     ClientConnection, ClientResponse, ClientSettings, ErrorCode, MAX_FIELDS, ServerConnection,
 };
+use h2o_testkit::any_moment;
 
 use super::Outgoing;
 use crate::http2_messages;
 use crate::http2_output::{Output, Section};
-use crate::server::any_moment;
 
 impl Outgoing<'_> {
     pub(super) fn over_http2(&self) {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use h2o_http::{BodyLength, Known, Method, StatusCode};
 use h2o_http1::{Awaited, ClientReceived, ClientRequest, Ended};
 use h2o_http2::ClientSettings;
+use h2o_testkit::any_moment;
 use h2o_upstream::Protocol;
 
 use super::request::Request;
-use crate::server::{Fields, any_moment, fields};
+use crate::server::{Fields, fields};
 
 /// Status and fields of an interim response.
 pub(super) type Interim = (Vec<u8>, Fields);

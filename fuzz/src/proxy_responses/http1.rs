@@ -3,11 +3,11 @@
 use h2o_exchange::{Exchange, Response};
 use h2o_http::{Known, StatusCode};
 use h2o_http1::{BodyMode, Next, ResponseHead};
+use h2o_testkit::any_moment;
 
 use super::handed::Handed;
 use super::options::Asks;
 use super::request::http1_server;
-use crate::server::any_moment;
 use crate::strict_http1::{self, Asked, Content};
 
 impl Handed<'_> {

@@ -7,6 +7,7 @@ use h2o_exchange::{Body, BodyPipe, Exchange, Outcome, RequestBody};
 use h2o_handlers::fuzzing;
 use h2o_http::{RequestHead, Scheme, StatusCode};
 use h2o_http2::{Received, StreamKey};
+use h2o_testkit::any_moment;
 use h2o_upstream::{Protocol, Reply};
 
 use super::backend::Read;
@@ -14,7 +15,6 @@ use super::handed::{Handed, headers};
 use super::options::{Asks, Options};
 use crate::http2_messages::{self, Framing};
 use crate::proxied::Proxied;
-use crate::server::any_moment;
 
 /// A client's request that has come.
 pub(super) struct Request<'a> {

@@ -1,17 +1,12 @@
 //! What is wrong with a request stays before the back end.
 
-#[path = "../../../crates/http1/tests/kit/table.rs"]
-mod table;
-
 use std::time::Duration;
 
+use h2o_testkit::table::{self, Entry};
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, post};
 use h2o_tests::{Backend, FINE, Raw, Server, Setup};
-use table::Entry;
 
 use super::kit::config;
-
-const MALFORMED: &str = include_str!("../../../crates/http1/tests/data/malformed.txt");
 
 fn start(settings: &str) -> (Backend, Server) {
     let backend = Backend::answering(FINE);
@@ -27,7 +22,7 @@ fn is_wrong_in_its_content(entry: &Entry) -> bool {
 
 #[test]
 fn no_part_of_a_malformed_request_reaches_the_back_end() {
-    let entries = table::read(MALFORMED, &["strict", "error", "status", "body"]);
+    let entries = table::malformed();
     for strict in [false, true] {
         let settings = if strict { "http1-strict: ON" } else { "" };
         let (backend, server) = start(settings);
@@ -59,7 +54,7 @@ fn no_part_of_a_malformed_request_reaches_the_back_end() {
 
 #[test]
 fn a_request_with_malformed_content_never_comes_to_its_end() {
-    let entries = table::read(MALFORMED, &["strict", "error", "status", "body"]);
+    let entries = table::malformed();
     let (backend, server) = start("");
     let mut count = 0;
     for entry in entries

@@ -44,7 +44,7 @@ impl<'a> Frames<'a> {
                 assert!(frame.has(flag::END_HEADERS), "it is short");
                 assert!(!frame.has(flag::PADDED), "it is not padded");
                 let skipped = if frame.has(flag::PRIORITY) { 5 } else { 0 };
-                let fields = self.decoder.decode(&frame.payload[skipped..]);
+                let fields = self.decoder.decode_text(&frame.payload[skipped..]);
                 return Some((frame.stream, fields));
             }
         }

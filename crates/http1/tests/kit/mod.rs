@@ -3,4 +3,3 @@
 
 pub(crate) mod client;
 pub(crate) mod server;
-pub(crate) mod table;

@@ -7,6 +7,7 @@ use h2o_http::{Headers, RequestHead, Scheme, StatusCode};
 use h2o_http1::{
     BodyMode, Next, PeerError, Received, ResponseHead, ServerConnection, Settings, TimedOut,
 };
+use h2o_testkit::any_moment;
 
 /// What the server role reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +31,6 @@ pub(crate) struct Conversation {
     taken: usize,
     pub(crate) out: Vec<u8>,
     pub(crate) events: Vec<Event>,
-}
-
-pub(crate) fn any_moment() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the virtual clock starts at any moment"
-    )]
-    Instant::now()
 }
 
 pub(crate) fn request(line: &str) -> Event {

@@ -8,10 +8,10 @@ use h2o_http1::{
     ClientConnection, ClientReceived, ClientRequest, ClientResponse, ClientSettings, Ended, Next,
     Received, ResponseHead, ServerConnection, Settings,
 };
+use h2o_testkit::Random;
 
 use crate::Wire;
 use crate::plan::{Exchange, Plan, list};
-use crate::random::Random;
 
 pub(crate) struct Client<'p> {
     plan: &'p Plan,

@@ -6,14 +6,13 @@
 
 mod actors;
 mod plan;
-mod random;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use actors::{Client, Server};
+use h2o_testkit::{Random, any_moment, run_seeds};
 use plan::Plan;
-use random::Random;
 
 const SEEDS: u64 = 3000;
 
@@ -50,11 +49,7 @@ struct Connection<'p> {
 
 impl<'p> Connection<'p> {
     fn new(plan: &'p Plan, from: usize) -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the virtual clock starts at any moment"
-        )]
-        let now = Instant::now();
+        let now = any_moment();
         Self {
             client: Client::new(plan, from),
             server: Server::new(plan, from, now),
@@ -127,20 +122,9 @@ fn run(seed: u64) -> (usize, usize) {
 
 #[test]
 fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
-    if let Ok(seed) = std::env::var("SEED") {
-        run(seed.parse().expect("SEED is a number"));
+    let Some((completed, planned)) = run_seeds(SEEDS, run) else {
         return;
-    }
-    let (mut completed, mut planned) = (0, 0);
-    for seed in 0..SEEDS {
-        match std::panic::catch_unwind(|| run(seed)) {
-            Ok((done, all)) => (completed, planned) = (completed + done, planned + all),
-            Err(panic) => {
-                eprintln!("seed {seed} failed; SEED={seed} runs it alone");
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
+    };
     // The schedule is neither so gentle nor so harsh that one of the two is never seen.
     assert!(completed > planned / 2, "{completed} of {planned}");
     assert!(completed < planned * 9 / 10, "{completed} of {planned}");

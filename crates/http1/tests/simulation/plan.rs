@@ -1,8 +1,7 @@
 //! What the two sides are to exchange.
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, StatusCode};
-
-use crate::random::Random;
+use h2o_testkit::Random;
 
 pub(crate) struct Plan {
     pub(crate) exchanges: Vec<Exchange>,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_http2::{PeerError, SHUTDOWN_GRACE, ServerConnection, Settings, State, TimedOut};
+use h2o_testkit::any_moment;
 
-use crate::kit::any_moment;
 use crate::kit::frames::*;
 use crate::kit::server::Conversation;
 

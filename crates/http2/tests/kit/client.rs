@@ -8,9 +8,10 @@ use h2o_http::{BodyLength, Headers, Method, RequestHead};
 use h2o_http2::{
     ClientConnection, ClientReceived, ClientResponse, ClientSettings, State, StreamKey,
 };
+use h2o_testkit::any_moment;
 
 use super::frames::{Reader, code, settings};
-use super::{any_moment, assert_said, pieces, ways_to_cut};
+use super::{assert_said, pieces, ways_to_cut};
 
 /// The client role, its buffers and its clock.
 pub(crate) struct Conversation {

@@ -5,16 +5,6 @@ pub(crate) mod client;
 pub(crate) mod frames;
 pub(crate) mod server;
 
-use std::time::Instant;
-
-pub(crate) fn any_moment() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the virtual clock starts at any moment"
-    )]
-    Instant::now()
-}
-
 /// Where an input is cut: whole, in two at every octet (at some, if it is long), and octet by octet.
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;

@@ -8,9 +8,10 @@ use h2o_http::{Headers, Name, RequestHead, StatusCode};
 use h2o_http2::{
     Received, ResponseHead, SchedulingHint, ServerConnection, Settings, State, StreamKey, TimedOut,
 };
+use h2o_testkit::any_moment;
 
 use super::frames::{PREFACE, Reader, code, settings};
-use super::{any_moment, assert_said, pieces, ways_to_cut};
+use super::{assert_said, pieces, ways_to_cut};
 
 /// The server role, its buffers and its clock.
 pub(crate) struct Conversation {

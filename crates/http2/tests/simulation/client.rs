@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use h2o_http2::{ClientConnection, ClientReceived, ClientResponse, ErrorCode, State, StreamKey};
+use h2o_testkit::Random;
 
 use crate::Wire;
 use crate::plan::{Plan, list};
-use crate::random::Random;
 
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

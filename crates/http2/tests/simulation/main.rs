@@ -6,17 +6,14 @@
 
 mod client;
 mod plan;
-// One generator serves the simulations of both engines.
-#[path = "../../../http1/tests/simulation/random.rs"]
-mod random;
 mod server;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::{Client, Ended};
+use h2o_testkit::{Random, any_moment, run_seeds};
 use plan::Plan;
-use random::Random;
 use server::Server;
 
 const SEEDS: u64 = 300;
@@ -55,11 +52,7 @@ fn run_connection(
     random: &mut Random,
     most: usize,
 ) {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the virtual clock starts at any moment"
-    )]
-    let mut now = Instant::now();
+    let mut now = any_moment();
     let (mut up, mut down) = (Wire::default(), Wire::default());
     let mut client = Client::new(plan, now, &mut up);
     let mut server = Server::new(plan, now);
@@ -129,20 +122,9 @@ fn run(seed: u64) -> (usize, usize) {
 
 #[test]
 fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
-    if let Ok(seed) = std::env::var("SEED") {
-        run(seed.parse().expect("SEED is a number"));
+    let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
-    }
-    let (mut complete, mut planned) = (0, 0);
-    for seed in 0..SEEDS {
-        match std::panic::catch_unwind(|| run(seed)) {
-            Ok((done, all)) => (complete, planned) = (complete + done, planned + all),
-            Err(panic) => {
-                eprintln!("seed {seed} failed; SEED={seed} runs it alone");
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
+    };
     // The schedule is neither so gentle nor so harsh that one of the two is never seen.
     assert!(complete > planned / 2, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");

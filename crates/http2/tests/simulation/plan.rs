@@ -2,8 +2,7 @@
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode};
 use h2o_http2::{ClientSettings, Settings};
-
-use crate::random::Random;
+use h2o_testkit::Random;
 
 pub(crate) struct Plan {
     pub(crate) exchanges: Vec<Exchange>,

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use h2o_http::{BodyLength, Headers, RequestHead, StatusCode};
 use h2o_http2::{ErrorCode, Received, ResponseHead, ServerConnection, State, StreamKey};
+use h2o_testkit::Random;
 
 use crate::Wire;
 use crate::plan::{Plan, list};
-use crate::random::Random;
 
 pub(crate) struct Server<'p> {
     plan: &'p Plan,

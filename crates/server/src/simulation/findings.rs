@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use h2o_exchange::ContentUse;
+use h2o_testkit::Random;
 
 use super::plan::{self, BodyPlan, Plan};
-use super::random::Random;
 use super::world::{Knobs, Site, World};
 use super::{Ended, on_virtual_clock};
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::random::Random;
+use h2o_testkit::Random;
+
 use super::wire::Wire;
 use super::{Ended, Run};
 

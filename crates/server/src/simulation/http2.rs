@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use h2o_http2::frame::{self, FrameHeader, HEADER_LEN, PREFACE, flags};
 use h2o_http2::hpack::{Decoder, Encoder, HpackError, Pseudo};
 use h2o_http2::{ErrorCode, FrameType, StreamId};
+use h2o_testkit::Random;
 
-use super::random::Random;
 use super::wire::Wire;
 use super::{Ended, Run};
 

@@ -15,21 +15,17 @@ mod findings;
 mod http1;
 mod http2;
 mod plan;
-#[allow(dead_code, reason = "it serves the simulations of the engines, too")]
-#[path = "../../../http1/tests/simulation/random.rs"]
-mod random;
 mod wire;
 mod world;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use h2o_testkit::{Random, run_seeds};
 use tokio::runtime::{Builder, LocalOptions};
 
 use http1::Http1;
 use http2::Http2;
 use plan::Plan;
-use random::Random;
 use wire::Wire;
 use world::{Knobs, Site, World};
 
@@ -141,19 +137,10 @@ async fn run(seed: u64, site: &Site) -> (usize, usize) {
 #[test]
 fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
     let site = Site::new();
-    if let Ok(seed) = std::env::var("SEED") {
-        on_virtual_clock(run(seed.parse().expect("SEED is a number"), &site));
+    let run = |seed| on_virtual_clock(run(seed, &site));
+    let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
-    }
-    let (mut complete, mut planned) = (0, 0);
-    for seed in 0..SEEDS {
-        let result = catch_unwind(AssertUnwindSafe(|| on_virtual_clock(run(seed, &site))));
-        let (done, all) = result.unwrap_or_else(|panic| {
-            eprintln!("seed {seed} failed; SEED={seed} runs it alone");
-            resume_unwind(panic)
-        });
-        (complete, planned) = (complete + done, planned + all);
-    }
+    };
     // The clients are neither so diligent nor so lazy that one of the two is never seen.
     assert!(complete > planned / 10, "{complete} of {planned}");
     assert!(complete < planned * 9 / 10, "{complete} of {planned}");

@@ -12,8 +12,7 @@ use h2o_exchange::{
     Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
-
-use super::random::Random;
+use h2o_testkit::Random;
 
 /// One request with its response.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use h2o_config::Memory;
 use h2o_exchange::Mail;
+use h2o_testkit::Random;
 use rustls::ClientConfig;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedSender;
@@ -17,7 +18,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::http1::Http1;
 use super::http2::Http2;
 use super::plan::{self, Plan};
-use super::random::Random;
 use super::wire::Wire;
 use super::{Client, Run};
 use crate::connections::Connections;

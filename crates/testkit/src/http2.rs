@@ -9,4 +9,4 @@ mod hpack;
 
 pub use connection::{Answer, GoAway, Http2, PREFACE, Received};
 pub use frame::{Frame, code, flag, kind, setting};
-pub use hpack::{Decoder, Indexing, encode, encode_integer, encode_with, get, post};
+pub use hpack::{Decoder, Field, Indexing, encode, encode_integer, encode_with, get, post};

@@ -1,4 +1,4 @@
-//! Bounded waiting.
+//! Bounded waiting, and where virtual clocks begin.
 
 use std::time::{Duration, Instant};
 
@@ -61,4 +61,14 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(!deadline.has_passed(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The moment at which a virtual clock begins.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an `Instant` cannot be made otherwise; tests depend on no particular one"
+)]
+pub fn any_moment() -> Instant {
+    Instant::now()
 }

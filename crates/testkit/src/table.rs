@@ -1,28 +1,47 @@
-//! Reads the tables in `tests/data`; the format is described there.
+//! Tables of HTTP/1 requests, for the engine and for the program. `data/README.md` describes the format.
+
+/// Requests that are refused.
+const MALFORMED: &str = include_str!("../data/malformed.txt");
+
+/// Requests that are odd and accepted.
+const UNUSUAL: &str = include_str!("../data/unusual.txt");
 
 /// One entry of a table.
-pub(crate) struct Entry {
-    pub(crate) name: String,
+#[derive(Debug)]
+pub struct Entry {
+    /// What is odd about the input.
+    pub name: String,
     fields: Vec<(String, Vec<u8>)>,
-    pub(crate) input: Vec<u8>,
+    /// Octets that the client sends.
+    pub input: Vec<u8>,
 }
 
 impl Entry {
     /// The value of a key, as text with escapes resolved.
-    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.fields
             .iter()
             .find(|(k, _)| k == key)
             .map(|(_, value)| value.as_slice())
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+    /// The value of a key.
+    ///
+    /// # Panics
+    /// If it is not UTF-8.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key)
             .map(|value| std::str::from_utf8(value).expect("text"))
     }
 
     /// Whether the entry applies with `http1-strict` as given.
-    pub(crate) fn applies(&self, strict: bool) -> bool {
+    ///
+    /// # Panics
+    /// If the key `strict` has a value that the format does not know.
+    #[must_use]
+    pub fn applies(&self, strict: bool) -> bool {
         match self.text("strict") {
             None => true,
             Some("only") => strict,
@@ -32,8 +51,32 @@ impl Entry {
     }
 }
 
-/// Reads all entries of a table.
-pub(crate) fn read(text: &str, keys: &[&str]) -> Vec<Entry> {
+/// The requests that are refused.
+#[must_use]
+pub fn malformed() -> Vec<Entry> {
+    read(MALFORMED, &["strict", "error", "status", "body"])
+}
+
+/// The requests that are odd and accepted.
+#[must_use]
+pub fn unusual() -> Vec<Entry> {
+    let keys = [
+        "strict",
+        "method",
+        "target",
+        "path",
+        "authority",
+        "version",
+        "upgrade",
+        "fields",
+        "content",
+        "requests",
+        "kept",
+    ];
+    read(UNUSUAL, &keys)
+}
+
+fn read(text: &str, keys: &[&str]) -> Vec<Entry> {
     let blocks = text.split("\n\n").map(|block| {
         block
             .lines()

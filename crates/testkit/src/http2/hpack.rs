@@ -1,4 +1,10 @@
-//! HPACK (RFC 7541): an encoder of literals, and a small, slow decoder.
+//! HPACK (RFC 7541): an encoder of literals, and a small decoder.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// A field: name and value.
+pub type Field = (Vec<u8>, Vec<u8>);
 
 /// What a literal asks of the decoder's dynamic table (RFC 7541 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +19,16 @@ pub enum Indexing {
 
 /// Fields as literals without indexing, no string Huffman encoded.
 #[must_use]
-pub fn encode(fields: &[(&str, &str)]) -> Vec<u8> {
+pub fn encode<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
     encode_with(Indexing::Without, fields)
 }
 
 /// Fields as literals, no string Huffman encoded.
 #[must_use]
-pub fn encode_with(indexing: Indexing, fields: &[(&str, &str)]) -> Vec<u8> {
+pub fn encode_with<N: AsRef<[u8]>, V: AsRef<[u8]>>(
+    indexing: Indexing,
+    fields: &[(N, V)],
+) -> Vec<u8> {
     let first = match indexing {
         Indexing::Without => 0,
         Indexing::Incremental => 0x40,
@@ -28,9 +37,9 @@ pub fn encode_with(indexing: Indexing, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut section = Vec::new();
     for (name, value) in fields {
         section.push(first);
-        for text in [name, value] {
+        for text in [name.as_ref(), value.as_ref()] {
             encode_integer(&mut section, 0, 7, text.len());
-            section.extend_from_slice(text.as_bytes());
+            section.extend_from_slice(text);
         }
     }
     section
@@ -77,7 +86,7 @@ fn request(method: &str, path: &str) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Decoder {
     /// Newest first.
-    dynamic: Vec<(String, String)>,
+    dynamic: Vec<Field>,
     size: usize,
     limit: usize,
 }
@@ -103,7 +112,7 @@ impl Decoder {
     ///
     /// # Panics
     /// If it is none.
-    pub fn decode(&mut self, section: &[u8]) -> Vec<(String, String)> {
+    pub fn decode(&mut self, section: &[u8]) -> Vec<Field> {
         let mut fields = Vec::new();
         let mut rest = Input(section);
         while let Some(&first) = rest.0.first() {
@@ -127,7 +136,19 @@ impl Decoder {
         fields
     }
 
-    fn literal(&self, input: &mut Input<'_>, prefix: u8) -> (String, String) {
+    /// The fields of a section as text, in which U+FFFD replaces what is not UTF-8.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn decode_text(&mut self, section: &[u8]) -> Vec<(String, String)> {
+        let text = |octets: Vec<u8>| String::from_utf8_lossy(&octets).into_owned();
+        let fields = self.decode(section).into_iter();
+        fields
+            .map(|(name, value)| (text(name), text(value)))
+            .collect()
+    }
+
+    fn literal(&self, input: &mut Input<'_>, prefix: u8) -> Field {
         let name = match input.integer(prefix) {
             0 => input.string(),
             index => self.field(index).0,
@@ -135,10 +156,10 @@ impl Decoder {
         (name, input.string())
     }
 
-    fn field(&self, index: usize) -> (String, String) {
+    fn field(&self, index: usize) -> Field {
         let at = index.checked_sub(1).expect("there is no field 0");
         if let Some((name, value)) = STATIC.get(at) {
-            return ((*name).to_owned(), (*value).to_owned());
+            return ((*name).into(), (*value).into());
         }
         let known = self.dynamic.get(at - STATIC.len());
         known
@@ -146,7 +167,7 @@ impl Decoder {
             .clone()
     }
 
-    fn insert(&mut self, field: (String, String)) {
+    fn insert(&mut self, field: Field) {
         self.size += size(&field);
         self.dynamic.insert(0, field);
         self.evict();
@@ -161,7 +182,7 @@ impl Decoder {
 }
 
 /// RFC 7541 §4.1.
-fn size((name, value): &(String, String)) -> usize {
+fn size((name, value): &Field) -> usize {
     name.len() + value.len() + 32
 }
 
@@ -190,17 +211,16 @@ impl Input<'_> {
         panic!("the number {value} is too large");
     }
 
-    fn string(&mut self) -> String {
+    fn string(&mut self) -> Vec<u8> {
         let is_huffman = self.0.first().is_some_and(|&first| first >= 0x80);
         let length = self.integer(7);
         let (octets, rest) = self.0.split_at(length);
         self.0 = rest;
-        let octets = if is_huffman {
+        if is_huffman {
             decode_huffman(octets)
         } else {
             octets.to_vec()
-        };
-        String::from_utf8_lossy(&octets).into_owned()
+        }
     }
 }
 
@@ -226,8 +246,8 @@ fn decode_huffman(octets: &[u8]) -> Vec<u8> {
         for bit in (0..8).rev() {
             code = code << 1 | u32::from(octet >> bit & 1);
             length += 1;
-            if let Some(symbol) = symbol_of(code, length) {
-                text.push(u8::try_from(symbol).expect("the end is not encoded"));
+            if let Some(symbol) = SYMBOLS.get(&(code, length)) {
+                text.push(u8::try_from(*symbol).expect("the end is not encoded"));
                 (code, length) = (0, 0);
             }
         }
@@ -237,16 +257,19 @@ fn decode_huffman(octets: &[u8]) -> Vec<u8> {
     text
 }
 
-fn symbol_of(code: u32, length: u8) -> Option<usize> {
-    let mut first = 0;
-    for shorter in 1..length {
-        let count = CODE_LENGTHS.iter().filter(|&&n| n == shorter).count();
-        first = (first + u32::try_from(count).unwrap_or_default()) << 1;
-    }
-    let at = usize::try_from(code.checked_sub(first)?).ok()?;
-    let symbols = (0..CODE_LENGTHS.len()).filter(|&symbol| CODE_LENGTHS[symbol] == length);
-    symbols.into_iter().nth(at)
-}
+/// The octet, or 256 for the end, that a code of so many bits stands for.
+static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
+    let mut by_length: Vec<usize> = (0..CODE_LENGTHS.len()).collect();
+    by_length.sort_by_key(|&symbol| CODE_LENGTHS[symbol]);
+    let (mut code, mut length) = (0, 0);
+    let symbols = by_length.into_iter().map(|symbol| {
+        code <<= CODE_LENGTHS[symbol] - length;
+        length = CODE_LENGTHS[symbol];
+        code += 1;
+        ((code - 1, length), symbol)
+    });
+    symbols.collect()
+});
 
 /// RFC 7541 Appendix A.
 const STATIC: [(&str, &str); 61] = [
@@ -346,7 +369,7 @@ mod tests {
             (255, 0x3ff_ffee, 26),
             (256, 0x3fff_ffff, 30),
         ] {
-            assert_eq!(symbol_of(code, length), Some(symbol), "{symbol}");
+            assert_eq!(SYMBOLS.get(&(code, length)), Some(&symbol), "{symbol}");
         }
     }
 
@@ -366,18 +389,18 @@ mod tests {
             ("date", "Mon, 21 Oct 2013 20:13:21 GMT"),
             ("location", "https://www.example.com"),
         ];
-        assert_eq!(first, want.map(|(n, v)| (n.to_owned(), v.to_owned())));
+        assert_eq!(first, want.map(|(n, v)| (n.into(), v.into())));
         assert_eq!(decoder.table(), (4, 222));
         let second = decoder.decode(&octets("4883 640e ffc1 c0bf"));
-        assert_eq!(second[0], (":status".to_owned(), "307".to_owned()));
-        assert_eq!(second[3].1, "https://www.example.com");
+        assert_eq!(second[0], (b":status".to_vec(), b"307".to_vec()));
+        assert_eq!(second[3].1, b"https://www.example.com");
         assert_eq!(decoder.table(), (4, 222));
         let third = decoder.decode(&octets(
             "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
         ));
         assert_eq!(
             third[5].1,
-            "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"
+            b"foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"
         );
         assert_eq!(decoder.table(), (3, 215));
     }
@@ -391,7 +414,7 @@ mod tests {
             let decoded = Decoder::default().decode(&section);
             assert_eq!(
                 decoded,
-                fields.map(|(n, v)| (n.to_owned(), v.to_owned())),
+                fields.map(|(n, v)| (n.into(), v.into())),
                 "{indexing:?}"
             );
         }

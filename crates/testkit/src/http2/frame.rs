@@ -214,7 +214,8 @@ impl Frame {
     }
 
     /// The first frame in `octets` and how long it is, if all of it is there.
-    pub(crate) fn parse(octets: &[u8]) -> Option<(Self, usize)> {
+    #[must_use]
+    pub fn parse(octets: &[u8]) -> Option<(Self, usize)> {
         let (head, rest) = octets.split_first_chunk::<9>()?;
         let [l1, l2, l3, kind, flags, s1, s2, s3, s4] = *head;
         let length = usize::try_from(u32::from_be_bytes([0, l1, l2, l3])).ok()?;
@@ -223,8 +224,23 @@ impl Frame {
         Some((Self::new(kind, flags, stream, payload), 9 + length))
     }
 
+    /// The complete frames in `octets`; what is behind them is left out.
+    #[must_use]
+    pub fn parse_all(mut octets: &[u8]) -> Vec<Self> {
+        let mut frames = Vec::new();
+        while let Some((frame, len)) = Self::parse(octets) {
+            frames.push(frame);
+            octets = &octets[len..];
+        }
+        frames
+    }
+
     /// The number in four octets of the payload.
-    pub(crate) fn number_at(&self, at: usize) -> u32 {
+    ///
+    /// # Panics
+    /// If the payload is shorter.
+    #[must_use]
+    pub fn number_at(&self, at: usize) -> u32 {
         let octets = self.payload.get(at..).and_then(<[u8]>::first_chunk);
         u32::from_be_bytes(*octets.unwrap_or_else(|| panic!("{self:?} is too short")))
     }

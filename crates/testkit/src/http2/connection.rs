@@ -307,7 +307,7 @@ impl Http2 {
             return;
         }
         let (stream, octets, is_end) = self.section.take().expect("there is one");
-        let fields = self.decoder.decode(&octets);
+        let fields = self.decoder.decode_text(&octets);
         let answer = self.answers.entry(stream).or_default();
         assert!(!answer.is_ended, "after the end: {frame:?}");
         answer.on_section(fields);

@@ -1,0 +1,12 @@
+//! For tests only: what the tests of several crates share.
+//!
+//! Nothing of the server is used here. What a test sends to the server, and how it reads the answer, is code that the
+//! server does not run.
+
+pub mod http2;
+mod patience;
+mod random;
+pub mod table;
+
+pub use patience::{Deadline, any_moment, eventually};
+pub use random::{Random, run_seeds};

@@ -1,0 +1,91 @@
+//! Random numbers that depend on a seed only, and simulations that make their plans of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A generator whose numbers are the same on every machine (SplitMix64).
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The generator of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`.
+    ///
+    /// # Panics
+    /// If `limit` is 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        let limit = u64::try_from(limit).expect("64 bits");
+        usize::try_from(self.next() % limit).expect("below a usize")
+    }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of `from`.
+    ///
+    /// # Panics
+    /// If `from` is empty.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// Octets of the given length, line ends and digits among them.
+    pub fn octets(&mut self, len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|_| self.pick(b"\r\n0123456789abc\0\xff :;"))
+            .collect()
+    }
+
+    /// A field value: no controls, no blanks at the ends.
+    pub fn value(&mut self) -> Vec<u8> {
+        let len = self.below(40);
+        let mut value: Vec<u8> = (0..len)
+            .map(|_| self.pick(b"abcXYZ019 \t,;=\"\xc3\xa9%/"))
+            .collect();
+        if let [first, .., last] = &mut value[..] {
+            (*first, *last) = (b'a', b'z');
+        }
+        if let [only] = &mut value[..] {
+            *only = b'x';
+        }
+        value
+    }
+}
+
+/// Runs a simulation with every seed below `count`, or, if the environment says `SEED=n`, with that one only.
+///
+/// `run` gives how many exchanges were completed, and how many there were; the sums are returned, unless one seed was
+/// asked for. The seed of a run that panics is printed.
+///
+/// # Panics
+/// If a run does, or `SEED` is not a number.
+pub fn run_seeds(count: u64, run: impl Fn(u64) -> (usize, usize)) -> Option<(usize, usize)> {
+    if let Ok(seed) = std::env::var("SEED") {
+        run(seed.parse().expect("SEED is a number"));
+        return None;
+    }
+    let (mut completed, mut planned) = (0, 0);
+    for seed in 0..count {
+        let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
+        let (done, all) = result.unwrap_or_else(|panic| {
+            eprintln!("seed {seed} failed; SEED={seed} runs it alone");
+            resume_unwind(panic)
+        });
+        (completed, planned) = (completed + done, planned + all);
+    }
+    Some((completed, planned))
+}
