@@ -121,6 +121,35 @@ fn idle_connections_make_room_when_no_other_can_be_accepted() {
 }
 
 #[test]
+fn connections_above_the_soft_limit_are_not_kept_until_the_new_one_is_served() {
+    let server = Setup::new(
+        "
+num-threads: 1
+soft-connection-limit: 2
+soft-connection-limit.min-age: 0
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /: { status: ON }
+",
+    )
+    .start();
+    let mut connections = Vec::new();
+    for want in [(1, 0), (2, 0), (2, 1)] {
+        let mut connection = server.connect();
+        connection.send("GET /json?show=main,events HTTP/1.1\r\nHost: a\r\n\r\n");
+        let report = connection.read_response("GET").text();
+        for (name, value) in [("connections", want.0), ("connections.idle-closed", want.1)] {
+            let line = format!("\"{name}\": {value},");
+            assert!(report.contains(&line), "{line} {report}");
+        }
+        connections.push(connection);
+    }
+    assert_eq!(connections[0].read_to_end(), b"", "the oldest");
+}
+
+#[test]
 fn a_connection_on_which_nothing_was_sent_leaves_no_line_in_the_log() {
     let server = start("http1-request-timeout: 1\nhttp1-request-io-timeout: 1");
     let (mut empty, mut begun) = (server.connect(), server.connect());

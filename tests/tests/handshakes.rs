@@ -151,3 +151,26 @@ fn a_flood_of_failed_handshakes_does_not_flood_the_error_log() {
     // Twenty a minute, and a minute may have ended meanwhile.
     assert!((20..=40).contains(&lines.len()), "{lines:#?}");
 }
+
+#[test]
+fn connections_whose_handshake_is_not_completed_take_no_number() {
+    let server = start(
+        "access-log: { path: @DIR@/log, format: '%{connection-id}x' }\nhandshake-timeout: 1",
+        "",
+    );
+    let url = format!("https://127.0.0.1:{}/", server.port());
+    let ask = || {
+        let _ = run("curl", &["-sk", &url]);
+    };
+    ask();
+    // One that says nothing, one that begins, one that is turned down, one that leaves it.
+    let silent = server.connect();
+    let mut begun = server.connect();
+    begun.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc");
+    let mut wrong = server.connect();
+    wrong.send(b"\x16\x03\x01\x00\x04\x0b\x00\x00\x00");
+    let _ = wrong.read_to_end();
+    drop((silent, begun));
+    ask();
+    assert_eq!(server.read_until("log", "2"), "1\n2\n");
+}

@@ -127,3 +127,51 @@ hosts:
         "{report}"
     );
 }
+
+#[test]
+fn idle_connections_are_not_counted_as_active() {
+    let server = Setup::new(
+        "
+listen: @PORT@
+num-threads: 2
+hosts:
+  default:
+    paths:
+      /: { file.dir: @DIR@/www }
+      /status: { status: ON }
+",
+    )
+    .file("www/small", "hello")
+    .start();
+    let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for connection in &mut idle {
+        connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
+        connection.read_response("GET").must_be("200 OK\n\nhello");
+    }
+    let mut asking = server.connect();
+    asking.send("GET /small HTTP/1.1\r\n");
+    let mut ending = server.connect();
+    ending.send("GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nx");
+    ending.read_response("GET").must_be("200 OK\n\nhello");
+    // The connection that asks for the report is not idle meanwhile.
+    let mut own = server.connect();
+    let _ = eventually("each connection in its place", || {
+        // It is read on while the client sends.
+        ending.send("x");
+        own.send("GET /status/json?show=main,events HTTP/1.1\r\nHost: a\r\n\r\n");
+        let report = own.read_response("GET").text();
+        let told = ["connections", "connections.idle", "connections.active"]
+            .map(|name| number(&report, name));
+        (told == [6, 3, 2] && number(&report, "connections.shutdown") == 1).then_some(())
+    });
+    drop(idle);
+    drop(asking);
+    drop(ending);
+    let _ = eventually("who is gone is counted nowhere", || {
+        let report = report(&server, "events");
+        ["idle", "active", "shutdown"]
+            .map(|name| number(&report, &format!("connections.{name}")))
+            .eq(&[1, 1, 0])
+            .then_some(())
+    });
+}

@@ -83,6 +83,12 @@ counters! {
     Http2StreamingRequests = "http2.streaming-requests",
     /// Idle connections closed to make room.
     ConnectionsIdleClosed = "connections.idle-closed",
+    /// Connections open now that are between requests.
+    ConnectionsIdle = "connections.idle",
+    /// Connections open now with something under way: a request, or what comes before the first.
+    ConnectionsActive = "connections.active",
+    /// Connections open now that end with what is under way.
+    ConnectionsShutdown = "connections.shutdown",
     /// Handshakes that failed.
     SslErrors = "ssl.errors",
     /// Connections that chose HTTP/1 by ALPN.
@@ -147,6 +153,11 @@ impl Counters {
     pub fn add(&self, counter: Counter, n: u64) {
         let value = &self.values[counter as usize];
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Takes one back: of what is open now.
+    pub fn uncount(&self, counter: Counter) {
+        self.add(counter, u64::MAX);
     }
 
     /// The current value.

@@ -250,6 +250,12 @@ impl ServerConnection {
         self.is_shutting_down = true;
     }
 
+    /// True after [`ServerConnection::shut_down`].
+    #[must_use]
+    pub const fn is_shutting_down(&self) -> bool {
+        self.is_shutting_down
+    }
+
     /// True while no octet of a next request has arrived.
     #[must_use]
     pub const fn is_idle(&self) -> bool {

@@ -210,6 +210,12 @@ impl ServerConnection {
         };
     }
 
+    /// True once GOAWAY has been written.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown != Shutdown::Running || self.opening == Opening::Failed
+    }
+
     /// True once nothing is to come on the connection: it is shut down and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {

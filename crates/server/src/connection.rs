@@ -47,7 +47,20 @@ pub(crate) struct Connection {
     pub(crate) link: Link,
     /// What the worker's account of memory has this connection down for.
     charged: usize,
+    /// What it is counted as.
+    standing: Standing,
     phase: Phase,
+}
+
+/// What an open connection is about, for the status page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Between requests.
+    Idle,
+    /// A request is under way, or what comes before the first.
+    Active,
+    /// It ends with what is under way.
+    Shutdown,
 }
 
 enum Phase {
@@ -70,7 +83,6 @@ impl Connection {
     pub(crate) fn new(
         context: &Context,
         token: u64,
-        id: u64,
         listener: usize,
         socket: Socket,
         peer: Address,
@@ -93,10 +105,10 @@ impl Connection {
         } else {
             Phase::Http1(Http1::new(context, Scheme::Http, now))
         };
-        Self {
+        let mut connection = Self {
             link: Link {
                 token,
-                id,
+                id: 0,
                 accepted: now,
                 listener,
                 peer,
@@ -106,12 +118,21 @@ impl Connection {
                 info: None,
             },
             charged: 0,
+            standing: Standing::Active,
             phase,
+        };
+        if matches!(connection.phase, Phase::Http1(_)) {
+            connection.link.take_number();
         }
+        connection
     }
 
     /// The socket is ready for something.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Fate {
+        if self.standing == Standing::Idle {
+            // Who asks for the status page is not idle meanwhile.
+            self.stand(context, Standing::Active);
+        }
         self.link.io.on_ready(ready);
         self.run(context)
     }
@@ -197,6 +218,7 @@ impl Connection {
         if local.tls.is_some() {
             return self.shake_hands(context, now);
         }
+        self.link.take_number();
         self.phase = Phase::Http1(Http1::new(context, Scheme::Http, now));
         Some(Fate::Keep)
     }
@@ -229,13 +251,16 @@ impl Connection {
             }
             Ok(Read::Data | Read::Blocked) => {}
         }
-        let protocol = if self.link.io.is_established() {
+        let is_established = self.link.io.is_established();
+        if !is_established && !self.link.io.is_early() {
+            return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
+        }
+        self.link.take_number();
+        let protocol = if is_established {
             self.count_handshake(context, now)
-        } else if self.link.io.is_early() {
+        } else {
             let info = self.link.info();
             info.tls.as_ref().and_then(|tls| tls.alpn)
-        } else {
-            return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
         };
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
             Phase::Http2(Box::new(Http2::new(context, &self.link, now)))
@@ -249,6 +274,7 @@ impl Connection {
     fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Fate {
         self.link.io.tls = None;
         self.link.info = None;
+        self.link.take_number();
         let mut http1 = Http1::new(context, Scheme::Https, now);
         http1.refuse_clear_text(context, &mut self.link, now);
         self.phase = Phase::Http1(http1);
@@ -386,8 +412,9 @@ impl Connection {
         self.link.retained() + protocol
     }
 
-    /// Brings the worker's accounts of memory and traffic up to date.
+    /// Brings the worker's accounts of connections, memory and traffic up to date.
     pub(crate) fn settle_account(&mut self, context: &Context) {
+        self.stand(context, self.judge());
         self.link.io.settle_traffic(context);
         let retained = self.retained();
         if retained != self.charged {
@@ -397,6 +424,19 @@ impl Connection {
                 .set(context.memory.used.get() + retained - self.charged);
             self.charged = retained;
         }
+    }
+
+    /// Puts a new connection on the accounts.
+    pub(crate) fn open_account(&self, context: &Context) {
+        context.worker.counters.count(self.standing.counter());
+    }
+
+    /// Takes a connection that is over off the accounts.
+    pub(crate) fn close_account(&mut self, context: &Context) {
+        context.worker.counters.uncount(self.standing.counter());
+        self.link.io.settle_traffic(context);
+        let used = &context.memory.used;
+        used.set(used.get() - std::mem::take(&mut self.charged));
     }
 
     /// What the account has this connection down for.
@@ -487,12 +527,48 @@ impl Connection {
         }
     }
 
+    fn stand(&mut self, context: &Context, standing: Standing) {
+        if standing != self.standing {
+            let counters = &context.worker.counters;
+            counters.uncount(self.standing.counter());
+            counters.count(standing.counter());
+            self.standing = standing;
+        }
+    }
+
+    /// What it is about now.
+    fn judge(&self) -> Standing {
+        let is_shutting_down = match &self.phase {
+            Phase::Http1(http1) => http1.is_shutting_down(),
+            Phase::Http2(http2) => http2.is_shutting_down(),
+            Phase::Opening { .. } => false,
+            Phase::Lingering { .. } => true,
+        };
+        if is_shutting_down {
+            Standing::Shutdown
+        } else if self.is_idle() {
+            Standing::Idle
+        } else {
+            Standing::Active
+        }
+    }
+
     /// The connection goes, whatever it was doing: what it began is logged.
     pub(crate) fn abandon(&mut self) {
         match &mut self.phase {
             Phase::Http1(http1) => http1.abandon(),
             Phase::Http2(http2) => http2.abandon(),
             Phase::Opening { .. } | Phase::Lingering { .. } => {}
+        }
+    }
+}
+
+impl Standing {
+    const fn counter(self) -> Counter {
+        match self {
+            Self::Idle => Counter::ConnectionsIdle,
+            Self::Active => Counter::ConnectionsActive,
+            Self::Shutdown => Counter::ConnectionsShutdown,
         }
     }
 }

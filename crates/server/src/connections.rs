@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{Address, Counter, HostTable, LocalSite, Mail, Shared, Worker};
@@ -33,9 +33,6 @@ const TURN_EVENTS: usize = 64;
 const ROUNDS: u32 = 8;
 /// Tokens from here on are listeners.
 const LISTENER_TOKENS: u64 = 1 << 63;
-
-/// Number of the next connection, process-wide, from 1.
-static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
 
 /// The connections of a worker with all that moves them.
 pub(crate) struct Connections {
@@ -308,9 +305,7 @@ impl Connections {
         let mut connection = self.slab.remove(key as usize);
         // What is logged here may be what panicked before.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
-        connection.link.io.settle_traffic(&self.context);
-        let memory = &self.context.memory;
-        memory.used.set(memory.used.get() - connection.charged());
+        connection.close_account(&self.context);
         self.timers.set(key, None);
         self.context.worker.shared.connections.fetch_sub(1, Relaxed);
         if self.slab.is_empty() {
@@ -343,7 +338,7 @@ impl Connections {
             if shared.connections() >= shared.max_connections {
                 self.set_full(true);
                 // Nobody else would: it is done on accept.
-                self.enforce_soft_limit(&shared);
+                self.make_way(&shared);
                 return;
             }
             let Some(listener) = self.context.listeners.get(index) else {
@@ -375,10 +370,11 @@ impl Connections {
                 address(peer)
             };
             let Some(peer) = peer else { continue };
-            self.add(index, Socket::new(fd, listener.is_unix), peer);
+            let socket = Socket::new(fd, listener.is_unix);
+            self.make_way(&shared);
+            self.add(index, socket, peer);
             // Who comes next may know of changes made since the last one was answered.
             self.context.worker.clock.begin_round();
-            self.enforce_soft_limit(&shared);
         }
     }
 
@@ -396,32 +392,23 @@ impl Connections {
             );
             return;
         }
-        let id = CONNECTION_IDS.fetch_add(1, Relaxed);
         let now = self.context.worker.clock.now();
-        entry.insert(Box::new(Connection::new(
-            &self.context,
-            token,
-            id,
-            listener,
-            socket,
-            peer,
-            now,
-        )));
+        let connection = Connection::new(&self.context, token, listener, socket, peer, now);
+        connection.open_account(&self.context);
+        entry.insert(Box::new(connection));
         self.context.worker.shared.connections.fetch_add(1, Relaxed);
         self.context.worker.counters.count(Counter::Sessions);
         // Listeners defer accepting, so the first octets are mostly there.
         self.run_connection(token, |connection, context| connection.run(context));
     }
 
-    /// `soft-connection-limit`: each worker closes its share of the excess among idle connections.
-    fn enforce_soft_limit(&mut self, shared: &Shared) {
-        let Some(excess) = shared
-            .connections()
-            .checked_sub(shared.soft_connection_limit)
-            .filter(|excess| *excess > 0)
-        else {
+    /// `soft-connection-limit`: a connection more is about to be taken, and each worker closes its share of the excess among
+    /// idle ones.
+    fn make_way(&mut self, shared: &Shared) {
+        let excess = (shared.connections() + 1).saturating_sub(shared.soft_connection_limit);
+        if excess == 0 {
             return;
-        };
+        }
         let workers = shared.workers.get().map_or(1, Vec::len);
         let now = self.context.worker.clock.now();
         let is_old = |connection: &Connection| {

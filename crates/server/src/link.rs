@@ -1,6 +1,7 @@
 //! What the parts of one connection share: the socket, what is known of the client, what it may cost.
 
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use h2o_exchange::{Address, ConnectionInfo, Counter};
@@ -10,11 +11,14 @@ use crate::context::Context;
 use crate::http1::Went;
 use crate::io::Io;
 
+/// Number of the next connection that comes to HTTP.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
 /// A connection as the driver of its protocol sees it.
 pub(crate) struct Link {
     /// What wakers and events call the connection by.
     pub(crate) token: u64,
-    /// Number of the connection, process-wide.
+    /// Number of the connection, process-wide, from 1; 0 until HTTP begins.
     pub(crate) id: u64,
     pub(crate) accepted: Instant,
     pub(crate) listener: usize,
@@ -28,6 +32,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// HTTP begins: the connection gets its number. One whose handshake comes to nothing has none, so that no log leaves
+    /// numbers out (H2O compatibility).
+    pub(crate) fn take_number(&mut self) {
+        self.id = NUMBERS.fetch_add(1, Relaxed);
+    }
+
     /// What handlers and logs may know of this connection.
     #[inline]
     pub(crate) fn info(&mut self) -> Rc<ConnectionInfo> {

@@ -216,7 +216,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "soft-connection-limit",
         "NUMBER",
         "2147483647",
-        "Above this many connections, idle ones are closed on each accept, oldest first.",
+        "Above this many connections, idle ones are closed on each accept, oldest first, before the new connection is served.",
         |scope, command| {
             settings(scope).soft_connection_limit =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;

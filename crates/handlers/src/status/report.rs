@@ -237,8 +237,6 @@ fn main(members: &mut Members<'_>, worker: &Worker) {
 fn events(members: &mut Members<'_>, worker: &Worker) {
     for name in names(EVENTS) {
         let value = match name.as_str() {
-            // Connections are not told apart by what they wait for.
-            "connections.active" => worker.shared.connections() as u64,
             "temp-files.made" => worker.shared.temp_files.made(),
             "temp-files.octets-written" => worker.shared.temp_files.written(),
             "temp-files.write-failures" => worker.shared.temp_files.failures(),

@@ -218,6 +218,8 @@ fn all_modules_come_in_their_order_with_every_name() {
     worker.counters.count(Counter::SslHandshakeFull);
     worker.counters.count_http2_error(11);
     worker.counters.count(Counter::Http2StreamingRequests);
+    worker.counters.add(Counter::ConnectionsActive, 4);
+    worker.counters.uncount(Counter::ConnectionsActive);
     let report = report(&worker, "");
     let names = names(&report);
     let at = |name| names.iter().position(|found| *found == name).expect(name);

@@ -481,6 +481,11 @@ impl Http1 {
         self.active.is_none() && self.discarding.is_none() && !self.is_closing
     }
 
+    /// True if no request follows the one under way.
+    pub(crate) const fn is_shutting_down(&self) -> bool {
+        self.is_closing || self.engine.is_shutting_down()
+    }
+
     pub(crate) const fn lingers(&self) -> bool {
         self.lingers
     }

@@ -516,6 +516,11 @@ impl Http2 {
         self.requests > 0 && !self.is_closing && !self.engine.has_streams()
     }
 
+    /// True once the client has been told that the connection ends.
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.is_closing || self.engine.is_shutting_down()
+    }
+
     /// Octets of memory held.
     pub(crate) fn retained(&self) -> usize {
         let works: usize = self.works.iter().map(Work::retained).sum();
