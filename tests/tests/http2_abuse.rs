@@ -160,6 +160,19 @@ const SERVER_RESETS: &[Attack] = &[
     Attack::new("WINDOW_UPDATE of 0", End::Within(RESETS), |n| {
         vec![upload(n), Frame::window_update(stream(n), 0)]
     }),
+    Attack::new("WINDOW_UPDATE of 0 to answers", End::Within(RESETS), |n| {
+        let get = Frame::request(stream(n), get("/large"));
+        vec![get, Frame::window_update(stream(n), 0)]
+    }),
+    Attack::new(
+        "WINDOW_UPDATE of 0 to small answers",
+        End::Within(RESETS),
+        |n| {
+            let get = Frame::request(stream(n), get("/a.txt"));
+            vec![get, Frame::window_update(stream(n), 0)]
+        },
+    )
+    .with(SHUT),
     Attack::new("window overflow", End::Within(RESETS), |n| {
         vec![upload(n), Frame::window_update(stream(n), MOST)]
     }),

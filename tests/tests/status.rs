@@ -155,7 +155,7 @@ hosts:
     ending.read_response("GET").must_be("200 OK\n\nhello");
     // The connection that asks for the report is not idle meanwhile.
     let mut own = server.connect();
-    let _ = eventually("each connection in its place", || {
+    eventually("each connection in its place", || {
         // It is read on while the client sends.
         ending.send("x");
         own.send("GET /status/json?show=main,events HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -167,7 +167,7 @@ hosts:
     drop(idle);
     drop(asking);
     drop(ending);
-    let _ = eventually("who is gone is counted nowhere", || {
+    eventually("who is gone is counted nowhere", || {
         let report = report(&server, "events");
         ["idle", "active", "shutdown"]
             .map(|name| number(&report, &format!("connections.{name}")))
