@@ -10,13 +10,13 @@ use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
 use crate::context::{Context, LocalListener, turn};
+use crate::event::reactor::Ready;
+use crate::event::socket::Socket;
 use crate::http1::{Ended, Http1};
 use crate::http2::Http2;
 use crate::io::{Io, Read};
 use crate::link::Link;
 use crate::proxy_protocol::{self, Parsed, ProxyProtocol};
-use crate::reactor::Ready;
-use crate::socket::Socket;
 use h2o_tls::TlsError;
 
 /// A connection is read on after our last octet until the client has been silent for that long: closed before, the kernel

@@ -16,12 +16,13 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
 use crate::connection::{Connection, Fate};
-use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch, Wakes, Woken};
-use crate::reactor::{Reactor, Ready};
+use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch};
+use crate::event::reactor::{Reactor, Ready};
+use crate::event::socket::{Socket, address};
+use crate::event::timers::{STEP, Timers};
+use crate::event::wakes::{Wakes, Woken};
 use crate::settings::{SendInformational, ServerSettings};
-use crate::socket::{Socket, address};
 use crate::splice::Pipes;
-use crate::timers::{STEP, Timers};
 use crate::worker::{Seed, worker_plan};
 use h2o_log::reason;
 

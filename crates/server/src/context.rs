@@ -3,14 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use h2o_exchange::{HostTable, LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
 use crate::certificates::AcceptorSlot;
+use crate::event::wakes::Wakes;
 use crate::http1::Active;
 use crate::http2_settings::LatencySettings;
 use crate::proxy_protocol::ProxyProtocol;
@@ -139,62 +140,11 @@ impl Lent<OutputBuffer> {
     }
 }
 
-/// A connection, by its token, and the index of one of its HTTP/2 streams.
-pub(crate) type Woken = (u64, u32);
-
-/// Connections to be run because something they waited for is ready. May be filled from any thread.
-#[derive(Default)]
-pub(crate) struct Wakes {
-    inner: Mutex<(Vec<Woken>, Option<Waker>)>,
-}
-
-impl Wakes {
-    /// The task that runs the connections.
-    pub(crate) fn set_task(&self, waker: &Waker) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if !inner.1.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            inner.1 = Some(waker.clone());
-        }
-    }
-
-    /// Moves the woken connections to `tokens`.
-    pub(crate) fn take(&self, woken: &mut Vec<Woken>) {
-        woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
-    }
-}
-
-/// Wakes one connection.
-struct ConnectionWaker {
-    woken: Woken,
-    wakes: Arc<Wakes>,
-}
-
-impl Wake for ConnectionWaker {
-    fn wake(self: Arc<Self>) {
-        let task = {
-            let mut inner = self
-                .wakes
-                .inner
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            inner.0.push(self.woken);
-            inner.1.clone()
-        };
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-}
-
 impl Context {
     /// A waker for a stream of the connection with this token, 0 where there are no streams. Made only for what a connection waits for besides its
     /// socket; static files out of memory never need one.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
-        Arc::new(ConnectionWaker {
-            woken: (token, stream),
-            wakes: Arc::clone(&self.wakes),
-        })
-        .into()
+        Wakes::waker(&self.wakes, (token, stream))
     }
 }
 

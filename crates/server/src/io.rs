@@ -8,8 +8,8 @@ use bytes::{Buf, Bytes};
 use h2o_exchange::Counter;
 
 use crate::context::{Context, READ_SIZE};
-use crate::reactor::Ready;
-use crate::socket::Socket;
+use crate::event::reactor::Ready;
+use crate::event::socket::Socket;
 use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
 
 /// Octets of content in the records that the kernel makes.

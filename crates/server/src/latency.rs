@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use crate::event::socket::TcpInfo;
 use crate::http2_settings::LatencySettings;
-use crate::socket::TcpInfo;
 
 /// Content of a frame is not cut smaller than that to end with a round.
 const LEAST_PIECE: usize = 512;

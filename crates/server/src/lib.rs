@@ -13,6 +13,7 @@ mod connection;
 mod connections;
 mod context;
 mod error_page;
+mod event;
 mod http1;
 mod http2;
 mod http2_settings;
@@ -26,7 +27,6 @@ mod pace;
 mod port_holder;
 mod proxy_protocol;
 mod push;
-mod reactor;
 mod reroute;
 mod routing;
 mod sending;
@@ -34,10 +34,8 @@ mod serve;
 mod settings;
 #[cfg(test)]
 mod simulation;
-mod socket;
 mod splice;
 mod sys;
-mod timers;
 mod worker;
 
 pub use bind::{Bound, bind};

@@ -16,9 +16,9 @@ use h2o_log::reason;
 use crate::bind::Bound;
 use crate::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::connections::Connections;
+use crate::event::timers::STEP;
 use crate::listen::Listeners;
 use crate::proxy_protocol::ProxyProtocol;
-use crate::timers::STEP;
 use crate::{Loaded, ServerSettings};
 use h2o_tls::{Resumption, ResumptionSettings};
 

@@ -21,7 +21,7 @@ use super::plan::{self, Plan};
 use super::wire::Wire;
 use super::{Client, Run};
 use crate::connections::Connections;
-use crate::timers::STEP;
+use crate::event::timers::STEP;
 use crate::worker;
 
 /// The server and its clients.
