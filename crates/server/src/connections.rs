@@ -21,7 +21,7 @@ use crate::event::reactor::{Reactor, Ready};
 use crate::event::socket::{Socket, address};
 use crate::event::timers::{STEP, Timers};
 use crate::event::wakes::{Wakes, Woken};
-use crate::settings::{SendInformational, ServerSettings};
+use crate::site::settings::{SendInformational, ServerSettings};
 use crate::splice::Pipes;
 use crate::worker::{Seed, worker_plan};
 use h2o_log::reason;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use h2o_exchange::{HostTable, LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
-use crate::certificates::AcceptorSlot;
 use crate::event::wakes::Wakes;
 use crate::http1::Active;
-use crate::http2_settings::LatencySettings;
 use crate::proxy_protocol::ProxyProtocol;
+use crate::site::certificates::AcceptorSlot;
+use crate::site::http2_settings::LatencySettings;
 use crate::splice::Pipes;
 use h2o_tls::OutputBuffer;
 
@@ -146,27 +146,4 @@ impl Context {
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
         Wakes::waker(&self.wakes, (token, stream))
     }
-}
-
-/// A user of the system.
-pub(crate) struct User {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
-/// Looks a user up by name.
-pub(crate) fn find_user(name: &str) -> Option<User> {
-    let user = nix::unistd::User::from_name(name).ok().flatten()?;
-    Some(User {
-        uid: user.uid.as_raw(),
-        gid: user.gid.as_raw(),
-    })
-}
-
-/// Looks a group up by name.
-pub(crate) fn find_group(name: &str) -> Option<u32> {
-    nix::unistd::Group::from_name(name)
-        .ok()
-        .flatten()
-        .map(|group| group.gid.as_raw())
 }

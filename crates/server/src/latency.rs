@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::event::socket::TcpInfo;
-use crate::http2_settings::LatencySettings;
+use crate::site::http2_settings::LatencySettings;
 
 /// Content of a frame is not cut smaller than that to end with a round.
 const LEAST_PIECE: usize = 512;

@@ -5,9 +5,7 @@
 //! event loop, and shares nothing with the others that is written on a request's path.
 
 mod admission;
-mod bind;
 mod budget;
-mod certificates;
 mod collect;
 mod connection;
 mod connections;
@@ -16,34 +14,28 @@ mod error_page;
 mod event;
 mod http1;
 mod http2;
-mod http2_settings;
-mod inspect;
 mod io;
 mod latency;
 mod link;
-mod listen;
-mod load;
 mod pace;
-mod port_holder;
 mod proxy_protocol;
 mod push;
 mod reroute;
-mod routing;
 mod sending;
 mod serve;
-mod settings;
 #[cfg(test)]
 mod simulation;
+mod site;
 mod splice;
 mod sys;
 mod worker;
 
-pub use bind::{Bound, bind};
 pub use budget::BudgetSettings;
-pub use certificates::CertificateReload;
-pub use http2_settings::{Http2Settings, LatencySettings};
-pub use load::{Loaded, features, features_with, load, load_with};
-pub use settings::{SendInformational, ServerSettings};
+pub use site::bind::{Bound, bind};
+pub use site::certificates::CertificateReload;
+pub use site::http2_settings::{Http2Settings, LatencySettings};
+pub use site::load::{Loaded, features, features_with, load, load_with};
+pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 
 /// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use h2o_config::{Directive, Unit};
 use h2o_exchange::{Exchange, Scope};
 
-use crate::settings::seconds;
+use crate::site::settings::seconds;
 
 /// A client that takes or sends nothing at all is given up after that long, where the protocol has no shorter limit (H2O's time
 /// limit for sockets of HTTP/2).

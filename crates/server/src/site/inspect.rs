@@ -6,10 +6,10 @@ use h2o_exchange::{
     CertificateInfo, Certificates, Clock, Host, HostName, PathCheck, PathChecks, RunningUser,
 };
 
-use crate::bind::probe;
-use crate::listen::{Endpoint, Listener, Listeners};
-use crate::load::Loaded;
 use crate::proxy_protocol::ProxyProtocol;
+use crate::site::bind::probe;
+use crate::site::listen::{Endpoint, Listener, Listeners};
+use crate::site::load::Loaded;
 
 /// Certificates that expire within so many days are reported, or within a quarter of their life if that is less: those that
 /// live for a few days are renewed daily.

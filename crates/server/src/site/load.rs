@@ -5,12 +5,13 @@ use std::sync::Arc;
 use h2o_config::{Directive, Error, Registry, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
-use crate::certificates::list_certificates;
-use crate::inspect::unreachable_hosts;
-use crate::listen::{Listeners, set_client_authorities};
-use crate::routing::HostKeys;
-use crate::settings::ServerSettings;
-use crate::{http2_settings, listen, pace, routing, settings};
+use crate::pace;
+use crate::site::certificates::list_certificates;
+use crate::site::hosts::HostKeys;
+use crate::site::inspect::unreachable_hosts;
+use crate::site::listen::{Listeners, set_client_authorities};
+use crate::site::settings::ServerSettings;
+use crate::site::{hosts, http2_settings, listen, settings};
 
 /// A configuration that was found good.
 pub struct Loaded {
@@ -65,7 +66,7 @@ pub fn features() -> Arc<Features> {
 #[must_use]
 pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
-        routing::DIRECTIVES,
+        hosts::DIRECTIVES,
         listen::DIRECTIVES,
         settings::DIRECTIVES,
         pace::DIRECTIVES,

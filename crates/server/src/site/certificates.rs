@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use h2o_exchange::{CertificateInfo, Certificates, Host, Site};
 use rustc_hash::FxHashMap;
 
-use crate::listen::{Listener, TlsEntry};
+use crate::site::listen::{Listener, TlsEntry};
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
 /// Protocols over TLS, in order of preference (H2O compatibility).

@@ -3,7 +3,7 @@
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
 use h2o_exchange::{Host, HostName, Scope};
 
-use crate::listen::Listeners;
+use crate::site::listen::Listeners;
 
 /// Where the keys of `hosts` are, in file order.
 #[derive(Clone, Default)]

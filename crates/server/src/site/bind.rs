@@ -11,9 +11,9 @@ use h2o_log::reason;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::Loaded;
-use crate::listen::{Endpoint, Listener, Listeners};
-use crate::port_holder::{Holder, port_holder};
-use crate::settings::ServerSettings;
+use crate::site::listen::{Endpoint, Listener, Listeners};
+use crate::site::port_holder::{Holder, port_holder};
+use crate::site::settings::ServerSettings;
 use crate::sys;
 
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
@@ -257,11 +257,11 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
     let socket = open()
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
     if let Some(owner) = &listener.unix.owner {
-        let user = crate::context::find_user(owner)
+        let user = crate::site::users::find_user(owner)
             .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
         let group = match &listener.unix.group {
             None => user.gid,
-            Some(group) => crate::context::find_group(group)
+            Some(group) => crate::site::users::find_group(group)
                 .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
         };
         std::os::unix::fs::chown(path, Some(user.uid), Some(group))

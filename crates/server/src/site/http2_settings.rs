@@ -6,7 +6,7 @@ use std::time::Duration;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Unit};
 use h2o_exchange::{CasperSettings, Http2SiteSettings, Scope};
 
-use crate::settings::{seconds, settings};
+use crate::site::settings::{seconds, settings};
 
 /// What every HTTP/2 connection obeys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,7 +322,7 @@ fn casper_mapping(node: &Node) -> Result<Option<CasperSettings>, Error> {
 mod tests {
     use super::*;
     use crate::ServerSettings;
-    use crate::load::{Loaded, load};
+    use crate::site::load::{Loaded, load};
     use h2o_config::Memory;
 
     /// The directives of the three levels in a configuration that is complete otherwise.

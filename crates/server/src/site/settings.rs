@@ -10,7 +10,7 @@ use h2o_exchange::{
 };
 
 use crate::budget::BudgetSettings;
-use crate::http2_settings::Http2Settings;
+use crate::site::http2_settings::Http2Settings;
 
 /// Settings of the global level that the server itself obeys.
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "User to run as once ports and logs are open.",
         |scope, command| {
             let name = command.node.scalar()?;
-            if crate::context::find_user(name).is_none() {
+            if crate::site::users::find_user(name).is_none() {
                 return Err(command.error(format!("user:{name} does not exist")));
             }
             settings(scope).user = Some(name.into());

@@ -1,0 +1,12 @@
+//! A site: reading its configuration, the settings that the server itself obeys, its listeners and how they are bound.
+
+pub(crate) mod bind;
+pub(crate) mod certificates;
+pub(crate) mod hosts;
+pub(crate) mod http2_settings;
+pub(crate) mod inspect;
+pub(crate) mod listen;
+pub(crate) mod load;
+pub(crate) mod port_holder;
+pub(crate) mod settings;
+pub(crate) mod users;
