@@ -12,9 +12,9 @@ use h2o_exchange::{HostTable, LocalSite, Worker};
 use crate::budget::BudgetSettings;
 use crate::event::wakes::Wakes;
 use crate::http1::Active;
-use crate::proxy_protocol::ProxyProtocol;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::http2_settings::LatencySettings;
+use crate::site::listen::ProxyProtocol;
 use crate::splice::Pipes;
 use h2o_tls::OutputBuffer;
 

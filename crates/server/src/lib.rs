@@ -7,8 +7,6 @@
 mod admission;
 mod budget;
 mod collect;
-mod connection;
-mod connections;
 mod context;
 mod error_page;
 mod event;
@@ -18,7 +16,6 @@ mod io;
 mod latency;
 mod link;
 mod pace;
-mod proxy_protocol;
 mod push;
 mod reroute;
 mod sending;
@@ -28,6 +25,7 @@ mod simulation;
 mod site;
 mod splice;
 mod sys;
+mod tcp;
 mod worker;
 
 pub use budget::BudgetSettings;

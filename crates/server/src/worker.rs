@@ -13,12 +13,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use h2o_log::reason;
 
-use crate::connections::Connections;
 use crate::event::timers::STEP;
-use crate::proxy_protocol::ProxyProtocol;
 use crate::site::bind::Bound;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::site::listen::Listeners;
+use crate::site::listen::ProxyProtocol;
+use crate::tcp::connections::Connections;
 use crate::{Loaded, ServerSettings};
 use h2o_tls::{Resumption, ResumptionSettings};
 

@@ -14,13 +14,13 @@ use h2o_http::Scheme;
 use h2o_http1::{ServerConnection, TimedOut};
 
 use crate::collect::Collector;
-use crate::connection::Fate;
 use crate::context::{Context, turn};
 use crate::http2::Http2;
 use crate::link::Link;
 use crate::pace::{ClientRate, Look, Pace};
 use crate::sending::Sending;
 use crate::serve::{self, Progress, Waiting};
+use crate::tcp::connection::Fate;
 
 /// The HTTP/1 side of a connection.
 pub(crate) struct Http1 {

@@ -21,12 +21,12 @@ use std::time::Instant;
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
-use crate::connection::Fate;
 use crate::context::{Context, turn};
 use crate::io::Read;
 use crate::latency::Latency;
 use crate::link::Link;
 use crate::serve::{self, Waiting};
+use crate::tcp::connection::Fate;
 use content::Collecting;
 use early::Early;
 use paces::{Paces, StreamPaces};

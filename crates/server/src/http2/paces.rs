@@ -5,10 +5,10 @@ use std::time::Instant;
 use h2o_http2::{ErrorCode, State, StreamInfo, StreamKey};
 
 use super::{Http2, Step};
-use crate::connection::Fate;
 use crate::context::Context;
 use crate::link::Link;
 use crate::pace::{ClientRate, Look, Pace};
+use crate::tcp::connection::Fate;
 
 /// How fast the client takes what we send on the connection as a whole.
 pub(super) struct Paces {

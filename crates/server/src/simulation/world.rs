@@ -20,8 +20,8 @@ use super::http2::Http2;
 use super::plan::{self, Plan};
 use super::wire::Wire;
 use super::{Client, Run};
-use crate::connections::Connections;
 use crate::event::timers::STEP;
+use crate::tcp::connections::Connections;
 use crate::worker;
 
 /// The server and its clients.

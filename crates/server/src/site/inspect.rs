@@ -6,8 +6,8 @@ use h2o_exchange::{
     CertificateInfo, Certificates, Clock, Host, HostName, PathCheck, PathChecks, RunningUser,
 };
 
-use crate::proxy_protocol::ProxyProtocol;
 use crate::site::bind::probe;
+use crate::site::listen::ProxyProtocol;
 use crate::site::listen::{Endpoint, Listener, Listeners};
 use crate::site::load::Loaded;
 

@@ -10,7 +10,6 @@ use h2o_config::{
 use h2o_exchange::{Host, Scope};
 use rustc_hash::FxHashMap;
 
-use crate::proxy_protocol::ProxyProtocol;
 use h2o_tls::TlsSettings;
 
 /// The listeners of a configuration, in order of their first mention.
@@ -43,6 +42,18 @@ pub(crate) struct Listener {
     /// Name of a congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
+}
+
+/// `proxy-protocol` of a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProxyProtocol {
+    /// Connections begin with TLS or HTTP.
+    #[default]
+    Off,
+    /// They may begin with a header (H2O compatibility: the specification, section 2, has it that receivers do not guess).
+    Accepted,
+    /// They begin with a header, or are closed.
+    Required,
 }
 
 /// One `ssl` mapping of a listener with the hosts whose names it is chosen for.

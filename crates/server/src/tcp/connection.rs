@@ -16,7 +16,8 @@ use crate::http1::{Ended, Http1};
 use crate::http2::Http2;
 use crate::io::{Io, Read};
 use crate::link::Link;
-use crate::proxy_protocol::{self, Parsed, ProxyProtocol};
+use crate::site::listen::ProxyProtocol;
+use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
 
 /// A connection is read on after our last octet until the client has been silent for that long: closed before, the kernel

@@ -6,18 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const MAX_LINE: usize = 107;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// `proxy-protocol` of a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ProxyProtocol {
-    /// Connections begin with TLS or HTTP.
-    #[default]
-    Off,
-    /// They may begin with a header (H2O compatibility: the specification, section 2, has it that receivers do not guess).
-    Accepted,
-    /// They begin with a header, or are closed.
-    Required,
-}
-
 /// What the first octets of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {

@@ -15,7 +15,6 @@ use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
-use crate::connection::{Connection, Fate};
 use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch};
 use crate::event::reactor::{Reactor, Ready};
 use crate::event::socket::{Socket, address};
@@ -23,6 +22,7 @@ use crate::event::timers::{STEP, Timers};
 use crate::event::wakes::{Wakes, Woken};
 use crate::site::settings::{SendInformational, ServerSettings};
 use crate::splice::Pipes;
+use crate::tcp::connection::{Connection, Fate};
 use crate::worker::{Seed, worker_plan};
 use h2o_log::reason;
 
