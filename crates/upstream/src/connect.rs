@@ -183,7 +183,8 @@ pub(crate) async fn secure(
         BackendHost::Name(_) | BackendHost::Ip(_) => format!("{name}:{}", url.port),
     };
     let stream = upstream.settings.tls.handshake(name, &key, alpn, socket);
-    Ok(UpstreamStream::Tls(Box::new(stream.await?)))
+    let stream = stream.await.map_err(Failure::unsent)?;
+    Ok(UpstreamStream::Tls(Box::new(stream)))
 }
 
 const FAILURE: &str = "connection failure";

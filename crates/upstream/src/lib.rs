@@ -28,7 +28,6 @@ mod repeat;
 mod resolver;
 mod settings;
 mod stream;
-mod tls;
 mod upstream;
 
 pub use backend::{BackendHost, BackendUrl};
@@ -39,5 +38,4 @@ pub use health::check::HealthChecks;
 pub use health::{BackendCare, HealthCheck, PassiveCheck, Retry};
 pub use resolver::{Family, NameOrigin, ResolveError, Resolver, limit_threads};
 pub use settings::UpstreamSettings;
-pub use tls::{TlsClient, TlsClientError, TlsClientSettings};
 pub use upstream::{Backend, Balancing, Care, Upstream};

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{NameOrigin, TlsClient};
+use h2o_tls::TlsClient;
+
+use crate::NameOrigin;
 
 /// What applies to all connections and requests of an upstream.
 #[derive(Clone)]

@@ -234,7 +234,8 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{NameOrigin, TlsClient, TlsClientSettings};
+    use crate::NameOrigin;
+    use h2o_tls::{TlsClient, TlsClientSettings};
 
     pub(crate) fn settings() -> UpstreamSettings {
         let tls = TlsClientSettings {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use h2o_exchange::{Exchange, Outcome, Site};
 use h2o_http::Scheme;
-use h2o_upstream::{BackendHost, BackendUrl, Balancing, TlsClientError, Upstream};
+use h2o_tls::TlsClientError;
+use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::handler::{LocalProxy, Proxy, hand_over};

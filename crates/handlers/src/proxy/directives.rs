@@ -7,7 +7,8 @@ use std::time::Duration;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
 use h2o_exchange::{Resource, Resources, Scope};
 use h2o_http::Scheme;
-use h2o_upstream::{TlsClient, TlsClientError, Upstream};
+use h2o_tls::{TlsClient, TlsClientError};
+use h2o_upstream::Upstream;
 
 use super::backends::{self, BackendSpec, Backends};
 use super::care;

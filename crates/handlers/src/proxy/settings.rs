@@ -5,10 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use h2o_config::Level;
-use h2o_upstream::{
-    HealthCheck, NameOrigin, PassiveCheck, Retry, TlsClient, TlsClientError, TlsClientSettings,
-    UpstreamSettings,
-};
+use h2o_tls::{TlsClient, TlsClientError, TlsClientSettings};
+use h2o_upstream::{HealthCheck, NameOrigin, PassiveCheck, Retry, UpstreamSettings};
 
 use super::request::RequestRules;
 use super::response::ResponseRules;

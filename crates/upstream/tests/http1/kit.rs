@@ -14,9 +14,9 @@ use h2o_exchange::{
     Address, Body, BodyError, BodySource, ConnectionInfo, RequestBody, Trace, Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
+use h2o_tls::{TlsClient, TlsClientSettings};
 use h2o_upstream::{
-    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, TlsClient,
-    TlsClientSettings, Upstream, UpstreamSettings,
+    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
 /// Longer than anything takes that is expected to happen.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2o_exchange::{Address, Body, BodySource, ConnectionInfo, NoTransport, RequestBody, Worker};
 use h2o_http::{BodyLength, Headers, Known, Method, RequestHead, StatusCode};
+use h2o_tls::{TlsClient, TlsClientSettings};
 use h2o_upstream::{
-    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, TlsClient,
-    TlsClientSettings, Upstream, UpstreamSettings,
+    BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
 };
 
 /// Nothing takes that long.

@@ -24,7 +24,6 @@ use tokio_rustls::client::TlsStream;
 use self::sessions::{Keyed, SessionCache};
 use self::trust::Trust;
 use self::verifier::{Rejected, Verifier};
-use crate::Failure;
 
 /// The `proxy.ssl.*` settings of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +130,14 @@ impl TlsClient {
         key: &str,
         alpn: &[&[u8]],
         stream: S,
-    ) -> Result<TlsStream<S>, Failure>
+    ) -> Result<TlsStream<S>, &'static str>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let name = match server_name(name) {
             Some(name) => name,
             // In no certificate either.
-            None if self.verifies_peer => return Err(Failure::unsent(names::MISMATCH)),
+            None if self.verifies_peer => return Err(names::MISMATCH),
             // An address keeps rustls from sending it.
             None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
         };
@@ -155,7 +154,7 @@ impl TlsClient {
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)
             .await
-            .map_err(|error| Failure::unsent(text_of(&error)))
+            .map_err(|error| text_of(&error))
     }
 }
 
@@ -173,7 +172,7 @@ fn text_of(error: &io::Error) -> &'static str {
     let Some(error) = inner else {
         return match error.kind() {
             io::ErrorKind::UnexpectedEof => "socket closed by peer",
-            _ => Failure::IO,
+            _ => "I/O error",
         };
     };
     match error {

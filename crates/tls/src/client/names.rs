@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use h2o_tls::{AlternativeName, Certificate};
+use crate::{AlternativeName, Certificate};
 use rustls::pki_types::ServerName;
 
 use super::verifier::INVALID;

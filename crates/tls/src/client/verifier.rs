@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use h2o_tls::{Certificate, same_name};
+use crate::{Certificate, same_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use h2o_tls::{Certificate, PublicKey, same_name};
+use crate::{Certificate, PublicKey, same_name};
 use rustls::RootCertStore;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, Der, TrustAnchor, UnixTime};
