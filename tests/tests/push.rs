@@ -41,6 +41,7 @@ hosts:
         .file("www/other.html", PAGE)
         .file("www/note.txt", "not a page")
         .file("www/style.css", css())
+        .file("www/small.js", "alert(1)")
         .file("www/second.css", "b { color: blue }")
         .start()
 }
@@ -84,6 +85,9 @@ struct Seen {
     promises: Vec<Promise>,
     streams: BTreeMap<u32, Stream>,
     resets: Vec<String>,
+    /// Whose content came, and in which order it ended.
+    began: Vec<u32>,
+    ended: Vec<u32>,
 }
 
 impl Seen {
@@ -139,6 +143,12 @@ impl Seen {
                 let length = Self::number(line, "length=").unwrap_or(0);
                 stream.octets += usize::try_from(length).unwrap_or(0);
                 stream.has_ended |= ends;
+                if !seen.began.contains(&id) {
+                    seen.began.push(id);
+                }
+                if ends {
+                    seen.ended.push(id);
+                }
             } else if line.starts_with("RST_STREAM") {
                 seen.resets.push(line.to_owned());
             }
@@ -414,15 +424,15 @@ fn critical_pushes_and_style_sheets_go_ahead() {
         ("</note.txt>; rel=preload; critical", true),
         ("</note.txt>; rel=preload", false),
     ] {
-        let log = "access-log: { path: @DIR@/log, format: '%{http2.stream-id}x %{http2.priority.actual}x' }";
+        let log = "access-log: { path: @DIR@/log, format: 'on %{http2.stream-id}x: %{http2.priority.actual}x' }";
         let server = start(log, &format!("http2-push: \"{element}\""));
         assert_eq!(
             ask(&server, &[], &["/index.html"]).promised().len(),
             1,
             "{element}"
         );
-        let log = server.read_until("log", "\n2 ");
-        let pushed = log.lines().find(|line| line.starts_with("2 "));
+        let log = server.read_until("log", "on 2: ");
+        let pushed = log.lines().find(|line| line.starts_with("on 2: "));
         let got = pushed.map(|line| line.ends_with(" 0:257"));
         assert_eq!(got, Some(is_ahead), "{element}: {log}");
     }
@@ -488,4 +498,36 @@ hosts:
             (Some("pushed"), 5)
         );
     }
+}
+
+#[test]
+fn pushes_are_not_lost_after_an_upgrade() {
+    let server = start("", STYLE);
+    for _ in 0..10 {
+        let seen = ask(&server, &["--upgrade"], &["/index.html"]);
+        assert_eq!(seen.promised(), ["/style.css"]);
+        assert_eq!(seen.promises[0].on, 1);
+        assert_eq!(seen.streams[&2].octets, css().len());
+    }
+}
+
+#[test]
+fn small_pages_do_not_overtake_the_script_they_push() {
+    for (element, is_ahead) in [
+        ("</small.js>; rel=preload", true),
+        ("</style.css>; rel=preload", true),
+        ("</note.txt>; rel=preload; critical", true),
+        ("</note.txt>; rel=preload", false),
+    ] {
+        let server = start("", &format!("http2-push: \"{element}\""));
+        for options in [&[][..], &["--upgrade"]] {
+            let seen = ask(&server, options, &["/index.html"]);
+            for order in [seen.began, seen.ended] {
+                assert_eq!(order.first() == Some(&2), is_ahead, "{element} {order:?}");
+            }
+        }
+    }
+    let server = start("http2-reprioritize-blocking-assets: OFF", STYLE);
+    let seen = ask(&server, &[], &["/index.html"]);
+    assert_ne!(seen.began.first(), Some(&2), "unless that is off");
 }

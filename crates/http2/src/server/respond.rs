@@ -243,13 +243,15 @@ impl ServerConnection {
     /// True if the client takes another push now (RFC 9113 §8.4).
     ///
     /// One that sets no limit gets as many at a time as it may have requests: what it does not take would pile up here.
+    ///
+    /// Where a stream is there, the client has said what it wants, if only in `HTTP2-Settings` (RFC 7540 §3.2.1).
     #[must_use]
     pub fn can_push(&self) -> bool {
         let max_pushes = (self.core.peer.max_concurrent_streams).min(self.settings.max_streams);
         self.core.peer.enable_push
             && !self.core.is_peer_leaving
             && self.shutdown == Shutdown::Running
-            && self.opening == Opening::Done
+            && self.opening != Opening::Failed
             && self.open_pushes < max_pushes
             && self.promised.get() < StreamId::MAX.get() - 2
     }

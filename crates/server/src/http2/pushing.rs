@@ -16,7 +16,7 @@ use h2o_exchange::{
 use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
 use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
 
-use super::responding::blocks_rendering;
+use super::responding::{blocks_rendering, scheduling_hint};
 use super::{Http2, Step, retire};
 use crate::context::Context;
 use crate::link::Link;
@@ -50,6 +50,8 @@ pub(super) struct Pushing {
     awaited: Vec<StreamKey>,
     /// Promised streams to go on with once the response they come with is written.
     due: Vec<StreamKey>,
+    /// One of `due` is there and goes ahead of the response it comes with.
+    has_urgent: bool,
 }
 
 impl Pushing {
@@ -57,6 +59,11 @@ impl Pushing {
     pub(super) fn retained(&self) -> usize {
         let casper = self.casper.as_ref().map_or(0, Casper::retained);
         size_of::<Self>() + casper + self.seen.capacity() * size_of::<u64>()
+    }
+
+    /// True if what is written next is to be a pushed response.
+    pub(super) const fn is_ahead(&self) -> bool {
+        self.has_urgent
     }
 
     /// A stream was reset.
@@ -328,11 +335,19 @@ impl Http2 {
             };
             self.engine.schedule(stream, hint);
         }
+        let is_urgent = match &progress {
+            Progress::Response(response) | Progress::TooEarly(response) => {
+                let exchange = exchange.borrow();
+                critical || scheduling_hint(&exchange, &response.headers).blocks_rendering
+            }
+            Progress::Waiting(_) => false,
+        };
         let work = self.work(stream);
         work.exchange = Some(exchange);
         match progress {
             Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                 response.headers.push(OUTCOME, b"pushed");
+                pushing.has_urgent |= is_urgent;
                 work.step = Step::Answered(Box::new(response));
             }
             Progress::Waiting(waiting) => {
@@ -372,10 +387,10 @@ impl Http2 {
     /// The responses that promises came with are written: the pushed ones follow.
     #[cold]
     pub(super) fn send_pushes(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
-        let due = self
-            .pushing
-            .as_mut()
-            .map(|pushing| std::mem::take(&mut pushing.due));
+        let due = self.pushing.as_mut().map(|pushing| {
+            pushing.has_urgent = false;
+            std::mem::take(&mut pushing.due)
+        });
         for stream in due.unwrap_or_default() {
             let Some(work) = self.works.get_mut(stream.index()) else {
                 continue;

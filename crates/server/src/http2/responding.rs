@@ -214,12 +214,19 @@ impl Http2 {
         len <= AT_ONCE
             && out_len <= AT_ONCE_BEHIND
             && !self.engine.has_sendable()
+            && !self
+                .pushing
+                .as_ref()
+                .is_some_and(|pushing| pushing.is_ahead())
             && len <= self.engine.sendable(stream)
     }
 }
 
 /// How the response wants to be scheduled.
-fn scheduling_hint(exchange: &h2o_exchange::Exchange, headers: &Headers) -> SchedulingHint {
+pub(super) fn scheduling_hint(
+    exchange: &h2o_exchange::Exchange,
+    headers: &Headers,
+) -> SchedulingHint {
     let priority = headers.get(Known::Priority).map(parse_priority);
     let is_wanted = blocks_rendering(exchange, headers) && {
         let path = exchange.site.path(exchange.route);
