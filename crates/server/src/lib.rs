@@ -16,7 +16,6 @@ mod io;
 mod latency;
 mod link;
 mod pace;
-mod push;
 mod reroute;
 mod sending;
 mod serve;

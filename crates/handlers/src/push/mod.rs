@@ -1,6 +1,9 @@
 //! Which resources are pushed with a response: those that its `link` fields name, and those of `http2-push`.
 //! Whether they are pushed in the end (RFC 9113 §8.4) is decided by whoever drives the connection.
 
+pub mod cache_digest;
+pub mod casper;
+mod golomb;
 mod link;
 
 use h2o_config::{Directive, Error, Kinds, Levels, Node, Pass};

@@ -20,9 +20,9 @@ use super::responding::{blocks_rendering, scheduling_hint};
 use super::{Http2, Step, retire};
 use crate::context::Context;
 use crate::link::Link;
-use crate::push::cache_digest::Digests;
-use crate::push::casper::{Casper, FORGET};
 use crate::serve::{self, Progress};
+use h2o_handlers::push::cache_digest::Digests;
+use h2o_handlers::push::casper::{Casper, FORGET};
 
 /// Resources remembered as pushed; beyond that the oldest is forgotten, and may be pushed again.
 const MAX_SEEN: usize = 256;

@@ -14,11 +14,11 @@ const NAME: &[u8] = b"h2o_casper=";
 const LOW_BITS: u32 = 6;
 
 /// The `set-cookie` value that makes a client forget the cookie, for one that says itself what it has cached.
-pub(crate) const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00 GMT";
+pub const FORGET: &str = "h2o_casper=; Path=/; Expires=Sat, 01 Jan 2000 00:00:00 GMT";
 
 /// What the client of a connection is believed to have in its cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Casper {
+pub struct Casper {
     capacity_bits: u32,
     /// One bit per key: 4 KiB for the largest capacity, whatever a cookie claims.
     keys: Box<[u64]>,
@@ -26,7 +26,7 @@ pub(crate) struct Casper {
 
 impl Casper {
     /// Nothing is remembered yet. `capacity_bits` is 1 to 15; others are taken for the nearest of these.
-    pub(crate) fn new(capacity_bits: u8) -> Self {
+    pub fn new(capacity_bits: u8) -> Self {
         let capacity_bits = u32::from(capacity_bits.clamp(1, 15));
         let words = (1_usize << capacity_bits).div_ceil(64);
         Self {
@@ -36,18 +36,18 @@ impl Casper {
     }
 
     /// True if a `cookie` field is ours.
-    pub(crate) fn is_cookie(field: &[u8]) -> bool {
+    pub fn is_cookie(field: &[u8]) -> bool {
         field.starts_with(NAME)
     }
 
     /// Octets of memory held.
-    pub(crate) fn retained(&self) -> usize {
+    pub fn retained(&self) -> usize {
         size_of_val(&*self.keys)
     }
 
     /// Adds what a `cookie` field remembers, if it is ours; it must then hold nothing else. A field that cannot be
     /// decoded, or has keys beyond the capacity, is ignored as a whole.
-    pub(crate) fn consume_cookie(&mut self, field: &[u8]) {
+    pub fn consume_cookie(&mut self, field: &[u8]) {
         let Some(data) = field.strip_prefix(NAME) else {
             return;
         };
@@ -80,7 +80,7 @@ impl Casper {
     }
 
     /// Remembers the resource at `path`, with its query; true if it was remembered already.
-    pub(crate) fn lookup_and_add(&mut self, path: &[u8]) -> bool {
+    pub fn lookup_and_add(&mut self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         let was_there = self.keys[word] & bit != 0;
         self.keys[word] |= bit;
@@ -88,7 +88,7 @@ impl Casper {
     }
 
     /// True if the resource at `path`, with its query, is remembered.
-    pub(crate) fn contains(&self, path: &[u8]) -> bool {
+    pub fn contains(&self, path: &[u8]) -> bool {
         let (word, bit) = place(self.key(path));
         self.keys[word] & bit != 0
     }
@@ -103,7 +103,7 @@ impl Casper {
     }
 
     /// The `set-cookie` value that makes the client remember; `None` if there is nothing to remember.
-    pub(crate) fn cookie(&self) -> Option<String> {
+    pub fn cookie(&self) -> Option<String> {
         if self.keys.iter().all(|&word| word == 0) {
             return None;
         }

@@ -18,7 +18,7 @@ const MAX_NUMBERS: usize = 16_384;
 
 /// What the fields of one request say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Digests {
+pub struct Digests {
     /// Digests of URLs.
     fresh: Vec<Digest>,
     /// There was one at all.
@@ -35,7 +35,7 @@ struct Digest {
 
 impl Digests {
     /// Reads the `cache-digest` fields of a request.
-    pub(crate) fn parse<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Self {
+    pub fn parse<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut digests = Self::default();
         let mut left = MAX_ALL_LETTERS;
         for field in fields {
@@ -52,12 +52,12 @@ impl Digests {
     }
 
     /// True if there was a digest that could be read.
-    pub(crate) fn is_present(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         self.is_present
     }
 
     /// True if the client has the resource at `url` (`scheme://authority/path?query`).
-    pub(crate) fn is_fresh(&self, url: &[u8]) -> bool {
+    pub fn is_fresh(&self, url: &[u8]) -> bool {
         if self.fresh.is_empty() {
             return false;
         }
