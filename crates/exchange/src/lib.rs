@@ -36,9 +36,7 @@ pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, 
 pub use file::{FileRange, FileReader, OpenFile};
 pub use forwarded::{Forwarded, KeepsServerField, Trace};
 pub use host_table::HostTable;
-pub use http2::{
-    CasperSettings, DebugState, Http2SiteSettings, Http2Stream, PushOrder, StreamPriority,
-};
+pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use octet_queue::OctetQueue;
 pub use outcome::{
     ContentUse, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome,

@@ -49,6 +49,7 @@ pub fn directives() -> Vec<&'static [Directive<Scope>]> {
         http2_debug_state::DIRECTIVES,
         proxy::DIRECTIVES,
         push::DIRECTIVES,
+        push::SETTINGS_DIRECTIVES,
         redirect::DIRECTIVES,
         reproxy::DIRECTIVES,
         server_timing::DIRECTIVES,

@@ -5,14 +5,16 @@ pub mod cache_digest;
 pub mod casper;
 mod golomb;
 mod link;
+mod settings;
 
 use h2o_config::{Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{
-    Exchange, Filter, Filtered, Http2SiteSettings, Links, PushOrder, Response, Scope,
-};
+use h2o_exchange::{Exchange, Filter, Filtered, Links, PushOrder, Response, Scope};
 use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
 
 use link::{Base, elements, resolve, without_push_only};
+
+pub(crate) use settings::DIRECTIVES as SETTINGS_DIRECTIVES;
+pub use settings::{CasperSettings, PushSettings};
 
 /// Most resources pushed with one response; further ones are left out. A client allows about as many streams at a time.
 const MAX_ORDERS: usize = 100;
@@ -117,14 +119,14 @@ fn may_push(exchange: &Exchange) -> bool {
         && exchange.http2.is_some_and(|stream| stream.id % 2 == 1)
         && matches!(exchange.original_method(), Method::Get | Method::Head)
         && request.headers.get(Known::XForwardedFor).is_none()
-        && site_settings(exchange, |settings| settings.push_preload)
+        && site_settings(exchange, |settings| settings.preload)
 }
 
-fn site_settings(exchange: &Exchange, ask: impl FnOnce(&Http2SiteSettings) -> bool) -> bool {
+fn site_settings(exchange: &Exchange, ask: impl FnOnce(&PushSettings) -> bool) -> bool {
     let path = exchange.site.path(exchange.route);
     match path.settings.peek() {
         Some(settings) => ask(&settings),
-        None => ask(&Http2SiteSettings::default()),
+        None => ask(&PushSettings::default()),
     }
 }
 
@@ -136,7 +138,7 @@ fn order(exchange: &mut Exchange, url: &[u8], critical: bool) {
         authority: exchange.original_authority(),
         target: exchange.request.target(),
     };
-    let any_authority = site_settings(exchange, |settings| settings.allow_cross_origin_push);
+    let any_authority = site_settings(exchange, |settings| settings.allow_cross_origin);
     let Some(target) = resolve(url, &base, any_authority) else {
         return;
     };

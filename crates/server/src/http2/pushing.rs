@@ -9,10 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Waker};
 
-use h2o_exchange::{
-    CasperSettings, Exchange, ExchangeRef, Http2SiteSettings, Http2Stream, PushOrder, Response,
-    Timings,
-};
+use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, PushOrder, Response, Timings};
 use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
 use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
 
@@ -23,6 +20,7 @@ use crate::link::Link;
 use crate::serve::{self, Progress};
 use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
+use h2o_handlers::push::{CasperSettings, PushSettings};
 
 /// Resources remembered as pushed; beyond that the oldest is forgotten, and may be pushed again.
 const MAX_SEEN: usize = 256;
@@ -456,7 +454,7 @@ fn digests(exchange: &Exchange) -> Digests {
     Digests::parse(exchange.request.headers.get_all(Known::CacheDigest))
 }
 
-fn settings(exchange: &Exchange) -> Arc<Http2SiteSettings> {
+fn settings(exchange: &Exchange) -> Arc<PushSettings> {
     exchange.site.path(exchange.route).settings.get()
 }
 

@@ -1,7 +1,7 @@
 //! The response side: heads, and what can be sent at once behind them.
 
 use bytes::Bytes;
-use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Http2SiteSettings, Response};
+use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Response};
 use h2o_http::mime::MimeAttributes;
 use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
 use h2o_http2::scheduler::parse_priority;
@@ -12,6 +12,7 @@ use super::{Http2, Step, log, retire};
 use crate::context::Context;
 use crate::link::Link;
 use crate::serve;
+use crate::site::http2_settings::ReprioritizesBlockingAssets;
 
 /// Content up to this size is sent at once, behind its head, as long as nobody else waits to send. What is more goes
 /// through the scheduler, so that a later request can overtake it.
@@ -231,8 +232,8 @@ pub(super) fn scheduling_hint(
     let is_wanted = blocks_rendering(exchange, headers) && {
         let path = exchange.site.path(exchange.route);
         path.settings
-            .peek::<Http2SiteSettings>()
-            .is_none_or(|settings| settings.reprioritize_blocking_assets)
+            .peek::<ReprioritizesBlockingAssets>()
+            .is_none_or(|setting| setting.0)
     };
     SchedulingHint {
         priority,

@@ -1,10 +1,10 @@
-//! Settings of HTTP/2 and their directives. What hosts and paths may say differently is in
-//! [`Http2SiteSettings`]; the rest, in [`Http2Settings`], holds for the whole process.
+//! Settings of HTTP/2 and their directives. Those of [`Http2Settings`] hold for the whole process; hosts may differ in
+//! [`ReprioritizesBlockingAssets`].
 
 use std::time::Duration;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Unit};
-use h2o_exchange::{CasperSettings, Http2SiteSettings, Scope};
+use h2o_config::{Directive, Levels, Unit};
+use h2o_exchange::Scope;
 
 use crate::site::settings::{seconds, settings};
 
@@ -40,6 +40,17 @@ pub struct LatencySettings {
     pub max_cwnd: u32,
 }
 
+/// `http2-reprioritize-blocking-assets`: whether style sheets and scripts go ahead of what else a client without dependencies
+/// of its own asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReprioritizesBlockingAssets(pub(crate) bool);
+
+impl Default for ReprioritizesBlockingAssets {
+    fn default() -> Self {
+        Self(true)
+    }
+}
+
 /// SETTINGS_INITIAL_WINDOW_SIZE until it is changed (RFC 9113 §6.9.2): windows are not made smaller than that.
 const MIN_WINDOW: u64 = 65_535;
 const MAX_WINDOW: u64 = 16_777_216;
@@ -60,19 +71,6 @@ impl Default for Http2Settings {
             },
             dos_delay: Duration::from_millis(100),
         }
-    }
-}
-
-const fn on_off(
-    name: &'static str,
-    levels: Levels,
-    default: &'static str,
-    help: &'static str,
-    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
-) -> Directive<Scope> {
-    Directive {
-        levels,
-        ..Directive::setting(name, "ON|OFF", default, help, apply)
     }
 }
 
@@ -202,55 +200,20 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             Ok(())
         },
     ),
-    on_off(
-        "http2-reprioritize-blocking-assets",
-        Levels::GLOBAL_HOST,
-        "ON",
-        "Sends responses whose type blocks rendering (style sheets, scripts, what `file.mime.addtypes` marks as `highest`) ahead of others, for clients that send no dependencies.",
-        |scope, command| {
-            site(scope).reprioritize_blocking_assets = command.node.on_off()?;
-            Ok(())
-        },
-    ),
-    on_off(
-        "http2-push-preload",
-        Levels::GLOBAL_HOST,
-        "ON",
-        "Whether resources are pushed that a `link` header with `rel=preload` names. `x-http2-push-only` elements are \
-         removed from the header either way.",
-        |scope, command| {
-            site(scope).push_preload = command.node.on_off()?;
-            Ok(())
-        },
-    ),
-    on_off(
-        "http2-allow-cross-origin-push",
-        Levels::GLOBAL.or(Levels::PATH),
-        "OFF",
-        "Also pushes for URLs of other authorities: the promise is for their path on the authority of the request. At path level it has no effect.",
-        |scope, command| {
-            let is_allowed = command.node.on_off()?;
-            if command.level == Level::Global {
-                site(scope).allow_cross_origin_push = is_allowed;
-            }
-            Ok(())
-        },
-    ),
     Directive {
-        name: "http2-casper",
         levels: Levels::GLOBAL_HOST,
-        pass: Pass::Settings,
-        kinds: Kinds::ANY.with_attributes(&CASPER),
-        value: "ON|OFF, or a mapping",
-        default: "OFF",
-        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. A mapping does not inherit from outer levels.",
-        apply: casper,
+        ..Directive::setting(
+            "http2-reprioritize-blocking-assets",
+            "ON|OFF",
+            "ON",
+            "Sends responses whose type blocks rendering (style sheets, scripts, what `file.mime.addtypes` marks as `highest`) ahead of others, for clients that send no dependencies.",
+            |scope, command| {
+                scope.edit::<ReprioritizesBlockingAssets>().0 = command.node.on_off()?;
+                Ok(())
+            },
+        )
     },
 ];
-
-fn site(scope: &mut Scope) -> &mut Http2SiteSettings {
-    scope.edit()
-}
 
 /// A positive ratio in percent, as near as whole numbers come.
 fn whole_percent(ratio: f64) -> u32 {
@@ -263,67 +226,13 @@ fn whole_percent(ratio: f64) -> u32 {
     percent
 }
 
-fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
-    if command.node.as_sequence().is_some() {
-        return Err(command
-            .error("value must be `OFF`,`ON` or a mapping containing the necessary attributes"));
-    }
-    let Some(word) = command.node.as_str() else {
-        site(scope).casper = casper_mapping(command.node)?;
-        return Ok(());
-    };
-    if word.eq_ignore_ascii_case("ON") {
-        site(scope).casper = Some(CasperSettings::default());
-    } else if word.eq_ignore_ascii_case("OFF") {
-        site(scope).casper = None;
-    } else {
-        // H2O compatibility: not an error there. We say at least that nothing came of it.
-        scope.warnings.push(
-            command
-                .error(format!("`{word}` is neither `ON` nor `OFF` and is ignored"))
-                .to_string(),
-        );
-    }
-    Ok(())
-}
-
-const CASPER: [Attribute; 2] = [
-    Attribute::optional(
-        "capacity-bits",
-        Kinds::SCALAR,
-        "0 to 15",
-        "13",
-        "Size of the cookie: room for about two to the power of this many resources. `0` is `OFF`.",
-    ),
-    Attribute::optional(
-        "tracking-types",
-        Kinds::SCALAR,
-        "blocking-assets|all",
-        "blocking-assets",
-        "What is remembered: style sheets and scripts, or everything.",
-    ),
-];
-
-fn casper_mapping(node: &Node) -> Result<Option<CasperSettings>, Error> {
-    let attributes = node.attributes(&CASPER)?;
-    let mut casper = CasperSettings::default();
-    if let Some(bits) = attributes.get("capacity-bits") {
-        casper.capacity_bits = bits.integer("%u", 0..=15).map_err(|_| {
-            bits.error("value of `capacity-bits` must be an integer between 0 to 15")
-        })?;
-    }
-    if let Some(types) = attributes.get("tracking-types") {
-        casper.tracks_all = types.one_of(&["blocking-assets", "all"])? == 1;
-    }
-    Ok(Some(casper).filter(|casper| casper.capacity_bits > 0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ServerSettings;
     use crate::site::load::{Loaded, load};
-    use h2o_config::Memory;
+    use h2o_config::{Error, Memory};
+    use h2o_handlers::push::{CasperSettings, PushSettings};
 
     /// The directives of the three levels in a configuration that is complete otherwise.
     fn read([global, host, path]: [&str; 3]) -> Result<Loaded, Error> {
@@ -372,77 +281,23 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_paths_inherit() {
-        let casper = |capacity_bits, tracks_all| {
-            Some(CasperSettings {
-                capacity_bits,
-                tracks_all,
-            })
-        };
-        let default = Http2SiteSettings::default();
+    fn hosts_may_reprioritize_differently() {
+        let key = "http2-reprioritize-blocking-assets";
+        let off = format!("{key}: OFF");
+        let on = format!("{key}: ON");
         let cases = [
-            (["", "", ""], default.clone(), default.clone()),
-            (
-                [
-                    "http2-push-preload: OFF\nhttp2-casper: ON",
-                    "http2-casper: { tracking-types: all }",
-                    "",
-                ],
-                Http2SiteSettings {
-                    push_preload: false,
-                    casper: casper(13, true),
-                    ..default.clone()
-                },
-                Http2SiteSettings {
-                    push_preload: false,
-                    casper: casper(13, false),
-                    ..default.clone()
-                },
-            ),
-            (
-                [
-                    "http2-casper: { Capacity-Bits: 11 }",
-                    "http2-casper: off",
-                    "http2-allow-cross-origin-push: ON",
-                ],
-                default.clone(),
-                Http2SiteSettings {
-                    casper: casper(11, false),
-                    ..default.clone()
-                },
-            ),
-            (
-                [
-                    "http2-allow-cross-origin-push: ON",
-                    "http2-reprioritize-blocking-assets: OFF",
-                    "http2-allow-cross-origin-push: OFF",
-                ],
-                Http2SiteSettings {
-                    reprioritize_blocking_assets: false,
-                    allow_cross_origin_push: true,
-                    ..default.clone()
-                },
-                Http2SiteSettings {
-                    allow_cross_origin_push: true,
-                    ..default.clone()
-                },
-            ),
-            (
-                ["http2-casper: on", "http2-casper: { capacity-bits: 0 }", ""],
-                default.clone(),
-                Http2SiteSettings {
-                    casper: casper(13, false),
-                    ..default.clone()
-                },
-            ),
+            (["", "", ""], [true, true]),
+            ([&off, "", ""], [false, false]),
+            (["", &off, ""], [false, true]),
+            ([&off, &on, ""], [true, false]),
         ];
-        for (levels, first, second) in cases {
-            let site = read(levels).unwrap_or_else(|error| panic!("{error}")).site;
+        for (levels, want) in cases {
+            let site = read(levels).unwrap().site;
             let of = |host: usize| {
-                let path = &site.hosts[host].paths[0];
-                Http2SiteSettings::clone(&path.settings.get())
+                let settings = &site.hosts[host].paths[0].settings;
+                settings.get::<ReprioritizesBlockingAssets>().0
             };
-            assert_eq!((of(0), of(1)), (first, second), "{levels:?}");
+            assert_eq!([of(0), of(1)], want, "{levels:?}");
         }
     }
 
@@ -469,7 +324,7 @@ mod tests {
                 "[f:2] in command http2-casper, `maybe` is neither `ON` nor `OFF` and is ignored (column 15)"
             ]
         );
-        let settings = loaded.site.settings.get::<Http2SiteSettings>();
+        let settings = loaded.site.settings.get::<PushSettings>();
         assert_eq!(settings.casper, Some(CasperSettings::default()));
     }
 
@@ -511,30 +366,6 @@ mod tests {
                 "http2-dos-delay: 0.1",
                 "argument must match the format: %lu (column 18; `0.1` is not a whole number of seconds; write digits only)",
             ),
-            (
-                "http2-casper: []",
-                "value must be `OFF`,`ON` or a mapping containing the necessary attributes (column 15)",
-            ),
-            (
-                "http2-casper: { capacity-bits: 16 }",
-                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
-            ),
-            (
-                "http2-casper: { capacity-bits: x }",
-                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
-            ),
-            (
-                "http2-casper: { capacity-bits: [] }",
-                "attribute `capacity-bits` must be a scalar (column 32)",
-            ),
-            (
-                "http2-casper: { tracking-types: some }",
-                "argument must be one of: blocking-assets,all (column 33)",
-            ),
-            (
-                "http2-push-preload: maybe",
-                "argument must be one of: OFF,ON (column 21)",
-            ),
         ];
         for (text, want) in cases {
             let name = text.split(':').next().unwrap();
@@ -544,11 +375,5 @@ mod tests {
                 "{text}"
             );
         }
-        let at_host = read(["", "http2-allow-cross-origin-push: ON", ""]);
-        let error = at_host.err().unwrap().to_string();
-        assert!(
-            error.contains("the command cannot be used at this level"),
-            "{error}"
-        );
     }
 }

@@ -1,0 +1,280 @@
+//! Settings of push and their directives.
+
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
+use h2o_exchange::Scope;
+
+/// What hosts and paths say about push, inherited as all settings are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushSettings {
+    /// `http2-push-preload`: `link` fields with `rel=preload` start pushes.
+    pub preload: bool,
+    /// `http2-casper`; `None` for off.
+    pub casper: Option<CasperSettings>,
+    /// `http2-allow-cross-origin-push` of the global level, the only one that counts (H2O compatibility: H2O parses it at the
+    /// path level and ignores it there).
+    pub allow_cross_origin: bool,
+}
+
+impl Default for PushSettings {
+    fn default() -> Self {
+        Self {
+            preload: true,
+            casper: None,
+            allow_cross_origin: false,
+        }
+    }
+}
+
+/// How the cookie that remembers a client's cache is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CasperSettings {
+    /// Bits of a key, 1 to 15: how many resources can be told apart.
+    pub capacity_bits: u8,
+    /// Whether every response is remembered, not only those that block rendering.
+    pub tracks_all: bool,
+}
+
+impl Default for CasperSettings {
+    fn default() -> Self {
+        Self {
+            capacity_bits: 13,
+            tracks_all: false,
+        }
+    }
+}
+
+const fn on_off(
+    name: &'static str,
+    levels: Levels,
+    default: &'static str,
+    help: &'static str,
+    apply: fn(&mut Scope, &Command<'_>) -> Result<(), Error>,
+) -> Directive<Scope> {
+    Directive {
+        levels,
+        ..Directive::setting(name, "ON|OFF", default, help, apply)
+    }
+}
+
+pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
+    on_off(
+        "http2-push-preload",
+        Levels::GLOBAL_HOST,
+        "ON",
+        "Whether resources are pushed that a `link` header with `rel=preload` names. `x-http2-push-only` elements are \
+         removed from the header either way.",
+        |scope, command| {
+            settings(scope).preload = command.node.on_off()?;
+            Ok(())
+        },
+    ),
+    on_off(
+        "http2-allow-cross-origin-push",
+        Levels::GLOBAL.or(Levels::PATH),
+        "OFF",
+        "Also pushes for URLs of other authorities: the promise is for their path on the authority of the request. At path level it has no effect.",
+        |scope, command| {
+            let is_allowed = command.node.on_off()?;
+            if command.level == Level::Global {
+                settings(scope).allow_cross_origin = is_allowed;
+            }
+            Ok(())
+        },
+    ),
+    Directive {
+        name: "http2-casper",
+        levels: Levels::GLOBAL_HOST,
+        pass: Pass::Settings,
+        kinds: Kinds::ANY.with_attributes(&CASPER),
+        value: "ON|OFF, or a mapping",
+        default: "OFF",
+        help: "Keeps a cookie in which the client's cache is remembered, and pushes nothing that is in it. A mapping does not inherit from outer levels.",
+        apply: casper,
+    },
+];
+
+fn settings(scope: &mut Scope) -> &mut PushSettings {
+    scope.edit()
+}
+
+fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    if command.node.as_sequence().is_some() {
+        return Err(command
+            .error("value must be `OFF`,`ON` or a mapping containing the necessary attributes"));
+    }
+    let Some(word) = command.node.as_str() else {
+        settings(scope).casper = casper_mapping(command.node)?;
+        return Ok(());
+    };
+    if word.eq_ignore_ascii_case("ON") {
+        settings(scope).casper = Some(CasperSettings::default());
+    } else if word.eq_ignore_ascii_case("OFF") {
+        settings(scope).casper = None;
+    } else {
+        // H2O compatibility: not an error there. We say at least that nothing came of it.
+        scope.warnings.push(
+            command
+                .error(format!("`{word}` is neither `ON` nor `OFF` and is ignored"))
+                .to_string(),
+        );
+    }
+    Ok(())
+}
+
+const CASPER: [Attribute; 2] = [
+    Attribute::optional(
+        "capacity-bits",
+        Kinds::SCALAR,
+        "0 to 15",
+        "13",
+        "Size of the cookie: room for about two to the power of this many resources. `0` is `OFF`.",
+    ),
+    Attribute::optional(
+        "tracking-types",
+        Kinds::SCALAR,
+        "blocking-assets|all",
+        "blocking-assets",
+        "What is remembered: style sheets and scripts, or everything.",
+    ),
+];
+
+fn casper_mapping(node: &Node) -> Result<Option<CasperSettings>, Error> {
+    let attributes = node.attributes(&CASPER)?;
+    let mut casper = CasperSettings::default();
+    if let Some(bits) = attributes.get("capacity-bits") {
+        casper.capacity_bits = bits.integer("%u", 0..=15).map_err(|_| {
+            bits.error("value of `capacity-bits` must be an integer between 0 to 15")
+        })?;
+    }
+    if let Some(types) = attributes.get("tracking-types") {
+        casper.tracks_all = types.one_of(&["blocking-assets", "all"])? == 1;
+    }
+    Ok(Some(casper).filter(|casper| casper.capacity_bits > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Setup;
+
+    const SETUP: Setup = Setup {
+        directives: DIRECTIVES,
+        filter: None,
+        host: "default",
+        path: "/",
+    };
+
+    #[test]
+    fn hosts_and_paths_inherit() {
+        let casper = |capacity_bits, tracks_all| {
+            Some(CasperSettings {
+                capacity_bits,
+                tracks_all,
+            })
+        };
+        let default = PushSettings::default();
+        let cases = [
+            (["", "", ""], default.clone(), default.clone()),
+            (
+                [
+                    "http2-push-preload: OFF\nhttp2-casper: ON",
+                    "http2-casper: { tracking-types: all }",
+                    "",
+                ],
+                PushSettings {
+                    preload: false,
+                    casper: casper(13, true),
+                    ..default.clone()
+                },
+                PushSettings {
+                    preload: false,
+                    casper: casper(13, false),
+                    ..default.clone()
+                },
+            ),
+            (
+                [
+                    "http2-casper: { Capacity-Bits: 11 }",
+                    "http2-casper: off",
+                    "http2-allow-cross-origin-push: ON",
+                ],
+                default.clone(),
+                PushSettings {
+                    casper: casper(11, false),
+                    ..default.clone()
+                },
+            ),
+            (
+                [
+                    "http2-allow-cross-origin-push: ON",
+                    "http2-push-preload: OFF",
+                    "http2-allow-cross-origin-push: OFF",
+                ],
+                PushSettings {
+                    preload: false,
+                    allow_cross_origin: true,
+                    ..default.clone()
+                },
+                PushSettings {
+                    allow_cross_origin: true,
+                    ..default.clone()
+                },
+            ),
+            (
+                ["http2-casper: on", "http2-casper: { capacity-bits: 0 }", ""],
+                default.clone(),
+                PushSettings {
+                    casper: casper(13, false),
+                    ..default.clone()
+                },
+            ),
+        ];
+        for (levels, host, outside) in cases {
+            let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
+            let of_host = PushSettings::clone(&site.hosts[0].paths[0].settings.get());
+            let of_site = PushSettings::clone(&site.settings.get());
+            assert_eq!((of_host, of_site), (host, outside), "{levels:?}");
+        }
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        let cases = [
+            (
+                "http2-casper: []",
+                "value must be `OFF`,`ON` or a mapping containing the necessary attributes (column 15)",
+            ),
+            (
+                "http2-casper: { capacity-bits: 16 }",
+                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
+            ),
+            (
+                "http2-casper: { capacity-bits: x }",
+                "value of `capacity-bits` must be an integer between 0 to 15 (column 32)",
+            ),
+            (
+                "http2-casper: { capacity-bits: [] }",
+                "attribute `capacity-bits` must be a scalar (column 32)",
+            ),
+            (
+                "http2-casper: { tracking-types: some }",
+                "argument must be one of: blocking-assets,all (column 33)",
+            ),
+            (
+                "http2-push-preload: maybe",
+                "argument must be one of: OFF,ON (column 21)",
+            ),
+        ];
+        for (text, want) in cases {
+            let name = text.split(':').next().unwrap();
+            let error = SETUP.read([text, "", ""]).err().unwrap().to_string();
+            assert_eq!(error, format!("[f:1] in command {name}, {want}"), "{text}");
+        }
+        let at_host = SETUP.read(["", "http2-allow-cross-origin-push: ON", ""]);
+        let error = at_host.err().unwrap().to_string();
+        assert!(
+            error.contains("the command cannot be used at this level"),
+            "{error}"
+        );
+    }
+}
