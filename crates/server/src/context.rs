@@ -19,7 +19,7 @@ use crate::splice::Pipes;
 use h2o_tls::OutputBuffer;
 
 /// Octets after which a connection has had its turn. Simulations reach this end with less.
-pub(crate) const fn turn(octets: usize) -> usize {
+pub(crate) const fn per_turn(octets: usize) -> usize {
     if cfg!(test) { octets / 64 } else { octets }
 }
 

@@ -7,14 +7,15 @@
 mod admission;
 mod budget;
 mod collect;
+mod connection_state;
 mod context;
 mod error_page;
 mod event;
+mod flow;
 mod http1;
 mod http2;
 mod io;
 mod latency;
-mod link;
 mod pace;
 mod reroute;
 mod sending;

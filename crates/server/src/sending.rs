@@ -9,8 +9,8 @@ use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
 use h2o_http::{Headers, Known, Name};
 use h2o_http1::{BodyMode, ServerConnection};
 
-use crate::context::{Context, turn};
-use crate::io::Io;
+use crate::context::per_turn;
+use crate::flow::Turn;
 use crate::splice::Splicing;
 use h2o_tls::OFFLOADED_FILE_LEN;
 
@@ -20,7 +20,7 @@ const PIECE: usize = 48 * 1024;
 /// Octets sent by one `sendfile`. The page cache is probed in these steps.
 const FILE_PIECE: usize = 512 * 1024;
 /// Octets of one response sent before other connections get their turn.
-const TURN: usize = turn(1024 * 1024);
+const TURN: usize = per_turn(1024 * 1024);
 /// Content up to this size is copied behind the head, so that both leave in one piece.
 const INLINE: usize = 8 * 1024;
 
@@ -65,100 +65,85 @@ impl From<BodyError> for Broken {
     }
 }
 
-/// Sends the head and what can go with it at once. Returns what is left of the content.
+/// Sends the head, which is in the output, and what can go with it at once. Returns what is left of the content.
 pub(crate) fn begin(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
-    mut head: Vec<u8>,
     mode: BodyMode,
     body: Body,
     written: &mut u64,
-) -> (Vec<u8>, io::Result<Option<Sending>>) {
-    let result = match body {
+) -> io::Result<Option<Sending>> {
+    let left = match body {
         Body::Empty => {
-            engine.finish(None, &mut head);
-            io.send(context, &head).map(|()| None)
+            engine.finish(None, &mut turn.out);
+            None
         }
         Body::Bytes(bytes) if bytes.len() <= INLINE => {
-            engine.send_data(&bytes, &mut head);
-            engine.finish(None, &mut head);
+            engine.send_data(&bytes, &mut turn.out);
+            engine.finish(None, &mut turn.out);
             *written += bytes.len() as u64;
-            io.send(context, &head).map(|()| None)
+            None
         }
         Body::Bytes(bytes) if bytes.len() <= PIECE => {
-            let len = engine.begin_data(bytes.len(), &mut head);
+            let len = engine.begin_data(bytes.len(), &mut turn.out);
             let mut after = Vec::new();
             engine.end_data(&mut after);
             engine.finish(None, &mut after);
             *written += len as u64;
             if after.is_empty() {
-                io.send_with(context, &head, bytes.slice(..len))
-                    .map(|()| None)
-            } else {
-                head.extend_from_slice(&bytes[..len]);
-                head.extend_from_slice(&after);
-                io.send(context, &head).map(|()| None)
+                return turn.send_with(bytes.slice(..len)).map(|()| None);
             }
+            turn.out.extend_from_slice(&bytes[..len]);
+            turn.out.extend_from_slice(&after);
+            None
         }
-        Body::Bytes(bytes) => io
-            .send(context, &head)
-            .map(|()| Some(Sending::Bytes(bytes))),
+        Body::Bytes(bytes) => Some(Sending::Bytes(bytes)),
         // In chunks, or with another length than the file's: as any other stream.
-        Body::File(range) if mode != BodyMode::Identity(range.len) => io
-            .send(context, &head)
-            .map(|()| Some(Sending::Stream(Box::new(FileReader::new(range))))),
+        Body::File(range) if mode != BodyMode::Identity(range.len) => {
+            Some(Sending::Stream(Box::new(FileReader::new(range))))
+        }
         Body::File(range) => {
             if range.len >= OFFLOADED_FILE_LEN {
-                io.offload();
+                turn.connection.io.offload();
             }
-            io.send(context, &head)
-                .map(|()| Some(Sending::File(FileReader::new(range))))
+            Some(Sending::File(FileReader::new(range)))
         }
-        Body::Stream(source) if io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) => {
-            io.send(context, &head).map(|()| {
-                Some(Sending::Splice(Splicing::new(
-                    source,
-                    Rc::clone(&context.pipes),
-                )))
-            })
+        Body::Stream(source)
+            if turn.connection.io.tls.is_none() && matches!(mode, BodyMode::Identity(_)) =>
+        {
+            let pipes = Rc::clone(&turn.context.pipes);
+            Some(Sending::Splice(Splicing::new(source, pipes)))
         }
-        Body::Stream(source) => io
-            .send(context, &head)
-            .map(|()| Some(Sending::Stream(source))),
+        Body::Stream(source) => Some(Sending::Stream(source)),
     };
-    head.clear();
-    (head, result)
+    turn.send().map(|()| left)
 }
 
 impl Sending {
     /// Sends as much as the socket takes, within this connection's turn.
     pub(crate) fn pump(
         &mut self,
-        context: &Context,
-        io: &mut Io,
+        turn: &mut Turn<'_>,
         engine: &mut ServerConnection,
         task: &mut TaskContext<'_>,
         written: &mut u64,
     ) -> Result<Pumped, Broken> {
         let start = *written;
         loop {
-            if io.has_output() {
+            if turn.connection.io.has_output() {
                 return Ok(Pumped::Blocked);
             }
             if *written - start >= TURN as u64 {
                 return Ok(Pumped::Again);
             }
             let step = match self {
-                Self::Bytes(bytes) => send_bytes(context, io, engine, bytes, written)?,
-                Self::File(reader) if io.takes_files() => {
-                    send_file(context, io, engine, reader, task, written)?
+                Self::Bytes(bytes) => send_bytes(turn, engine, bytes, written)?,
+                Self::File(reader) if turn.connection.io.takes_files() => {
+                    send_file(turn, engine, reader, task, written)?
                 }
-                Self::File(reader) => send_records(context, io, engine, reader, task, written)?,
-                Self::Stream(source) => {
-                    send_stream(context, io, engine, source.as_mut(), task, written)?
-                }
-                Self::Splice(splicing) => splicing.send(context, io, engine, task, written)?,
+                Self::File(reader) => send_records(turn, engine, reader, task, written)?,
+                Self::Stream(source) => send_stream(turn, engine, source.as_mut(), task, written)?,
+                Self::Splice(splicing) => splicing.send(turn, engine, task, written)?,
             };
             if let Some(pumped) = step {
                 return Ok(pumped);
@@ -191,65 +176,55 @@ impl Sending {
 
 pub(crate) type Step = Result<Option<Pumped>, Broken>;
 
-fn finish(
-    context: &Context,
-    io: &mut Io,
-    engine: &mut ServerConnection,
-    trailers: Option<&Headers>,
-) -> Step {
-    let mut last = Vec::new();
-    engine.finish(trailers, &mut last);
-    io.send(context, &last)?;
+fn finish(turn: &mut Turn<'_>, engine: &mut ServerConnection, trailers: Option<&Headers>) -> Step {
+    engine.finish(trailers, &mut turn.out);
+    turn.send()?;
     Ok(Some(Pumped::Done))
 }
 
 fn send_bytes(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     bytes: &mut Bytes,
     written: &mut u64,
 ) -> Step {
     if bytes.is_empty() {
-        return finish(context, io, engine, None);
+        return finish(turn, engine, None);
     }
     let piece = bytes.split_to(PIECE.min(bytes.len()));
-    send_piece(context, io, engine, &piece, written)
+    send_piece(turn, engine, &piece, written)
 }
 
 fn send_piece(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     piece: &[u8],
     written: &mut u64,
 ) -> Step {
-    let mut out = context.scratch.output.take();
-    engine.send_data(piece, &mut out);
+    engine.send_data(piece, &mut turn.out);
     *written += piece.len() as u64;
-    let result = io.send(context, &out);
-    context.scratch.output.give_back(out);
-    result?;
+    turn.send()?;
     Ok(None)
 }
 
 /// The length is known, and the octets leave as they are or the kernel encrypts them: the kernel copies from the page cache to the socket.
 fn send_file(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     reader: &mut FileReader,
     task: &mut TaskContext<'_>,
     written: &mut u64,
 ) -> Step {
     let Some(range) = reader.unread().filter(|range| range.len > 0) else {
-        return send_warmed(context, io, engine, reader, task, written);
+        return send_warmed(turn, engine, reader, task, written);
     };
     let len = FILE_PIECE.min(usize::try_from(range.len).unwrap_or(usize::MAX));
     if !range.file.is_cached(range.offset, len) {
-        return send_warmed(context, io, engine, reader, task, written);
+        return send_warmed(turn, engine, reader, task, written);
     }
-    let sent = io
+    let sent = turn
+        .connection
+        .io
         .send_file(range, len)
         .map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe
@@ -279,8 +254,7 @@ fn send_file(
 
 /// What the thread pool has read, or the end.
 fn send_warmed(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     reader: &mut FileReader,
     task: &mut TaskContext<'_>,
@@ -298,7 +272,7 @@ fn send_warmed(
             let mut framing = Vec::new();
             let len = engine.begin_data(piece.len(), &mut framing);
             *written += len as u64;
-            io.send(context, &piece[..len])?;
+            turn.connection.io.send(turn.context, &piece[..len])?;
             Ok(None)
         }
     }
@@ -306,17 +280,16 @@ fn send_warmed(
 
 /// TLS: read into a lent buffer, encrypted into another, sent.
 fn send_records(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     reader: &mut FileReader,
     task: &mut TaskContext<'_>,
     written: &mut u64,
 ) -> Step {
     if reader.remaining() == 0 {
-        return finish(context, io, engine, None);
+        return finish(turn, engine, None);
     }
-    let mut buffer = context.scratch.file.take();
+    let mut buffer = turn.context.scratch.file.take();
     buffer.resize(PIECE, 0);
     let result = match reader.poll_read(task, &mut buffer) {
         Poll::Pending => Ok(Some(Pumped::Waiting)),
@@ -325,18 +298,19 @@ fn send_records(
             let mut framing = Vec::new();
             let len = engine.begin_data(read, &mut framing);
             *written += len as u64;
-            io.send(context, &buffer[..len])
+            turn.connection
+                .io
+                .send(turn.context, &buffer[..len])
                 .map(|()| None)
                 .map_err(Into::into)
         }
     };
-    context.scratch.file.put(buffer);
+    turn.context.scratch.file.put(buffer);
     result
 }
 
 pub(crate) fn send_stream(
-    context: &Context,
-    io: &mut Io,
+    turn: &mut Turn<'_>,
     engine: &mut ServerConnection,
     source: &mut dyn BodySource,
     task: &mut TaskContext<'_>,
@@ -346,16 +320,16 @@ pub(crate) fn send_stream(
         Poll::Pending => Ok(Some(Pumped::Waiting)),
         Poll::Ready(None) => {
             let trailers = trailers(source);
-            finish(context, io, engine, trailers.as_ref())
+            finish(turn, engine, trailers.as_ref())
         }
         // As it is: nothing is copied together.
         Poll::Ready(Some(piece)) if engine.is_tunnel() => {
             let piece = piece?;
             *written += piece.len() as u64;
-            io.send(context, &piece)?;
+            turn.connection.io.send(turn.context, &piece)?;
             Ok(None)
         }
-        Poll::Ready(Some(piece)) => send_piece(context, io, engine, &piece?, written),
+        Poll::Ready(Some(piece)) => send_piece(turn, engine, &piece?, written),
     }
 }
 

@@ -12,8 +12,7 @@ use h2o_http1::ServerConnection;
 use h2o_log::report;
 use rustix::pipe::PipeFlags;
 
-use crate::context::Context;
-use crate::io::Io;
+use crate::flow::Turn;
 use crate::sending::{Pumped, Step, send_stream};
 
 /// Octets that a pipe is made to hold, where the kernel allows it.
@@ -54,14 +53,17 @@ impl Splicing {
     /// Sends the next piece: spliced where the source can do that.
     pub(crate) fn send(
         &mut self,
-        context: &Context,
-        io: &mut Io,
+        turn: &mut Turn<'_>,
         engine: &mut ServerConnection,
         task: &mut TaskContext<'_>,
         written: &mut u64,
     ) -> Step {
         if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held > 0) {
-            let Some(sent) = io.send_piped(pipe.read.as_fd(), pipe.held)? else {
+            let Some(sent) = turn
+                .connection
+                .io
+                .send_piped(pipe.read.as_fd(), pipe.held)?
+            else {
                 return Ok(Some(Pumped::Blocked));
             };
             pipe.held -= sent;
@@ -86,7 +88,7 @@ impl Splicing {
                 }
             };
         }
-        send_stream(context, io, engine, self.source.as_mut(), task, written)
+        send_stream(turn, engine, self.source.as_mut(), task, written)
     }
 }
 

@@ -14,13 +14,12 @@ use h2o_http::Scheme;
 use h2o_http1::{ServerConnection, TimedOut};
 
 use crate::collect::Collector;
-use crate::context::{Context, turn};
+use crate::context::{Context, per_turn};
+use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
-use crate::link::Link;
 use crate::pace::{ClientRate, Look, Pace};
 use crate::sending::Sending;
 use crate::serve::{self, Progress, Waiting};
-use crate::tcp::connection::Fate;
 
 /// The HTTP/1 side of a connection.
 pub(crate) struct Http1 {
@@ -46,15 +45,6 @@ struct Discarding {
     /// Octets of content that had come with the response.
     before: u64,
     until: Instant,
-}
-
-/// How a call of [`Http1::run`] ended.
-pub(crate) enum Ended {
-    /// The connection goes on.
-    No,
-    Yes,
-    /// The connection goes on, as another one.
-    IntoHttp2(Box<Http2>),
 }
 
 /// The request in progress.
@@ -97,9 +87,9 @@ impl Active {
     }
 
     /// The waker of what the request waits for besides the socket.
-    fn waker(&mut self, context: &Context, link: &Link) -> Waker {
+    fn waker(&mut self, turn: &Turn<'_>) -> Waker {
         self.waker
-            .get_or_insert_with(|| context.waker(link.token, 0))
+            .get_or_insert_with(|| turn.context.waker(turn.connection.token, 0))
             .clone()
     }
 
@@ -159,16 +149,6 @@ enum Step {
     Moving,
 }
 
-/// How far one step got.
-pub(crate) enum Went {
-    /// Something changed: go on.
-    On,
-    /// The socket or a waker has to ring first.
-    Wait,
-    /// The connection is over.
-    Over,
-}
-
 /// Received octets with the position of the first one not taken.
 struct Input<'a> {
     buffer: &'a mut Vec<u8>,
@@ -181,7 +161,7 @@ struct Input<'a> {
 }
 
 /// Octets received from one connection, or sent to it behind heads, before others get their turn.
-const TURN_OCTETS: usize = turn(1024 * 1024);
+const TURN_OCTETS: usize = per_turn(1024 * 1024);
 /// Pipelined requests of one connection before others get their turn.
 const TURN_REQUESTS: usize = 32;
 
@@ -204,12 +184,12 @@ impl Http1 {
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Ended {
-        let owned = !link.input.is_empty();
+    pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let owned = !turn.connection.input.is_empty();
         let mut buffer = if owned {
-            std::mem::take(&mut link.input)
+            std::mem::take(&mut turn.connection.input)
         } else {
-            context.scratch.input.take()
+            turn.context.scratch.input.take()
         };
         let mut input = Input {
             buffer: &mut buffer,
@@ -218,32 +198,32 @@ impl Http1 {
             sent: 0,
             finished: 0,
         };
-        let fate = loop {
-            match self.step(context, link, &mut input) {
-                Went::On => {}
-                Went::Wait => break Ended::No,
-                Went::Over => break Ended::Yes,
+        let flow = loop {
+            match self.step(turn, &mut input) {
+                Flow::Continue => {}
+                flow @ (Flow::Wait | Flow::Close) => break flow,
             }
-        };
-        let fate = match self.successor.take() {
-            Some(http2) => Ended::IntoHttp2(http2),
-            None => fate,
         };
         let at = input.at;
         if at < buffer.len() && owned {
             buffer.drain(..at);
-            link.input = buffer;
+            turn.connection.input = buffer;
         } else {
             if at < buffer.len() {
-                link.input = buffer[at..].to_vec();
+                turn.connection.input = buffer[at..].to_vec();
             }
-            context.scratch.input.give_back(buffer);
+            turn.context.scratch.input.give_back(buffer);
         }
-        if !matches!(fate, Ended::No) {
+        if flow == Flow::Close {
             self.abandon();
         }
-        self.plan_look(context);
-        fate
+        self.plan_look(turn.context);
+        flow
+    }
+
+    /// The connection in its next protocol version, if that is why it ended.
+    pub(crate) fn take_successor(&mut self) -> Option<Box<Http2>> {
+        self.successor.take()
     }
 
     /// Requests that are not answered at once are looked at from time to time.
@@ -261,7 +241,7 @@ impl Http1 {
     }
 
     /// Whether the client sends its content, and takes ours, as fast as it has to.
-    fn keeps_up(&mut self, link: &Link, now: Instant) -> bool {
+    fn keeps_up(&mut self, turn: &Turn<'_>, now: Instant) -> bool {
         let Some(active) = &mut self.active else {
             return true;
         };
@@ -273,7 +253,7 @@ impl Http1 {
         let (reads, writes) = self.engine.waits_for_client();
         let taken = self
             .written
-            .saturating_sub(link.io.socket.unacknowledged() as u64);
+            .saturating_sub(turn.connection.io.socket.unacknowledged() as u64);
         let look = |octets, waits_for_client| Look {
             now,
             octets,
@@ -284,114 +264,109 @@ impl Http1 {
             && received.keeps_up(look(taken, writes), &rate)
     }
 
-    fn step(&mut self, context: &Context, link: &mut Link, input: &mut Input<'_>) -> Went {
-        if self.engine.is_tunnel() && self.is_given_up(link) {
-            return Went::Over;
+    fn step(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
+        if self.engine.is_tunnel() && self.is_given_up(turn) {
+            return Flow::Close;
         }
-        if link.io.has_output() {
-            if link.io.flush().is_err() {
-                return Went::Over;
+        if turn.connection.io.has_output() {
+            if turn.connection.io.flush().is_err() {
+                return Flow::Close;
             }
-            self.report_written(context, link);
-            if link.io.has_output() {
-                self.read_ahead(context, link);
-                return self.upload(context, link, input).unwrap_or(Went::Wait);
+            self.report_written(turn);
+            if turn.connection.io.has_output() {
+                self.read_ahead(turn);
+                return self.upload(turn, input).unwrap_or(Flow::Wait);
             }
         }
         let Some(active) = &mut self.active else {
             if self.is_closing {
-                return Went::Over;
+                return Flow::Close;
             }
             if let Some(discarding) = self.discarding {
-                return self.discard(context, link, input, discarding);
+                return self.discard(turn, input, discarding);
             }
             if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
-                context.again.borrow_mut().push(link.token);
-                return Went::Wait;
+                turn.context.again.borrow_mut().push(turn.connection.token);
+                return Flow::Wait;
             }
-            return self.receive_head(context, link, input);
+            return self.receive_head(turn, input);
         };
         if matches!(active.step, Step::Flushing) {
             input.finished += 1;
-            return self.finish(context, link);
+            return self.finish(turn);
         }
         match std::mem::replace(&mut active.step, Step::Moving) {
-            Step::Collecting(collector) => self.collect(context, link, input, collector),
-            Step::AwaitingUpload => self.await_upload(context, link, input),
+            Step::Collecting(collector) => self.collect(turn, input, collector),
+            Step::AwaitingUpload => self.await_upload(turn, input),
             // Nobody is there to be answered: what the handler holds goes with it, such as a connection to a backend.
-            Step::Waiting(_) if link.io.is_broken() => Went::Over,
+            Step::Waiting(_) if turn.connection.io.is_broken() => Flow::Close,
             Step::Waiting(waiting) => {
-                let waker = active.waker(context, link);
+                let waker = active.waker(turn);
                 let progress = serve::resume(
-                    context,
+                    turn.context,
                     &active.exchange,
                     waiting,
                     &mut TaskContext::from_waker(&waker),
                 );
-                if matches!(self.inform(context, link), Went::Over) {
-                    return Went::Over;
+                if matches!(self.inform(turn), Flow::Close) {
+                    return Flow::Close;
                 }
                 let waits = matches!(progress, Progress::Waiting(_));
-                let went = self.on_progress(context, link, progress);
+                let went = self.on_progress(turn, progress);
                 if waits {
-                    self.upload(context, link, input).unwrap_or(Went::Wait)
+                    self.upload(turn, input).unwrap_or(Flow::Wait)
                 } else {
                     went
                 }
             }
-            Step::Sending(sending) => self.send(context, link, input, sending),
+            Step::Sending(sending) => self.send(turn, input, sending),
             Step::Flushing | Step::Moving => {
                 unreachable!("dealt with above; and every step leaves the next one behind")
             }
         }
     }
 
-    fn start(&mut self, context: &Context, link: &mut Link) -> Went {
+    fn start(&mut self, turn: &mut Turn<'_>) -> Flow {
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         {
             let exchange = &mut *active.exchange.borrow_mut();
-            exchange.is_early = link.io.is_early();
-            exchange.timings.processed = Some(context.worker.clock.now());
-            exchange.timings.processed_at = context.worker.clock.unix();
+            exchange.is_early = turn.connection.io.is_early();
+            exchange.timings.processed = Some(turn.now);
+            exchange.timings.processed_at = turn.context.worker.clock.unix();
         }
-        let progress = serve::start(context, &active.exchange);
-        self.on_progress(context, link, progress)
+        let progress = serve::start(turn.context, &active.exchange);
+        self.on_progress(turn, progress)
     }
 
     /// A response that no handler makes; filters see it all the same.
-    fn answer(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        response: h2o_exchange::Response,
-    ) -> Went {
+    fn answer(&mut self, turn: &mut Turn<'_>, response: h2o_exchange::Response) -> Flow {
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         {
             let timings = &mut active.exchange.borrow_mut().timings;
-            timings.processed = Some(context.worker.clock.now());
-            timings.processed_at = context.worker.clock.unix();
+            timings.processed = Some(turn.now);
+            timings.processed_at = turn.context.worker.clock.unix();
         }
-        let progress = serve::answer(context, &active.exchange, response);
-        self.on_progress(context, link, progress)
+        let progress = serve::answer(turn.context, &active.exchange, response);
+        self.on_progress(turn, progress)
     }
 
-    fn on_progress(&mut self, context: &Context, link: &mut Link, progress: Progress) -> Went {
+    fn on_progress(&mut self, turn: &mut Turn<'_>, progress: Progress) -> Flow {
         match progress {
             // No request of HTTP/1 is held, so the second kind of answer does not come up.
             Progress::Response(response) | Progress::TooEarly(response) => {
-                self.respond(context, link, response)
+                self.respond(turn, response)
             }
             Progress::Waiting(waiting) => {
                 // Polled at once by the next step; from then on its waker rings.
                 let Some(active) = &mut self.active else {
-                    return Went::Over;
+                    return Flow::Close;
                 };
                 active.step = Step::Waiting(waiting);
-                Went::On
+                Flow::Continue
             }
         }
     }
@@ -421,51 +396,54 @@ impl Http1 {
         limits.into_iter().flatten().min()
     }
 
-    pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
-        self.see_progress(link, now);
+    pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let now = turn.now;
+        self.see_progress(turn, now);
         let Some(passed) = self.engine.on_timeout(now) else {
             if (self.discarding).is_some_and(|discarding| discarding.until <= now) {
-                return Fate::Close;
+                return Flow::Close;
             }
-            if self.keeps_up(link, now) {
-                return Fate::Keep;
+            if self.keeps_up(turn, now) {
+                return Flow::Wait;
             }
-            context
+            turn.context
                 .worker
                 .counters
                 .count(Counter::Http1RequestIoTimeout);
             self.abandon();
-            return Fate::Close;
+            return Flow::Close;
         };
         let counter = match passed {
             TimedOut::Head { .. } => Counter::Http1RequestTimeout,
             TimedOut::Read | TimedOut::Write => Counter::Http1RequestIoTimeout,
         };
         if self.active.is_some() || self.engine.first_octet_at().is_some() {
-            context.worker.counters.count(counter);
+            turn.context.worker.counters.count(counter);
         }
         let is_first = TimedOut::Head {
             first_request: true,
         };
         // Browsers open connections that they never use: these leave no line in the log (H2O compatibility: nor do they there).
         if passed == is_first && self.active.is_none() && self.engine.first_octet_at().is_some() {
-            let exchange = context.worker.spare_exchange();
-            self.begin_unparsed(context, link, &exchange, now);
+            let exchange = turn.context.worker.spare_exchange();
+            self.begin_unparsed(turn, &exchange, now);
             serve::log(&exchange.borrow());
-            context.worker.release(exchange);
+            turn.context.worker.release(exchange);
         }
         self.abandon();
-        Fate::Close
+        Flow::Close
     }
 
     /// The kernel holds a good deal of what we wrote; a client that takes it makes progress although the
     /// socket does not ring for each octet.
-    fn see_progress(&mut self, link: &Link, now: Instant) {
+    fn see_progress(&mut self, turn: &Turn<'_>, now: Instant) {
         if let Some(active) = &mut self.active
             && matches!(active.step, Step::Sending(_) | Step::Flushing)
         {
-            let before =
-                std::mem::replace(&mut active.unacknowledged, link.io.socket.unacknowledged());
+            let before = std::mem::replace(
+                &mut active.unacknowledged,
+                turn.connection.io.socket.unacknowledged(),
+            );
             if active.unacknowledged < before {
                 self.engine
                     .on_written(before - active.unacknowledged, true, now);

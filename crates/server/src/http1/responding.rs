@@ -8,10 +8,9 @@ use h2o_http::StatusCode;
 use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
 
 use super::receiving::{DISCARD_TIME, MAX_DISCARDED};
-use super::{Active, Discarding, Http1, Input, Step, Went};
+use super::{Active, Discarding, Http1, Input, Step};
 use crate::budget::Cost;
-use crate::context::Context;
-use crate::link::Link;
+use crate::flow::{Flow, Turn};
 use crate::sending::{self, Broken, Pumped, Sending};
 use crate::serve;
 
@@ -24,32 +23,32 @@ const CLEAR_TEXT: Answer = Answer::Respond {
 
 impl Http1 {
     /// Answers a client that speaks clear text where TLS is expected, whatever it asks for.
-    pub(crate) fn refuse_clear_text(&mut self, context: &Context, link: &mut Link, now: Instant) {
-        let exchange = context.worker.spare_exchange();
-        self.begin_unparsed(context, link, &exchange, now);
-        self.active = Some(Active::new(context, exchange));
+    pub(crate) fn refuse_clear_text(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        let exchange = turn.context.worker.spare_exchange();
+        self.begin_unparsed(turn, &exchange, now);
+        self.active = Some(Active::new(turn.context, exchange));
         // If it cannot be sent, the next step finds the connection closed.
-        let _ = self.refuse_with(context, link, CLEAR_TEXT);
+        let _ = self.refuse_with(turn, CLEAR_TEXT);
     }
 
-    pub(super) fn respond(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        mut response: Response,
-    ) -> Went {
-        let now = context.worker.clock.now();
+    pub(super) fn respond(&mut self, turn: &mut Turn<'_>, mut response: Response) -> Flow {
+        let now = turn.now;
         if self.active.as_ref().is_some_and(|active| active.is_tunnel) {
             self.prepare_tunnel(&mut response);
         }
         let is_rest_long = self.is_rest_long();
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         if response.is_refusal {
-            return Went::Over;
+            return Flow::Close;
         }
-        if response.status.as_u16() >= 400 && matches!(link.pay(context, Cost::Refusal), Went::Over)
+        if response.status.as_u16() >= 400
+            && matches!(
+                turn.connection.pay(turn.context, Cost::Refusal),
+                Flow::Close
+            )
         {
             // The client is told that this response is the last one.
             self.engine.shut_down();
@@ -63,90 +62,83 @@ impl Http1 {
         let exchange = &mut *guard;
         exchange.timings.response_start = Some(now);
         exchange.sent.status = Some(response.status);
-        serve::date(&context.worker, &mut response);
-        let mut out = context.scratch.output.take();
+        serve::date(&turn.context.worker, &mut response);
         let head = ResponseHead {
             status: response.status,
             reason: response.reason.as_deref(),
             headers: &response.headers,
             length: response.length,
-            server: context.server_field.as_deref().map(str::as_bytes),
+            server: turn.context.server_field.as_deref().map(str::as_bytes),
         };
-        let mode = self.engine.respond(&head, &mut out, now);
-        exchange.sent.header_bytes += out.len() as u64;
+        let mode = self.engine.respond(&head, &mut turn.out, now);
+        exchange.sent.header_bytes += turn.out.len() as u64;
         exchange.sent.headers = response.headers;
         let body = match mode {
             BodyMode::None => h2o_exchange::Body::Empty,
             BodyMode::Identity(_) | BodyMode::Chunked | BodyMode::UntilClose => response.body,
         };
-        let (out, result) = sending::begin(
-            context,
-            &mut link.io,
+        let result = sending::begin(
+            turn,
             &mut self.engine,
-            out,
             mode,
             body,
             &mut exchange.sent.body_bytes,
         );
-        context.scratch.output.give_back(out);
         drop(guard);
         active.step = match result {
             Ok(None) => Step::Flushing,
             Ok(Some(sending)) => Step::Sending(sending),
-            Err(_) => return Went::Over,
+            Err(_) => return Flow::Close,
         };
-        self.report_written(context, link);
-        Went::On
+        self.report_written(turn);
+        Flow::Continue
     }
 
     /// Sends the interim responses that the handler has left behind, to clients that are to get them.
-    pub(super) fn inform(&mut self, context: &Context, link: &mut Link) -> Went {
+    pub(super) fn inform(&mut self, turn: &mut Turn<'_>) -> Flow {
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         let interims = std::mem::take(&mut active.exchange.borrow_mut().informational);
         if interims.is_empty() {
-            return Went::On;
+            return Flow::Continue;
         }
-        let mut out = Vec::new();
-        if context.informs_http1 && serve::wants_informational(&active.exchange.borrow()) {
-            let now = context.worker.clock.now();
+        if turn.context.informs_http1 && serve::wants_informational(&active.exchange.borrow()) {
+            let now = turn.now;
             for (status, headers) in &interims {
                 match *status {
                     StatusCode::CONTINUE if self.engine.wants_continue() => {
-                        self.engine.send_continue(&mut out, now);
+                        self.engine.send_continue(&mut turn.out, now);
                     }
-                    status => self.engine.send_informational(status, headers, &mut out),
+                    status => self
+                        .engine
+                        .send_informational(status, headers, &mut turn.out),
                 }
             }
         }
-        active.exchange.borrow_mut().sent.header_bytes += out.len() as u64;
-        if !out.is_empty() && link.io.send(context, &out).is_err() {
-            return Went::Over;
+        active.exchange.borrow_mut().sent.header_bytes += turn.out.len() as u64;
+        if !turn.out.is_empty() && turn.send().is_err() {
+            return Flow::Close;
         }
-        Went::On
+        Flow::Continue
     }
 
     pub(super) fn send(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         input: &mut Input<'_>,
         mut sending: Sending,
-    ) -> Went {
+    ) -> Flow {
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         let waker = match &sending {
             Sending::Bytes(_) => Waker::noop().clone(),
-            Sending::File(_) | Sending::Stream(_) | Sending::Splice(_) => {
-                active.waker(context, link)
-            }
+            Sending::File(_) | Sending::Stream(_) | Sending::Splice(_) => active.waker(turn),
         };
         let mut written = active.exchange.borrow().sent.body_bytes;
         let pumped = sending.pump(
-            context,
-            &mut link.io,
+            turn,
             &mut self.engine,
             &mut TaskContext::from_waker(&waker),
             &mut written,
@@ -163,80 +155,79 @@ impl Http1 {
         let went = match pumped {
             Ok(Pumped::Done) => {
                 active.step = Step::Flushing;
-                Went::On
+                Flow::Continue
             }
             Ok(Pumped::Blocked) => {
                 active.step = Step::Sending(sending);
-                Went::Wait
+                Flow::Wait
             }
             Ok(Pumped::Waiting) => {
                 active.step = Step::Sending(sending);
-                Went::Wait
+                Flow::Wait
             }
             Ok(Pumped::Again) => {
                 active.step = Step::Sending(sending);
-                context.again.borrow_mut().push(link.token);
-                Went::Wait
+                turn.context.again.borrow_mut().push(turn.connection.token);
+                Flow::Wait
             }
-            Err(Broken::Socket) => return Went::Over,
+            Err(Broken::Socket) => return Flow::Close,
             Err(Broken::Body(error)) => {
                 active.exchange.borrow_mut().note_body_error(&error);
-                let mut out = Vec::new();
-                self.engine.abort(&mut out);
-                link.io.is_cut_off = true;
-                if link.io.send(context, &out).is_err() {
-                    return Went::Over;
+                self.engine.abort(&mut turn.out);
+                turn.connection.io.is_cut_off = true;
+                if turn.send().is_err() {
+                    return Flow::Close;
                 }
                 active.step = Step::Flushing;
-                Went::On
+                Flow::Continue
             }
         };
-        self.report_sending(context, link, is_blocked);
+        self.report_sending(turn, is_blocked);
         match went {
-            Went::Wait => self.upload(context, link, input).unwrap_or(Went::Wait),
+            Flow::Wait => self.upload(turn, input).unwrap_or(Flow::Wait),
             other => other,
         }
     }
 
     /// The socket takes nothing for now; whoever makes the content may not have to wait for that.
-    pub(super) fn read_ahead(&mut self, context: &Context, link: &Link) {
+    pub(super) fn read_ahead(&mut self, turn: &Turn<'_>) {
         let Some(active) = &mut self.active else {
             return;
         };
         if let Step::Sending(sending) = &mut active.step {
-            let waker = (active.waker).get_or_insert_with(|| context.waker(link.token, 0));
+            let waker =
+                (active.waker).get_or_insert_with(|| turn.context.waker(turn.connection.token, 0));
             sending.poll_ahead(&mut TaskContext::from_waker(waker));
         }
     }
 
-    pub(super) fn report_written(&mut self, context: &Context, link: &mut Link) {
-        let pending = link.io.has_output();
-        self.report_sending(context, link, pending);
+    pub(super) fn report_written(&mut self, turn: &mut Turn<'_>) {
+        let pending = turn.connection.io.has_output();
+        self.report_sending(turn, pending);
     }
 
-    pub(super) fn report_sending(&mut self, context: &Context, link: &mut Link, is_blocked: bool) {
-        let written = link.io.take_written();
+    pub(super) fn report_sending(&mut self, turn: &mut Turn<'_>, is_blocked: bool) {
+        let written = turn.connection.io.take_written();
         self.written += written as u64;
-        let pending = is_blocked || link.io.has_output();
-        self.engine
-            .on_written(written, pending, context.worker.clock.now());
+        let pending = is_blocked || turn.connection.io.has_output();
+        self.engine.on_written(written, pending, turn.now);
         if pending && let Some(active) = &mut self.active {
-            active.unacknowledged = link.io.socket.unacknowledged();
+            active.unacknowledged = turn.connection.io.socket.unacknowledged();
         }
     }
 
     /// The response has left as a whole: logs the exchange and turns to the next request.
-    pub(super) fn finish(&mut self, context: &Context, link: &mut Link) -> Went {
-        let now = context.worker.clock.now();
+    pub(super) fn finish(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let now = turn.now;
         let mut is_error = false;
         if let Some(active) = self.active.take() {
             let status = active.exchange.borrow().sent.status;
             is_error = status.is_some_and(|status| status.as_u16() >= 400);
-            active.retire(context);
+            active.retire(turn.context);
         }
         // What errors cost was paid when they were answered.
         if !is_error {
-            link.earn(context);
+            turn.connection.earn(turn.context);
         }
         if self.engine.can_discard() && !self.is_rest_long() {
             self.discarding = Some(Discarding {
@@ -246,7 +237,7 @@ impl Http1 {
         } else {
             self.turn_to_next(now);
         }
-        Went::On
+        Flow::Continue
     }
 
     /// The connection goes on with its next request, if it goes on.
@@ -264,51 +255,45 @@ impl Http1 {
     }
 
     /// Answers a request that is wrong, and closes.
-    pub(super) fn refuse(&mut self, context: &Context, link: &mut Link, error: PeerError) -> Went {
+    pub(super) fn refuse(&mut self, turn: &mut Turn<'_>, error: PeerError) -> Flow {
         match error.answer() {
             Answer::Respond {
                 status,
                 reason,
                 body,
             } if error.is_of_content() && self.engine.awaits_response() => {
-                context.worker.counters.count_status(status);
+                turn.context.worker.counters.count_status(status);
                 let response = Response::error(status, reason, body);
-                self.refuse_request(context, link, response)
+                self.refuse_request(turn, response)
             }
-            answer => self.refuse_with(context, link, answer),
+            answer => self.refuse_with(turn, answer),
         }
     }
 
     /// Answers a request that cannot be served, past all filters, and closes.
-    pub(super) fn refuse_with(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        answer: Answer,
-    ) -> Went {
-        let now = context.worker.clock.now();
-        let mut out = Vec::new();
+    pub(super) fn refuse_with(&mut self, turn: &mut Turn<'_>, answer: Answer) -> Flow {
+        let now = turn.now;
         self.engine.error_response(
             answer,
-            context.server_field.as_deref().map(str::as_bytes),
-            Some(&context.worker.clock.date()),
-            &mut out,
+            turn.context.server_field.as_deref().map(str::as_bytes),
+            Some(&turn.context.worker.clock.date()),
+            &mut turn.out,
         );
         self.is_closing = true;
         self.lingers = true;
         let Answer::Respond { status, body, .. } = answer else {
             self.active = None;
-            return Went::On;
+            return Flow::Continue;
         };
-        if out.is_empty() {
+        if turn.out.is_empty() {
             // A response has begun. It goes on to its end.
-            return Went::On;
+            return Flow::Continue;
         }
-        context.worker.counters.count_status(status);
+        turn.context.worker.counters.count_status(status);
         if let Some(active) = &mut self.active {
             let exchange = &mut *active.exchange.borrow_mut();
-            // HEAD: the text is left out.
-            let body_len = if out.ends_with(body.as_bytes()) {
+            // HEAD: the text is left turn.out.
+            let body_len = if turn.out.ends_with(body.as_bytes()) {
                 body.len()
             } else {
                 0
@@ -316,33 +301,32 @@ impl Http1 {
             exchange.sent.status = Some(status);
             exchange.sent.first_status = Some(status);
             exchange.sent.body_bytes = body_len as u64;
-            exchange.sent.header_bytes += (out.len() - body_len) as u64;
+            exchange.sent.header_bytes += (turn.out.len() - body_len) as u64;
             exchange.timings.response_start = Some(now);
             active.step = Step::Flushing;
         }
-        if link.io.send(context, &out).is_err() {
-            return Went::Over;
+        if turn.send().is_err() {
+            return Flow::Close;
         }
-        self.report_written(context, link);
-        Went::On
+        self.report_written(turn);
+        Flow::Continue
     }
 
     /// Makes `exchange` one for a request that was never understood, for the log.
-    pub(super) fn begin_unparsed(
-        &self,
-        context: &Context,
-        link: &mut Link,
-        exchange: &ExchangeRef,
-        now: Instant,
-    ) {
-        let info = link.info();
-        context.worker.begin(exchange, &context.site, &info);
+    pub(super) fn begin_unparsed(&self, turn: &mut Turn<'_>, exchange: &ExchangeRef, now: Instant) {
+        let info = turn.connection.info();
+        turn.context
+            .worker
+            .begin(exchange, &turn.context.site, &info);
         let exchange: &mut Exchange = &mut exchange.borrow_mut();
         exchange.timings = Timings::starting(self.engine.first_octet_at().unwrap_or(now));
         exchange.timings.processed = Some(now);
-        exchange.timings.processed_at = context.worker.clock.unix();
+        exchange.timings.processed_at = turn.context.worker.clock.unix();
         exchange.http1_index = self.engine.request_index() + 1;
-        exchange.request.scheme = context.listeners[link.listener].scheme();
-        serve::route_unparsed(exchange, &context.listeners[link.listener].hosts);
+        exchange.request.scheme = turn.context.listeners[turn.connection.listener].scheme();
+        serve::route_unparsed(
+            exchange,
+            &turn.context.listeners[turn.connection.listener].hosts,
+        );
     }
 }

@@ -9,22 +9,21 @@ use std::rc::Rc;
 use h2o_exchange::{BodyPipe, RequestBody, Response};
 use h2o_http::{Known, StatusCode};
 
-use super::{Http1, Went};
-use crate::context::Context;
-use crate::link::Link;
+use super::Http1;
+use crate::flow::{Flow, Turn};
 
 impl Http1 {
     /// Hands a request that asks for a tunnel to its handlers.
-    pub(super) fn start_tunnel(&mut self, context: &Context, link: &mut Link) -> Went {
+    pub(super) fn start_tunnel(&mut self, turn: &mut Turn<'_>) -> Flow {
         let Some(active) = &mut self.active else {
-            return Went::Over;
+            return Flow::Close;
         };
         let pipe = Rc::new(BodyPipe::default());
-        pipe.set_owner(active.waker(context, link));
+        pipe.set_owner(active.waker(turn));
         active.exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
         active.upload = Some(pipe);
         active.is_tunnel = true;
-        self.start(context, link)
+        self.start(turn)
     }
 
     /// A response to a request that asks for a tunnel is about to be sent. One that opens none is the last one of its
@@ -50,7 +49,7 @@ impl Http1 {
     }
 
     /// True if the handler has given the tunnel up: the client is not to take its end for a clean one.
-    pub(super) fn is_given_up(&self, link: &mut Link) -> bool {
+    pub(super) fn is_given_up(&self, turn: &mut Turn<'_>) -> bool {
         let Some(active) = &self.active else {
             return false;
         };
@@ -58,7 +57,7 @@ impl Http1 {
             return false;
         };
         active.exchange.borrow_mut().note_error("core", reason);
-        link.io.is_cut_off = true;
+        turn.connection.io.is_cut_off = true;
         true
     }
 }

@@ -3,15 +3,14 @@
 use h2o_exchange::{Exchange, ExchangeRef, Response};
 use h2o_http::{BodyLength, Known, StatusCode, Version, base64url};
 
-use super::{Active, Http1, Went};
-use crate::context::Context;
+use super::{Active, Http1};
+use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
-use crate::link::Link;
 
 /// Whether the client wants to go on with HTTP/2 and may: in clear text, without content, and not through a proxy. `Upgrade`
 /// is for the next hop (RFC 9110 §7.8): a proxy that hands it on does not know HTTP/2, and would let through unseen what
 /// its rules are for.
-pub(super) fn is_wanted(exchange: &Exchange, link: &Link) -> bool {
+pub(super) fn is_wanted(exchange: &Exchange, turn: &Turn<'_>) -> bool {
     const OF_PROXIES: [Known; 4] = [
         Known::Via,
         Known::Forwarded,
@@ -21,7 +20,7 @@ pub(super) fn is_wanted(exchange: &Exchange, link: &Link) -> bool {
     let request = &exchange.request;
     let is_of_proxy = |name: &Known| request.headers.get(*name).is_some();
     matches!(request.upgrade(), b"h2c" | b"h2c-14" | b"h2c-16")
-        && link.io.tls.is_none()
+        && turn.connection.io.tls.is_none()
         && request.body == BodyLength::None
         && !OF_PROXIES.iter().any(is_of_proxy)
 }
@@ -44,30 +43,26 @@ fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
 
 impl Http1 {
     /// Switches protocols, or answers that this cannot be done.
-    pub(super) fn upgrade(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        exchange: ExchangeRef,
-    ) -> Went {
-        let mut out = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n".to_vec();
-        if let Some(server) = &context.server_field {
-            out.extend_from_slice(b"Server: ");
-            out.extend_from_slice(server.as_bytes());
-            out.extend_from_slice(b"\r\n");
+    pub(super) fn upgrade(&mut self, turn: &mut Turn<'_>, exchange: ExchangeRef) -> Flow {
+        turn.out
+            .extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
+        if let Some(server) = &turn.context.server_field {
+            turn.out.extend_from_slice(b"Server: ");
+            turn.out.extend_from_slice(server.as_bytes());
+            turn.out.extend_from_slice(b"\r\n");
         }
-        out.extend_from_slice(b"upgrade: h2c\r\n\r\n");
+        turn.out.extend_from_slice(b"upgrade: h2c\r\n\r\n");
         let payload = settings(&exchange.borrow());
-        let http2 = payload.and_then(|payload| {
-            Http2::upgraded(context, &payload, &exchange, &mut out).map(Box::new)
-        });
+        let http2 =
+            payload.and_then(|payload| Http2::upgraded(turn, &payload, &exchange).map(Box::new));
         let Some(http2) = http2 else {
+            turn.out.clear();
             let status = StatusCode::BAD_REQUEST;
-            context.worker.counters.count_status(status);
+            turn.context.worker.counters.count_status(status);
             let text = "Broken upgrade request to HTTP/2";
             let response = Response::error(status, "Invalid Request", text);
-            self.active = Some(Active::new(context, exchange));
-            return self.answer(context, link, response);
+            self.active = Some(Active::new(turn.context, exchange));
+            return self.answer(turn, response);
         };
         {
             let request = &mut exchange.borrow_mut().request;
@@ -80,9 +75,9 @@ impl Http1 {
         }
         exchange.borrow_mut().http1_index = 0;
         self.successor = Some(http2);
-        if link.io.send(context, &out).is_err() {
+        if turn.send().is_err() {
             self.successor = None;
         }
-        Went::Over
+        Flow::Close
     }
 }

@@ -10,8 +10,7 @@ use h2o_http2::StreamKey;
 use super::receiving::waker_of;
 use super::{Http2, Step, Upload};
 use crate::collect::{CannotCollect, Collector, NotCollected};
-use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 
 /// Content on its way into a [`Collector`].
 pub(crate) struct Collecting {
@@ -48,24 +47,21 @@ impl Http2 {
     /// Tells the client that it may send its content, if it is to be told.
     pub(super) fn send_continue(
         &mut self,
-        context: &Context,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
-        out: &mut Vec<u8>,
     ) {
         let fields = h2o_http::Headers::new();
         exchange.informational.push((StatusCode::CONTINUE, fields));
-        self.inform(context, stream, exchange, out);
+        self.inform(turn, stream, exchange);
     }
 
     pub(super) fn on_data(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         piece: &[u8],
         end_stream: bool,
-        out: &mut Vec<u8>,
     ) {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
@@ -78,41 +74,44 @@ impl Http2 {
         }
         match &mut work.step {
             Step::Collecting(collecting) => {
-                match collecting.collector.push(context, piece) {
+                match collecting.collector.push(turn.context, piece) {
                     Ok(()) => {}
                     Err(NotCollected::Unwanted) => {
                         let owed = collecting.owed + piece.len();
-                        self.engine.release_content(stream, owed, out);
-                        self.start_collected(context, link, stream, out);
+                        self.engine.release_content(stream, owed, &mut turn.out);
+                        self.start_collected(turn, stream);
                         return;
                     }
                     Err(NotCollected::Failed(error)) => {
-                        self.on_uncollected(context, link, stream, &error, out);
+                        self.on_uncollected(turn, stream, &error);
                         return;
                     }
                 }
                 collecting.owed += piece.len();
                 collecting.is_complete = end_stream;
-                self.collect(context, link, stream, out);
+                self.collect(turn, stream);
             }
             Step::AwaitingUpload => {
-                self.on_upload(context, link, stream, piece, end_stream, out);
+                self.on_upload(turn, stream, piece, end_stream);
             }
             Step::Queued | Step::Waiting(_) | Step::Sending(_) if work.upload.is_some() => {
-                self.on_upload(context, link, stream, piece, end_stream, out);
+                self.on_upload(turn, stream, piece, end_stream);
             }
             // No handler has a use for the content, which is dropped.
             Step::Queued | Step::Waiting(_) | Step::Sending(_) => {
-                self.engine.release_content(stream, piece.len(), out);
+                self.engine
+                    .release_content(stream, piece.len(), &mut turn.out);
             }
             Step::Receiving => {
-                self.on_upload(context, link, stream, piece, end_stream, out);
+                self.on_upload(turn, stream, piece, end_stream);
                 if end_stream {
-                    self.finish(context, link, stream, None, out);
+                    self.finish(turn, stream, None);
                 }
             }
-            Step::Parting if end_stream => self.end_parting(stream, out),
-            Step::Parting => self.engine.release_content(stream, piece.len(), out),
+            Step::Parting if end_stream => self.end_parting(turn, stream),
+            Step::Parting => self
+                .engine
+                .release_content(stream, piece.len(), &mut turn.out),
             // Promised streams bring no content (RFC 9113 §5.1).
             Step::Moving | Step::Answered(_) => {}
         }
@@ -120,13 +119,7 @@ impl Http2 {
 
     /// Goes on with content that is collected: the client may send as much again as there is room for, and the handlers are
     /// asked when all of it is there.
-    pub(super) fn collect(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn collect(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
         };
@@ -137,7 +130,7 @@ impl Http2 {
             _ => return,
         };
         let waker = if needs_disk {
-            waker_of(work, context, link, stream)
+            waker_of(work, turn, stream)
         } else {
             Waker::noop().clone()
         };
@@ -156,62 +149,47 @@ impl Http2 {
                 let owed = std::mem::take(&mut collecting.owed);
                 self.set_waits(stream, false);
                 if !is_unwanted {
-                    self.engine.accept_content(stream, out);
+                    self.engine.accept_content(stream, &mut turn.out);
                 }
-                self.engine.release_content(stream, owed, out);
+                self.engine.release_content(stream, owed, &mut turn.out);
             }
             Poll::Ready(Ok(Some(body))) => {
                 if let Some(exchange) = &work.exchange {
                     exchange.borrow_mut().body = body;
                 }
                 self.set_waits(stream, false);
-                self.start_collected(context, link, stream, out);
+                self.start_collected(turn, stream);
             }
-            Poll::Ready(Err(error)) => self.on_uncollected(context, link, stream, &error, out),
+            Poll::Ready(Err(error)) => self.on_uncollected(turn, stream, &error),
         }
     }
 
     /// The handlers are asked; what is still to come of the content, if anything is, they have no use for.
-    fn start_collected(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
+    fn start_collected(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let work = self.work(stream);
         work.step = Step::Moving;
         if let Some(exchange) = work.exchange.take() {
-            self.admit(context, link, stream, exchange, out);
+            self.admit(turn, stream, exchange);
         }
     }
 
-    fn on_uncollected(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        error: &CannotCollect,
-        out: &mut Vec<u8>,
-    ) {
+    fn on_uncollected(&mut self, turn: &mut Turn<'_>, stream: StreamKey, error: &CannotCollect) {
         self.set_waits(stream, false);
         let work = self.work(stream);
         work.step = Step::Moving;
         if let Some(exchange) = work.exchange.take() {
-            let response = error.answer(context, &mut exchange.borrow_mut());
-            self.answer(context, link, stream, exchange, response, out);
+            let response = error.answer(turn.context, &mut exchange.borrow_mut());
+            self.answer(turn, stream, exchange, response);
         }
     }
 
     /// Content for a handler that pulls it.
     pub(super) fn on_upload(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         piece: &[u8],
         end_stream: bool,
-        out: &mut Vec<u8>,
     ) {
         let work = self.work(stream);
         let upload = work.upload.get_or_insert_with(|| Upload {
@@ -228,21 +206,15 @@ impl Http2 {
             work.step = Step::Moving;
             if let Some(exchange) = work.exchange.take() {
                 exchange.borrow_mut().body = RequestBody::Stream(pipe);
-                self.admit(context, link, stream, exchange, out);
+                self.admit(turn, stream, exchange);
             }
         } else {
-            self.credit_upload(context, link, stream, out);
+            self.credit_upload(turn, stream);
         }
     }
 
     /// Gives the client window for what a handler has taken out of its pipe.
-    pub(super) fn credit_upload(
-        &mut self,
-        context: &Context,
-        link: &Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn credit_upload(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let Some(work) = self.works.get_mut(stream.index()) else {
             return;
         };
@@ -253,7 +225,7 @@ impl Http2 {
         if work.upload.is_none() || !is_pulled {
             return;
         }
-        let waker = waker_of(work, context, link, stream);
+        let waker = waker_of(work, turn, stream);
         let Some(upload) = &mut work.upload else {
             return;
         };
@@ -261,6 +233,6 @@ impl Http2 {
         let queued = upload.pipe.queued();
         let taken = upload.queued.saturating_sub(queued);
         upload.queued = queued;
-        self.engine.release_content(stream, taken, out);
+        self.engine.release_content(stream, taken, &mut turn.out);
     }
 }

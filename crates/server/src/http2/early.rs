@@ -8,8 +8,7 @@ use h2o_http::BodyLength;
 use h2o_http2::StreamKey;
 
 use super::{Http2, Step};
-use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 
 /// What is kept of early requests. Early data is a few thousand octets, so this is small.
 #[derive(Default)]
@@ -33,9 +32,9 @@ impl Early {
 impl Http2 {
     /// True if the handshake has been completed and nobody has looked after what was held.
     #[inline]
-    pub(super) fn is_early_over(&self, link: &Link) -> bool {
+    pub(super) fn is_early_over(&self, turn: &Turn<'_>) -> bool {
         let early = self.early.as_ref();
-        early.is_some_and(|early| !early.is_complete) && !link.io.is_early()
+        early.is_some_and(|early| !early.is_complete) && !turn.connection.io.is_early()
     }
 
     /// Notes the content of an early request that is about to be run.
@@ -64,12 +63,10 @@ impl Http2 {
     #[cold]
     pub(super) fn on_too_early(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
         response: Response,
-        out: &mut Vec<u8>,
     ) {
         let content = self.kept_content(stream);
         {
@@ -82,16 +79,16 @@ impl Http2 {
         }
         if matches!(exchange.borrow().body, RequestBody::Stream(_)) {
             // What was pulled out of it is gone: the client has to ask again.
-            self.answer(context, link, stream, exchange, response, out);
+            self.answer(turn, stream, exchange, response);
             return;
         }
         let work = self.work(stream);
         if std::mem::take(&mut work.is_at_work) {
             self.at_work -= 1;
         }
-        if !link.io.is_early() {
+        if !turn.connection.io.is_early() {
             // The handler took its time.
-            self.admit(context, link, stream, exchange, out);
+            self.admit(turn, stream, exchange);
             return;
         }
         let work = self.work(stream);

@@ -21,12 +21,12 @@ use std::time::Instant;
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
-use crate::context::{Context, turn};
+use crate::connection_state::ConnectionState;
+use crate::context::{Context, per_turn};
+use crate::flow::{Flow, Turn};
 use crate::io::Read;
 use crate::latency::Latency;
-use crate::link::Link;
 use crate::serve::{self, Waiting};
-use crate::tcp::connection::Fate;
 use content::Collecting;
 use early::Early;
 use paces::{Paces, StreamPaces};
@@ -34,13 +34,13 @@ use pushing::Pushing;
 use sending::Sending;
 
 /// Octets received from one connection before it is answered.
-const READ_TURN: usize = turn(256 * 1024);
+const READ_TURN: usize = per_turn(256 * 1024);
 /// Octets sent on one connection before others get their turn.
-const SEND_TURN: usize = turn(1024 * 1024);
+const SEND_TURN: usize = per_turn(1024 * 1024);
 /// Reading stops while more octets than this wait for a client that does not take them (H2O compatibility).
-const MAX_BACKLOG: usize = turn(512 * 1024);
+const MAX_BACKLOG: usize = per_turn(512 * 1024);
 /// Octets of output collected before they are sent even though more could be answered.
-const FULL: usize = turn(192 * 1024);
+const FULL: usize = per_turn(192 * 1024);
 /// With more connections than this, idle ones let go of what can be made again.
 const MANY: usize = 256;
 /// Fewer octets than this that complete no frame are a fragment.
@@ -205,29 +205,29 @@ fn retire(reference: &ExchangeRef) {
 }
 
 impl Http2 {
-    pub(crate) fn new(context: &Context, link: &Link, now: Instant) -> Self {
-        let origins = context.listeners[link.listener].origins.clone();
+    pub(crate) fn new(context: &Context, connection: &ConnectionState, now: Instant) -> Self {
+        let origins = context.listeners[connection.listener].origins.clone();
         let engine = ServerConnection::new(context.http2.engine.clone(), origins, now);
         let mut http2 = Self::with_engine(context, engine);
-        http2.early = link.io.is_early().then(Box::default);
+        http2.early = connection.io.is_early().then(Box::default);
         http2
     }
 
     /// Goes on from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
     pub(crate) fn upgraded(
-        context: &Context,
+        turn: &mut Turn<'_>,
         settings: &[u8],
         exchange: &ExchangeRef,
-        out: &mut Vec<u8>,
     ) -> Option<Self> {
-        let now = context.worker.clock.now();
-        let limits = context.http2.engine.clone();
-        let (engine, stream) = ServerConnection::upgraded(limits, settings, now, out).ok()?;
+        let _now = turn.now;
+        let limits = turn.context.http2.engine.clone();
+        let (engine, stream) =
+            ServerConnection::upgraded(limits, settings, turn.now, &mut turn.out).ok()?;
         exchange.borrow_mut().http2 = Some(Http2Stream {
             id: engine.stream_id(stream).get(),
             ..Http2Stream::default()
         });
-        let mut http2 = Self::with_engine(context, engine);
+        let mut http2 = Self::with_engine(turn.context, engine);
         http2.requests = 1;
         let work = http2.work(stream);
         work.exchange = Some(ExchangeRef::clone(exchange));
@@ -268,95 +268,86 @@ impl Http2 {
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn run(&mut self, context: &Context, link: &mut Link) -> Fate {
-        let is_owned = !link.input.is_empty();
+    pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let is_owned = !turn.connection.input.is_empty();
         let mut input = if is_owned {
-            std::mem::take(&mut link.input)
+            std::mem::take(&mut turn.connection.input)
         } else {
-            context.scratch.input.take()
+            turn.context.scratch.input.take()
         };
-        let mut out = context.scratch.output.take();
         let mut at = 0;
-        let fate = self.turn(context, link, &mut input, &mut at, &mut out);
-        context.scratch.output.give_back(out);
-        if at < input.len() && fate == Fate::Keep {
+        let flow = self.advance(turn, &mut input, &mut at);
+        if at < input.len() && flow == Flow::Wait {
             if is_owned {
                 input.drain(..at);
-                link.input = input;
+                turn.connection.input = input;
             } else {
-                link.input = input[at..].to_vec();
-                context.scratch.input.give_back(input);
+                turn.connection.input = input[at..].to_vec();
+                turn.context.scratch.input.give_back(input);
             }
         } else {
-            context.scratch.input.give_back(input);
+            turn.context.scratch.input.give_back(input);
         }
-        if fate == Fate::Close {
+        if flow == Flow::Close {
             self.abandon();
         } else {
-            self.rest(context);
-            self.plan_look(context, link);
+            self.rest(turn.context);
+            self.plan_look(turn);
         }
-        fate
+        flow
     }
 
-    fn turn(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        input: &mut Vec<u8>,
-        at: &mut usize,
-        out: &mut Vec<u8>,
-    ) -> Fate {
-        let now = context.worker.clock.now();
+    fn advance(&mut self, turn: &mut Turn<'_>, input: &mut Vec<u8>, at: &mut usize) -> Flow {
+        let now = turn.now;
         if std::mem::take(&mut self.wants_shutdown) {
-            self.engine.shut_down(now, out);
+            self.engine.shut_down(now, &mut turn.out);
         }
-        if self.is_early_over(link) {
+        if self.is_early_over(turn) {
             self.end_early(now);
         }
-        self.run_woken(context, link, out);
+        self.run_woken(turn);
         let mut sent = 0;
         loop {
-            if link.io.flush().is_err() {
-                return Fate::Close;
+            if turn.connection.io.flush().is_err() {
+                return Flow::Close;
             }
-            match self.take_in(context, link, input, at, out) {
+            match self.take_in(turn, input, at) {
                 Ok(()) => {}
                 Err(Gone) => {
-                    context.worker.counters.count(Counter::Http2ReadClosed);
-                    return Fate::Close;
+                    turn.context.worker.counters.count(Counter::Http2ReadClosed);
+                    return Flow::Close;
                 }
             }
-            self.start_queued(context, link, out);
+            self.start_queued(turn);
             if self.pushing.is_some() && !self.is_closing {
-                self.send_pushes(context, link, out);
+                self.send_pushes(turn);
             }
-            if !self.is_closing && !link.io.has_output() {
-                self.pump(context, link, out);
+            if !self.is_closing && !turn.connection.io.has_output() {
+                self.pump(turn);
             }
-            let had = out.len();
-            if !out.is_empty() {
-                if link.io.send(context, out).is_err() {
-                    return Fate::Close;
+            let had = turn.out.len();
+            if !turn.out.is_empty() {
+                if turn.send().is_err() {
+                    return Flow::Close;
                 }
-                out.clear();
                 sent += had;
             }
-            self.see_written(context, link);
-            let is_blocked = link.io.has_output();
+            self.see_written(turn);
+            let is_blocked = turn.connection.io.has_output();
             if !is_blocked && (self.is_closing || self.engine.is_over()) {
-                return Fate::Close;
+                return Flow::Close;
             }
             // A response that has just been sent to its end may have made room for a request in the queue.
-            let may_start = !self.is_closing && self.next_startable(context, 0).is_some();
-            let may_send = had > 0 && (self.engine.has_sendable() || link.io.may_have_input());
+            let may_start = !self.is_closing && self.next_startable(turn.context, 0).is_some();
+            let may_send =
+                had > 0 && (self.engine.has_sendable() || turn.connection.io.may_have_input());
             if !may_start && (is_blocked || !may_send) {
-                self.read_ahead(context, link);
-                return Fate::Keep;
+                self.read_ahead(turn);
+                return Flow::Wait;
             }
             if sent >= SEND_TURN {
-                context.again.borrow_mut().push(link.token);
-                return Fate::Keep;
+                turn.context.again.borrow_mut().push(turn.connection.token);
+                return Flow::Wait;
             }
         }
     }
@@ -364,19 +355,20 @@ impl Http2 {
     /// Receives and takes in what has come.
     fn take_in(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         input: &mut Vec<u8>,
         at: &mut usize,
-        out: &mut Vec<u8>,
     ) -> Result<(), Gone> {
         let mut received = 0;
         if *at < input.len() {
-            self.receive(context, link, input, at, out);
+            self.receive(turn, input, at);
         }
-        while !self.is_closing && link.io.queued() <= MAX_BACKLOG && out.len() < FULL {
+        while !self.is_closing
+            && turn.connection.io.queued() <= MAX_BACKLOG
+            && turn.out.len() < FULL
+        {
             if received >= READ_TURN {
-                context.again.borrow_mut().push(link.token);
+                turn.context.again.borrow_mut().push(turn.connection.token);
                 break;
             }
             if *at == input.len() {
@@ -384,31 +376,34 @@ impl Http2 {
                 *at = 0;
             }
             let had = input.len();
-            match link.io.read(context, input) {
+            match turn.connection.io.read(turn.context, input) {
                 Ok(Read::Data) => {}
                 Ok(Read::Blocked) => break,
                 Ok(Read::Eof) | Err(_) => return Err(Gone),
             }
             let came = input.len() - had;
             received += came;
-            self.engine.on_activity(context.worker.clock.now());
+            self.engine.on_activity(turn.now);
             let before = *at;
-            self.receive(context, link, input, at, out);
-            if *at == before && came < FRAGMENT && link.pay_units(context, 1).is_err() {
-                self.fail(context, PeerError::Overdrawn, out);
+            self.receive(turn, input, at);
+            if *at == before
+                && came < FRAGMENT
+                && turn.connection.pay_units(turn.context, 1).is_err()
+            {
+                self.fail(turn, PeerError::Overdrawn);
             }
         }
         Ok(())
     }
 
     /// The socket has taken some of our output.
-    fn see_written(&mut self, context: &Context, link: &mut Link) {
-        let written = link.io.take_written();
+    fn see_written(&mut self, turn: &mut Turn<'_>) {
+        let written = turn.connection.io.take_written();
         if written > 0 {
             self.paces.written += written as u64;
-            self.engine.on_activity(context.worker.clock.now());
+            self.engine.on_activity(turn.now);
         }
-        if !link.io.has_output() {
+        if !turn.connection.io.has_output() {
             if written >= self.round {
                 self.round = (2 * self.round).min(sending::LAST_ROUND);
             }
@@ -418,11 +413,11 @@ impl Http2 {
     }
 
     /// Ends the connection for what the client did.
-    fn fail(&mut self, context: &Context, error: PeerError, out: &mut Vec<u8>) {
+    fn fail(&mut self, turn: &mut Turn<'_>, error: PeerError) {
         if let Some((code, _)) = error.answer() {
-            context.worker.counters.count_http2_error(code.0);
+            turn.context.worker.counters.count_http2_error(code.0);
         }
-        self.engine.fail(error, out);
+        self.engine.fail(error, &mut turn.out);
         self.is_closing = true;
     }
 
@@ -455,12 +450,12 @@ impl Http2 {
     /// True if the client need not do anything for us to go on. Tunnels may be silent, and held up, for as long as their
     /// handlers like. A handshake it has to complete, whatever we do (H2O
     /// compatibility).
-    fn is_waiting_for_us(&self, link: &Link) -> bool {
-        !link.io.is_early()
+    fn is_waiting_for_us(&self, connection: &ConnectionState) -> bool {
+        !connection.io.is_early()
             && (self.is_waiting_for_handlers()
                 || self.tunnels > 0
                 || !self.queue.is_empty()
-                || link.io.has_output()
+                || connection.io.has_output()
                 || self.engine.has_sendable())
     }
 
@@ -475,8 +470,8 @@ impl Http2 {
             })
     }
 
-    pub(crate) fn deadline(&self, link: &Link) -> Option<Instant> {
-        let engine = self.engine.next_timeout(self.is_waiting_for_us(link));
+    pub(crate) fn deadline(&self, connection: &ConnectionState) -> Option<Instant> {
+        let engine = self.engine.next_timeout(self.is_waiting_for_us(connection));
         let delay = self.resets.delay_until.filter(|_| !self.queue.is_empty());
         let parting = self.parting_deadline();
         [engine, self.paces.look_at, delay, parting]
@@ -485,25 +480,30 @@ impl Http2 {
             .min()
     }
 
-    pub(crate) fn on_timeout(&mut self, context: &Context, link: &mut Link, now: Instant) -> Fate {
-        let mut out = Vec::new();
-        if self.look_at_paces(context, link, now, &mut out) == Fate::Close {
-            context.worker.counters.count(Counter::Http2WriteClosed);
+    pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) -> Flow {
+        if self.look_at_paces(turn) == Flow::Close {
+            turn.context
+                .worker
+                .counters
+                .count(Counter::Http2WriteClosed);
             self.abandon();
-            return Fate::Close;
+            return Flow::Close;
         }
-        self.end_partings(now, &mut out);
-        let waits = self.is_waiting_for_us(link);
-        let passed = self.engine.on_timeout(now, waits, &mut out);
+        self.end_partings(turn);
+        let waits = self.is_waiting_for_us(turn.connection);
+        let passed = self.engine.on_timeout(turn.now, waits, &mut turn.out);
         if passed == Some(TimedOut::Idle) {
-            context.worker.counters.count(Counter::Http2IdleTimeout);
+            turn.context
+                .worker
+                .counters
+                .count(Counter::Http2IdleTimeout);
         }
-        if link.io.send(context, &out).is_err() || passed.is_some() {
+        if turn.send().is_err() || passed.is_some() {
             self.abandon();
-            return Fate::Close;
+            return Flow::Close;
         }
         // A delay may have passed, or the last stream may be gone.
-        self.run(context, link)
+        self.run(turn)
     }
 
     /// The process is to end: clients are told (RFC 9113 §6.8).

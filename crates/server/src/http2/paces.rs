@@ -5,10 +5,8 @@ use std::time::Instant;
 use h2o_http2::{ErrorCode, State, StreamInfo, StreamKey};
 
 use super::{Http2, Step};
-use crate::context::Context;
-use crate::link::Link;
+use crate::flow::{Flow, Turn};
 use crate::pace::{ClientRate, Look, Pace};
-use crate::tcp::connection::Fate;
 
 /// How fast the client takes what we send on the connection as a whole.
 pub(super) struct Paces {
@@ -42,27 +40,22 @@ impl Paces {
 impl Http2 {
     /// What is left when a turn is over is looked at from time to time.
     #[inline]
-    pub(super) fn plan_look(&mut self, context: &Context, link: &Link) {
-        if !self.engine.has_streams() && !link.io.has_output() {
+    pub(super) fn plan_look(&mut self, turn: &Turn<'_>) {
+        if !self.engine.has_streams() && !turn.connection.io.has_output() {
             self.paces.look_at = None;
         } else if self.paces.look_at.is_none() {
-            let now = context.worker.clock.now();
+            let now = turn.now;
             self.paces.look_at = Some(ClientRate::default().next_look(now));
         }
     }
 
-    /// Ends the streams with which the client is too slow. [`Fate::Close`]: it is too slow with all that the socket holds.
-    pub(super) fn look_at_paces(
-        &mut self,
-        context: &Context,
-        link: &Link,
-        now: Instant,
-        out: &mut Vec<u8>,
-    ) -> Fate {
+    /// Ends the streams with which the client is too slow. [`Flow::Close`]: it is too slow with all that the socket holds.
+    pub(super) fn look_at_paces(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let now = turn.now;
         if self.paces.look_at.is_none_or(|at| at > now) {
-            return Fate::Keep;
+            return Flow::Wait;
         }
-        let is_blocked = link.io.has_output();
+        let is_blocked = turn.connection.io.has_output();
         let (_, window) = self.engine.windows();
         // That of the connection: the most lenient of all.
         let mut most_lenient: Option<ClientRate> = None;
@@ -116,27 +109,27 @@ impl Http2 {
             slow.append(&mut waits_for_window);
         }
         for stream in slow {
-            self.give_up(context, stream, out);
+            self.give_up(turn, stream);
         }
-        let unacknowledged = link.io.socket.unacknowledged() as u64;
+        let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
         let looked = Look {
             now,
             octets: self.paces.written.saturating_sub(unacknowledged),
             waits_for_client: is_blocked,
         };
         if self.paces.socket.keeps_up(looked, &rate) {
-            Fate::Keep
+            Flow::Wait
         } else {
-            Fate::Close
+            Flow::Close
         }
     }
 
     /// Ends a stream with which the client is too slow.
-    fn give_up(&mut self, context: &Context, stream: StreamKey, out: &mut Vec<u8>) {
+    fn give_up(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let code = ErrorCode::CANCEL;
-        context.worker.counters.count_http2_error(code.0);
-        self.engine.reset(stream, code, out);
-        self.drop_stream(stream, out);
+        turn.context.worker.counters.count_http2_error(code.0);
+        self.engine.reset(stream, code, &mut turn.out);
+        self.drop_stream(turn, stream);
     }
 }
 

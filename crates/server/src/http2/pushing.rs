@@ -16,7 +16,7 @@ use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
 use super::responding::{blocks_rendering, scheduling_hint};
 use super::{Http2, Step, retire};
 use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 use crate::serve::{self, Progress};
 use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
@@ -128,23 +128,21 @@ impl Http2 {
     #[cold]
     pub(super) fn dress(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
         response: &mut Response,
-        out: &mut Vec<u8>,
     ) -> bool {
         let asked = exchange.http2.as_mut();
         if let Some(detail) = asked.and_then(|http2| http2.debug_state.take()) {
-            self.show_state(context, stream, detail, exchange, response);
+            self.show_state(turn.context, stream, detail, exchange, response);
         }
         if !self.engine.stream_id(stream).is_client() {
             return self.dress_pushed(stream, exchange, response);
         }
         let orders = std::mem::take(&mut exchange.pushes);
-        if !orders.is_empty() && self.may_push(context, stream) {
-            self.push_all(context, link, stream, exchange, &orders, out);
+        if !orders.is_empty() && self.may_push(turn.context, stream) {
+            self.push_all(turn, stream, exchange, &orders);
         }
         if let Some(pushing) = &mut self.pushing
             && settings(exchange).casper.is_some()
@@ -163,18 +161,16 @@ impl Http2 {
     /// Pushes what an interim response has ordered, ahead of that response (RFC 9113 §8.4.1).
     pub(super) fn push_early(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
-        out: &mut Vec<u8>,
     ) {
         if exchange.pushes.is_empty() || exchange.informational.is_empty() {
             return;
         }
         let orders = std::mem::take(&mut exchange.pushes);
-        if self.may_push(context, stream) {
-            self.push_all(context, link, stream, exchange, &orders, out);
+        if self.may_push(turn.context, stream) {
+            self.push_all(turn, stream, exchange, &orders);
         }
     }
 
@@ -209,17 +205,16 @@ impl Http2 {
     #[cold]
     pub(super) fn cancel_push(
         &mut self,
-        context: &Context,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
-        out: &mut Vec<u8>,
     ) {
         let code = ErrorCode::INTERNAL_ERROR;
-        context.worker.counters.count_http2_error(code.0);
-        self.engine.reset(stream, code, out);
+        turn.context.worker.counters.count_http2_error(code.0);
+        self.engine.reset(stream, code, &mut turn.out);
         self.work(stream).exchange = Some(exchange);
         self.end_work(stream);
-        self.engine.release(stream, out);
+        self.engine.release(stream, &mut turn.out);
     }
 
     /// True if a push may come with the response of `stream` now. Requests go before pushes.
@@ -237,12 +232,10 @@ impl Http2 {
     /// Pushes what was ordered as far as that is possible.
     fn push_all(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         page: &Exchange,
         orders: &[PushOrder],
-        out: &mut Vec<u8>,
     ) {
         let mut pushing = self.pushing.take().unwrap_or_default();
         let digests = digests(page);
@@ -253,46 +246,37 @@ impl Http2 {
         }
         for order in orders {
             let head = promised_head(page, &order.target);
-            if self.may_push(context, stream)
+            if self.may_push(turn.context, stream)
                 && !digests.is_fresh(&url(&head))
                 && pushing.begin(&head)
             {
-                self.push(
-                    context,
-                    link,
-                    stream,
-                    &mut pushing,
-                    page,
-                    head,
-                    order.critical,
-                    out,
-                );
+                self.push(turn, stream, &mut pushing, page, head, order.critical);
             }
         }
         self.pushing = Some(pushing);
     }
 
     /// Asks for a resource, and promises it unless it is known already that it will not be sent.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a push")]
     fn push(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         parent: StreamKey,
         pushing: &mut Pushing,
         page: &Exchange,
         head: RequestHead,
         critical: bool,
-        out: &mut Vec<u8>,
     ) {
-        let exchange = context.worker.exchange(&page.site, &link.info());
-        self.prepare_push(context, link, &exchange, page, &head);
-        let mut progress = serve::start(context, &exchange);
+        let exchange = turn
+            .context
+            .worker
+            .exchange(&page.site, &turn.connection.info());
+        self.prepare_push(turn, &exchange, page, &head);
+        let mut progress = serve::start(turn.context, &exchange);
         if let Progress::Waiting(waiting) = progress {
             // There may be an answer at once after all. Whoever waits is asked again, with a waker, once there is a
             // stream.
             let mut task = TaskContext::from_waker(Waker::noop());
-            progress = serve::resume(context, &exchange, waiting, &mut task);
+            progress = serve::resume(turn.context, &exchange, waiting, &mut task);
         }
         let is_unwanted = match &progress {
             // One that came too early for its handler is a failure like others.
@@ -304,7 +288,7 @@ impl Http2 {
         let promised = if is_unwanted {
             None
         } else {
-            self.engine.promise(parent, &head, out)
+            self.engine.promise(parent, &head, &mut turn.out)
         };
         let Some(stream) = promised else {
             match progress {
@@ -362,29 +346,28 @@ impl Http2 {
     /// The exchange of a promised request begins.
     fn prepare_push(
         &self,
-        context: &Context,
-        link: &Link,
+        turn: &Turn<'_>,
         exchange: &ExchangeRef,
         page: &Exchange,
         head: &RequestHead,
     ) {
-        let now = context.worker.clock.now();
+        let now = turn.now;
         let exchange = &mut *exchange.borrow_mut();
         // Handlers may change it by internal redirects; what is promised stays what it was.
         exchange.request.clone_from(head);
         exchange.timings = Timings::starting(now);
         exchange.timings.head = Some(now);
         exchange.timings.processed = Some(now);
-        exchange.timings.processed_at = context.worker.clock.unix();
+        exchange.timings.processed_at = turn.context.worker.clock.unix();
         exchange.is_early = page.is_early;
         // Not the number of a stream of the client's: pushes push nothing.
         exchange.http2 = Some(Http2Stream::default());
-        serve::route(exchange, &context.listeners[link.listener]);
+        serve::route(exchange, &turn.context.listeners[turn.connection.listener]);
     }
 
     /// The responses that promises came with are written: the pushed ones follow.
     #[cold]
-    pub(super) fn send_pushes(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+    pub(super) fn send_pushes(&mut self, turn: &mut Turn<'_>) {
         let due = self.pushing.as_mut().map(|pushing| {
             pushing.has_urgent = false;
             std::mem::take(&mut pushing.due)
@@ -396,12 +379,12 @@ impl Http2 {
             match std::mem::replace(&mut work.step, Step::Moving) {
                 Step::Answered(response) => {
                     if let Some(exchange) = work.exchange.take() {
-                        self.respond(context, link, stream, exchange, *response, out);
+                        self.respond(turn, stream, exchange, *response);
                     }
                 }
                 step @ Step::Waiting(_) => {
                     work.step = step;
-                    self.resume(context, link, stream, out);
+                    self.resume(turn, stream);
                 }
                 // The client has reset the stream, and its place may be somebody else's.
                 step @ (Step::Moving

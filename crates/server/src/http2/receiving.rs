@@ -14,41 +14,37 @@ use super::content::Collecting;
 use super::{Http2, Step, Work};
 use crate::admission::{self, Admission, Pending};
 use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 use crate::serve::{self, Progress};
 
 impl Http2 {
     /// Takes in all complete frames of the input.
-    pub(super) fn receive(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        input: &[u8],
-        at: &mut usize,
-        out: &mut Vec<u8>,
-    ) {
-        let now = context.worker.clock.now();
-        let mut spare = self.take_spare(context);
+    pub(super) fn receive(&mut self, turn: &mut Turn<'_>, input: &[u8], at: &mut usize) {
+        let now = turn.now;
+        let mut spare = self.take_spare(turn.context);
         while !self.is_closing {
-            let step =
-                self.engine
-                    .receive(&input[*at..], &mut spare.borrow_mut().request, now, out);
+            let step = self.engine.receive(
+                &input[*at..],
+                &mut spare.borrow_mut().request,
+                now,
+                &mut turn.out,
+            );
             let step = match step {
                 Ok(step) => step,
                 Err(error) => {
                     if let Some((code, _)) = error.answer() {
-                        context.worker.counters.count_http2_error(code.0);
+                        turn.context.worker.counters.count_http2_error(code.0);
                     }
                     self.is_closing = true;
                     break;
                 }
             };
             let costs = self.engine.take_costs();
-            if costs > 0 && link.pay_units(context, costs).is_err() {
-                self.fail(context, PeerError::Overdrawn, out);
+            if costs > 0 && turn.connection.pay_units(turn.context, costs).is_err() {
+                self.fail(turn, PeerError::Overdrawn);
             }
             if let Some(code) = self.engine.take_rejected() {
-                context.worker.counters.count_http2_error(code.0);
+                turn.context.worker.counters.count_http2_error(code.0);
             }
             let start = *at;
             *at += step.taken;
@@ -61,8 +57,8 @@ impl Http2 {
                     refusal,
                 } => {
                     let exchange = spare;
-                    self.on_request(context, link, stream, exchange, end_stream, refusal, out);
-                    spare = self.take_spare(context);
+                    self.on_request(turn, stream, exchange, end_stream, refusal);
+                    spare = self.take_spare(turn.context);
                 }
                 Received::Data {
                     stream,
@@ -70,30 +66,31 @@ impl Http2 {
                     end_stream,
                 } => {
                     let piece = &input[start + data.start..start + data.end];
-                    self.on_data(context, link, stream, piece, end_stream, out);
+                    self.on_data(turn, stream, piece, end_stream);
                 }
                 Received::Trailers { stream } => {
                     // Nobody has vouched for what stands behind the content: it never becomes a field of the head
                     // (RFC 9110 §6.5.1). HTTP/1 drops trailers, too.
                     spare.borrow_mut().request.clear();
-                    self.on_data(context, link, stream, &[], true, out);
+                    self.on_data(turn, stream, &[], true);
                 }
                 Received::Reset {
                     stream,
                     code,
                     by_us,
-                } => self.on_reset(context, stream, code, by_us, out),
+                } => self.on_reset(turn, stream, code, by_us),
             }
         }
         spare.borrow_mut().request.clear();
-        let is_begun = link
+        let is_begun = turn
+            .connection
             .info
             .as_ref()
             .is_some_and(|info| Rc::ptr_eq(&spare.borrow().connection, info));
         if is_begun {
-            context.worker.release(spare);
+            turn.context.worker.release(spare);
         } else {
-            context.worker.put_back(spare);
+            turn.context.worker.put_back(spare);
         }
     }
 
@@ -119,26 +116,22 @@ impl Http2 {
         work
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all that is known of a new request"
-    )]
     fn on_request(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
         end_stream: bool,
         refusal: Option<Refusal>,
-        out: &mut Vec<u8>,
     ) {
         self.requests += 1;
-        let info = link.info();
-        if !Worker::is_begun(&exchange.borrow(), &context.site, &info) {
-            context.worker.begin(&exchange, &context.site, &info);
+        let info = turn.connection.info();
+        if !Worker::is_begun(&exchange.borrow(), &turn.context.site, &info) {
+            turn.context
+                .worker
+                .begin(&exchange, &turn.context.site, &info);
         }
-        let now = context.worker.clock.now();
+        let now = turn.now;
         {
             let exchange = &mut *exchange.borrow_mut();
             exchange.timings = Timings::starting(now);
@@ -147,13 +140,13 @@ impl Http2 {
                 id: self.engine.stream_id(stream).get(),
                 ..Http2Stream::default()
             });
-            serve::route(exchange, &context.listeners[link.listener]);
+            serve::route(exchange, &turn.context.listeners[turn.connection.listener]);
         }
         if let Some(refusal) = refusal {
             let (status, reason, text) = refusal.answer();
-            context.worker.counters.count_status(status);
+            turn.context.worker.counters.count_status(status);
             let response = Response::error(status, reason, text);
-            self.answer(context, link, stream, exchange, response, out);
+            self.answer(turn, stream, exchange, response);
             return;
         }
         let (admission, expects_continue) = {
@@ -167,32 +160,32 @@ impl Http2 {
                 expects_continue,
                 has_begun: false,
             });
-            let admission = admission::admit(context, exchange, pending);
+            let admission = admission::admit(turn.context, exchange, pending);
             (admission, expects_continue)
         };
         match admission {
             Admission::Refuse(response) => {
-                self.answer(context, link, stream, exchange, response, out);
+                self.answer(turn, stream, exchange, response);
             }
             Admission::Start | Admission::StartUnwanted => {
-                self.admit(context, link, stream, exchange, out);
+                self.admit(turn, stream, exchange);
             }
-            Admission::Tunnel => self.start_tunnel(context, link, stream, exchange, out),
+            Admission::Tunnel => self.start_tunnel(turn, stream, exchange),
             Admission::StreamOnceAsked => {
                 self.await_content(stream, exchange, Step::AwaitingUpload);
                 self.work(stream).is_held = true;
                 // Its handler is asked as if the first piece, an empty one, were there.
-                self.on_upload(context, link, stream, &[], false, out);
+                self.on_upload(turn, stream, &[], false);
             }
             Admission::Stream => {
                 if expects_continue {
-                    self.send_continue(context, stream, &mut exchange.borrow_mut(), out);
+                    self.send_continue(turn, stream, &mut exchange.borrow_mut());
                 }
                 self.await_content(stream, exchange, Step::AwaitingUpload);
             }
             Admission::Collect(collector) => {
                 if expects_continue {
-                    self.send_continue(context, stream, &mut exchange.borrow_mut(), out);
+                    self.send_continue(turn, stream, &mut exchange.borrow_mut());
                 }
                 let collecting = Collecting::new(collector);
                 self.await_content(stream, exchange, Step::Collecting(collecting));
@@ -203,35 +196,26 @@ impl Http2 {
     /// A response that no handler makes; filters see it all the same.
     pub(super) fn answer(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
         response: Response,
-        out: &mut Vec<u8>,
     ) {
-        let now = context.worker.clock.now();
+        let now = turn.now;
         {
             let timings = &mut exchange.borrow_mut().timings;
             timings.processed = Some(now);
-            timings.processed_at = context.worker.clock.unix();
+            timings.processed_at = turn.context.worker.clock.unix();
         }
-        let progress = serve::answer(context, &exchange, response);
-        self.on_progress(context, link, stream, exchange, progress, out);
+        let progress = serve::answer(turn.context, &exchange, response);
+        self.on_progress(turn, stream, exchange, progress);
     }
 
     /// Hands a request to the handlers, or lets it wait for its turn.
-    pub(super) fn admit(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn admit(&mut self, turn: &mut Turn<'_>, stream: StreamKey, exchange: ExchangeRef) {
         let streams = matches!(exchange.borrow().body, RequestBody::Stream(_));
-        if self.queue.is_empty() && self.has_place(context, streams) {
-            self.start(context, link, stream, exchange, out);
+        if self.queue.is_empty() && self.has_place(turn.context, streams) {
+            self.start(turn, stream, exchange);
             return;
         }
         let work = self.work(stream);
@@ -260,9 +244,9 @@ impl Http2 {
     }
 
     /// Starts requests whose turn has come.
-    pub(super) fn start_queued(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+    pub(super) fn start_queued(&mut self, turn: &mut Turn<'_>) {
         let mut from = 0;
-        while let Some(at) = self.next_startable(context, from) {
+        while let Some(at) = self.next_startable(turn.context, from) {
             from = at;
             let Some(stream) = self.queue.remove(at) else {
                 return;
@@ -270,7 +254,7 @@ impl Http2 {
             let work = self.work(stream);
             work.step = Step::Moving;
             if let Some(exchange) = work.exchange.take() {
-                self.start(context, link, stream, exchange, out);
+                self.start(turn, stream, exchange);
             }
         }
     }
@@ -291,59 +275,50 @@ impl Http2 {
         exchange.is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
     }
 
-    pub(super) fn start(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn start(&mut self, turn: &mut Turn<'_>, stream: StreamKey, exchange: ExchangeRef) {
         let streams = {
             let exchange = &mut *exchange.borrow_mut();
-            exchange.is_early = link.io.is_early();
+            exchange.is_early = turn.connection.io.is_early();
             if exchange.is_early {
                 self.keep_content(stream, &exchange.body);
             }
-            exchange.timings.processed = Some(context.worker.clock.now());
-            exchange.timings.processed_at = context.worker.clock.unix();
+            exchange.timings.processed = Some(turn.now);
+            exchange.timings.processed_at = turn.context.worker.clock.unix();
             matches!(exchange.body, RequestBody::Stream(_))
         };
         if streams && exchange.borrow().request.body != BodyLength::Tunnel {
             // Its window opens now that somebody wants it.
-            self.engine.accept_content(stream, out);
+            self.engine.accept_content(stream, &mut turn.out);
             // Its handler takes the content out of the exchange.
             if !std::mem::replace(&mut self.work(stream).is_streaming, true) {
                 self.streaming += 1;
             }
-            context
+            turn.context
                 .worker
                 .counters
                 .count(Counter::Http2StreamingRequests);
         }
-        let progress = serve::start(context, &exchange);
-        self.on_progress(context, link, stream, exchange, progress, out);
+        let progress = serve::start(turn.context, &exchange);
+        self.on_progress(turn, stream, exchange, progress);
         if streams {
             // A client that has used up its window sends nothing that would make us look at the pipe.
-            self.credit_upload(context, link, stream, out);
+            self.credit_upload(turn, stream);
         }
     }
 
     pub(super) fn on_progress(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
         progress: Progress,
-        out: &mut Vec<u8>,
     ) {
         match progress {
             Progress::Response(response) => {
-                self.respond(context, link, stream, exchange, response, out);
+                self.respond(turn, stream, exchange, response);
             }
             Progress::TooEarly(response) => {
-                self.on_too_early(context, link, stream, exchange, response, out);
+                self.on_too_early(turn, stream, exchange, response);
             }
             Progress::Waiting(waiting) => {
                 let work = self.work(stream);
@@ -353,21 +328,15 @@ impl Http2 {
                     self.at_work += 1;
                 }
                 self.set_waits(stream, true);
-                self.resume(context, link, stream, out);
+                self.resume(turn, stream);
             }
         }
     }
 
     /// Asks the handler that a stream waits for.
-    pub(super) fn resume(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn resume(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let work = self.work(stream);
-        let waker = waker_of(work, context, link, stream);
+        let waker = waker_of(work, turn, stream);
         let Step::Waiting(waiting) = std::mem::replace(&mut work.step, Step::Moving) else {
             return;
         };
@@ -375,19 +344,19 @@ impl Http2 {
             return;
         };
         let mut task = TaskContext::from_waker(&waker);
-        let progress = serve::resume(context, &exchange, waiting, &mut task);
-        self.push_early(context, link, stream, &mut exchange.borrow_mut(), out);
-        self.inform(context, stream, &mut exchange.borrow_mut(), out);
+        let progress = serve::resume(turn.context, &exchange, waiting, &mut task);
+        self.push_early(turn, stream, &mut exchange.borrow_mut());
+        self.inform(turn, stream, &mut exchange.borrow_mut());
         match progress {
             Progress::Waiting(waiting) => {
                 let work = self.work(stream);
                 work.exchange = Some(exchange);
                 work.step = Step::Waiting(waiting);
-                self.credit_upload(context, link, stream, out);
+                self.credit_upload(turn, stream);
             }
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => {
                 self.set_waits(stream, false);
-                self.on_progress(context, link, stream, exchange, progress, out);
+                self.on_progress(turn, stream, exchange, progress);
             }
         }
     }
@@ -404,7 +373,7 @@ impl Http2 {
     }
 
     /// Goes on with the streams for which something has happened.
-    pub(super) fn run_woken(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
+    pub(super) fn run_woken(&mut self, turn: &mut Turn<'_>) {
         let woken = std::mem::take(&mut self.woken);
         for &index in &woken {
             let work = self.works.get(index as usize);
@@ -412,22 +381,22 @@ impl Http2 {
                 continue;
             };
             match step {
-                Step::Waiting(_) => self.resume(context, link, key, out),
+                Step::Waiting(_) => self.resume(turn, key),
                 Step::Sending(_) => {
-                    if self.on_tunnel_woken(context, key, out) {
+                    if self.on_tunnel_woken(turn, key) {
                         continue;
                     }
                     self.set_waits(key, false);
                     self.list_ahead(key);
                     self.engine.set_content(key, true);
-                    self.credit_upload(context, link, key, out);
+                    self.credit_upload(turn, key);
                 }
                 Step::Receiving => {
-                    if !self.on_tunnel_woken(context, key, out) {
-                        self.credit_upload(context, link, key, out);
+                    if !self.on_tunnel_woken(turn, key) {
+                        self.credit_upload(turn, key);
                     }
                 }
-                Step::Collecting(_) => self.collect(context, link, key, out),
+                Step::Collecting(_) => self.collect(turn, key),
                 Step::Moving
                 | Step::AwaitingUpload
                 | Step::Queued
@@ -443,29 +412,22 @@ impl Http2 {
     }
 
     /// A stream is over before its response was.
-    fn on_reset(
-        &mut self,
-        context: &Context,
-        stream: StreamKey,
-        code: ErrorCode,
-        by_us: bool,
-        out: &mut Vec<u8>,
-    ) {
+    fn on_reset(&mut self, turn: &mut Turn<'_>, stream: StreamKey, code: ErrorCode, by_us: bool) {
         if by_us {
-            context.worker.counters.count_http2_error(code.0);
+            turn.context.worker.counters.count_http2_error(code.0);
         }
-        self.drop_stream(stream, out);
+        self.drop_stream(turn, stream);
         self.resets.left = self.resets.left.saturating_sub(1);
         if self.resets.left == 0
             && self.resets.delay_until.is_none()
-            && !context.http2.dos_delay.is_zero()
+            && !turn.context.http2.dos_delay.is_zero()
         {
-            self.resets.delay_until = Some(context.worker.clock.now() + context.http2.dos_delay);
+            self.resets.delay_until = Some(turn.now + turn.context.http2.dos_delay);
         }
     }
 
     /// Ends a stream whose response was not sent to its end.
-    pub(super) fn drop_stream(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
+    pub(super) fn drop_stream(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         if let Some(at) = self.queue.iter().position(|&queued| queued == stream) {
             let _ = self.queue.remove(at);
         }
@@ -473,7 +435,7 @@ impl Http2 {
             pushing.forget(stream);
         }
         self.end_work(stream);
-        self.engine.release(stream, out);
+        self.engine.release(stream, &mut turn.out);
     }
 
     /// Ends what goes on for a stream.
@@ -527,14 +489,9 @@ impl Http2 {
 }
 
 /// The waker of a stream, made once.
-pub(super) fn waker_of(
-    work: &mut Work,
-    context: &Context,
-    link: &Link,
-    stream: StreamKey,
-) -> std::task::Waker {
+pub(super) fn waker_of(work: &mut Work, turn: &Turn<'_>, stream: StreamKey) -> std::task::Waker {
     let index = u32::try_from(stream.index()).unwrap_or(u32::MAX);
     work.waker
-        .get_or_insert_with(|| context.waker(link.token, index))
+        .get_or_insert_with(|| turn.context.waker(turn.connection.token, index))
         .clone()
 }

@@ -9,8 +9,7 @@ use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, State, StreamKey};
 
 use super::sending::{Content, Sending};
 use super::{Http2, Step, log, retire};
-use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 use crate::serve;
 use crate::site::http2_settings::ReprioritizesBlockingAssets;
 
@@ -26,20 +25,19 @@ impl Http2 {
     /// Sends the interim responses that a handler has left behind, to clients that are to get them.
     pub(super) fn inform(
         &mut self,
-        context: &Context,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
-        out: &mut Vec<u8>,
     ) {
         let interims = std::mem::take(&mut exchange.informational);
-        if context.sends_informational && serve::wants_informational(exchange) {
+        if turn.context.sends_informational && serve::wants_informational(exchange) {
             for (status, headers) in &interims {
                 if *status == StatusCode::CONTINUE
                     && let Some(work) = self.works.get_mut(stream.index())
                 {
                     work.is_held = false;
                 }
-                let len = self.engine.inform(stream, *status, headers, out);
+                let len = self.engine.inform(stream, *status, headers, &mut turn.out);
                 exchange.sent.header_bytes += len as u64;
             }
         }
@@ -48,15 +46,13 @@ impl Http2 {
     /// Sends the response of a stream, or makes it one of those that wait to be sent.
     pub(super) fn respond(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
         mut response: Response,
-        out: &mut Vec<u8>,
     ) {
         if response.is_refusal {
-            self.refuse(context, stream, exchange, out);
+            self.refuse(turn, stream, exchange);
             return;
         }
         let mut guard = exchange.borrow_mut();
@@ -67,13 +63,13 @@ impl Http2 {
         let is_plain = self.pushing.is_none()
             && this.pushes.is_empty()
             && this.http2.is_none_or(|http2| http2.debug_state.is_none());
-        if !is_plain && !self.dress(context, link, stream, this, &mut response, out) {
+        if !is_plain && !self.dress(turn, stream, this, &mut response) {
             drop(guard);
-            self.cancel_push(context, stream, exchange, out);
+            self.cancel_push(turn, stream, exchange);
             return;
         }
-        serve::date(&context.worker, &mut response);
-        this.timings.response_start = Some(context.worker.clock.now());
+        serve::date(&turn.context.worker, &mut response);
+        this.timings.response_start = Some(turn.now);
         this.sent.status = Some(response.status);
         let has_body = !response.status.is_bodyless()
             && *this.original_method() != Method::Head
@@ -95,15 +91,15 @@ impl Http2 {
             status: response.status,
             headers: &response.headers,
             length,
-            server: context.server_field.as_deref().map(str::as_bytes),
+            server: turn.context.server_field.as_deref().map(str::as_bytes),
         };
-        let header_bytes = self.engine.respond(stream, &head, is_empty, out);
+        let header_bytes = self.engine.respond(stream, &head, is_empty, &mut turn.out);
         this.sent.header_bytes += header_bytes as u64;
         this.sent.headers = response.headers;
         let at_once = match &body {
             Body::Empty => true,
-            Body::Bytes(bytes) if self.may_send_at_once(stream, bytes.len(), out.len()) => {
-                self.engine.send_data(stream, bytes, true, out);
+            Body::Bytes(bytes) if self.may_send_at_once(stream, bytes.len(), turn.out.len()) => {
+                self.engine.send_data(stream, bytes, true, &mut turn.out);
                 this.sent.body_bytes = bytes.len() as u64;
                 self.sent += bytes.len() as u64;
                 true
@@ -112,7 +108,7 @@ impl Http2 {
         };
         if at_once {
             drop(guard);
-            self.finish(context, link, stream, Some(exchange), out);
+            self.finish(turn, stream, Some(exchange));
             return;
         }
         let hint = (!is_urgent).then(|| scheduling_hint(this, &this.sent.headers));
@@ -140,29 +136,21 @@ impl Http2 {
 
     /// Tells the client that nobody has looked at its request (RFC 9113 §8.7).
     #[cold]
-    fn refuse(
-        &mut self,
-        context: &Context,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-        out: &mut Vec<u8>,
-    ) {
+    fn refuse(&mut self, turn: &mut Turn<'_>, stream: StreamKey, exchange: ExchangeRef) {
         let code = ErrorCode::REFUSED_STREAM;
-        context.worker.counters.count_http2_error(code.0);
-        self.engine.reset(stream, code, out);
+        turn.context.worker.counters.count_http2_error(code.0);
+        self.engine.reset(stream, code, &mut turn.out);
         self.work(stream).exchange = Some(exchange);
         self.end_work(stream);
-        self.engine.release(stream, out);
+        self.engine.release(stream, &mut turn.out);
     }
 
     /// The response has left as a whole, as far as we are concerned.
     pub(super) fn finish(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: Option<ExchangeRef>,
-        out: &mut Vec<u8>,
     ) {
         let is_half_open = self.engine.state(stream) == State::HalfClosedLocal;
         if self.has_work(stream) {
@@ -178,14 +166,14 @@ impl Http2 {
             self.keep_or_retire(exchange);
         }
         if is_half_open {
-            self.part(context, stream);
+            self.part(turn.context, stream);
         } else {
-            self.engine.release(stream, out);
+            self.engine.release(stream, &mut turn.out);
         }
-        if self.resets.left < context.http2.reset_budget {
+        if self.resets.left < turn.context.http2.reset_budget {
             self.resets.left += 1;
         }
-        link.earn_units(context, EARNED_BY_REQUEST);
+        turn.connection.earn_units(turn.context, EARNED_BY_REQUEST);
     }
 
     /// Logs an exchange that is over, and keeps it for the next request of the batch, or gives it back.

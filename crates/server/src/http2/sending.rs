@@ -9,9 +9,8 @@ use h2o_http2::{ErrorCode, StreamKey};
 
 use super::receiving::waker_of;
 use super::{Http2, Step};
-use crate::context::Context;
+use crate::flow::Turn;
 use crate::latency::{self, Latency};
-use crate::link::Link;
 
 /// Octets of output per write while the socket does not take them at once: what is written cannot be overtaken.
 pub(super) const FIRST_ROUND: usize = 16 * 1024;
@@ -50,31 +49,34 @@ enum Pulled {
 
 impl Http2 {
     /// Fills `out` with content up to one write's worth.
-    pub(super) fn pump(&mut self, context: &Context, link: &mut Link, out: &mut Vec<u8>) {
-        let mut is_due = self.latency.is_due(link.io.tls.is_some());
-        while out.len() < self.latency.round(self.round) {
+    pub(super) fn pump(&mut self, turn: &mut Turn<'_>) {
+        let mut is_due = self.latency.is_due(turn.connection.io.tls.is_some());
+        while turn.out.len() < self.latency.round(self.round) {
             let Some((stream, max)) = self.engine.poll_send() else {
                 break;
             };
             if std::mem::take(&mut is_due) {
-                self.weigh_latency(context, link);
+                self.weigh_latency(turn);
             }
-            let room = self.latency.round(self.round).saturating_sub(out.len());
+            let room = self
+                .latency
+                .round(self.round)
+                .saturating_sub(turn.out.len());
             let max = self.latency.piece(max, room);
-            self.pull(context, link, stream, max, out);
+            self.pull(turn, stream, max);
         }
         let unearned = self.sent - self.earned;
         if unearned >= OCTETS_PER_UNIT {
             let units = u32::try_from(unearned / OCTETS_PER_UNIT).unwrap_or(u32::MAX);
             self.earned = self.sent - unearned % OCTETS_PER_UNIT;
-            link.earn_units(context, units);
+            turn.connection.earn_units(turn.context, units);
         }
         let costs = self.engine.take_costs();
-        if costs > 0 && link.pay_units(context, costs).is_err() {
-            self.fail(context, h2o_http2::PeerError::Overdrawn, out);
+        if costs > 0 && turn.connection.pay_units(turn.context, costs).is_err() {
+            self.fail(turn, h2o_http2::PeerError::Overdrawn);
         }
         if self.low_water == 0 && self.engine.has_sendable() {
-            self.set_low_water(link, UNSENT);
+            self.set_low_water(turn, UNSENT);
         }
     }
 
@@ -91,14 +93,14 @@ impl Http2 {
 
     /// The client takes nothing for now, neither by its socket nor by its windows: those who make content may go on by
     /// themselves.
-    pub(super) fn read_ahead(&mut self, context: &Context, link: &Link) {
+    pub(super) fn read_ahead(&mut self, turn: &Turn<'_>) {
         let mut ahead = std::mem::take(&mut self.ahead);
         for stream in ahead.drain(..) {
             let work = self.works.get_mut(stream.index());
             let Some(work) = work.filter(|work| work.key == Some(stream)) else {
                 continue;
             };
-            let waker = waker_of(work, context, link, stream);
+            let waker = waker_of(work, turn, stream);
             if let Step::Sending(sending) = &mut work.step
                 && std::mem::take(&mut sending.is_ahead)
                 && let Content::Stream(source) = &mut sending.content
@@ -112,47 +114,45 @@ impl Http2 {
 
     /// Finds out how content is best sent on this path, before some is.
     #[cold]
-    fn weigh_latency(&mut self, context: &Context, link: &mut Link) {
-        let overhead = link.io.tls.as_ref().map_or(0, |tls| tls.record_overhead());
+    fn weigh_latency(&mut self, turn: &mut Turn<'_>) {
+        let overhead = turn
+            .connection
+            .io
+            .tls
+            .as_ref()
+            .map_or(0, |tls| tls.record_overhead());
         self.latency = Latency::decide(
-            &context.http2.latency,
-            link.io.socket.tcp_info().as_ref(),
-            context.worker.clock.turn_time(),
+            &turn.context.http2.latency,
+            turn.connection.io.socket.tcp_info().as_ref(),
+            turn.context.worker.clock.turn_time(),
             u32::try_from(overhead).unwrap_or(0),
         );
         let record_payload = match self.latency {
             Latency::Unknown | Latency::Off => return,
             Latency::Write(round) => {
-                self.set_low_water(link, latency::LOW_WATER);
+                self.set_low_water(turn, latency::LOW_WATER);
                 round.record_payload as usize
             }
             Latency::Unlimited => {
                 if self.low_water == latency::LOW_WATER {
-                    self.set_low_water(link, UNSENT);
+                    self.set_low_water(turn, UNSENT);
                 }
                 usize::MAX
             }
         };
-        if let Some(tls) = &mut link.io.tls {
+        if let Some(tls) = &mut turn.connection.io.tls {
             tls.choose_record_size(record_payload);
         }
     }
 
-    fn set_low_water(&mut self, link: &Link, octets: u32) {
+    fn set_low_water(&mut self, turn: &Turn<'_>, octets: u32) {
         if std::mem::replace(&mut self.low_water, octets) != octets {
-            link.io.socket.set_not_sent_low_water(octets);
+            turn.connection.io.socket.set_not_sent_low_water(octets);
         }
     }
 
     /// Moves content of one stream into one DATA frame.
-    fn pull(
-        &mut self,
-        context: &Context,
-        link: &mut Link,
-        stream: StreamKey,
-        max: usize,
-        out: &mut Vec<u8>,
-    ) {
+    fn pull(&mut self, turn: &mut Turn<'_>, stream: StreamKey, max: usize) {
         let Some(work) = self.works.get_mut(stream.index()) else {
             self.engine.set_content(stream, false);
             return;
@@ -162,7 +162,7 @@ impl Http2 {
                 content: Content::Bytes(_),
                 ..
             }) => Waker::noop().clone(),
-            _ => waker_of(work, context, link, stream),
+            _ => waker_of(work, turn, stream),
         };
         let Step::Sending(sending) = &mut work.step else {
             self.engine.set_content(stream, false);
@@ -173,16 +173,16 @@ impl Http2 {
         let pulled = if matches!(sending.content, Content::Stream(_)) {
             // A fault of what makes the content is that of one response.
             catch_unwind(AssertUnwindSafe(|| {
-                sending.pull(engine, stream, max, &mut task, out)
+                sending.pull(engine, stream, max, &mut task, &mut turn.out)
             }))
             .unwrap_or_else(|_| {
-                context.worker.counters.count(Counter::Panics);
+                turn.context.worker.counters.count(Counter::Panics);
                 Err(BodyError::Failed(
                     "the source of the content panicked".into(),
                 ))
             })
         } else {
-            sending.pull(engine, stream, max, &mut task, out)
+            sending.pull(engine, stream, max, &mut task, &mut turn.out)
         };
         match pulled {
             Ok(Pulled::Frame { len, is_end }) => {
@@ -191,7 +191,7 @@ impl Http2 {
                     exchange.borrow_mut().sent.body_bytes += len as u64;
                 }
                 if is_end {
-                    self.finish(context, link, stream, None, out);
+                    self.finish(turn, stream, None);
                 } else {
                     self.list_ahead(stream);
                 }
@@ -202,18 +202,12 @@ impl Http2 {
                 self.engine.set_content(stream, false);
                 self.set_waits(stream, true);
             }
-            Err(error) => self.break_off(context, stream, &error, out),
+            Err(error) => self.break_off(turn, stream, &error),
         }
     }
 
     /// The content cannot be completed: the client must not take it for complete.
-    fn break_off(
-        &mut self,
-        context: &Context,
-        stream: StreamKey,
-        error: &BodyError,
-        out: &mut Vec<u8>,
-    ) {
+    fn break_off(&mut self, turn: &mut Turn<'_>, stream: StreamKey, error: &BodyError) {
         let is_tunnel = self
             .works
             .get(stream.index())
@@ -224,7 +218,7 @@ impl Http2 {
             BodyError::Local(_) => ErrorCode::INTERNAL_ERROR,
             BodyError::Failed(_) => ErrorCode::PROTOCOL_ERROR,
         };
-        context.worker.counters.count_http2_error(code.0);
+        turn.context.worker.counters.count_http2_error(code.0);
         if let Some(exchange) = self
             .works
             .get(stream.index())
@@ -232,9 +226,9 @@ impl Http2 {
         {
             exchange.borrow_mut().note_body_error(error);
         }
-        self.engine.reset(stream, code, out);
+        self.engine.reset(stream, code, &mut turn.out);
         self.end_work(stream);
-        self.engine.release(stream, out);
+        self.engine.release(stream, &mut turn.out);
     }
 }
 

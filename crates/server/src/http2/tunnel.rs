@@ -12,7 +12,7 @@ use h2o_http2::{ErrorCode, StreamKey};
 use super::receiving::waker_of;
 use super::{Http2, Step, Upload};
 use crate::context::Context;
-use crate::link::Link;
+use crate::flow::Turn;
 
 /// The receive window of a tunnel, octets: what a handler that takes nothing makes us hold of it.
 const WINDOW: u32 = 1024 * 1024;
@@ -26,23 +26,22 @@ impl Http2 {
     /// A request for a tunnel. It waits for nobody (H2O compatibility).
     pub(super) fn start_tunnel(
         &mut self,
-        context: &Context,
-        link: &mut Link,
+        turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: ExchangeRef,
-        out: &mut Vec<u8>,
     ) {
         let pipe = Rc::new(BodyPipe::default());
         exchange.borrow_mut().body = RequestBody::Stream(Rc::clone(&pipe));
         let work = self.work(stream);
-        pipe.set_owner(waker_of(work, context, link, stream));
+        pipe.set_owner(waker_of(work, turn, stream));
         work.upload = Some(Upload { pipe, queued: 0 });
         work.is_tunnel = true;
         if self.tunnels < WIDE {
-            self.engine.accept_content_up_to(stream, WINDOW, out);
+            self.engine
+                .accept_content_up_to(stream, WINDOW, &mut turn.out);
         }
         self.tunnels += 1;
-        self.start(context, link, stream, exchange, out);
+        self.start(turn, stream, exchange);
     }
 
     /// A response to a request for a tunnel is about to be sent: HTTP/2 has no 101 (RFC 9113 §8.6), and what opens a
@@ -101,27 +100,22 @@ impl Http2 {
     }
 
     /// Ends the streams whose client has not ended its direction in time.
-    pub(super) fn end_partings(&mut self, now: Instant, out: &mut Vec<u8>) {
+    pub(super) fn end_partings(&mut self, turn: &mut Turn<'_>) {
         while let Some(&(until, stream)) = self.partings.front()
-            && until <= now
+            && until <= turn.now
         {
-            self.end_parting(stream, out);
+            self.end_parting(turn, stream);
         }
     }
 
     /// The stream is over.
-    pub(super) fn end_parting(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
+    pub(super) fn end_parting(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         self.end_work(stream);
-        self.engine.release(stream, out);
+        self.engine.release(stream, &mut turn.out);
     }
 
     /// The handler has said something about the client's direction of a tunnel. True if the stream is over.
-    pub(super) fn on_tunnel_woken(
-        &mut self,
-        context: &Context,
-        stream: StreamKey,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    pub(super) fn on_tunnel_woken(&mut self, turn: &mut Turn<'_>, stream: StreamKey) -> bool {
         let Some(work) = self.works.get(stream.index()) else {
             return false;
         };
@@ -135,15 +129,15 @@ impl Http2 {
             }
             // RFC 9113 §8.5: as if the connection that the tunnel leads to had been reset.
             let code = ErrorCode::CONNECT_ERROR;
-            context.worker.counters.count_http2_error(code.0);
-            self.engine.reset(stream, code, out);
+            turn.context.worker.counters.count_http2_error(code.0);
+            self.engine.reset(stream, code, &mut turn.out);
             self.end_work(stream);
-            self.engine.release(stream, out);
+            self.engine.release(stream, &mut turn.out);
             return true;
         }
         if is_receiving && upload.pipe.is_abandoned() {
             self.end_work(stream);
-            self.engine.release(stream, out);
+            self.engine.release(stream, &mut turn.out);
             return true;
         }
         false

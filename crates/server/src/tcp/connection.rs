@@ -9,13 +9,14 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
-use crate::context::{Context, LocalListener, turn};
+use crate::connection_state::ConnectionState;
+use crate::context::{Context, LocalListener, per_turn};
 use crate::event::reactor::Ready;
 use crate::event::socket::Socket;
-use crate::http1::{Ended, Http1};
+use crate::flow::{Flow, Turn};
+use crate::http1::Http1;
 use crate::http2::Http2;
 use crate::io::{Io, Read};
-use crate::link::Link;
 use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
@@ -27,7 +28,7 @@ const LINGER_SILENCE: Duration = Duration::from_secs(2);
 const LINGER: Duration = Duration::from_secs(30);
 /// Octets that are read and dropped in all, and before other connections get their turn.
 const LINGER_OCTETS: usize = 64 * 1024 * 1024;
-const LINGER_TURN: usize = turn(1024 * 1024);
+const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Lines about handshakes in the error log, which clients can cause any number of.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
@@ -35,17 +36,9 @@ static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 /// With more connections than this, idle ones let go of what can be made again.
 const MANY: usize = 256;
 
-/// Whether a connection goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Fate {
-    Keep,
-    Close,
-}
-
 /// One connection of a worker.
 pub(crate) struct Connection {
-    pub(crate) link: Link,
+    pub(crate) state: ConnectionState,
     /// What the worker's account of memory has this connection down for.
     charged: usize,
     /// What it is counted as.
@@ -107,7 +100,7 @@ impl Connection {
             Phase::Http1(Http1::new(context, Scheme::Http, now))
         };
         let mut connection = Self {
-            link: Link {
+            state: ConnectionState {
                 token,
                 id: 0,
                 accepted: now,
@@ -123,169 +116,186 @@ impl Connection {
             phase,
         };
         if matches!(connection.phase, Phase::Http1(_)) {
-            connection.link.take_number();
+            connection.state.take_number();
         }
         connection
     }
 
     /// The socket is ready for something.
-    pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Fate {
+    pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Flow {
         if self.standing == Standing::Idle {
             // Who asks for the status page is not idle meanwhile.
             self.stand(context, Standing::Active);
         }
-        self.link.io.on_ready(ready);
+        self.state.io.on_ready(ready);
         self.run(context)
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn run(&mut self, context: &Context) -> Fate {
-        let fate = loop {
+    pub(crate) fn run(&mut self, context: &Context) -> Flow {
+        let flow = loop {
             let now = context.worker.clock.now();
-            if self.link.io.is_early() && self.go_on_shaking(context, now) == Fate::Close {
-                break Fate::Close;
+            if self.state.io.is_early() && self.go_on_shaking(context, now) == Flow::Close {
+                break Flow::Close;
             }
             match &mut self.phase {
                 Phase::Opening { .. } => match self.open(context, now) {
-                    None => return Fate::Keep,
-                    Some(Fate::Close) => break Fate::Close,
-                    Some(Fate::Keep) => {}
+                    Flow::Continue => {}
+                    Flow::Wait => return Flow::Wait,
+                    Flow::Close => break Flow::Close,
                 },
-                Phase::Http1(http1) => match http1.run(context, &mut self.link) {
-                    Ended::No => break Fate::Keep,
-                    Ended::Yes => match self.end(now) {
-                        Fate::Keep => {}
-                        Fate::Close => break Fate::Close,
-                    },
-                    Ended::IntoHttp2(http2) => self.phase = Phase::Http2(http2),
-                },
-                Phase::Http2(http2) => match http2.run(context, &mut self.link) {
-                    Fate::Keep => break Fate::Keep,
-                    Fate::Close => match self.end(now) {
-                        Fate::Keep => {}
-                        Fate::Close => break Fate::Close,
-                    },
-                },
+                Phase::Http1(http1) => {
+                    let mut turn = Turn::new(context, &mut self.state);
+                    let flow = http1.run(&mut turn);
+                    turn.end();
+                    match flow {
+                        Flow::Continue | Flow::Wait => break Flow::Wait,
+                        Flow::Close => match http1.take_successor() {
+                            Some(http2) => self.phase = Phase::Http2(http2),
+                            None => match self.end(now) {
+                                Flow::Continue | Flow::Wait => {}
+                                Flow::Close => break Flow::Close,
+                            },
+                        },
+                    }
+                }
+                Phase::Http2(http2) => {
+                    let mut turn = Turn::new(context, &mut self.state);
+                    let flow = http2.run(&mut turn);
+                    turn.end();
+                    match flow {
+                        Flow::Continue | Flow::Wait => break Flow::Wait,
+                        Flow::Close => match self.end(now) {
+                            Flow::Continue | Flow::Wait => {}
+                            Flow::Close => break Flow::Close,
+                        },
+                    }
+                }
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
         // Where there are many, an idle clear-text connection holds as little as possible.
-        if self.link.io.tls.is_none()
-            && self.link.info.is_some()
+        if self.state.io.tls.is_none()
+            && self.state.info.is_some()
             && self.is_idle()
             && context.worker.shared.connections() > MANY
         {
-            self.link.info = None;
+            self.state.info = None;
         }
-        fate
+        flow
     }
 
-    /// One step of what comes before HTTP. `None`: octets of the client are needed.
-    fn open(&mut self, context: &Context, now: Instant) -> Option<Fate> {
+    /// One step of what comes before HTTP.
+    fn open(&mut self, context: &Context, now: Instant) -> Flow {
         let Phase::Opening {
             expects_proxy_header,
             ..
         } = &mut self.phase
         else {
-            return Some(Fate::Keep);
+            return Flow::Continue;
         };
-        let local = &context.listeners[self.link.listener];
+        let local = &context.listeners[self.state.listener];
         if *expects_proxy_header {
-            match self.link.io.read(context, &mut self.link.input) {
+            match self.state.io.read(context, &mut self.state.input) {
                 Ok(Read::Data) => {}
-                Ok(Read::Blocked) => return None,
-                Ok(Read::Eof) | Err(_) => return Some(Fate::Close),
+                Ok(Read::Blocked) => return Flow::Wait,
+                Ok(Read::Eof) | Err(_) => return Flow::Close,
             }
-            let taken = match proxy_protocol::parse(&self.link.input) {
-                Parsed::Incomplete => return Some(Fate::Keep),
+            let taken = match proxy_protocol::parse(&self.state.input) {
+                Parsed::Incomplete => return Flow::Continue,
                 Parsed::Absent if local.proxy_protocol == ProxyProtocol::Required => {
-                    return Some(Fate::Close);
+                    return Flow::Close;
                 }
                 Parsed::Absent => 0,
                 Parsed::Header { len, source } => {
-                    self.link.peer = source.map_or(self.link.peer, Address::Ip);
+                    self.state.peer = source.map_or(self.state.peer, Address::Ip);
                     len
                 }
             };
             *expects_proxy_header = false;
-            self.link.input.drain(..taken);
+            self.state.input.drain(..taken);
             if let Some(slot) = &local.tls {
-                self.link
+                self.state
                     .io
-                    .push_back(&std::mem::take(&mut self.link.input));
-                self.link.io.tls = Some(Box::new(slot.current().accept()));
+                    .push_back(&std::mem::take(&mut self.state.input));
+                self.state.io.tls = Some(Box::new(slot.current().accept()));
             }
         }
         if local.tls.is_some() {
             return self.shake_hands(context, now);
         }
-        self.link.take_number();
+        self.state.take_number();
         self.phase = Phase::Http1(Http1::new(context, Scheme::Http, now));
-        Some(Fate::Keep)
+        Flow::Continue
     }
 
-    fn shake_hands(&mut self, context: &Context, now: Instant) -> Option<Fate> {
+    fn shake_hands(&mut self, context: &Context, now: Instant) -> Flow {
         let mut input = context.scratch.input.take();
-        input.append(&mut self.link.input);
-        let read = self.link.io.read(context, &mut input);
-        self.link.input.extend_from_slice(&input);
+        input.append(&mut self.state.input);
+        let read = self.state.io.read(context, &mut input);
+        self.state.input.extend_from_slice(&input);
         context.scratch.input.give_back(input);
-        if self.link.io.flush().is_err() {
-            return Some(Fate::Close);
+        if self.state.io.flush().is_err() {
+            return Flow::Close;
         }
         match read {
             Ok(Read::Eof) => {
                 self.report_unfinished("the client closed the connection");
-                return Some(Fate::Close);
+                return Flow::Close;
             }
             Err(error) => {
                 context.worker.counters.count(Counter::SslErrors);
                 let cause = error.get_ref().and_then(|inner| inner.downcast_ref());
                 match cause {
                     Some(TlsError::ClearText) => {
-                        return Some(self.refuse_clear_text(context, now));
+                        return self.refuse_clear_text(context, now);
                     }
                     Some(cause) => self.report_failure(cause),
                     None => self.report_unfinished(&reason(&error)),
                 }
-                return Some(Fate::Close);
+                return Flow::Close;
             }
             Ok(Read::Data | Read::Blocked) => {}
         }
-        let is_established = self.link.io.is_established();
-        if !is_established && !self.link.io.is_early() {
-            return matches!(read, Ok(Read::Data)).then_some(Fate::Keep);
+        let is_established = self.state.io.is_established();
+        if !is_established && !self.state.io.is_early() {
+            return match read {
+                Ok(Read::Data) => Flow::Continue,
+                Ok(Read::Blocked | Read::Eof) | Err(_) => Flow::Wait,
+            };
         }
-        self.link.take_number();
+        self.state.take_number();
         let protocol = if is_established {
             self.count_handshake(context, now)
         } else {
-            let info = self.link.info();
+            let info = self.state.info();
             info.tls.as_ref().and_then(|tls| tls.alpn)
         };
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
-            Phase::Http2(Box::new(Http2::new(context, &self.link, now)))
+            Phase::Http2(Box::new(Http2::new(context, &self.state, now)))
         } else {
             Phase::Http1(Http1::new(context, Scheme::Https, now))
         };
-        Some(Fate::Keep)
+        Flow::Continue
     }
 
     /// The access log has such requests; the error log need not.
-    fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Fate {
-        self.link.io.tls = None;
-        self.link.info = None;
-        self.link.take_number();
+    fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Flow {
+        self.state.io.tls = None;
+        self.state.info = None;
+        self.state.take_number();
         let mut http1 = Http1::new(context, Scheme::Https, now);
-        http1.refuse_clear_text(context, &mut self.link, now);
+        let mut turn = Turn::new(context, &mut self.state);
+        http1.refuse_clear_text(&mut turn);
+        turn.end();
         self.phase = Phase::Http1(http1);
-        Fate::Keep
+        Flow::Continue
     }
 
     /// Tells the error log of a handshake that failed.
     fn report_failure(&self, reason: &(impl fmt::Display + ?Sized)) {
         if let Some(held_back) = FAILED_HANDSHAKES.admit() {
-            let peer = self.link.peer;
+            let peer = self.state.peer;
             report!(
                 notice,
                 "TLS handshake with {peer} failed: {reason}{held_back}"
@@ -296,7 +306,7 @@ impl Connection {
     /// As [`Connection::report_failure`], of a connection that ends before its handshake does, if the client has begun one.
     /// Checks of load balancers, which only connect, are not worth a line.
     fn report_unfinished(&self, reason: &str) {
-        let tls = self.link.io.tls.as_ref();
+        let tls = self.state.io.tls.as_ref();
         if tls.is_some_and(|tls| tls.is_shaking_hands()) {
             self.report_failure(reason);
         }
@@ -305,9 +315,9 @@ impl Connection {
     /// Goes on with a handshake whose early data is being served already (RFC 8446 §2.3). What comes with it waits for
     /// the driver.
     #[cold]
-    fn go_on_shaking(&mut self, context: &Context, now: Instant) -> Fate {
-        while self.link.io.is_early() {
-            let read = self.link.io.read_early(context, &mut self.link.input);
+    fn go_on_shaking(&mut self, context: &Context, now: Instant) -> Flow {
+        while self.state.io.is_early() {
+            let read = self.state.io.read_early(context, &mut self.state.input);
             match read {
                 Ok(Read::Data) => {}
                 // The end is the driver's to see.
@@ -315,21 +325,21 @@ impl Connection {
                 Err(error) => {
                     context.worker.counters.count(Counter::SslErrors);
                     self.report_failure(&reason(&error));
-                    return Fate::Close;
+                    return Flow::Close;
                 }
             }
         }
-        if self.link.io.is_established() {
+        if self.state.io.is_established() {
             let _ = self.count_handshake(context, now);
         }
-        Fate::Keep
+        Flow::Wait
     }
 
     /// Gives the protocol chosen by ALPN.
     fn count_handshake(&mut self, context: &Context, now: Instant) -> Option<&'static str> {
-        let info = self.link.info();
+        let info = self.state.info();
         let counters = &context.worker.counters;
-        let took = u64::try_from((now - self.link.accepted).as_micros()).unwrap_or(u64::MAX);
+        let took = u64::try_from((now - self.state.accepted).as_micros()).unwrap_or(u64::MAX);
         let (handshake, time) = match &info.tls {
             Some(tls) if tls.resumed => {
                 (Counter::SslHandshakeResume, Counter::SslHandshakeTimeResume)
@@ -348,59 +358,59 @@ impl Connection {
     }
 
     /// Everything is written. Lets the client see it before the socket goes.
-    fn end(&mut self, now: Instant) -> Fate {
+    fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
                 http1.lingers()
-                    || !self.link.input.is_empty()
-                    || self.link.io.may_have_input()
-                    || self.link.io.is_early()
+                    || !self.state.input.is_empty()
+                    || self.state.io.may_have_input()
+                    || self.state.io.is_early()
             }
             // What it still has under way is answered by GOAWAY, which it must get to see.
             Phase::Http2(_) => true,
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
-        self.link.io.close_notify();
+        self.state.io.close_notify();
         if !must_linger {
-            return Fate::Close;
+            return Flow::Close;
         }
-        self.link.io.forget_early();
-        self.link.io.socket.shut_down_write();
-        self.link.input = Vec::new();
-        self.link.info = None;
+        self.state.io.forget_early();
+        self.state.io.socket.shut_down_write();
+        self.state.input = Vec::new();
+        self.state.info = None;
         self.phase = Phase::Lingering {
             until: now + LINGER_SILENCE,
             end: now + LINGER,
             left: LINGER_OCTETS,
         };
-        Fate::Keep
+        Flow::Wait
     }
 
-    fn linger(&mut self, context: &Context) -> Fate {
+    fn linger(&mut self, context: &Context) -> Flow {
         let Phase::Lingering { until, end, left } = &mut self.phase else {
-            return Fate::Close;
+            return Flow::Close;
         };
         let goal = left.saturating_sub(LINGER_TURN);
         // Nothing is decrypted any more.
-        self.link.io.tls = None;
+        self.state.io.tls = None;
         let mut dropped = context.scratch.input.take();
-        let fate = loop {
+        let flow = loop {
             dropped.clear();
             if *left < goal {
-                context.again.borrow_mut().push(self.link.token);
-                break Fate::Keep;
+                context.again.borrow_mut().push(self.state.token);
+                break Flow::Wait;
             }
-            match self.link.io.read(context, &mut dropped) {
+            match self.state.io.read(context, &mut dropped) {
                 Ok(Read::Data) if *left > dropped.len() => {
                     *left -= dropped.len();
                     *until = (context.worker.clock.now() + LINGER_SILENCE).min(*end);
                 }
-                Ok(Read::Blocked) => break Fate::Keep,
-                Ok(Read::Data | Read::Eof) | Err(_) => break Fate::Close,
+                Ok(Read::Blocked) => break Flow::Wait,
+                Ok(Read::Data | Read::Eof) | Err(_) => break Flow::Close,
             }
         };
         context.scratch.input.give_back(dropped);
-        fate
+        flow
     }
 
     /// Octets of memory this connection holds in buffers.
@@ -410,13 +420,13 @@ impl Connection {
             Phase::Http2(http2) => http2.retained(),
             Phase::Opening { .. } | Phase::Lingering { .. } => 0,
         };
-        self.link.retained() + protocol
+        self.state.retained() + protocol
     }
 
     /// Brings the worker's accounts of connections, memory and traffic up to date.
     pub(crate) fn settle_account(&mut self, context: &Context) {
         self.stand(context, self.judge());
-        self.link.io.settle_traffic(context);
+        self.state.io.settle_traffic(context);
         let retained = self.retained();
         if retained != self.charged {
             context
@@ -435,7 +445,7 @@ impl Connection {
     /// Takes a connection that is over off the accounts.
     pub(crate) fn close_account(&mut self, context: &Context) {
         context.worker.counters.uncount(self.standing.counter());
-        self.link.io.settle_traffic(context);
+        self.state.io.settle_traffic(context);
         let used = &context.memory.used;
         used.set(used.get() - std::mem::take(&mut self.charged));
     }
@@ -450,9 +460,9 @@ impl Connection {
         let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
             Phase::Http1(http1) => http1.deadline(),
-            Phase::Http2(http2) => http2.deadline(&self.link),
+            Phase::Http2(http2) => http2.deadline(&self.state),
         };
-        if self.link.io.is_early() {
+        if self.state.io.is_early() {
             return deadline
                 .into_iter()
                 .chain([self.handshake_end(context)])
@@ -463,37 +473,47 @@ impl Connection {
 
     /// When the handshake has taken too long.
     fn handshake_end(&self, context: &Context) -> Instant {
-        self.link.accepted + context.handshake_timeout
+        self.state.accepted + context.handshake_timeout
     }
 
     /// The time has come.
-    pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Fate {
+    pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Flow {
         let is_idle = self.is_idle();
-        if self.link.io.is_early() && self.handshake_end(context) <= now {
+        if self.state.io.is_early() && self.handshake_end(context) <= now {
             self.report_unfinished("handshake-timeout has passed");
-            return Fate::Close;
+            return Flow::Close;
         }
         match &mut self.phase {
             Phase::Opening { until, .. } if *until <= now => {
                 self.report_unfinished("handshake-timeout has passed");
-                Fate::Close
+                Flow::Close
             }
-            Phase::Lingering { until, .. } if *until <= now => Fate::Close,
-            Phase::Opening { .. } | Phase::Lingering { .. } => Fate::Keep,
+            Phase::Lingering { until, .. } if *until <= now => Flow::Close,
+            Phase::Opening { .. } | Phase::Lingering { .. } => Flow::Wait,
             Phase::Http1(http1) => {
-                let fate = http1.on_timeout(context, &mut self.link, now);
+                let flow = {
+                    let mut turn = Turn::new(context, &mut self.state);
+                    let flow = http1.on_timeout(&mut turn);
+                    turn.end();
+                    flow
+                };
                 // A response that is cut off must not look complete.
-                if fate == Fate::Close && is_idle {
-                    self.link.io.close_notify();
+                if flow == Flow::Close && is_idle {
+                    self.state.io.close_notify();
                 }
-                fate
+                flow
             }
             Phase::Http2(http2) => {
-                let fate = http2.on_timeout(context, &mut self.link, now);
-                if fate == Fate::Close && !self.link.io.has_output() {
+                let flow = {
+                    let mut turn = Turn::new(context, &mut self.state);
+                    let flow = http2.on_timeout(&mut turn);
+                    turn.end();
+                    flow
+                };
+                if flow == Flow::Close && !self.state.io.has_output() {
                     return self.end(now);
                 }
-                fate
+                flow
             }
         }
     }
@@ -522,7 +542,7 @@ impl Connection {
     /// True between requests.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
-            Phase::Http1(http1) => http1.is_idle() && self.link.input.is_empty(),
+            Phase::Http1(http1) => http1.is_idle() && self.state.input.is_empty(),
             Phase::Http2(http2) => http2.is_idle(),
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         }

@@ -20,9 +20,10 @@ use crate::event::reactor::{Reactor, Ready};
 use crate::event::socket::{Socket, address};
 use crate::event::timers::{STEP, Timers};
 use crate::event::wakes::{Wakes, Woken};
+use crate::flow::Flow;
 use crate::site::settings::{SendInformational, ServerSettings};
 use crate::splice::Pipes;
-use crate::tcp::connection::{Connection, Fate};
+use crate::tcp::connection::Connection;
 use crate::worker::{Seed, worker_plan};
 use h2o_log::reason;
 
@@ -190,7 +191,7 @@ impl Connections {
         let tokens: Vec<u64> = self
             .slab
             .iter()
-            .map(|(_, connection)| connection.link.token)
+            .map(|(_, connection)| connection.state.token)
             .collect();
         for token in tokens {
             self.run_connection(token, |connection, context| connection.run(context));
@@ -259,7 +260,7 @@ impl Connections {
                 let Some(connection) = self.slab.get(key as usize) else {
                     continue;
                 };
-                let token = connection.link.token;
+                let token = connection.state.token;
                 self.run_connection(token, |connection, context| {
                     connection.on_timeout(context, now)
                 });
@@ -275,26 +276,26 @@ impl Connections {
     }
 
     /// Runs one connection inside its fence: a panic ends that connection and nothing else.
-    fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Fate) {
+    fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Flow) {
         let key = key_of(token);
         let Some(connection) = self
             .slab
             .get_mut(key as usize)
-            .filter(|connection| connection.link.token == token)
+            .filter(|connection| connection.state.token == token)
         else {
             return;
         };
         let context = &self.context;
         let fate = catch_unwind(AssertUnwindSafe(|| run(connection, context)));
         match fate {
-            Ok(Fate::Keep) => {
+            Ok(Flow::Continue | Flow::Wait) => {
                 connection.settle_account(context);
                 self.timers.set(key, connection.deadline(context));
                 if context.memory.is_exceeded() {
                     self.make_room();
                 }
             }
-            Ok(Fate::Close) => self.remove(key),
+            Ok(Flow::Close) => self.remove(key),
             Err(_) => {
                 self.context.worker.counters.count(Counter::Panics);
                 self.remove(key);
@@ -413,13 +414,14 @@ impl Connections {
         let workers = shared.workers.get().map_or(1, Vec::len);
         let now = self.context.worker.clock.now();
         let is_old = |connection: &Connection| {
-            connection.is_idle() && now - connection.link.accepted >= shared.soft_connection_min_age
+            connection.is_idle()
+                && now - connection.state.accepted >= shared.soft_connection_min_age
         };
         let mut old: Vec<(std::time::Instant, usize)> = self
             .slab
             .iter()
             .filter(|(_, connection)| is_old(connection))
-            .map(|(key, connection)| (connection.link.accepted, key))
+            .map(|(key, connection)| (connection.state.accepted, key))
             .collect();
         old.sort_unstable();
         for (_, key) in old.into_iter().take(excess.div_ceil(workers)) {
@@ -432,13 +434,13 @@ impl Connections {
             };
             if connection.is_multiplexed() {
                 // The client is told, and may finish what it has begun meanwhile.
-                let token = connection.link.token;
+                let token = connection.state.token;
                 self.run_connection(token, |connection, context| {
                     connection.shut_down();
                     connection.run(context)
                 });
             } else {
-                connection.link.io.close_notify();
+                connection.state.io.close_notify();
                 self.remove(u32::try_from(key).unwrap_or(u32::MAX));
             }
         }
@@ -470,7 +472,7 @@ impl Connections {
                 continue;
             };
             // TLS clients can tell this end from one that somebody in between made.
-            let _ = catch_unwind(AssertUnwindSafe(|| connection.link.io.close_notify()));
+            let _ = catch_unwind(AssertUnwindSafe(|| connection.state.io.close_notify()));
             self.remove(u32::try_from(key).unwrap_or(u32::MAX));
         }
     }
@@ -486,7 +488,7 @@ impl Connections {
         let keys: Vec<u64> = self
             .slab
             .iter()
-            .map(|(_, connection)| connection.link.token)
+            .map(|(_, connection)| connection.state.token)
             .collect();
         for token in keys {
             self.run_connection(token, |connection, context| {

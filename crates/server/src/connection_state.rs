@@ -8,14 +8,14 @@ use h2o_exchange::{Address, ConnectionInfo, Counter};
 
 use crate::budget::{Budget, Cost, Overdrawn};
 use crate::context::Context;
-use crate::http1::Went;
+use crate::flow::Flow;
 use crate::io::Io;
 
 /// Number of the next connection that comes to HTTP.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// A connection as the driver of its protocol sees it.
-pub(crate) struct Link {
+pub(crate) struct ConnectionState {
     /// What wakers and events call the connection by.
     pub(crate) token: u64,
     /// Number of the connection, process-wide, from 1; 0 until HTTP begins.
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) info: Option<Rc<ConnectionInfo>>,
 }
 
-impl Link {
+impl ConnectionState {
     /// HTTP begins: the connection gets its number. One whose handshake comes to nothing has none, so that no log leaves
     /// numbers out (H2O compatibility).
     pub(crate) fn take_number(&mut self) {
@@ -57,14 +57,14 @@ impl Link {
     }
 
     /// The peer made us do something that got nobody anywhere.
-    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Went {
+    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Flow {
         match self.pay_units(context, cost.units()) {
-            Ok(()) => Went::On,
-            Err(Overdrawn) => Went::Over,
+            Ok(()) => Flow::Continue,
+            Err(Overdrawn) => Flow::Close,
         }
     }
 
-    /// As [`Link::pay`], for costs that an engine has worked out.
+    /// As [`ConnectionState::pay`], for costs that an engine has worked out.
     pub(crate) fn pay_units(&mut self, context: &Context, units: u32) -> Result<(), Overdrawn> {
         let age = context
             .worker
