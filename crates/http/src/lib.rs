@@ -18,6 +18,7 @@ pub mod mime;
 mod name;
 pub mod path;
 pub mod prefixed;
+pub mod priority;
 mod reference;
 mod status;
 mod words;

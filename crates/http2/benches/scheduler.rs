@@ -5,7 +5,8 @@ mod kit;
 
 use std::hint::black_box;
 
-use h2o_http2::scheduler::{Key, Priority, Scheduler, Urgency};
+use h2o_http::priority::PriorityParameters;
+use h2o_http2::scheduler::{Key, Priority, Scheduler};
 
 /// What is ready all along.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,9 +85,9 @@ impl Streams {
             keys.push(key.expect("no stream depends on itself"));
         }
         for (&key, n) in keys.iter().zip(0..) {
-            scheduler.set_urgency(
+            scheduler.set_parameters(
                 key,
-                Urgency {
+                PriorityParameters {
                     urgency: 3,
                     incremental: true,
                 },

@@ -1,5 +1,6 @@
 //! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
 
+use h2o_http::priority::PriorityField;
 use h2o_http::{
     BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, authority,
     is_visible, path,
@@ -8,7 +9,6 @@ use h2o_http::{
 use crate::error::{Fault, PeerError, StreamError};
 use crate::frame::StreamId;
 use crate::hpack::{DecodedField, FieldName, Flaws, Pseudo};
-use crate::scheduler::{Update, parse_priority};
 
 /// Fields kept per section (H2O compatibility). More are answered with 400.
 pub const MAX_FIELDS: u32 = 100;
@@ -76,7 +76,7 @@ pub(crate) struct RequestSection {
     pub(crate) refusal: Option<Refusal>,
     pub(crate) content_length: Option<u64>,
     pub(crate) is_tunnel: bool,
-    pub(crate) priority: Option<Update>,
+    pub(crate) priority: Option<PriorityField>,
 }
 
 mod seen {
@@ -103,7 +103,7 @@ pub(crate) struct RequestFields<'h> {
     crumbs: u32,
     content_length: Option<u64>,
     refusal: Option<Refusal>,
-    priority: Option<Update>,
+    priority: Option<PriorityField>,
     is_trailers: bool,
 }
 
@@ -217,7 +217,7 @@ impl<'h> RequestFields<'h> {
             Known::ContentLength | Known::Host | Known::Expect if self.is_trailers => return Ok(()),
             Known::ContentLength => return self.content_length(value),
             Known::Cookie => self.crumbs += 1,
-            Known::Priority => self.priority = Some(parse_priority(value)),
+            Known::Priority => self.priority = Some(PriorityField::parse(value)),
             _ => {}
         }
         if self.has_room(known.as_str().len() + value.len()) {

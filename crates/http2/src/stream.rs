@@ -1,8 +1,10 @@
 //! Streams: their states (RFC 9113 §5.1), and where they are kept.
 
+use h2o_http::priority::PriorityParameters;
+
 use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::StreamId;
-use crate::scheduler::{self, Actual, Priority, Urgency};
+use crate::scheduler::{self, Actual, Priority};
 
 /// A stream of one connection, from the event that opened it until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +78,8 @@ pub(crate) struct Stream {
     pub(crate) has_content: bool,
     /// Place among those that wait to send; streams answered at once have none.
     pub(crate) node: Option<scheduler::Key>,
-    pub(crate) urgency: Option<Urgency>,
+    /// What the `priority` field of the request asks for.
+    pub(crate) parameters: Option<PriorityParameters>,
     /// Its place when it was closed.
     pub(crate) last_place: Option<(Priority, Actual)>,
 }
@@ -98,7 +101,7 @@ impl Stream {
             has_response: false,
             has_content: false,
             node: None,
-            urgency: None,
+            parameters: None,
             last_place: None,
         }
     }

@@ -1,9 +1,11 @@
 //! Who sends when: what the client says of it, and the turns that come of it.
 
+use h2o_http::priority::PriorityParameters;
+
 use crate::core::{Core, MAX_DUE_UPDATES, cost};
 use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, StreamId};
-use crate::scheduler::{Priority, Urgency};
+use crate::scheduler::Priority;
 use crate::stream::StreamKey;
 
 /// DATA frames below this size that a window cut off cost something.
@@ -54,8 +56,8 @@ impl Core {
             .scheduler
             .open(stream.id.get(), key.to_user(), None)
             .ok();
-        if let (Some(node), Some(urgency)) = (stream.node, stream.urgency) {
-            self.scheduler.set_urgency(node, urgency);
+        if let (Some(node), Some(parameters)) = (stream.node, stream.parameters) {
+            self.scheduler.set_parameters(node, parameters);
         }
     }
 
@@ -69,8 +71,8 @@ impl Core {
             .scheduler
             .open(stream.id.get(), key.to_user(), Some(priority));
         let node = opened.map_err(priority_error)?;
-        if let Some(urgency) = stream.urgency {
-            self.scheduler.set_urgency(node, urgency);
+        if let Some(parameters) = stream.parameters {
+            self.scheduler.set_parameters(node, parameters);
         }
         stream.node = Some(node);
         Ok(())
@@ -80,13 +82,13 @@ impl Core {
     pub(crate) fn on_priority_update(
         &mut self,
         id: StreamId,
-        urgency: Urgency,
+        parameters: PriorityParameters,
         newest: StreamId,
     ) -> Result<(), PeerError> {
         self.scheduler.use_urgencies();
         self.place(id);
         self.scheduler
-            .priority_update(id.get(), urgency, newest.get())
+            .priority_update(id.get(), parameters, newest.get())
             .map_err(priority_error)
     }
 

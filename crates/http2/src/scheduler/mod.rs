@@ -22,19 +22,18 @@
 //! ```
 
 mod activity;
-mod field;
 mod index;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod urgency;
 mod wheel;
 
-pub use field::{Update, Urgency, parse_priority};
+use h2o_http::priority::{
+    EarlyUpdates, PriorityField, PriorityParameters, QueuedStream, UrgencyQueue,
+};
 
 use index::Index;
-use tree::{Kind, NONE, Node, Queued, ROOT, Tree};
-use urgency::Urgencies;
+use tree::{Kind, NONE, Node, ROOT, Tree};
 use wheel::ELEVATED;
 
 /// Closed streams whose nodes stay in the tree, for the frames that still refer to them (RFC 7540 §5.3.4).
@@ -106,10 +105,10 @@ pub struct Scheduler {
     ready: usize,
     /// The only ready stream, which needs no turns, until there is another.
     alone: u32,
-    /// In use instead of the tree's turns. The tree goes on as the record of what the client said.
-    urgencies: Option<Box<Urgencies>>,
+    /// The ready streams by node, where the client uses RFC 9218. The tree then only records what the client said.
+    urgencies: Option<Box<UrgencyQueue>>,
     /// What PRIORITY_UPDATE said of streams before they were opened.
-    early: Vec<(u32, Urgency)>,
+    early: EarlyUpdates,
 }
 
 impl Default for Scheduler {
@@ -132,7 +131,7 @@ impl Scheduler {
             ready: 0,
             alone: NONE,
             urgencies: None,
-            early: Vec::new(),
+            early: EarlyUpdates::new(),
         }
     }
 
@@ -361,14 +360,17 @@ impl Scheduler {
     fn leave_turns(&mut self, node: u32) {
         match &mut self.urgencies {
             None => self.tree.set_ready(node, false),
-            Some(urgencies) => urgencies.remove(&mut self.tree.nodes, node),
+            Some(urgencies) => {
+                let left = urgencies.remove(node);
+                self.tree.nodes[node].has_sent |= left.is_some_and(|stream| stream.has_sent);
+            }
         }
     }
 
     fn begin_turns(&mut self, node: u32) {
         match &mut self.urgencies {
             None => self.tree.set_ready(node, true),
-            Some(urgencies) => urgencies.insert(&mut self.tree.nodes, node),
+            Some(urgencies) => urgencies.insert(node, queued(&self.tree.nodes[node])),
         }
     }
 
@@ -376,8 +378,9 @@ impl Scheduler {
     #[inline]
     #[must_use]
     pub fn is_ready(&self, key: Key) -> bool {
-        let node = &self.tree.nodes[key.0];
-        self.alone == key.0 || node.ready || node.queued != Queued::No
+        self.alone == key.0
+            || self.tree.nodes[key.0].ready
+            || (self.urgencies.as_ref()).is_some_and(|urgencies| urgencies.contains(key.0))
     }
 
     /// Whether `next` has a stream to return.
@@ -396,7 +399,7 @@ impl Scheduler {
     pub fn next(&mut self) -> Option<u32> {
         if self.alone != NONE {
             let node = &mut self.tree.nodes[self.alone];
-            node.sent = true;
+            node.has_sent = true;
             return Some(node.user);
         }
         if self.ready == 0 {
@@ -409,7 +412,7 @@ impl Scheduler {
     fn next_turn(&mut self) -> Option<u32> {
         let node = match &mut self.urgencies {
             None => self.tree.next_ready(),
-            Some(urgencies) => urgencies.next(&mut self.tree.nodes),
+            Some(urgencies) => urgencies.next(),
         };
         node.map(|node| self.tree.nodes[node].user)
     }
@@ -465,13 +468,13 @@ impl Scheduler {
     /// would have put it with that; streams that refer to it later still find the place it had.
     ///
     /// Returns whether it was applied. In the tree this costs a walk over all streams.
-    pub fn apply_response_priority(&mut self, key: Key, update: Update) -> bool {
+    pub fn apply_response_priority(&mut self, key: Key, field: PriorityField) -> bool {
         if self.urgencies.is_some() {
-            let value = update.over(self.tree.nodes[key.0].urgency);
-            self.change_urgency(key.0, value);
-            return update != Update::default();
+            let parameters = field.over(self.tree.nodes[key.0].parameters);
+            self.change_parameters(key.0, parameters);
+            return field != PriorityField::default();
         }
-        let Some(&weight) = update
+        let Some(&weight) = field
             .urgency
             .and_then(|urgency| WEIGHT_OF_URGENCY.get(usize::from(urgency)))
         else {
@@ -502,11 +505,11 @@ impl Scheduler {
         if self.urgencies.is_some() {
             return;
         }
-        let mut urgencies = Box::new(Urgencies::new());
+        let mut urgencies = Box::new(UrgencyQueue::new());
         for node in self.tree.numbers() {
             if self.tree.nodes[node].ready {
                 self.tree.set_ready(node, false);
-                urgencies.insert(&mut self.tree.nodes, node);
+                urgencies.insert(node, queued(&self.tree.nodes[node]));
             }
         }
         self.tree.wheels.shrink();
@@ -515,9 +518,9 @@ impl Scheduler {
 
     /// The `priority` field of the request, as a whole value; ignored if a PRIORITY_UPDATE frame came before
     /// the request (RFC 9218 §7). Has effect once urgencies are used.
-    pub fn set_urgency(&mut self, key: Key, urgency: Urgency) {
-        if !self.tree.nodes[key.0].updated {
-            self.change_urgency(key.0, urgency);
+    pub fn set_parameters(&mut self, key: Key, parameters: PriorityParameters) {
+        if !self.tree.nodes[key.0].is_updated {
+            self.change_parameters(key.0, parameters);
         }
     }
 
@@ -529,63 +532,57 @@ impl Scheduler {
     pub fn priority_update(
         &mut self,
         stream: u32,
-        value: Urgency,
+        parameters: PriorityParameters,
         newest_opened: u32,
     ) -> Result<(), PriorityError> {
         if let Some(node) = self.find(stream) {
             let Node { kind, user, .. } = self.tree.nodes[node];
             match kind {
-                Kind::Open => self.change_urgency(node, value),
-                Kind::PlaceKeeper => self.change_urgency(user, value),
-                Kind::Placeholder => return self.keep_update(stream, value, newest_opened),
+                Kind::Open => self.change_parameters(node, parameters),
+                Kind::PlaceKeeper => self.change_parameters(user, parameters),
+                Kind::Placeholder => return self.keep_update(stream, parameters, newest_opened),
                 Kind::Root | Kind::Displaced | Kind::Closed | Kind::Free => {}
             }
             return Ok(());
         }
-        self.keep_update(stream, value, newest_opened)
+        self.keep_update(stream, parameters, newest_opened)
     }
 
     fn keep_update(
         &mut self,
         stream: u32,
-        value: Urgency,
+        parameters: PriorityParameters,
         newest_opened: u32,
     ) -> Result<(), PriorityError> {
         if stream <= newest_opened || stream.is_multiple_of(2) {
             return Ok(());
         }
-        if let Some((_, kept)) = self.early.iter_mut().find(|(id, _)| *id == stream) {
-            *kept = value;
-            return Ok(());
-        }
-        if self.early.len() == MAX_PLACEHOLDERS {
-            // Those that were passed over will never be opened (RFC 9113 §5.1.1).
-            self.early.retain(|&(id, _)| id > newest_opened);
-        }
-        if self.early.len() == MAX_PLACEHOLDERS {
-            return Err(PriorityError::TooManyPlaceholders);
-        }
-        self.early.push((stream, value));
-        Ok(())
+        // Streams that were passed over will never be opened (RFC 9113 §5.1.1).
+        let can_open = |id| id > u64::from(newest_opened);
+        self.early
+            .keep(u64::from(stream), parameters, can_open)
+            .map_err(|_| PriorityError::TooManyPlaceholders)
     }
 
-    /// The urgency of the stream now.
+    /// The priority parameters of the stream now.
     #[must_use]
-    pub fn urgency(&self, key: Key) -> Urgency {
-        self.tree.nodes[key.0].urgency
+    pub fn parameters(&self, key: Key) -> PriorityParameters {
+        self.tree.nodes[key.0].parameters
     }
 
     #[inline(never)]
     fn take_update(&mut self, stream: u32, node: u32) {
-        if let Some(early) = self.early.iter().position(|&(id, _)| id == stream) {
-            self.tree.nodes[node].urgency = self.early.swap_remove(early).1;
-            self.tree.nodes[node].updated = true;
+        if let Some(parameters) = self.early.take(u64::from(stream)) {
+            self.tree.nodes[node].parameters = parameters;
+            self.tree.nodes[node].is_updated = true;
         }
     }
 
-    fn change_urgency(&mut self, node: u32, value: Urgency) {
-        if self.tree.nodes[node].urgency != value {
-            self.while_not_ready(Key(node), |this| this.tree.nodes[node].urgency = value);
+    fn change_parameters(&mut self, node: u32, parameters: PriorityParameters) {
+        if self.tree.nodes[node].parameters != parameters {
+            self.while_not_ready(Key(node), |this| {
+                this.tree.nodes[node].parameters = parameters;
+            });
         }
     }
 
@@ -606,9 +603,19 @@ impl Scheduler {
         } else if let Some(index) = &mut self.index {
             index.shrink();
         }
-        self.early.shrink_to_fit();
+        self.early.shrink();
         if let Some(urgencies) = &mut self.urgencies {
             urgencies.shrink();
         }
+    }
+}
+
+/// A node as the queue of RFC 9218 knows its stream.
+fn queued(node: &Node) -> QueuedStream {
+    QueuedStream {
+        id: u64::from(node.stream),
+        priority: node.parameters,
+        is_elevated: node.weight == ELEVATED,
+        has_sent: node.has_sent,
     }
 }

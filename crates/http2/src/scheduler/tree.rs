@@ -1,8 +1,10 @@
 //! The dependency tree of RFC 7540 §5.3: who depends on whom, with which weight. Whose turn it is, is told in
 //! `activity.rs`.
 
+use h2o_http::priority::PriorityParameters;
+
+use super::Priority;
 use super::wheel::Wheels;
-use super::{Priority, Urgency};
 
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -63,17 +65,9 @@ impl From<Turns> for PackedTurns {
     }
 }
 
-/// Where a ready stream is while urgencies are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queued {
-    No,
-    InOrder,
-    RoundRobin,
-}
-
-/// Neighbours in a ring of turns; `prev` is the place in the heap for a stream that is queued in order.
+/// Neighbours in a ring of turns.
 #[derive(Clone, Copy)]
-pub(super) struct Links {
+pub(super) struct Siblings {
     pub(super) prev: u32,
     pub(super) next: u32,
 }
@@ -95,16 +89,16 @@ pub(super) struct Node {
     pub(super) ready: bool,
     turns: PackedTurns,
     pub(super) other_end: u32,
-    pub(super) turn: Links,
+    pub(super) turn: Siblings,
     pub(super) due: u32,
     pub(super) fraction: u16,
     pub(super) slot: u8,
 
-    pub(super) queued: Queued,
-    pub(super) urgency: Urgency,
-    /// A PRIORITY_UPDATE frame came before the request.
-    pub(super) updated: bool,
-    pub(super) sent: bool,
+    pub(super) parameters: PriorityParameters,
+    /// Whether a PRIORITY_UPDATE frame came before the request.
+    pub(super) is_updated: bool,
+    /// Whether the stream has had a turn by urgency, as far as the queue does not know better.
+    pub(super) has_sent: bool,
 }
 
 impl Node {
@@ -122,20 +116,16 @@ impl Node {
             ready: false,
             turns: PackedTurns::NONE,
             other_end: NONE,
-            turn: Links {
+            turn: Siblings {
                 prev: NONE,
                 next: NONE,
             },
             due: 0,
             fraction: 0,
             slot: 0,
-            queued: Queued::No,
-            urgency: Urgency {
-                urgency: 3,
-                incremental: false,
-            },
-            updated: false,
-            sent: false,
+            parameters: PriorityParameters::DEFAULT,
+            is_updated: false,
+            has_sent: false,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use h2o_http::RequestHead;
+use h2o_http::priority::PriorityField;
 
 use super::{Opening, ServerConnection, Shutdown};
 use crate::core::cost;
@@ -11,7 +12,6 @@ use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
 use crate::fields::{Refusal, RequestFields, RequestSection};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
-use crate::scheduler::{Urgency, parse_priority};
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{State, Stream, StreamKey};
 
@@ -331,8 +331,8 @@ impl ServerConnection {
             return Err(PeerError::PriorityUpdate);
         }
         self.core.charge(cost::CONTROL);
-        let urgency = parse_priority(value).over(Urgency::default());
-        self.core.on_priority_update(id, urgency, self.newest)
+        let parameters = PriorityField::parse(value).into();
+        self.core.on_priority_update(id, parameters, self.newest)
     }
 
     #[inline]
@@ -403,9 +403,9 @@ impl ServerConnection {
         );
         stream.declared = request.content_length;
         stream.is_tunnel = request.is_tunnel;
-        if let Some(update) = request.priority {
+        if let Some(field) = request.priority {
             self.core.scheduler.use_urgencies();
-            stream.urgency = Some(update.over(Urgency::default()));
+            stream.parameters = Some(field.into());
         }
         let stream = self.core.insert(stream, true);
         if let Some(priority) = section.priority {

@@ -1,5 +1,6 @@
 //! What we send: heads, content in the order the scheduler says, pushes.
 
+use h2o_http::priority::PriorityField;
 use h2o_http::{Headers, Known, Name, RequestHead, StatusCode};
 
 use super::{Opening, ResponseHead, ServerConnection, Shutdown, StreamKey};
@@ -8,7 +9,7 @@ use crate::error::ErrorCode;
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Encoder, Pseudo};
-use crate::scheduler::{Actual, Priority, Update};
+use crate::scheduler::{Actual, Priority};
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{State, Stream};
 
@@ -16,7 +17,7 @@ use crate::stream::{State, Stream};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulingHint {
     /// The `priority` field of the response (RFC 9218 §8).
-    pub priority: Option<Update>,
+    pub priority: Option<PriorityField>,
     /// The content blocks rendering, and the site wants such content first (`http2-reprioritize-blocking-assets`).
     pub blocks_rendering: bool,
     /// To be sent ahead of everything else (`critical` pushes).
@@ -127,8 +128,8 @@ impl ServerConnection {
             scheduler.elevate(node);
             return;
         }
-        if let Some(update) = hint.priority
-            && scheduler.apply_response_priority(node, update)
+        if let Some(field) = hint.priority
+            && scheduler.apply_response_priority(node, field)
         {
             return;
         }

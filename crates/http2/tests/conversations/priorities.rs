@@ -1,6 +1,6 @@
 //! RFC 7540 §5.3 and RFC 9218: in which order content is sent; pushes.
 
-use h2o_http2::scheduler::parse_priority;
+use h2o_http::priority::PriorityField;
 use h2o_http2::{SchedulingHint, Settings};
 
 use crate::kit::client::request;
@@ -158,7 +158,7 @@ fn responses_may_say_better() {
     let mut talk = wide();
     talk.client_sends([get_with_priority(1, "u=3"), get_with_priority(3, "u=3")].concat());
     let hint = SchedulingHint {
-        priority: Some(parse_priority(b"u=1")),
+        priority: Some(PriorityField::parse(b"u=1")),
         ..SchedulingHint::default()
     };
     talk.respond_long(1, FRAME).respond_long(3, FRAME);

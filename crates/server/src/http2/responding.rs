@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Response};
 use h2o_http::mime::MimeAttributes;
+use h2o_http::priority::PriorityField;
 use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
-use h2o_http2::scheduler::parse_priority;
 use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, State, StreamKey};
 
 use super::sending::{Content, Sending};
@@ -216,7 +216,7 @@ pub(super) fn scheduling_hint(
     exchange: &h2o_exchange::Exchange,
     headers: &Headers,
 ) -> SchedulingHint {
-    let priority = headers.get(Known::Priority).map(parse_priority);
+    let priority = headers.get(Known::Priority).map(PriorityField::parse);
     let is_wanted = blocks_rendering(exchange, headers) && {
         let path = exchange.site.path(exchange.route);
         path.settings

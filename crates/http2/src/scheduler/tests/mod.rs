@@ -44,15 +44,15 @@ fn only(dependency: u32, weight: u16) -> Option<Priority> {
     })
 }
 
-fn urgency(urgency: u8, incremental: bool) -> Urgency {
-    Urgency {
+fn urgency(urgency: u8, incremental: bool) -> PriorityParameters {
+    PriorityParameters {
         urgency,
         incremental,
     }
 }
 
-fn answer(urgency: u8) -> Update {
-    Update {
+fn answer(urgency: u8) -> PriorityField {
+    PriorityField {
         urgency: Some(urgency),
         incremental: None,
     }
@@ -134,7 +134,7 @@ impl Bench {
         self
     }
 
-    fn answers(&mut self, stream: u32, update: Update) -> bool {
+    fn answers(&mut self, stream: u32, update: PriorityField) -> bool {
         let applied = self
             .scheduler
             .apply_response_priority(self.keys[&stream], update);
@@ -211,10 +211,8 @@ impl Scheduler {
             assert!(is_open || !self.is_ready(Key(node)));
             ready += usize::from(self.is_ready(Key(node)));
             let has_turns = self.is_ready(Key(node)) && self.alone != node;
-            assert_eq!(
-                at.queued != Queued::No,
-                has_turns && self.urgencies.is_some()
-            );
+            let is_queued = (self.urgencies.as_ref()).is_some_and(|queue| queue.contains(node));
+            assert_eq!(is_queued, has_turns && self.urgencies.is_some());
             assert_eq!(at.ready, has_turns && self.urgencies.is_none());
         }
         assert_eq!(ready, self.ready);

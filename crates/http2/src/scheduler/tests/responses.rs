@@ -50,7 +50,7 @@ fn a_response_priority_moves_within_a_chain() {
     // Nothing named, nothing done.
     assert!(!bench.answers(
         3,
-        Update {
+        PriorityField {
             urgency: None,
             incremental: Some(true)
         }

@@ -15,7 +15,7 @@ fn urgencies_go_first_to_last_and_streams_in_order() {
         (5, urgency(3, false)),
         (7, urgency(0, true)),
     ] {
-        bench.scheduler.set_urgency(bench.keys[&id], value);
+        bench.scheduler.set_parameters(bench.keys[&id], value);
     }
     bench.ready(&[9, 7, 5, 3, 1]);
     for id in [7, 3, 5, 9, 1] {
@@ -33,7 +33,7 @@ fn incremental_streams_begin_in_order_and_then_take_turns() {
         bench.open(id, None).ready(&[id]);
         bench
             .scheduler
-            .set_urgency(bench.keys[&id], urgency(3, incremental));
+            .set_parameters(bench.keys[&id], urgency(3, incremental));
         bench.check();
     }
     assert_eq!(bench.turns(3), [1, 3, 3]);
@@ -43,14 +43,14 @@ fn incremental_streams_begin_in_order_and_then_take_turns() {
     bench.open(9, None);
     bench
         .scheduler
-        .set_urgency(bench.keys[&9], urgency(3, true));
+        .set_parameters(bench.keys[&9], urgency(3, true));
     bench.ready(&[9]).blocked(&[1]).ready(&[1]);
     assert_eq!(bench.turns(5), [9, 5, 7, 1, 9]);
     bench.ready(&[3]);
     assert_eq!(bench.turns(2), [3, 3]);
     bench
         .scheduler
-        .set_urgency(bench.keys[&7], urgency(2, true));
+        .set_parameters(bench.keys[&7], urgency(2, true));
     assert_eq!(bench.turns(2), [7, 7]);
     let one = bench.keys[&1];
     bench.scheduler.elevate(one);
@@ -71,22 +71,22 @@ fn a_priority_update_counts_more_than_the_request() {
     assert_eq!(update(&mut bench, 3, 7), Ok(()));
     bench.open(1, None).open(3, None);
     let (one, three) = (bench.keys[&1], bench.keys[&3]);
-    bench.scheduler.set_urgency(three, urgency(0, true));
-    assert_eq!(bench.scheduler.urgency(three), urgency(7, false));
+    bench.scheduler.set_parameters(three, urgency(0, true));
+    assert_eq!(bench.scheduler.parameters(three), urgency(7, false));
     assert_eq!(update(&mut bench, 3, 1), Ok(()));
-    assert_eq!(bench.scheduler.urgency(three), urgency(1, false));
+    assert_eq!(bench.scheduler.parameters(three), urgency(1, false));
     // The response replaces what it names.
     assert!(bench.answers(
         3,
-        Update {
+        PriorityField {
             urgency: None,
             incremental: Some(true)
         }
     ));
-    assert_eq!(bench.scheduler.urgency(three), urgency(1, true));
-    assert!(!bench.answers(3, Update::default()));
-    bench.scheduler.set_urgency(one, urgency(2, true));
-    assert_eq!(bench.scheduler.urgency(one), urgency(2, true));
+    assert_eq!(bench.scheduler.parameters(three), urgency(1, true));
+    assert!(!bench.answers(3, PriorityField::default()));
+    bench.scheduler.set_parameters(one, urgency(2, true));
+    assert_eq!(bench.scheduler.parameters(one), urgency(2, true));
     // Of streams to come sixteen are kept; those that were passed over make room; closed ones are none.
     for id in (5..=35).step_by(2) {
         assert_eq!(update(&mut bench, id, 1), Ok(()));
@@ -99,7 +99,10 @@ fn a_priority_update_counts_more_than_the_request() {
     bench.close(1);
     assert_eq!(update(&mut bench, 1, 1), Ok(()));
     bench.open(7, None);
-    assert_eq!(bench.scheduler.urgency(bench.keys[&7]), urgency(1, false));
+    assert_eq!(
+        bench.scheduler.parameters(bench.keys[&7]),
+        urgency(1, false)
+    );
     assert_eq!(update(&mut bench, 37, 1), Ok(()));
     assert_eq!(update(&mut bench, 39, 1), Ok(()));
     assert_eq!(
@@ -120,7 +123,7 @@ fn ready_streams_move_over_to_urgencies() {
     bench.ready(&[3, 5, 7]);
     bench
         .scheduler
-        .set_urgency(bench.keys[&5], urgency(1, false));
+        .set_parameters(bench.keys[&5], urgency(1, false));
     bench.scheduler.use_urgencies();
     bench.scheduler.use_urgencies();
     bench.check();

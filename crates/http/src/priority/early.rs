@@ -1,0 +1,113 @@
+//! PRIORITY_UPDATE frames that arrive before the request they are about.
+
+use super::PriorityParameters;
+
+/// Streams whose updates are kept until they are opened. A client may send updates for any number of streams that it never
+/// opens; RFC 9218 §7 asks for a limit.
+pub const MAX_EARLY_UPDATES: usize = 16;
+
+/// The client has sent updates for more unopened streams than are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyUpdates;
+
+/// The latest PRIORITY_UPDATE of each stream that is yet to be opened (RFC 9218 §7). Allocates nothing while there is none.
+#[derive(Debug, Default)]
+pub struct EarlyUpdates {
+    updates: Vec<(u64, PriorityParameters)>,
+}
+
+impl EarlyUpdates {
+    /// No updates.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            updates: Vec::new(),
+        }
+    }
+
+    /// Whether there is no update.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.updates.is_empty()
+    }
+
+    /// Keeps an update for a stream that is yet to be opened, in place of an earlier one for the same stream. `can_open`
+    /// tells whether the client may still open a stream; updates for others make room if there is none.
+    ///
+    /// # Errors
+    /// [`TooManyUpdates`] for the 17th stream; the update is not kept.
+    pub fn keep(
+        &mut self,
+        stream: u64,
+        parameters: PriorityParameters,
+        can_open: impl Fn(u64) -> bool,
+    ) -> Result<(), TooManyUpdates> {
+        if let Some((_, kept)) = self.updates.iter_mut().find(|(id, _)| *id == stream) {
+            *kept = parameters;
+            return Ok(());
+        }
+        if self.updates.len() == MAX_EARLY_UPDATES {
+            self.updates.retain(|&(id, _)| can_open(id));
+        }
+        if self.updates.len() == MAX_EARLY_UPDATES {
+            return Err(TooManyUpdates);
+        }
+        self.updates.push((stream, parameters));
+        Ok(())
+    }
+
+    /// The update for a stream that is opened now.
+    pub fn take(&mut self, stream: u64) -> Option<PriorityParameters> {
+        let at = self.updates.iter().position(|&(id, _)| id == stream)?;
+        Some(self.updates.swap_remove(at).1)
+    }
+
+    /// Gives back memory that is not in use.
+    pub fn shrink(&mut self) {
+        self.updates.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urgency(urgency: u8) -> PriorityParameters {
+        PriorityParameters {
+            urgency,
+            incremental: false,
+        }
+    }
+
+    #[test]
+    fn the_latest_update_of_a_stream_is_taken_once() {
+        let mut early = EarlyUpdates::new();
+        assert!(early.is_empty());
+        for (stream, value) in [(5, 1), (9, 2), (5, 7)] {
+            assert_eq!(early.keep(stream, urgency(value), |_| true), Ok(()));
+        }
+        assert_eq!(early.take(7), None);
+        assert_eq!(early.take(5), Some(urgency(7)));
+        assert_eq!(early.take(5), None);
+        assert_eq!(early.take(9), Some(urgency(2)));
+        assert!(early.is_empty());
+        early.shrink();
+        assert_eq!(early.updates.capacity(), 0);
+    }
+
+    #[test]
+    fn sixteen_streams_are_kept_and_those_that_cannot_be_opened_make_room() {
+        let mut early = EarlyUpdates::new();
+        for stream in 0..16 {
+            assert_eq!(early.keep(stream, urgency(1), |_| true), Ok(()));
+        }
+        assert_eq!(early.keep(16, urgency(1), |_| true), Err(TooManyUpdates));
+        assert_eq!(early.keep(3, urgency(6), |_| true), Ok(()), "known already");
+        assert_eq!(early.keep(16, urgency(1), |id| id > 1), Ok(()));
+        assert_eq!(early.keep(17, urgency(1), |id| id > 1), Ok(()));
+        assert_eq!(early.keep(18, urgency(1), |id| id > 1), Err(TooManyUpdates));
+        assert_eq!([early.take(0), early.take(1)], [None, None]);
+        assert_eq!(early.take(3), Some(urgency(6)));
+        assert_eq!(early.take(18), None);
+    }
+}

@@ -1,0 +1,299 @@
+//! The order in which streams send (RFC 9218 §10).
+
+use super::PriorityParameters;
+
+/// A stream that has content to send, and window for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuedStream {
+    /// Its identifier, which orders it among streams of the same urgency.
+    pub id: u64,
+    /// Its parameters.
+    pub priority: PriorityParameters,
+    /// Whether it is served before all streams that are not elevated, whatever their urgency.
+    pub is_elevated: bool,
+    /// Whether it has had a turn since it was opened.
+    pub has_sent: bool,
+}
+
+/// The streams of one connection that can send, in the order in which they do.
+///
+/// The lowest urgency number first. Inside one urgency, streams that are not incremental, and incremental ones that have not
+/// sent yet, are served in the order of their identifiers; then the other incremental ones take turns of a frame each.
+///
+/// The caller knows its streams by small numbers, slots, and there is room for as many as the largest.
+///
+/// ```
+/// use h2o_http::priority::{PriorityField, QueuedStream, UrgencyQueue};
+///
+/// let stream = |id, field| QueuedStream {
+///     id,
+///     priority: PriorityField::parse(field).into(),
+///     is_elevated: false,
+///     has_sent: false,
+/// };
+/// let mut queue = UrgencyQueue::new();
+/// queue.insert(0, stream(0, b"u=5"));
+/// queue.insert(1, stream(4, b"u=1, i"));
+/// assert_eq!(queue.next(), Some(1));
+/// assert!(queue.remove(1).is_some_and(|stream| stream.has_sent));
+/// assert_eq!(queue.next(), Some(0));
+/// ```
+#[derive(Debug, Default)]
+pub struct UrgencyQueue {
+    /// By slot.
+    members: Vec<Option<Member>>,
+    /// A binary heap of the slots served in order; each member knows its place.
+    in_order: Vec<(Rank, u32)>,
+    /// By urgency, the slot of the next one of those that take turns; meaningless where `occupied` has no bit.
+    rings: [u32; 8],
+    /// The rings that are not empty.
+    occupied: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    stream: QueuedStream,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the heap.
+    InOrder { at: u32 },
+    /// In the ring of its urgency, between these slots.
+    InTurns { prev: u32, next: u32 },
+}
+
+/// What goes first: the urgency plus one, or 0 for an elevated stream; then the identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    class: u8,
+    id: u64,
+}
+
+impl QueuedStream {
+    /// 0 to 7.
+    const fn urgency(&self) -> u8 {
+        if self.priority.urgency < 7 {
+            self.priority.urgency
+        } else {
+            7
+        }
+    }
+
+    const fn takes_turns(&self) -> bool {
+        self.priority.incremental && self.has_sent && !self.is_elevated
+    }
+}
+
+impl UrgencyQueue {
+    /// No streams. Does not allocate.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            in_order: Vec::new(),
+            rings: [0; 8],
+            occupied: 0,
+        }
+    }
+
+    /// Whether the stream of a slot is queued.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, slot: u32) -> bool {
+        matches!(self.members.get(slot as usize), Some(Some(_)))
+    }
+
+    /// Queues a stream under a slot that is free.
+    pub fn insert(&mut self, slot: u32, stream: QueuedStream) {
+        debug_assert!(!self.contains(slot), "a stream is queued once");
+        let at = slot as usize;
+        if at >= self.members.len() {
+            self.members.resize(at + 1, None);
+        }
+        let place = if stream.takes_turns() {
+            self.join_ring(slot, stream.urgency())
+        } else {
+            Place::InOrder { at: 0 }
+        };
+        self.members[at] = Some(Member { stream, place });
+        if let Place::InOrder { .. } = place {
+            let class = if stream.is_elevated {
+                0
+            } else {
+                stream.urgency() + 1
+            };
+            let id = stream.id;
+            self.in_order.push((Rank { class, id }, slot));
+            self.rise(self.in_order.len() - 1);
+        }
+    }
+
+    /// Takes a stream out. `None`: it was not queued.
+    pub fn remove(&mut self, slot: u32) -> Option<QueuedStream> {
+        let Member { stream, place } = self.members.get_mut(slot as usize)?.take()?;
+        match place {
+            Place::InTurns { prev, next } => self.leave_ring(slot, stream.urgency(), prev, next),
+            Place::InOrder { at } => {
+                let at = at as usize;
+                self.in_order.swap_remove(at);
+                if at < self.in_order.len() {
+                    self.rise(at);
+                    self.sink(at);
+                }
+            }
+        }
+        Some(stream)
+    }
+
+    /// The slot of the stream whose turn it is for one frame. The turn is accounted for, and the stream stays queued.
+    #[inline]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator would not let go of the streams"
+    )]
+    pub fn next(&mut self) -> Option<u32> {
+        // Eight if there is none, and then the class of no stream is higher.
+        let ring = self.occupied.trailing_zeros();
+        if let Some(&(rank, slot)) = self.in_order.first()
+            && u32::from(rank.class) <= ring + 1
+        {
+            if let Some(Some(Member { stream, .. })) = self.members.get_mut(slot as usize)
+                && !std::mem::replace(&mut stream.has_sent, true)
+                && stream.takes_turns()
+            {
+                self.join_turns(slot);
+            }
+            return Some(slot);
+        }
+        let head = self.rings.get_mut(ring as usize)?;
+        let slot = *head;
+        if let Some(Some(Member {
+            place: Place::InTurns { next, .. },
+            ..
+        })) = self.members.get(slot as usize)
+        {
+            *head = *next;
+        }
+        Some(slot)
+    }
+
+    /// An incremental stream has sent its first frame: it moves from the streams served in order to those that take turns.
+    #[inline(never)]
+    fn join_turns(&mut self, slot: u32) {
+        if let Some(stream) = self.remove(slot) {
+            self.insert(slot, stream);
+        }
+    }
+
+    /// Gives back memory that is not in use.
+    pub fn shrink(&mut self) {
+        while let Some(None) = self.members.last() {
+            self.members.pop();
+        }
+        self.members.shrink_to_fit();
+        self.in_order.shrink_to_fit();
+    }
+
+    /// Octets of memory held.
+    #[must_use]
+    pub const fn retained(&self) -> usize {
+        self.members.capacity() * size_of::<Option<Member>>()
+            + self.in_order.capacity() * size_of::<(Rank, u32)>()
+    }
+
+    /// Makes a slot the last of a ring.
+    fn join_ring(&mut self, slot: u32, urgency: u8) -> Place {
+        let first = &mut self.rings[usize::from(urgency)];
+        if self.occupied & 1 << urgency == 0 {
+            self.occupied |= 1 << urgency;
+            *first = slot;
+            let (prev, next) = (slot, slot);
+            return Place::InTurns { prev, next };
+        }
+        let next = *first;
+        let prev = self.set_prev(next, slot);
+        self.set_next(prev, slot);
+        Place::InTurns { prev, next }
+    }
+
+    fn leave_ring(&mut self, slot: u32, urgency: u8, prev: u32, next: u32) {
+        if next == slot {
+            self.occupied &= !(1 << urgency);
+            return;
+        }
+        self.set_next(prev, next);
+        self.set_prev(next, prev);
+        let first = &mut self.rings[usize::from(urgency)];
+        if *first == slot {
+            *first = next;
+        }
+    }
+
+    /// Gives what was there before.
+    fn set_prev(&mut self, slot: u32, to: u32) -> u32 {
+        match &mut self.members[slot as usize] {
+            Some(Member {
+                place: Place::InTurns { prev, .. },
+                ..
+            }) => std::mem::replace(prev, to),
+            Some(_) | None => to,
+        }
+    }
+
+    fn set_next(&mut self, slot: u32, to: u32) {
+        if let Some(Member {
+            place: Place::InTurns { next, .. },
+            ..
+        }) = &mut self.members[slot as usize]
+        {
+            *next = to;
+        }
+    }
+
+    fn rise(&mut self, mut at: usize) {
+        let moved = self.in_order[at];
+        while at > 0 {
+            let above = (at - 1) / 2;
+            if self.in_order[above].0 <= moved.0 {
+                break;
+            }
+            self.put(at, self.in_order[above]);
+            at = above;
+        }
+        self.put(at, moved);
+    }
+
+    fn sink(&mut self, mut at: usize) {
+        let moved = self.in_order[at];
+        loop {
+            let left = 2 * at + 1;
+            let Some(&first) = self.in_order.get(left) else {
+                break;
+            };
+            let (below, from) = match self.in_order.get(left + 1) {
+                Some(&second) if second.0 < first.0 => (second, left + 1),
+                _ => (first, left),
+            };
+            if moved.0 <= below.0 {
+                break;
+            }
+            self.put(at, below);
+            at = from;
+        }
+        self.put(at, moved);
+    }
+
+    fn put(&mut self, at: usize, entry: (Rank, u32)) {
+        self.in_order[at] = entry;
+        if let Some(member) = &mut self.members[entry.1 as usize] {
+            member.place = Place::InOrder {
+                at: u32::try_from(at).expect("no more entries than slots, which are u32"),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
