@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, Method, RequestHead, is_token};
-use h2o_http2::{
-    ClientConnection, ClientReceived, ClientResponse, ClientSettings, MAX_FIELDS, StreamKey,
-};
+use h2o_http::field_section::MAX_FIELDS;
+use h2o_http::{BodyLength, ClientResponse, Method, RequestHead, is_token};
+use h2o_http2::{ClientConnection, ClientReceived, ClientSettings, StreamKey};
 use h2o_testkit::any_moment;
 
 use crate::http2_output::Output;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{BodyLength, Headers, RequestHead, StatusCode, is_token};
-use h2o_http2::{MAX_FIELDS, Received, ResponseHead, ServerConnection, Settings, StreamKey};
+use h2o_http::field_section::MAX_FIELDS;
+use h2o_http::{BodyLength, Headers, RequestHead, ResponseHead, StatusCode, is_token};
+use h2o_http2::{Received, ServerConnection, Settings, StreamKey};
 use h2o_testkit::any_moment;
 
 use crate::http2_output::Output;
@@ -236,6 +237,7 @@ impl Driven {
         let headers = Headers::new();
         let response = ResponseHead {
             status: StatusCode::OK,
+            reason: None,
             headers: &headers,
             length: None,
             server: Some(b"h2o"),

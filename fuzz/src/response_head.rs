@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use h2o_http::{BodyLength, Headers, Method, is_token};
-use h2o_http1::{
-    ClientConnection, ClientReceived, ClientRequest, ClientResponse, Ended, UpstreamError,
-};
+use h2o_http::{BodyLength, ClientResponse, Headers, Method, is_token};
+use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, Ended, UpstreamError};
 
 use crate::server::fields;
 use crate::{cuts, pieces};

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, Headers, Method, RequestHead, Scheme, StatusCode, authority, is_token};
-use h2o_http1::{Answer, Next, PeerError, Received, ResponseHead, ServerConnection, Settings};
+use h2o_http::{
+    BodyLength, Headers, Method, RequestHead, ResponseHead, Scheme, StatusCode, authority, is_token,
+};
+use h2o_http1::{Answer, Next, PeerError, Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 
 /// What happened on the connection, in a form that does not depend on how the input was cut.

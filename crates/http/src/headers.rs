@@ -10,6 +10,9 @@ pub struct Span {
 }
 
 impl Span {
+    /// A span that holds nothing.
+    pub const EMPTY: Self = Self { start: 0, len: 0 };
+
     /// A span over the `len` octets from `start`.
     ///
     /// # Panics

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{Headers, Known, RequestHead, Scheme, StatusCode};
-use h2o_http1::{Next, Received, ResponseHead, ServerConnection, Settings};
+use h2o_http::{Headers, Known, RequestHead, ResponseHead, Scheme, StatusCode};
+use h2o_http1::{Next, Received, ServerConnection, Settings};
 
 const SHORTEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const H2LOAD: &[u8] =

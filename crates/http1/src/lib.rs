@@ -11,8 +11,8 @@
 //! use std::sync::Arc;
 //! use std::time::{Duration, Instant};
 //!
-//! use h2o_http::{Headers, Known, RequestHead, Scheme, StatusCode};
-//! use h2o_http1::{BodyMode, Next, Received, ResponseHead, ServerConnection, Settings};
+//! use h2o_http::{Headers, Known, RequestHead, ResponseHead, Scheme, StatusCode};
+//! use h2o_http1::{BodyMode, Next, Received, ServerConnection, Settings};
 //!
 //! # #[expect(clippy::disallowed_methods, reason = "the caller's clock")]
 //! let now = Instant::now();
@@ -73,8 +73,8 @@ pub use chunked::{
 pub use client::{Awaited, ClientConnection, ClientReceived, ClientRequest, Ended};
 pub use encode::BodyMode;
 pub use error::{Answer, ChunkError, FieldError, FramingError, PeerError};
-pub use response_head::ClientResponse;
-pub use server::{Next, Received, ResponseHead, ServerConnection};
+
+pub use server::{Next, Received, ServerConnection};
 pub use settings::{ClientSettings, Settings};
 pub use timers::TimedOut;
 pub use upstream_error::UpstreamError;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use h2o_http::{BodyLength, Headers, Known, Span, StatusCode, Version};
+use h2o_http::{BodyLength, ClientResponse, Known, Span, StatusCode, Version};
 
 use crate::connection_field::ConnectionOptions;
 use crate::field_lines::{Line, LineEnds, scan_line, text_len};
@@ -11,51 +11,6 @@ use crate::{ClientSettings, UpstreamError};
 
 /// Servers are never refused for bare line feeds: we cannot choose them as clients can choose us.
 pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
-
-/// The head of a response received. The same value is filled again for each response, so that it costs
-/// no allocation.
-#[derive(Clone, Debug)]
-pub struct ClientResponse {
-    /// HTTP/1.0 or 1.1.
-    pub version: Version,
-    /// The status; 1xx for an interim response.
-    pub status: StatusCode,
-    /// The fields. `Content-Length` and `Transfer-Encoding` are not among them.
-    pub headers: Headers,
-    /// `Content-Length`, also where it announces what HEAD or 304 leave out.
-    pub length: Option<u64>,
-    /// How long the content is. [`BodyLength::Unknown`] covers chunks and content that ends with the
-    /// connection.
-    pub body: BodyLength,
-    reason: Span,
-}
-
-impl ClientResponse {
-    /// An empty head. Allocates nothing.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            version: Version::Http11,
-            status: StatusCode::OK,
-            headers: Headers::new(),
-            length: None,
-            body: BodyLength::None,
-            reason: Span::default(),
-        }
-    }
-
-    /// The reason phrase as received, which may be empty.
-    #[must_use]
-    pub fn reason(&self) -> &[u8] {
-        self.headers.text(self.reason)
-    }
-}
-
-impl Default for ClientResponse {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// The request a response answers, as far as it bears on the reading (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +50,8 @@ pub(crate) fn parse(
     head.headers.store(input);
     head.version = line.version;
     head.status = line.status;
-    head.reason = Span::new(line.reason.start, line.reason.len());
+    head.set_reason(Span::new(line.reason.start, line.reason.len()));
+    head.section_len = u32::try_from(input.len()).unwrap_or(u32::MAX);
     let mut framing = FramingFields::default();
     let mut options = ConnectionOptions::default();
     let (mut at, mut seen) = (line.next, 0);

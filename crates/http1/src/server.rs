@@ -9,7 +9,6 @@ use std::time::Instant;
 use h2o_http::{BodyLength, Method, RequestHead, Scheme, Version};
 
 pub use receive::Received;
-pub use respond::ResponseHead;
 
 use crate::Settings;
 use crate::chunked::ChunkedReader;

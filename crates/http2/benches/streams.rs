@@ -9,9 +9,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{Headers, RequestHead, StatusCode};
+use h2o_http::{Headers, RequestHead, ResponseHead, StatusCode};
 use h2o_http2::hpack::Encoder;
-use h2o_http2::{Received, ResponseHead, ServerConnection, Settings};
+use h2o_http2::{Received, ServerConnection, Settings};
 
 use fields::{BROWSER, H2LOAD, RESPONSE, request};
 
@@ -104,6 +104,7 @@ impl Connection {
         black_box(self.head.path());
         let response = ResponseHead {
             status: StatusCode::OK,
+            reason: None,
             headers: black_box(&self.response),
             length: Some(1024),
             server: Some(b"h2o"),

@@ -1,13 +1,10 @@
 //! The client role of one connection.
 
-mod fields;
 mod receive;
 mod request;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use h2o_http::{BodyLength, Headers, StatusCode};
 
 pub use receive::{ClientReceived, ClientStep};
 
@@ -25,49 +22,6 @@ enum Opening {
     Done,
     /// The server broke the protocol; nothing it sends is looked at.
     Failed,
-}
-
-/// The head of a response received. The same value is filled again for each response, so that it costs no allocation.
-#[derive(Clone, Debug)]
-pub struct ClientResponse {
-    /// The status; 1xx for an informational response.
-    pub status: StatusCode,
-    /// The fields, or the trailers. `content-length` is not among them.
-    pub headers: Headers,
-    /// `content-length`, also where it announces what HEAD or 304 leave out.
-    pub length: Option<u64>,
-    /// How long the content is.
-    pub body: BodyLength,
-    /// Octets of the field section as received, that of trailers included.
-    pub section_len: usize,
-}
-
-impl ClientResponse {
-    /// An empty head. Allocates nothing.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            status: StatusCode::OK,
-            headers: Headers::new(),
-            length: None,
-            body: BodyLength::None,
-            section_len: 0,
-        }
-    }
-
-    fn clear(&mut self) {
-        self.status = StatusCode::OK;
-        self.headers.clear();
-        self.length = None;
-        self.body = BodyLength::None;
-        self.section_len = 0;
-    }
-}
-
-impl Default for ClientResponse {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// The client role of one connection: octets and time in, events and octets out.

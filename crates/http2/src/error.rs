@@ -1,5 +1,7 @@
 //! Every way a peer can be wrong, and what we answer.
 
+use h2o_http::field_section::{FieldError, SectionError};
+
 use crate::frame::{FrameType, StreamId};
 
 /// An error code of RFC 9113 §7.
@@ -222,9 +224,38 @@ pub(crate) enum Fault {
     Stream(StreamId, StreamError),
 }
 
+impl Fault {
+    /// Where a malformed section of a stream leads.
+    pub(crate) const fn of_section(stream: StreamId, error: SectionError) -> Self {
+        let error = match error {
+            SectionError::Method => StreamError::Method,
+            SectionError::PseudoFields => StreamError::PseudoFields,
+            SectionError::ContentLength => StreamError::ContentLength,
+            SectionError::Fields => StreamError::Malformed,
+            SectionError::StatusMissing => return Self::Connection(PeerError::BadResponse),
+        };
+        Self::Stream(stream, error)
+    }
+}
+
 impl From<PeerError> for Fault {
     fn from(error: PeerError) -> Self {
         Self::Connection(error)
+    }
+}
+
+/// A malformed field ends the connection, though RFC 9113 §8.1.1 asks for the stream only: H2O does the same.
+impl From<FieldError> for PeerError {
+    fn from(error: FieldError) -> Self {
+        match error {
+            FieldError::Flood => Self::FieldFlood,
+            FieldError::UpperCaseName => Self::UpperCaseName,
+            FieldError::ConnectionSpecific => Self::ConnectionField,
+            FieldError::ContentLength => Self::ContentLength,
+            FieldError::PseudoField => Self::PseudoField,
+            FieldError::UnknownPseudoField => Self::UnknownPseudoField,
+            FieldError::ResponsePseudoField => Self::BadResponse,
+        }
     }
 }
 

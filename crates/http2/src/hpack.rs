@@ -27,7 +27,6 @@
 mod decoder;
 mod dynamic_table;
 mod encoder;
-mod field;
 mod static_table;
 
 use std::fmt;
@@ -38,7 +37,7 @@ use h2o_http::prefixed::PrefixedError;
 pub use decoder::Decoder;
 pub(crate) use decoder::path_string;
 pub use encoder::{Encoder, field_hash};
-pub use field::{DecodedField, FieldName, Flaws, Pseudo};
+pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo};
 
 /// How a field block can be wrong. All of these are connection errors of type `COMPRESSION_ERROR`
 /// (RFC 9113 §4.3): the dynamic tables of the two sides are no longer the same.

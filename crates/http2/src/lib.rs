@@ -5,8 +5,8 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Instant};
-//! use h2o_http::{Headers, RequestHead, StatusCode};
-//! use h2o_http2::{Received, ResponseHead, ServerConnection, Settings};
+//! use h2o_http::{Headers, RequestHead, ResponseHead, StatusCode};
+//! use h2o_http2::{Received, ServerConnection, Settings};
 //!
 //! # #[allow(clippy::disallowed_methods, reason = "an example has no virtual clock")]
 //! let now = Instant::now();
@@ -25,7 +25,13 @@
 //! assert_eq!(head.target(), b"/");
 //!
 //! let headers = Headers::new();
-//! let response = ResponseHead { status: StatusCode::OK, headers: &headers, length: Some(5), server: None };
+//! let response = ResponseHead {
+//!     status: StatusCode::OK,
+//!     reason: None,
+//!     headers: &headers,
+//!     length: Some(5),
+//!     server: None,
+//! };
 //! connection.respond(stream, &response, false, &mut out);
 //! connection.send_data(stream, b"hello", true, &mut out);
 //! connection.release(stream, &mut out);
@@ -37,8 +43,8 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Instant};
-//! use h2o_http::{RequestHead, StatusCode};
-//! use h2o_http2::{ClientConnection, ClientReceived, ClientResponse, ClientSettings};
+//! use h2o_http::{ClientResponse, RequestHead, StatusCode};
+//! use h2o_http2::{ClientConnection, ClientReceived, ClientSettings};
 //!
 //! # #[allow(clippy::disallowed_methods, reason = "an example has no virtual clock")]
 //! let now = Instant::now();
@@ -64,7 +70,6 @@ mod core;
 mod encode;
 mod error;
 mod field_block;
-mod fields;
 mod flow_control;
 pub mod frame;
 pub mod hpack;
@@ -75,15 +80,13 @@ mod stream;
 mod turns;
 
 pub use self::core::CONNECTION_WINDOW;
-pub use client::{ClientConnection, ClientReceived, ClientResponse, ClientStep};
+pub use client::{ClientConnection, ClientReceived, ClientStep};
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use field_block::{MAX_CONTINUATIONS, MAX_SECTION};
-pub use fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Refusal};
 pub use flow_control::{RecvWindow, SendWindow, WindowExceeded, WindowOverflow};
 pub use frame::{FrameHeader, FrameType, StreamId};
 pub use server::{
-    Received, ResponseHead, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo,
-    TimedOut,
+    Received, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo, TimedOut,
 };
 pub use settings::{ClientSettings, PeerSettings, Settings};
 pub use stream::{State, StreamKey};

@@ -7,8 +7,6 @@ mod respond;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, StatusCode};
-
 use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
@@ -58,19 +56,6 @@ pub enum TimedOut {
     Idle,
     /// Graceful shutdown took too long.
     Shutdown,
-}
-
-/// A final or informational response head.
-#[derive(Clone, Copy)]
-pub struct ResponseHead<'a> {
-    /// The status.
-    pub status: StatusCode,
-    /// The fields; those by which other versions frame messages are left out.
-    pub headers: &'a Headers,
-    /// Becomes `content-length`.
-    pub length: Option<u64>,
-    /// Becomes `server`.
-    pub server: Option<&'a [u8]>,
 }
 
 /// The server role of one connection: octets and time in, events and octets out.

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use h2o_http::{Headers, Known, RequestHead, StatusCode};
+use h2o_http::{Headers, Known, RequestHead, ResponseHead, StatusCode};
 use h2o_http2::frame::{FrameHeader, HEADER_LEN};
 use h2o_http2::hpack::{Decoder, HpackError};
-use h2o_http2::{FrameType, Received, ResponseHead, ServerConnection, Settings};
+use h2o_http2::{FrameType, Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 
 #[test]
@@ -26,6 +26,7 @@ fn a_head_that_comes_again_is_right_after_the_table_got_smaller() {
     headers.push(Known::ContentType, b"text/css");
     let head = ResponseHead {
         status: StatusCode::OK,
+        reason: None,
         headers: &headers,
         length: None,
         server: Some(b"h2o"),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use h2o_http::{BodyLength, Method, authority};
-use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, ClientResponse, Settings};
+use h2o_http::{BodyLength, ClientResponse, Method, authority};
+use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, Settings};
 
 use super::Outgoing;
 use crate::server::{Driven, Event};

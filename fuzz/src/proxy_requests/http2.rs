@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use h2o_http::{BodyLength, RequestHead, authority};
-use h2o_http2::{
-    ClientConnection, ClientResponse, ClientSettings, ErrorCode, MAX_FIELDS, ServerConnection,
-};
+use h2o_http::field_section::MAX_FIELDS;
+use h2o_http::{BodyLength, ClientResponse, RequestHead, authority};
+use h2o_http2::{ClientConnection, ClientSettings, ErrorCode, ServerConnection};
 use h2o_testkit::any_moment;
 
 use super::Outgoing;

@@ -70,7 +70,7 @@ impl Request<'_> {
         for piece in pieces {
             left.extend_from_slice(piece);
             while !is_broken && !client.is_response_done() {
-                let mut response = h2o_http1::ClientResponse::new();
+                let mut response = h2o_http::ClientResponse::new();
                 let received = client.receive(&left, &mut response);
                 let mut has_more = true;
                 let taken = match received {
@@ -131,7 +131,7 @@ impl Request<'_> {
         // What the server has to take, it says ahead of its response.
         let hello = b"\0\0\x06\x04\0\0\0\0\0\0\x08\0\0\0\x01";
         client
-            .receive(hello, &mut h2o_http2::ClientResponse::new(), now, &mut out)
+            .receive(hello, &mut h2o_http::ClientResponse::new(), now, &mut out)
             .expect("SETTINGS");
         let is_tunnel = self.head.body == BodyLength::Tunnel;
         let key = client
@@ -143,7 +143,7 @@ impl Request<'_> {
         for piece in pieces {
             left.extend_from_slice(piece);
             while !is_over {
-                let mut response = h2o_http2::ClientResponse::new();
+                let mut response = h2o_http::ClientResponse::new();
                 let Ok(step) = client.receive(&left, &mut response, now, &mut out) else {
                     is_over = true;
                     break;
@@ -225,7 +225,7 @@ impl Request<'_> {
     }
 }
 
-pub(super) fn http1_head(response: &h2o_http1::ClientResponse, is_tunnel: bool) -> Head {
+pub(super) fn http1_head(response: &h2o_http::ClientResponse, is_tunnel: bool) -> Head {
     let reason = response.reason();
     let reason = (reason != response.status.reason().as_bytes())
         .then(|| String::from_utf8_lossy(reason).into_owned());
@@ -240,7 +240,7 @@ pub(super) fn http1_head(response: &h2o_http1::ClientResponse, is_tunnel: bool) 
     }
 }
 
-pub(super) fn http2_head(response: &h2o_http2::ClientResponse) -> Head {
+pub(super) fn http2_head(response: &h2o_http::ClientResponse) -> Head {
     Head {
         status: response.status,
         reason: Some(String::new()),

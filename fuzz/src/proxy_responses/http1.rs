@@ -1,8 +1,8 @@
 //! To a client over HTTP/1, as a strict reader understands it.
 
 use h2o_exchange::{Exchange, Response};
-use h2o_http::{Known, StatusCode};
-use h2o_http1::{BodyMode, Next, ResponseHead};
+use h2o_http::{Known, ResponseHead, StatusCode};
+use h2o_http1::{BodyMode, Next};
 use h2o_testkit::any_moment;
 
 use super::handed::Handed;

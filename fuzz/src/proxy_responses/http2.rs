@@ -1,8 +1,8 @@
 //! To a client over HTTP/2, as the frames say.
 
 use h2o_exchange::{Exchange, Response};
-use h2o_http::{Method, StatusCode};
-use h2o_http2::{ErrorCode, ResponseHead};
+use h2o_http::{Method, ResponseHead, StatusCode};
+use h2o_http2::ErrorCode;
 
 use super::handed::{Handed, headers};
 use super::request::http2_server;
@@ -29,6 +29,7 @@ impl Handed<'_> {
             && self.asked.options.is_at_once();
         let head = ResponseHead {
             status: response.status,
+            reason: None,
             headers: &response.headers,
             length: response.length.filter(|_| !is_bodyless),
             server: Some(b"h2o"),

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use h2o_http::ClientResponse;
+
 use super::{ClientConnection, Receiving, Sending};
 use crate::UpstreamError;
 use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan};
-use crate::response_head::{self, ClientResponse, Delimited};
+use crate::response_head::{self, Delimited};
 
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]

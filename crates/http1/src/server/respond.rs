@@ -2,26 +2,11 @@
 
 use std::time::Instant;
 
-use h2o_http::{Headers, StatusCode};
+use h2o_http::{Headers, ResponseHead, StatusCode};
 
 use super::{Expectation, Receiving, Sending, ServerConnection};
 use crate::Answer;
 use crate::encode::{self, BodyMode, BodyWriter, Finished};
-
-/// The head of a response to send.
-#[derive(Clone, Copy, Debug)]
-pub struct ResponseHead<'a> {
-    /// The status.
-    pub status: StatusCode,
-    /// The reason phrase; `None` for the registered one.
-    pub reason: Option<&'a str>,
-    /// The fields. Those that frame the message are the engine's and left out.
-    pub headers: &'a Headers,
-    /// Length of the content, if it is known.
-    pub length: Option<u64>,
-    /// Value of `Server`, if it is to be sent.
-    pub server: Option<&'a [u8]>,
-}
 
 impl ServerConnection {
     /// True if the client waits for `100 Continue` before it sends its body. Either

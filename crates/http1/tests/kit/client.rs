@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use h2o_http::{BodyLength, Headers, Method};
+use h2o_http::{BodyLength, ClientResponse, Headers, Method};
 use h2o_http1::{
-    BodyMode, ClientConnection, ClientReceived, ClientRequest, ClientResponse, ClientSettings,
-    UpstreamError,
+    BodyMode, ClientConnection, ClientReceived, ClientRequest, ClientSettings, UpstreamError,
 };
 
 /// What the client role reported.

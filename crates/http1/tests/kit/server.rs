@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, RequestHead, Scheme, StatusCode};
-use h2o_http1::{
-    BodyMode, Next, PeerError, Received, ResponseHead, ServerConnection, Settings, TimedOut,
-};
+use h2o_http::{Headers, RequestHead, ResponseHead, Scheme, StatusCode};
+use h2o_http1::{BodyMode, Next, PeerError, Received, ServerConnection, Settings, TimedOut};
 use h2o_testkit::any_moment;
 
 /// What the server role reported.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{Headers, RequestHead, Scheme, StatusCode};
+use h2o_http::{ClientResponse, Headers, RequestHead, ResponseHead, Scheme, StatusCode};
 use h2o_http1::{
-    ClientConnection, ClientReceived, ClientRequest, ClientResponse, ClientSettings, Ended, Next,
-    Received, ResponseHead, ServerConnection, Settings,
+    ClientConnection, ClientReceived, ClientRequest, ClientSettings, Ended, Next, Received,
+    ServerConnection, Settings,
 };
 use h2o_testkit::Random;
 

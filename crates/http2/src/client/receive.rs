@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, StatusCode};
+use h2o_http::field_section::{ResponseFields, SectionKind};
+use h2o_http::{BodyLength, ClientResponse, StatusCode, Version};
 
-use super::fields::{Kind, ResponseFields};
-use super::{ClientConnection, ClientResponse, Opening};
+use super::{ClientConnection, Opening};
 use crate::core::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
@@ -391,36 +391,41 @@ impl ClientConnection {
         let found = self.core.streams.find(id);
         let stream = found.and_then(|key| Some((key, self.core.streams.get(key)?)));
         let kind = match stream {
-            Some((_, stream)) if !stream.state.can_recv() => Kind::Discarded,
-            Some((_, stream)) if stream.has_response => Kind::Trailers,
-            Some(_) => Kind::Head,
+            Some((_, stream)) if !stream.state.can_recv() => SectionKind::Discarded,
+            Some((_, stream)) if stream.has_response => SectionKind::Trailers,
+            Some(_) => SectionKind::Head,
             None => {
                 self.core.charge(cost::EMPTY);
-                Kind::Discarded
+                SectionKind::Discarded
             }
         };
-        let stream = found.filter(|_| kind != Kind::Discarded);
+        let stream = found.filter(|_| kind != SectionKind::Discarded);
         let mut fields = ResponseFields::new(kind, head, section.octets.len());
         // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
-        self.core
-            .decoder
-            .decode(&section.octets, |field| fields.field(&field))?;
-        let malformed = fields.finish()?;
-        head.section_len = section.octets.len();
+        self.core.decoder.decode(&section.octets, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
+        let checked = fields
+            .finish()
+            .map_err(|error| Fault::of_section(id, error));
+        head.version = Version::Http2;
+        head.section_len = u32::try_from(section.octets.len()).unwrap_or(u32::MAX);
         let Some(stream) = stream else {
             return Err(Fault::Stream(id, StreamError::Closed));
         };
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let error = match (malformed, kind) {
-            (Some(error), _) => Some(error),
-            (None, Kind::Trailers) => self.check_trailers(stream, end_stream),
-            (None, Kind::Head | Kind::Discarded) => check_head(head, end_stream),
-        };
-        if let Some(error) = error {
+        let checked = checked.and_then(|()| {
+            let error = match kind {
+                SectionKind::Trailers => self.check_trailers(stream, end_stream),
+                SectionKind::Head | SectionKind::Discarded => check_head(head, end_stream),
+            };
+            error.map_or(Ok(()), |error| Err(Fault::Stream(id, error)))
+        });
+        if let Err(fault) = checked {
             head.clear();
-            return Err(Fault::Stream(id, error));
+            return Err(fault);
         }
-        if kind == Kind::Trailers {
+        if kind == SectionKind::Trailers {
             self.core.on_end_recv(stream);
             return Ok(Some(ClientReceived::Trailers { stream }));
         }

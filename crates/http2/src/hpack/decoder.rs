@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use h2o_http::field_section::{DecodedField, Flaws, NameKind, Pseudo};
 use h2o_http::{huffman, prefixed};
 
 use super::HpackError;
 use super::dynamic_table::DynamicTable;
-use super::field::{DecodedField, Flaws, NameKind, Pseudo};
 use super::static_table;
 
 /// What is worked out when an entry is received, so that using it again costs nothing.

@@ -1,9 +1,9 @@
 //! Encoding field blocks (RFC 7541 §6).
 
+use h2o_http::field_section::{NameKind, Pseudo};
 use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
 
 use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, Entry};
-use super::field::{NameKind, Pseudo};
 use super::static_table;
 
 /// The largest table we keep, whatever the peer allows.

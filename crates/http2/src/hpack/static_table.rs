@@ -1,8 +1,7 @@
 //! The static table (RFC 7541 Appendix A).
 
 use h2o_http::Known;
-
-use super::field::{NameKind, Pseudo};
+use h2o_http::field_section::{NameKind, Pseudo};
 
 /// Entries of the table; the dynamic table's indices follow (RFC 7541 §2.3.3).
 pub(super) const LEN: u32 = 61;

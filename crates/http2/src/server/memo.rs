@@ -3,10 +3,9 @@
 
 use std::ops::Range;
 
-use h2o_http::{RequestHead, StatusCode, prefixed};
+use h2o_http::field_section::{self, RequestSection};
+use h2o_http::{RequestHead, ResponseHead, StatusCode, prefixed};
 
-use super::ResponseHead;
-use crate::fields::{self, RequestSection};
 use crate::hpack::{Decoder, Encoder, path_string};
 
 /// Octets of a request's section above which it is not remembered.
@@ -47,7 +46,7 @@ impl RequestMemo {
         }
         let (text, _) = decoder.text(self.path_in(section)?).ok()?;
         head.copy_from(kept);
-        fields::set_path(head, text).then_some(*request)
+        field_section::set_path(head, text).then_some(*request)
     }
 
     /// The string of the path in `section`, if nothing else differs from the one remembered.

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use h2o_http::RequestHead;
+use h2o_http::field_section::{Refusal, RequestFields, RequestSection};
 use h2o_http::priority::PriorityField;
+use h2o_http::{RequestHead, Version};
 
 use super::{Opening, ServerConnection, Shutdown};
 use crate::core::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
-use crate::fields::{Refusal, RequestFields, RequestSection};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{State, Stream, StreamKey};
@@ -428,13 +428,16 @@ impl ServerConnection {
         head: &mut RequestHead,
     ) -> Result<RequestSection, Fault> {
         head.clear();
+        head.version = Version::Http2;
         let octets = &section.octets[..];
         let generation = self.core.decoder.generation();
         let mut fields = RequestFields::of_request(head, octets.len());
-        self.core
-            .decoder
-            .decode(octets, |field| fields.field(&field))?;
-        let request = fields.finish(section.stream, end_stream)?;
+        self.core.decoder.decode(octets, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
+        let request = fields
+            .finish(end_stream)
+            .map_err(|error| Fault::of_section(section.stream, error))?;
         let decoder = &self.core.decoder;
         self.request_memo
             .note(octets, generation, decoder, head, request);
@@ -446,9 +449,9 @@ impl ServerConnection {
         self.core.charge(cost::EMPTY);
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.core
-            .decoder
-            .decode(&section.octets, |field| fields.field(&field))?;
+        self.core.decoder.decode(&section.octets, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
         head.clear();
         Ok(())
     }
@@ -485,9 +488,9 @@ impl ServerConnection {
         }
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.core
-            .decoder
-            .decode(&section.octets, |field| fields.field(&field))?;
+        self.core.decoder.decode(&section.octets, |field| {
+            fields.field(&field).map_err(PeerError::from)
+        })?;
         if fields.finish_trailers().is_some() {
             return Err(Fault::Stream(id, StreamError::Malformed));
         }

@@ -1,9 +1,9 @@
 //! What we send: heads, content in the order the scheduler says, pushes.
 
 use h2o_http::priority::PriorityField;
-use h2o_http::{Headers, Known, Name, RequestHead, StatusCode};
+use h2o_http::{Headers, Known, Name, RequestHead, ResponseHead, StatusCode};
 
-use super::{Opening, ResponseHead, ServerConnection, Shutdown, StreamKey};
+use super::{Opening, ServerConnection, Shutdown, StreamKey};
 use crate::encode::{encode_fields, encode_length};
 use crate::error::ErrorCode;
 use crate::field_block::{begin_section, end_section};

@@ -1,8 +1,8 @@
 //! Heads that come or go again and again. Both directions remember the latest one, and what it was on the wire: nobody
 //! may be able to tell.
 
-use h2o_http::{Headers, StatusCode};
-use h2o_http2::{ResponseHead, Settings};
+use h2o_http::{Headers, ResponseHead, StatusCode};
+use h2o_http2::Settings;
 
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, fields};
@@ -420,6 +420,7 @@ impl Responses {
 fn response(status: u16, headers: &Headers) -> ResponseHead<'_> {
     ResponseHead {
         status: StatusCode::new(status).expect("a status"),
+        reason: None,
         headers,
         length: None,
         server: None,

@@ -1,7 +1,8 @@
 //! RFC 9113 §8: what a request must have, what becomes of it, and how its content is counted.
 
 use h2o_http::Known;
-use h2o_http2::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Settings, State};
+use h2o_http::field_section::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT};
+use h2o_http2::{Settings, State};
 
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, check, fields, outcome};

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, Headers, Method, RequestHead};
-use h2o_http2::{
-    ClientConnection, ClientReceived, ClientResponse, ClientSettings, State, StreamKey,
-};
+use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead};
+use h2o_http2::{ClientConnection, ClientReceived, ClientSettings, State, StreamKey};
 use h2o_testkit::any_moment;
 
 use super::frames::{Reader, code, settings};

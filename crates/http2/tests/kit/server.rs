@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, Name, RequestHead, StatusCode};
-use h2o_http2::{
-    Received, ResponseHead, SchedulingHint, ServerConnection, Settings, State, StreamKey, TimedOut,
-};
+use h2o_http::{Headers, Name, RequestHead, ResponseHead, StatusCode};
+use h2o_http2::{Received, SchedulingHint, ServerConnection, Settings, State, StreamKey, TimedOut};
 use h2o_testkit::any_moment;
 
 use super::frames::{PREFACE, Reader, code, settings};
@@ -219,6 +217,7 @@ impl Conversation {
     ) -> &mut Self {
         let response = ResponseHead {
             status: StatusCode::new(status).expect("a status"),
+            reason: None,
             headers,
             length,
             server: None,

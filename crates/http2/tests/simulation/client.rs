@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http2::{ClientConnection, ClientReceived, ClientResponse, ErrorCode, State, StreamKey};
+use h2o_http::ClientResponse;
+use h2o_http2::{ClientConnection, ClientReceived, ErrorCode, State, StreamKey};
 use h2o_testkit::Random;
 
 use crate::Wire;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, Headers, RequestHead, StatusCode};
-use h2o_http2::{ErrorCode, Received, ResponseHead, ServerConnection, State, StreamKey};
+use h2o_http::{BodyLength, Headers, RequestHead, ResponseHead, StatusCode};
+use h2o_http2::{ErrorCode, Received, ServerConnection, State, StreamKey};
 use h2o_testkit::Random;
 
 use crate::Wire;
@@ -221,6 +221,7 @@ impl<'p> Server<'p> {
                 && response.aborted_at.is_none();
             let head = ResponseHead {
                 status: response.status,
+                reason: None,
                 headers: &response.headers,
                 length: response
                     .is_length_known

@@ -4,8 +4,8 @@ use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
 use h2o_exchange::{Exchange, ExchangeRef, Response, Timings};
-use h2o_http::StatusCode;
-use h2o_http1::{Answer, BodyMode, Next, PeerError, ResponseHead};
+use h2o_http::{ResponseHead, StatusCode};
+use h2o_http1::{Answer, BodyMode, Next, PeerError};
 
 use super::receiving::{DISCARD_TIME, MAX_DISCARDED};
 use super::{Active, Discarding, Http1, Input, Step};

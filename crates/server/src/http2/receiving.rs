@@ -8,7 +8,8 @@ use h2o_exchange::{
     Counter, ExchangeRef, Http2Stream, RequestBody, Response, StreamPriority, Timings, Worker,
 };
 use h2o_http::BodyLength;
-use h2o_http2::{ErrorCode, PeerError, Received, Refusal, StreamKey};
+use h2o_http::field_section::Refusal;
+use h2o_http2::{ErrorCode, PeerError, Received, StreamKey};
 
 use super::content::Collecting;
 use super::{Http2, Step, Work};

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Response};
 use h2o_http::mime::MimeAttributes;
 use h2o_http::priority::PriorityField;
-use h2o_http::{BodyLength, Headers, Known, Method, StatusCode};
-use h2o_http2::{ErrorCode, ResponseHead, SchedulingHint, State, StreamKey};
+use h2o_http::{BodyLength, Headers, Known, Method, ResponseHead, StatusCode};
+use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
 
 use super::sending::{Content, Sending};
 use super::{Http2, Step, log, retire};
@@ -89,6 +89,7 @@ impl Http2 {
         }
         let head = ResponseHead {
             status: response.status,
+            reason: None,
             headers: &response.headers,
             length,
             server: turn.context.server_field.as_deref().map(str::as_bytes),

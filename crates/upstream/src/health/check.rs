@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use h2o_exchange::{Companion, RequestBody};
-use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
-use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, ClientResponse};
+use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead, StatusCode};
+use h2o_http1::{ClientConnection, ClientReceived, ClientRequest};
 use h2o_log::report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, LocalOptions};

@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2o_exchange::{BodyError, BodySource, SpliceSource};
-use h2o_http1::{ClientReceived, ClientResponse};
+use h2o_http::ClientResponse;
+use h2o_http1::ClientReceived;
 
 use super::exchange::{Awaits, Exchange, Rest, collect};
 use super::upload::Went;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2o_exchange::{Trace, Worker};
-use h2o_http::StatusCode;
-use h2o_http1::{Awaited, ClientConnection, ClientReceived, ClientResponse, UpstreamError};
+use h2o_http::{ClientResponse, StatusCode};
+use h2o_http1::{Awaited, ClientConnection, ClientReceived, UpstreamError};
 use tokio::io::AsyncReadExt;
 
 use super::Connection;

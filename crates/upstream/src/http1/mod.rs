@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use h2o_exchange::Body;
-use h2o_http::{BodyLength, Known, Method};
-use h2o_http1::{Awaited, ClientConnection, ClientRequest, ClientResponse};
+use h2o_http::{BodyLength, ClientResponse, Known, Method};
+use h2o_http1::{Awaited, ClientConnection, ClientRequest};
 
 use body::ContentSource;
 use exchange::{Arrived, Exchange, Rest};

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2o_exchange::{RequestBody, TlsInfo};
-use h2o_http::{BodyLength, Headers, Method, RequestHead};
-use h2o_http2::{ClientConnection, ClientResponse, ErrorCode, StreamKey};
+use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead};
+use h2o_http2::{ClientConnection, ErrorCode, StreamKey};
 use tokio::time::Instant;
 
 use super::Http2Settings;

@@ -61,7 +61,7 @@ impl State {
     }
 
     fn note_trailers(&mut self, key: StreamKey) {
-        let octets = self.head.section_len;
+        let octets = self.head.section_len as usize;
         if let Some(stream) = self.stream(key) {
             stream.note_received(octets);
         }
@@ -71,7 +71,7 @@ impl State {
         let status = self.head.status;
         let headers = std::mem::take(&mut self.head.headers);
         let until = now + self.settings.io_timeout;
-        let section_len = self.head.section_len;
+        let section_len = self.head.section_len as usize;
         let Some(stream) = self.stream(key) else {
             return;
         };

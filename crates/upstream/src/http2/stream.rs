@@ -6,8 +6,8 @@ use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use h2o_exchange::{OctetQueue, Trace};
-use h2o_http::{BodyLength, Headers, StatusCode};
-use h2o_http2::{ClientResponse, ErrorCode, PeerError, StreamKey};
+use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
+use h2o_http2::{ErrorCode, PeerError, StreamKey};
 use tokio::time::Instant;
 
 use super::upload::Upload;
@@ -211,7 +211,7 @@ impl Stream {
     /// The final head. Its memory goes to the response, that of the response to whoever receives the next head.
     pub(super) fn on_head(&mut self, received: &mut ClientResponse) {
         self.deadline = None;
-        self.note_section(received.section_len);
+        self.note_section(received.section_len as usize);
         if let Some(trace) = &self.trace {
             trace.response_begun.set(Some(now()));
         }

@@ -181,7 +181,11 @@ fn memory_of_streams_that_are_gone_is_given_back() {
         queue.remove(slot);
     }
     queue.shrink();
-    assert!(queue.retained() * 50 < full, "{} of {full}", queue.retained());
+    assert!(
+        queue.retained() * 50 < full,
+        "{} of {full}",
+        queue.retained()
+    );
     assert_eq!(queue.next(), Some(0));
 }
 
@@ -223,7 +227,9 @@ impl Model {
         let rank_at = |list: &[(u32, QueuedStream)], at: usize| rank(&list[at].1);
         match (first, turn) {
             (Some(at), None) => Some(self.serve(at)),
-            (Some(at), Some(turn)) if rank_at(&self.in_order, at) <= rank_at(&self.in_turns, turn) => {
+            (Some(at), Some(turn))
+                if rank_at(&self.in_order, at) <= rank_at(&self.in_turns, turn) =>
+            {
                 Some(self.serve(at))
             }
             (_, Some(turn)) => {

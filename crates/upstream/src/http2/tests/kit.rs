@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, RequestBody};
-use h2o_http::{BodyLength, Headers, Method, RequestHead, Scheme, StatusCode};
+use h2o_http::{BodyLength, Headers, Method, RequestHead, ResponseHead, Scheme, StatusCode};
 use h2o_http2::frame::{self, HEADER_LEN};
 use h2o_http2::{
-    ClientSettings, ErrorCode, FrameHeader, FrameType, Received, ResponseHead, ServerConnection,
-    Settings, StreamKey,
+    ClientSettings, ErrorCode, FrameHeader, FrameType, Received, ServerConnection, Settings,
+    StreamKey,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::runtime::{Builder, LocalOptions};
@@ -308,6 +308,7 @@ impl Server {
         let headers = fields_of(fields);
         let head = ResponseHead {
             status: StatusCode::new(status).expect("a status"),
+            reason: None,
             headers: &headers,
             length,
             server: None,

@@ -1,24 +1,14 @@
-//! The field sections of requests: what they must have, and what they become (RFC 9113 §8.2 and §8.3.1).
+//! The field sections of requests: what they must have, and what they become (RFC 9113 §8.3.1, RFC 9114 §4.3.1).
 
-use h2o_http::priority::PriorityField;
-use h2o_http::{
-    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, authority,
-    is_visible, path,
+use super::{
+    DecodedField, FieldError, FieldName, Flaws, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT,
+    Pseudo, SectionError, parse_length,
 };
-
-use crate::error::{Fault, PeerError, StreamError};
-use crate::frame::StreamId;
-use crate::hpack::{DecodedField, FieldName, Flaws, Pseudo};
-
-/// Fields kept per section (H2O compatibility). More are answered with 400.
-pub const MAX_FIELDS: u32 = 100;
-/// Fields after which a section is an attack (H2O compatibility). Cookie crumbs count: they are cheap to send and not
-/// to keep (CVE-2019-9516 and the like).
-pub const MAX_DECODED_FIELDS: u32 = 1000;
-/// Octets of names and values kept per section, besides twice what it has on the wire: the Huffman code doubles a text
-/// at most nearly, and all that the tables can add is one dynamic table. Only a section that refers to the same entry
-/// again and again ("HPACK bomb") is larger.
-pub const MAX_TABLE_TEXT: usize = 6 * 1024;
+use crate::priority::PriorityField;
+use crate::{
+    BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, authority, is_visible,
+    path,
+};
 
 /// A request that is answered with an error before any handler sees it, and not by a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +60,17 @@ impl Refusal {
 
 /// What a request's field section says, besides what went into the head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestSection {
-    /// It was read as one without content.
-    pub(crate) end_stream: bool,
-    pub(crate) refusal: Option<Refusal>,
-    pub(crate) content_length: Option<u64>,
-    pub(crate) is_tunnel: bool,
-    pub(crate) priority: Option<PriorityField>,
+pub struct RequestSection {
+    /// Whether it ended the stream: the request has no content.
+    pub end_stream: bool,
+    /// The error that the request is to be answered with.
+    pub refusal: Option<Refusal>,
+    /// `content-length`.
+    pub content_length: Option<u64>,
+    /// Whether the request asks for a tunnel (CONNECT, extended CONNECT).
+    pub is_tunnel: bool,
+    /// The `priority` field (RFC 9218).
+    pub priority: Option<PriorityField>,
 }
 
 mod seen {
@@ -87,8 +81,8 @@ mod seen {
     pub(super) const PROTOCOL: u8 = 16;
 }
 
-/// Takes the fields of one section as they are decoded.
-pub(crate) struct RequestFields<'h> {
+/// Takes the fields of a request's head or trailers as they are decoded.
+pub struct RequestFields<'h> {
     head: &'h mut RequestHead,
     seen: u8,
     is_method_valid: bool,
@@ -98,7 +92,7 @@ pub(crate) struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    /// Octets of text that may still come.
+    /// Octets of text that may still be kept.
     room: usize,
     crumbs: u32,
     content_length: Option<u64>,
@@ -108,9 +102,9 @@ pub(crate) struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// For the section that opens a stream, `len` octets long; `head` is empty.
-    pub(crate) fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
-        head.version = Version::Http2;
+    /// For the section that opens a stream, `len` octets long; `head` is empty but for its version.
+    #[must_use]
+    pub fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
             head,
             seen: 0,
@@ -130,8 +124,9 @@ impl<'h> RequestFields<'h> {
         }
     }
 
-    /// For trailers.
-    pub(crate) fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
+    /// For trailers in a section of `len` octets; `head` is empty.
+    #[must_use]
+    pub fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
             is_trailers: true,
             ..Self::of_request(head, len)
@@ -142,7 +137,7 @@ impl<'h> RequestFields<'h> {
         self.refusal.get_or_insert(refusal);
     }
 
-    /// Counts a field; false if it is one too many to be kept.
+    /// Counts text. Returns whether it may be kept.
     #[inline]
     fn has_room(&mut self, len: usize) -> bool {
         let Some(room) = self.room.checked_sub(len) else {
@@ -155,8 +150,11 @@ impl<'h> RequestFields<'h> {
     }
 
     /// Takes one field.
+    ///
+    /// # Errors
+    /// What makes the message malformed. What only makes us refuse the request is told by [`RequestFields::finish`].
     #[inline]
-    pub(crate) fn field(&mut self, field: &DecodedField<'_>) -> Result<(), PeerError> {
+    pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
             return self.pseudo(pseudo, field);
         }
@@ -164,14 +162,14 @@ impl<'h> RequestFields<'h> {
         if self.count > MAX_FIELDS {
             self.refuse(Refusal::TooManyFields);
             return if self.count > MAX_DECODED_FIELDS {
-                Err(PeerError::FieldFlood)
+                Err(FieldError::Flood)
             } else {
                 Ok(())
             };
         }
         if !field.flaws.is_none() {
             if field.flaws.has(Flaws::NAME_UPPER_CASE) {
-                return Err(PeerError::UpperCaseName);
+                return Err(FieldError::UpperCaseName);
             }
             self.refuse(if field.flaws.has(Flaws::NAME_INVALID) {
                 Refusal::NameInvalid
@@ -194,12 +192,12 @@ impl<'h> RequestFields<'h> {
     }
 
     #[inline]
-    fn known(&mut self, known: Known, value: &[u8]) -> Result<(), PeerError> {
+    fn known(&mut self, known: Known, value: &[u8]) -> Result<(), FieldError> {
         match known {
             Known::Connection | Known::Http2Settings | Known::TransferEncoding | Known::Upgrade => {
-                return Err(PeerError::ConnectionField);
+                return Err(FieldError::ConnectionSpecific);
             }
-            Known::Te if value != b"trailers" => return Err(PeerError::ConnectionField),
+            Known::Te if value != b"trailers" => return Err(FieldError::ConnectionSpecific),
             Known::DatagramFlowId => return Ok(()),
             Known::Host if !self.is_trailers => {
                 if self.host.is_none() && self.has_room(value.len()) {
@@ -226,8 +224,8 @@ impl<'h> RequestFields<'h> {
         Ok(())
     }
 
-    fn content_length(&mut self, value: &[u8]) -> Result<(), PeerError> {
-        let error = PeerError::ContentLength;
+    fn content_length(&mut self, value: &[u8]) -> Result<(), FieldError> {
+        let error = FieldError::ContentLength;
         let length = parse_length(value).ok_or(error)?;
         // Two that differ are an attempt to make us disagree with somebody (RFC 9110 §8.6).
         if self.content_length.is_some_and(|other| other != length) {
@@ -238,7 +236,7 @@ impl<'h> RequestFields<'h> {
     }
 
     #[inline]
-    fn pseudo(&mut self, pseudo: Pseudo, field: &DecodedField<'_>) -> Result<(), PeerError> {
+    fn pseudo(&mut self, pseudo: Pseudo, field: &DecodedField<'_>) -> Result<(), FieldError> {
         let value = field.value;
         let bit = match pseudo {
             Pseudo::Method => seen::METHOD,
@@ -246,10 +244,10 @@ impl<'h> RequestFields<'h> {
             Pseudo::Authority => seen::AUTHORITY,
             Pseudo::Path => seen::PATH,
             Pseudo::Protocol => seen::PROTOCOL,
-            Pseudo::Status | Pseudo::Unknown => return Err(PeerError::UnknownPseudoField),
+            Pseudo::Status | Pseudo::Unknown => return Err(FieldError::UnknownPseudoField),
         };
         if self.is_trailers || self.count > 0 || self.seen & bit != 0 {
-            return Err(PeerError::PseudoField);
+            return Err(FieldError::PseudoField);
         }
         self.seen |= bit;
         if !field.flaws.is_none() {
@@ -277,7 +275,7 @@ impl<'h> RequestFields<'h> {
                 }
                 self.authority = self.head.headers.store(value);
             }
-            Pseudo::Path if value.is_empty() => return Err(PeerError::PseudoField),
+            Pseudo::Path if value.is_empty() => return Err(FieldError::PseudoField),
             Pseudo::Path => self.path = self.head.headers.store(value),
             Pseudo::Protocol => self.protocol = self.head.headers.store(value),
             Pseudo::Status | Pseudo::Unknown => {}
@@ -285,18 +283,17 @@ impl<'h> RequestFields<'h> {
         Ok(())
     }
 
-    /// The section is complete.
-    pub(crate) fn finish(
-        mut self,
-        stream: StreamId,
-        end_stream: bool,
-    ) -> Result<RequestSection, Fault> {
+    /// The section is complete; `end_stream` tells whether it ends the stream.
+    ///
+    /// # Errors
+    /// What makes the message malformed.
+    pub fn finish(mut self, end_stream: bool) -> Result<RequestSection, SectionError> {
         if !self.is_method_valid {
-            return Err(Fault::Stream(stream, StreamError::Method));
+            return Err(SectionError::Method);
         }
         let is_tunnel = self
             .check_pseudo_fields()
-            .ok_or(Fault::Stream(stream, StreamError::PseudoFields))?;
+            .ok_or(SectionError::PseudoFields)?;
         self.set_target();
         self.set_authority();
         if is_tunnel && (end_stream || self.content_length.is_some()) {
@@ -324,7 +321,7 @@ impl<'h> RequestFields<'h> {
             None => BodyLength::Unknown,
         };
         if end_stream && self.content_length.is_some_and(|length| length > 0) && !is_tunnel {
-            return Err(Fault::Stream(stream, StreamError::ContentLength));
+            return Err(SectionError::ContentLength);
         }
         Ok(RequestSection {
             end_stream,
@@ -335,8 +332,9 @@ impl<'h> RequestFields<'h> {
         })
     }
 
-    /// The trailers are complete.
-    pub(crate) const fn finish_trailers(self) -> Option<Refusal> {
+    /// The trailers are complete. Gives what is wrong with them.
+    #[must_use]
+    pub const fn finish_trailers(self) -> Option<Refusal> {
         self.refusal
     }
 
@@ -417,9 +415,10 @@ fn is_path(text: &[u8]) -> bool {
     text.first() == Some(&b'/') || text == b"*"
 }
 
-/// Gives a head another path; false, and the head is as it was, if it is none that [`RequestFields`] would take as it is.
+/// Gives a head another path. Returns whether [`RequestFields`] would take that path as it is; if not, the head is unchanged.
 #[inline]
-pub(crate) fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
+#[must_use]
+pub fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
     let scanned = path::scan_target(text);
     if !is_path(text) || scanned.len != text.len() {
         return false;
@@ -427,16 +426,6 @@ pub(crate) fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
     let target = head.headers.store(text);
     head.set_scanned_target(target, &scanned);
     true
-}
-
-/// The number in `content-length`.
-pub(crate) fn parse_length(value: &[u8]) -> Option<u64> {
-    // Nineteen digits fit.
-    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let digits = value.iter().map(|digit| u64::from(digit - b'0'));
-    Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
 /// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3). Empty ones would leave a blank at an end, which no

@@ -1,25 +1,26 @@
-//! The field sections of responses: what they must have, and what they become (RFC 9113 §8.2 and §8.3.2).
+//! The field sections of responses: what they must have, and what they become (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
 
-use h2o_http::{Known, Name, StatusCode};
+use super::{
+    DecodedField, FieldError, FieldName, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Pseudo,
+    SectionError, parse_length,
+};
+use crate::{ClientResponse, Known, Name, StatusCode};
 
-use super::ClientResponse;
-use crate::error::{PeerError, StreamError};
-use crate::fields::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, parse_length};
-use crate::hpack::{DecodedField, FieldName, Pseudo};
-
-/// Which section of a response it is.
+/// The part of a response that a section is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum SectionKind {
+    /// A final or informational head.
     Head,
+    /// Trailers.
     Trailers,
-    /// Of a stream that is over: nothing is kept.
+    /// A section of a stream that has ended: it is only decoded.
     Discarded,
 }
 
 /// Takes the fields of one section as they are decoded.
-pub(super) struct ResponseFields<'h> {
+pub struct ResponseFields<'h> {
     head: &'h mut ClientResponse,
-    kind: Kind,
+    kind: SectionKind,
     has_status: bool,
     count: u32,
     /// Octets of text that may still come.
@@ -28,8 +29,8 @@ pub(super) struct ResponseFields<'h> {
 }
 
 impl<'h> ResponseFields<'h> {
-    /// For a section of `len` octets.
-    pub(super) fn new(kind: Kind, head: &'h mut ClientResponse, len: usize) -> Self {
+    /// For a section of `len` octets. What `head` held is forgotten.
+    pub fn new(kind: SectionKind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {
             head,
@@ -41,8 +42,11 @@ impl<'h> ResponseFields<'h> {
         }
     }
 
-    /// Takes one field. Errors end the connection; what ends the stream only is told by [`ResponseFields::finish`].
-    pub(super) fn field(&mut self, field: &DecodedField<'_>) -> Result<(), PeerError> {
+    /// Takes one field.
+    ///
+    /// # Errors
+    /// What makes the message malformed; other flaws are told by [`ResponseFields::finish`], so that the decoder reads on.
+    pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
             return self.pseudo(pseudo, field.value);
         }
@@ -51,7 +55,7 @@ impl<'h> ResponseFields<'h> {
         let room = self.room.checked_sub(len);
         self.room = room.unwrap_or(0);
         if self.count > MAX_DECODED_FIELDS {
-            return Err(PeerError::FieldFlood);
+            return Err(FieldError::Flood);
         }
         let is_too_much = self.count > MAX_FIELDS || room.is_none();
         if is_too_much || !field.flaws.is_none() {
@@ -69,17 +73,17 @@ impl<'h> ResponseFields<'h> {
         }
     }
 
-    fn known(&mut self, known: Known, value: &[u8]) -> Result<(), PeerError> {
+    fn known(&mut self, known: Known, value: &[u8]) -> Result<(), FieldError> {
         match known {
             Known::Connection
             | Known::Http2Settings
             | Known::TransferEncoding
             | Known::Upgrade
-            | Known::Te => return Err(PeerError::ConnectionField),
-            // Tolerated, as in requests (H2O compatibility), and not handed on.
+            | Known::Te => return Err(FieldError::ConnectionSpecific),
+            // Tolerated as in requests, which H2O does, and not handed on.
             Known::KeepAlive | Known::ProxyConnection => {}
             // What frames a message has no meaning behind it (RFC 9110 §6.5.1).
-            Known::ContentLength if self.kind == Kind::Trailers => {}
+            Known::ContentLength if self.kind == SectionKind::Trailers => {}
             Known::ContentLength => {
                 let length = parse_length(value);
                 self.is_malformed |= length.is_none() || self.head.length.is_some();
@@ -91,18 +95,18 @@ impl<'h> ResponseFields<'h> {
     }
 
     fn keep(&mut self, name: Name<'_>, value: &[u8]) {
-        if self.kind != Kind::Discarded {
+        if self.kind != SectionKind::Discarded {
             self.head.headers.push(name, value);
         }
     }
 
-    fn pseudo(&mut self, pseudo: Pseudo, value: &[u8]) -> Result<(), PeerError> {
-        let error = PeerError::BadResponse;
-        if self.kind == Kind::Discarded {
+    fn pseudo(&mut self, pseudo: Pseudo, value: &[u8]) -> Result<(), FieldError> {
+        let error = FieldError::ResponsePseudoField;
+        if self.kind == SectionKind::Discarded {
             return Ok(());
         }
         if pseudo != Pseudo::Status
-            || self.kind == Kind::Trailers
+            || self.kind == SectionKind::Trailers
             || self.count > 0
             || std::mem::replace(&mut self.has_status, true)
         {
@@ -113,15 +117,17 @@ impl<'h> ResponseFields<'h> {
     }
 
     /// The section is complete.
-    pub(super) const fn finish(self) -> Result<Option<StreamError>, PeerError> {
-        if matches!(self.kind, Kind::Head) && !self.has_status {
-            return Err(PeerError::BadResponse);
+    ///
+    /// # Errors
+    /// What makes the message malformed.
+    pub const fn finish(self) -> Result<(), SectionError> {
+        if matches!(self.kind, SectionKind::Head) && !self.has_status {
+            return Err(SectionError::StatusMissing);
         }
-        Ok(if self.is_malformed {
-            Some(StreamError::Malformed)
-        } else {
-            None
-        })
+        if self.is_malformed {
+            return Err(SectionError::Fields);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
-//! A field as the decoder hands it out, and what is worked out once when it is received as text.
+//! A field as a decoder hands it out, and what is worked out once when it is received as text.
 
-use h2o_http::{Known, is_token_octet};
+use crate::{Known, is_token_octet};
 
 /// The pseudo-header fields (RFC 9113 §8.3, RFC 8441 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum FieldName<'a> {
     Known(Known),
     /// Any other name that is a token in lower case.
     Other(&'a str),
-    /// What is no name in HTTP/2; [`Flaws`] says why.
+    /// Text that is not a field name; [`Flaws`] says why.
     Invalid(&'a [u8]),
 }
 
@@ -84,7 +84,7 @@ pub struct DecodedField<'a> {
     pub value: &'a [u8],
     /// What makes a message with this field malformed (RFC 9113 §8.2).
     pub flaws: Flaws,
-    /// The sender asks not to let this field into any dynamic table (RFC 7541 §7.1.3).
+    /// The sender asks not to let this field into any dynamic table (RFC 7541 §7.1.3, RFC 9204 §7.1.3).
     pub never_indexed: bool,
 }
 
@@ -104,29 +104,34 @@ impl Flaws {
     /// A blank (SP or HTAB) at the start or end of the value.
     pub const VALUE_BLANK: Self = Self(8);
 
-    /// True if the field is in order.
+    /// Whether there is no flaw.
     #[inline]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// True if one of the flaws in `some` is among these.
+    /// Whether one of the flaws in `some` is among these.
     #[must_use]
     pub const fn has(self, some: Self) -> bool {
         self.0 & some.0 != 0
     }
 
-    pub(super) const fn and(self, more: Self) -> Self {
+    /// These flaws and others.
+    #[must_use]
+    pub const fn and(self, more: Self) -> Self {
         Self(self.0 | more.0)
     }
 
     /// Those of the name.
-    pub(super) const fn of_name(self) -> Self {
+    #[must_use]
+    pub const fn of_name(self) -> Self {
         Self(self.0 & (Self::NAME_UPPER_CASE.0 | Self::NAME_INVALID.0))
     }
 
-    pub(super) fn in_value(value: &[u8]) -> Self {
+    /// The flaws of a value.
+    #[must_use]
+    pub fn in_value(value: &[u8]) -> Self {
         let mut flaws = Self::NONE;
         if has_control(value) {
             flaws = Self::VALUE_CONTROL;
@@ -141,24 +146,29 @@ impl Flaws {
 
 fn has_control(value: &[u8]) -> bool {
     // Mostly there is nothing below a blank, and no DEL.
-    !h2o_http::is_printable(value)
+    !crate::is_printable(value)
         && value
             .iter()
             .any(|&octet| (octet < 0x20 && octet != b'\t') || octet == 0x7f)
 }
 
-/// What a name turned out to be. With the text it is a [`FieldName`].
+/// The kind of a name. With the text it is a [`FieldName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NameKind {
+pub enum NameKind {
+    /// A pseudo-header field.
     Pseudo(Pseudo),
+    /// A well-known field.
     Known(Known),
+    /// Any other name that is a token in lower case.
     Other,
+    /// Text that is not a field name.
     Invalid,
 }
 
 impl NameKind {
-    /// What `text` is, and its flaws.
-    pub(super) fn of(text: &[u8]) -> (Self, Flaws) {
+    /// The kind of `text`, and its flaws.
+    #[must_use]
+    pub fn of(text: &[u8]) -> (Self, Flaws) {
         if let Some(known) = Known::from_lower(text) {
             return (Self::Known(known), Flaws::NONE);
         }
@@ -180,7 +190,7 @@ impl NameKind {
 
     /// The name of this kind whose spelling is `text`, which is only asked for if that is needed.
     #[inline(always)]
-    pub(super) fn spelt<'a>(self, text: impl FnOnce() -> &'a [u8]) -> FieldName<'a> {
+    pub fn spelt<'a>(self, text: impl FnOnce() -> &'a [u8]) -> FieldName<'a> {
         match self {
             Self::Known(known) => FieldName::Known(known),
             Self::Pseudo(pseudo) => FieldName::Pseudo(pseudo),
@@ -189,8 +199,9 @@ impl NameKind {
         }
     }
 
-    /// The text, if it is always the same.
-    pub(super) const fn fixed_text(self) -> Option<&'static [u8]> {
+    /// The text, if all names of this kind have the same.
+    #[must_use]
+    pub const fn fixed_text(self) -> Option<&'static [u8]> {
         match self {
             Self::Pseudo(Pseudo::Unknown) | Self::Other | Self::Invalid => None,
             Self::Pseudo(pseudo) => Some(pseudo.as_str().as_bytes()),
