@@ -76,10 +76,9 @@ pub trait BodySource {
     /// do something. Sources that wrap another one hand this on.
     fn poll_ahead(&mut self, _: &mut Context<'_>) {}
 
-    /// Octets of memory that it holds.
-    fn retained(&self) -> usize {
-        0
-    }
+    /// Octets of memory that it holds, which count for `max-memory`. Asked after each turn of its connection: a source whose
+    /// memory grows by itself wakes whoever called [`BodySource::poll_ahead`].
+    fn retained(&self) -> usize;
 
     /// Where the next octets lie in a socket as they are, another way to have them, which goes round our memory. `None` where
     /// only [`BodySource::poll_next`] will do; that may change in the course of a response.
@@ -132,6 +131,16 @@ impl Body {
         self.len() == Some(0)
     }
 
+    /// Octets of memory that it holds.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        match self {
+            Self::Empty | Self::File(_) => 0,
+            Self::Bytes(bytes) => retained(bytes),
+            Self::Stream(source) => source.retained(),
+        }
+    }
+
     /// The body as a source, for filters that wrap it.
     #[must_use]
     pub fn into_source(self) -> Box<dyn BodySource> {
@@ -142,6 +151,12 @@ impl Body {
             Self::Stream(source) => source,
         }
     }
+}
+
+/// Octets of memory that are held because of `bytes`: what others hold as well is theirs, such as an entry of the content cache.
+#[must_use]
+pub fn retained(bytes: &Bytes) -> usize {
+    if bytes.is_unique() { bytes.len() } else { 0 }
 }
 
 struct Whole(Bytes);
@@ -157,5 +172,9 @@ impl BodySource for Whole {
         }
         let at = max.min(self.0.len());
         Poll::Ready(Some(Ok(self.0.split_to(at))))
+    }
+
+    fn retained(&self) -> usize {
+        retained(&self.0)
     }
 }

@@ -196,6 +196,12 @@ impl Exchange {
         }
     }
 
+    /// Octets of memory held: heads, and the content of the request where all of it is in memory.
+    #[must_use]
+    pub fn retained(&self) -> usize {
+        self.request.headers.retained() + self.sent.headers.retained() + self.body.retained()
+    }
+
     /// As [`Exchange::reset`], for another request of the same connection and site.
     #[inline]
     pub fn rewind(&mut self) {

@@ -325,4 +325,9 @@ impl BodySource for FileReader {
             }))
         })
     }
+
+    fn retained(&self) -> usize {
+        let cold = self.cold.as_ref().map_or(0, |_| COLD_READ);
+        self.ready.len() + cold
+    }
 }

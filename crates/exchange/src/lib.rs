@@ -27,7 +27,7 @@ pub mod temp_file;
 mod worker;
 
 pub use bag::{Bag, Setting};
-pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers};
+pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};

@@ -28,6 +28,17 @@ pub enum RequestBody {
     Stream(Rc<BodyPipe>),
 }
 
+impl RequestBody {
+    /// Octets of memory that complete content takes.
+    #[must_use]
+    pub const fn retained(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::None | Self::File(_) | Self::Stream(_) => 0,
+        }
+    }
+}
+
 /// A body on its way from the connection to the handler. Holds at most what the connection put in
 /// before it saw that the pipe is full, so a handler that does not pull costs one buffer; and what is [kept](BodyPipe::keep).
 #[derive(Default)]

@@ -365,6 +365,10 @@ mod tests {
             fn trailers(&mut self) -> Trailers {
                 std::mem::take(&mut self.0)
             }
+
+            fn retained(&self) -> usize {
+                0
+            }
         }
         let mut grpc = Headers::new();
         grpc.push(h2o_http::Name::from_lower("grpc-status"), b"0");

@@ -165,9 +165,8 @@ impl Sending {
     /// Octets of memory held for content that was not sent.
     pub(crate) fn retained(&self) -> usize {
         match self {
-            // What others hold as well is in the content cache.
-            Self::Bytes(bytes) if bytes.is_unique() => bytes.len(),
-            Self::Bytes(_) | Self::File(_) => 0,
+            Self::Bytes(bytes) => h2o_exchange::retained(bytes),
+            Self::File(reader) => reader.retained(),
             Self::Stream(source) => source.retained(),
             Self::Splice(splicing) => splicing.retained(),
         }

@@ -324,9 +324,11 @@ fn filter(
             }
         }
     }
-    if let RequestBody::Stream(pipe) = &exchange.body {
-        // Nobody else will want it.
-        pipe.stop_keeping();
+    // Nobody else will want the content.
+    match &exchange.body {
+        RequestBody::Stream(pipe) => pipe.stop_keeping(),
+        RequestBody::Bytes(_) | RequestBody::File(_) => exchange.body = RequestBody::None,
+        RequestBody::None => {}
     }
     if let Some(fields) = exchange.saved_headers.take() {
         exchange.request = exchange.request.rebuilt(

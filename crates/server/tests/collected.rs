@@ -11,6 +11,7 @@ mod http2_client;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,13 @@ enum Trick {
     /// Keeps every thread busy that waits for the disk, until `Free` is asked for.
     Block,
     Free,
+    /// Leaves the content where it is until it is to go on.
+    Keep,
 }
+
+/// How often [`Trick::Keep`] was asked.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+static GO_ON: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
 /// What [`Trick::Block`] waits for.
 static IS_FREE: (Mutex<bool>, Condvar) = (Mutex::new(true), Condvar::new());
@@ -102,12 +109,20 @@ impl Handler for Trick {
                 IS_FREE.1.notify_all();
                 Outcome::Done(text("free".to_owned()))
             }
+            Self::Keep => {
+                assert!(matches!(exchange.body, RequestBody::Bytes(_)));
+                KEPT.fetch_add(1, Relaxed);
+                Outcome::Later(Box::pin(async {
+                    GO_ON.notified().await;
+                    Outcome::Done(text("kept".to_owned()))
+                }))
+            }
         }
     }
 
     fn content_use(&self, _: &Exchange) -> ContentUse {
         match self {
-            Self::Sum => ContentUse::Whole,
+            Self::Sum | Self::Keep => ContentUse::Whole,
             Self::Pull => ContentUse::Stream,
             Self::Plain | Self::Pass | Self::Block | Self::Free => ContentUse::None,
         }
@@ -121,6 +136,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("pull", Trick::Pull),
     ("block", Trick::Block),
     ("free", Trick::Free),
+    ("keep", Trick::Keep),
 ];
 
 static DIRECTIVES: [Directive<Scope>; 1] = [Directive {
@@ -482,4 +498,34 @@ fn a_client_that_sends_content_that_nobody_takes_gets_its_answer() {
         client.settle();
         assert_eq!(client.content(stream), b"plain");
     }
+}
+
+#[test]
+fn content_that_waits_for_its_handler_is_not_left_out_of_max_memory() {
+    let server = start("max-memory: 8000000");
+    let content = content(7_200_000);
+    let status = || {
+        let mut stream = connect(server.port);
+        write!(stream, "GET /plain HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        response(&mut stream).0
+    };
+    let go_on = || {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while KEPT.load(Relaxed) == 0 {
+            assert!(Instant::now() < patience, "the handler is asked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let now = status();
+        KEPT.store(0, Relaxed);
+        GO_ON.notify_waiters();
+        assert_eq!(now, 503);
+    };
+    let mut stream = upload_over_http1(server.port, "/keep", true, &content);
+    go_on();
+    assert_eq!(response(&mut stream).2, "kept");
+    assert_eq!(status(), 200);
+    let (mut client, stream, seen) = upload_over_http2(&server, "/keep", true, &content);
+    go_on();
+    assert_eq!(answer(&mut client, stream, seen).1, "kept");
+    assert_eq!(status(), 200);
 }

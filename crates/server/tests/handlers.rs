@@ -164,6 +164,10 @@ impl BodySource for Pieces {
         self.left -= 1;
         Poll::Ready(Some(Ok("0123456789".into())))
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 /// How often [`Trick::Slow`] was asked.
@@ -192,6 +196,10 @@ impl BodySource for SlowPieces {
         self.pause = Box::pin(tokio::time::sleep(SLOW));
         Poll::Ready(Some(Ok("0123456789".into())))
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 struct EchoSource(std::rc::Rc<h2o_exchange::BodyPipe>);
@@ -203,6 +211,10 @@ impl BodySource for EchoSource {
         _: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         self.0.poll_next(context)
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 

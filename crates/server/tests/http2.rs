@@ -299,6 +299,10 @@ impl BodySource for Tunnel {
             Some(Ok("goodbye".into()))
         })
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -318,6 +322,10 @@ impl BodySource for Lump {
         _: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         Poll::Ready(self.0.take().map(Ok))
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 
@@ -347,6 +355,10 @@ impl BodySource for Pieces {
             Some(Failure::Failed) => Some(Err(BodyError::Failed("the well ran dry".into()))),
             Some(Failure::Panic) => panic!("on purpose, in the content"),
         })
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 
@@ -378,6 +390,10 @@ impl BodySource for Trailed {
                 Trailers::Fields(fields)
             }
         }
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 

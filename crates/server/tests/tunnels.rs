@@ -120,6 +120,10 @@ impl BodySource for Once {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         Poll::Ready(self.0.take().map(Ok))
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 /// Neither takes nor gives.
@@ -132,6 +136,10 @@ impl BodySource for Silent {
         _: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         Poll::Pending
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 
@@ -146,6 +154,10 @@ impl BodySource for Flood {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         FLOODED.fetch_add(max, SeqCst);
         Poll::Ready(Some(Ok(vec![b'f'; max].into())))
+    }
+
+    fn retained(&self) -> usize {
+        0
     }
 }
 

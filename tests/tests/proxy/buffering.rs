@@ -534,6 +534,80 @@ fn what_is_kept_in_memory_counts_for_max_memory() {
     });
 }
 
+/// True if requests are turned away, or clients, for want of memory.
+fn is_short_of_memory(server: &Server) -> bool {
+    let report = server.ask("GET /s/json?show=events");
+    report.code() == 503 || !report.text().contains("\"connections.memory-closed\": 0")
+}
+
+#[test]
+fn what_http2_clients_leave_behind_is_not_left_out_of_max_memory() {
+    for version in ["", HTTP2] {
+        for buffering in [
+            "proxy.max-temp-file-size: 0",
+            "proxy.max-buffer-size: 250000",
+        ] {
+            if version.is_empty() && buffering.contains("max-buffer-size") {
+                // It stays in the sockets.
+                continue;
+            }
+            let (open, gate) = gate();
+            let backend = Backend::start(move |talk: &mut Talk| {
+                if version.is_empty() {
+                    while talk.read_request().is_some() {
+                        talk.send("HTTP/1.1 200 OK\r\ncontent-length: 180000\r\n\r\n");
+                        talk.send(pattern(10_000));
+                        gate();
+                        talk.send(pattern(170_000));
+                    }
+                    return;
+                }
+                let Some(mut connection) = Frames::new(talk) else {
+                    return;
+                };
+                connection.send(&[Frame::settings(&[])]);
+                let mut streams = Vec::new();
+                while streams.len() < 40 {
+                    let Some((stream, _)) = connection.read_request() else {
+                        return;
+                    };
+                    let head = encode(&[(":status", "200"), ("content-length", "180000")]);
+                    let first = Frame::data(stream, 0, pattern(10_000));
+                    connection.send(&[Frame::request_with_content(stream, head), first]);
+                    streams.push(stream);
+                }
+                gate();
+                for stream in streams {
+                    let mut frames = Vec::new();
+                    for piece in pattern(170_000).chunks(16_384) {
+                        frames.push(Frame::data(stream, 0, piece));
+                    }
+                    connection.send(&frames);
+                }
+                connection.talk.read_to_end();
+            });
+            let settings =
+                format!("max-memory: 4194304\nhttp2-idle-timeout: 60\n{version}\n{buffering}");
+            let server = with_report(&settings, &backend);
+            let mut client = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 10_000)]);
+            client.send_frame(&Frame::window_update(0, 1 << 30));
+            for number in 0..40 {
+                client.send_frame(&Frame::request(2 * number + 1, get("/")));
+            }
+            client.read_until("the windows to be full", |client| {
+                (0..40).all(|number| client.answer(2 * number + 1).body.len() == 10_000)
+            });
+            assert!(!is_short_of_memory(&server), "{version} {buffering}");
+            // From now on the client's connection has nothing to do.
+            (0..40).for_each(|_| open.send(()).unwrap_or_default());
+            eventually(
+                &format!("memory to be short: {version} {buffering}"),
+                || is_short_of_memory(&server).then_some(()),
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_kept_is_counted() {
     let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);

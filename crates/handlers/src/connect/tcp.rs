@@ -68,6 +68,10 @@ impl BodySource for Download {
         let len = max.min(self.buffer.len());
         Poll::Ready(Some(Ok(self.buffer.split_to(len).freeze())))
     }
+
+    fn retained(&self) -> usize {
+        self.buffer.capacity()
+    }
 }
 
 impl Sink for Rc<TcpStream> {

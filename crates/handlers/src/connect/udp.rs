@@ -100,6 +100,10 @@ impl BodySource for Download {
         let len = max.min(self.capsules.len());
         Poll::Ready(Some(Ok(self.capsules.split_to(len).freeze())))
     }
+
+    fn retained(&self) -> usize {
+        self.capsules.capacity()
+    }
 }
 
 /// What the client sends.

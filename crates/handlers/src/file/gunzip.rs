@@ -10,6 +10,8 @@ use h2o_exchange::{Body, BodyError, BodySource};
 const INPUT: usize = 16 * 1024;
 /// Most octets made at once, whatever the engine would take.
 const OUTPUT: usize = 64 * 1024;
+/// Octets of memory that the decoder takes at most: its window, and its tables.
+const DECODER: usize = 48 * 1024;
 /// The window that every gzip file can be unpacked with (RFC 1951 §3.2.5).
 const WINDOW_BITS: u8 = 15;
 /// The first octets of a gzip member (RFC 1952 §2.3.1).
@@ -123,5 +125,9 @@ impl BodySource for Gunzip {
             }
         }
         Poll::Ready(Some(Ok(output.into())))
+    }
+
+    fn retained(&self) -> usize {
+        self.source.retained() + self.input.len() + DECODER
     }
 }

@@ -105,4 +105,8 @@ impl BodySource for Multipart {
         }
         Poll::Ready(None)
     }
+
+    fn retained(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.retained()).sum()
+    }
 }

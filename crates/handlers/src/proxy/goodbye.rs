@@ -247,6 +247,10 @@ mod tests {
             }
             Poll::Ready(Some(Ok(piece)))
         }
+
+        fn retained(&self) -> usize {
+            0
+        }
     }
 
     /// What a client gets, in pieces of at most `max` octets, if the server ends when it has got `before`.

@@ -376,9 +376,10 @@ impl Http1 {
         let Some(active) = &self.active else {
             return 0;
         };
-        let heads = active.exchange.try_borrow().map_or(0, |exchange| {
-            exchange.request.headers.retained() + exchange.sent.headers.retained()
-        });
+        let exchange = active
+            .exchange
+            .try_borrow()
+            .map_or(0, |exchange| exchange.retained());
         let content = match &active.step {
             Step::Collecting(collector) => collector.retained(),
             Step::Sending(sending) => sending.retained(),
@@ -387,7 +388,7 @@ impl Http1 {
         // An upload is held up at the capacity of its pipe.
         let upload = active.upload.as_ref();
         let upload = upload.map_or(0, |pipe| BodyPipe::CAPACITY + pipe.kept());
-        heads + content + upload
+        exchange + content + upload
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {

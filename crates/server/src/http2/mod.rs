@@ -543,25 +543,25 @@ impl Http2 {
 
 impl Work {
     fn retained(&self) -> usize {
-        let heads = self.exchange.as_ref().map_or(0, |exchange| {
-            exchange.try_borrow().map_or(0, |exchange| {
-                exchange.request.headers.retained() + exchange.sent.headers.retained()
-            })
+        let exchange = self.exchange.as_ref().map_or(0, |exchange| {
+            exchange
+                .try_borrow()
+                .map_or(0, |exchange| exchange.retained())
         });
         let content = match &self.step {
             Step::Collecting(collecting) => collecting.retained(),
             Step::Sending(sending) => sending.retained(),
+            Step::Answered(response) => response.body.retained(),
             Step::Moving
             | Step::AwaitingUpload
             | Step::Queued
             | Step::Waiting(_)
-            | Step::Answered(_)
             | Step::Receiving
             | Step::Parting => 0,
         };
         let upload = self.upload.as_ref();
         let upload = upload.map_or(0, |upload| upload.queued + upload.pipe.kept());
-        heads + content + upload
+        exchange + content + upload
     }
 }
 

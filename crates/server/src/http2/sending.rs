@@ -236,9 +236,8 @@ impl Sending {
     /// Octets of memory held for content that was not sent.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
-            // What others hold as well is in the content cache.
-            Content::Bytes(bytes) if bytes.is_unique() => bytes.len(),
-            Content::Bytes(_) | Content::File(_) => 0,
+            Content::Bytes(bytes) => h2o_exchange::retained(bytes),
+            Content::File(reader) => reader.retained(),
             Content::Stream(source) => source.retained(),
         };
         content + self.rest.len()

@@ -448,6 +448,10 @@ impl BodySource for Source {
         }
         polled
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 impl Source {

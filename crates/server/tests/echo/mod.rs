@@ -30,4 +30,8 @@ impl BodySource for Echo {
         let len = max.min(self.1.len());
         Poll::Ready(Some(Ok(self.1.split_to(len))))
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }

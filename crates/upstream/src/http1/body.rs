@@ -211,7 +211,11 @@ impl BodySource for ContentSource {
     }
 
     fn retained(&self) -> usize {
-        self.ready.len() + self.raw.capacity()
+        let upload = self
+            .exchange
+            .as_ref()
+            .map_or(0, |exchange| exchange.upload.retained());
+        self.ready.len() + self.raw.capacity() + upload
     }
 
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {

@@ -111,6 +111,12 @@ impl BodySource for TunnelSource {
             }
         }
     }
+
+    fn retained(&self) -> usize {
+        let exchange = self.shared.exchange.try_borrow();
+        let exchange = exchange.as_deref().ok().and_then(Option::as_ref);
+        self.ready.len() + exchange.map_or(0, |exchange| exchange.upload.retained())
+    }
 }
 
 /// Moves what the client sends, and ends a tunnel in which nothing moves.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodyPipe, FileReader, RequestBody};
+use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
 use h2o_http1::ClientConnection;
 
 use crate::pool::Scratch;
@@ -271,6 +271,17 @@ impl Upload {
         self.out.clear();
         self.at = 0;
         self.is_flushed = true;
+    }
+
+    /// Octets of memory held for what is not sent yet.
+    pub(super) fn retained(&self) -> usize {
+        let content = match &self.content {
+            Content::Bytes(bytes) => h2o_exchange::retained(bytes),
+            Content::File(reader) => reader.retained(),
+            // The connection that fills it counts it.
+            Content::Nothing | Content::Stream(_) => 0,
+        };
+        self.out.capacity() + content
     }
 
     /// True if nothing is left to be sent.

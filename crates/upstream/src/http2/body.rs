@@ -87,10 +87,15 @@ impl BodySource for ResponseBody {
         }
     }
 
+    /// What comes while nothing is taken goes into memory: whoever accounts for it looks again.
+    fn poll_ahead(&mut self, task: &mut Context<'_>) {
+        self.watch(task);
+    }
+
     fn retained(&self) -> usize {
         let state = self.owned.connection.state.borrow();
         let stream = state.streams.get(self.owned.key.index());
-        stream.and_then(Option::as_ref).map_or(0, Stream::queued)
+        stream.and_then(Option::as_ref).map_or(0, Stream::retained)
     }
 
     fn trailers(&mut self) -> Trailers {

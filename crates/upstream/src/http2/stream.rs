@@ -295,6 +295,11 @@ impl Stream {
         self.content.len()
     }
 
+    /// Octets of memory held for what neither side has taken.
+    pub(super) fn retained(&self) -> usize {
+        self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
+    }
+
     /// Octets that the owner has not taken, those that are still to come among them; `None` if that is not known.
     pub(super) fn left(&self) -> Option<u64> {
         let queued = self.queued() as u64;

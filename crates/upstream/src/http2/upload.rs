@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodyPipe, FileReader, RequestBody};
+use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
 use h2o_http2::{ClientConnection, StreamKey};
 
 /// What is left of a request's content. Dropped before its end it is not wanted any more: the client's connection need not
@@ -56,6 +56,16 @@ pub(super) enum Pulled {
 }
 
 impl Upload {
+    /// Octets of memory held for what is not sent yet.
+    pub(super) fn retained(&self) -> usize {
+        match &self.content {
+            Content::Bytes(bytes) => h2o_exchange::retained(bytes),
+            Content::File(reader) => reader.retained(),
+            // The connection that fills the pipe counts what is in there.
+            Content::Pipe { rest, .. } => rest.len(),
+        }
+    }
+
     /// True if another handler may be given the content: there is to be one reader then.
     pub(super) fn is_kept(&self) -> bool {
         matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())

@@ -78,6 +78,10 @@ impl BodySource for FromBackend {
             _ => Trailers::None,
         }
     }
+
+    fn retained(&self) -> usize {
+        0
+    }
 }
 
 impl Origin for FromBackend {

@@ -157,4 +157,8 @@ impl BodySource for Listing {
         let len = max.min(self.ready.len());
         Poll::Ready(Some(Ok(self.ready.split_to(len))))
     }
+
+    fn retained(&self) -> usize {
+        self.ready.len()
+    }
 }
