@@ -5,7 +5,6 @@
 //! fixed order and is then sent by an engine, which *pulls* the [`Body`]. Configuration builds all of
 //! this into an immutable [`Site`] by way of [`Scope`].
 
-mod bag;
 pub mod body;
 mod certificates;
 mod clock;
@@ -21,12 +20,12 @@ mod outcome;
 mod path_check;
 mod request_body;
 mod scope;
+mod settings_map;
 mod site;
 mod spool;
 pub mod temp_file;
 mod worker;
 
-pub use bag::{Bag, Setting};
 pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
@@ -44,8 +43,11 @@ pub use outcome::{
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use request_body::{BodyPipe, RequestBody};
-pub use scope::{Companion, Companions, Features, FilterFactory, Resource, Resources, Scope};
+pub use scope::{
+    BackgroundService, BackgroundServices, Features, FilterFactory, Resource, Resources, Scope,
+};
+pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
 pub use temp_file::{TempFile, TempFiles, Unwritten};
-pub use worker::{ExchangeRef, Mail, NoTransport, Shared, Worker, WorkerHandle};
+pub use worker::{ExchangeRef, NoTransport, Shared, Worker, WorkerHandle, WorkerTask};

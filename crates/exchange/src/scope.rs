@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use h2o_config::{Error, Level, Node, Registry};
 
-use crate::{Bag, EnvCommands, Filter, Handler, Host, HostName, Logger, PathRoute, Setting};
+use crate::{
+    EnvCommands, Filter, Handler, Host, HostName, Logger, PathRoute, Setting, SettingsMap,
+};
 
 /// Makes a filter from the final settings of a path; `None` if it does not apply there.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
@@ -40,18 +42,18 @@ pub trait Resource: Send + Sync {
 #[derive(Clone, Default)]
 pub struct Resources(pub Vec<Arc<dyn Resource>>);
 
-/// Something that goes on beside the workers for as long as these run, such as checks of backends.
-pub trait Companion: Send + Sync {
-    /// Begins it, on threads of its own, when the workers are ready. It ends when what is returned is dropped.
+/// A service that runs on threads of its own while the workers run, such as health checks of backends.
+pub trait BackgroundService: Send + Sync {
+    /// Starts the service once the workers are ready. Dropping the returned value ends it.
     ///
     /// # Errors
     /// The text to show.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
 }
 
-/// What goes on beside the workers under a configuration.
+/// The background services of a configuration.
 #[derive(Clone, Default)]
-pub struct Companions(pub Vec<Arc<dyn Companion>>);
+pub struct BackgroundServices(pub Vec<Arc<dyn BackgroundService>>);
 
 /// One level of the configuration being read. Inner levels begin with a copy of the outer settings;
 /// what is collected for the whole site goes through all levels.
@@ -71,9 +73,9 @@ pub struct Scope {
     /// The path key we are in.
     pub path: Option<Box<str>>,
     /// Inherited settings, one value per feature.
-    pub settings: Bag,
+    pub settings: SettingsMap,
     /// Values collected over all levels.
-    pub shared: Bag,
+    pub shared: SettingsMap,
     /// `setenv` and `unsetenv`, inherited.
     pub env: EnvCommands,
     /// Access logs, inherited and added to.
@@ -98,8 +100,8 @@ impl Scope {
             host: None,
             host_index: 0,
             path: None,
-            settings: Bag::default(),
-            shared: Bag::default(),
+            settings: SettingsMap::default(),
+            shared: SettingsMap::default(),
             env: EnvCommands::default(),
             loggers: Vec::new(),
             handlers: Vec::new(),

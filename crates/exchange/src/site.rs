@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use h2o_http::{Headers, Scheme};
 
-use crate::{Bag, ConnectionInfo, EnvCommands, Filter, Handler, Logger};
+use crate::{ConnectionInfo, EnvCommands, Filter, Handler, Logger, SettingsMap};
 
 /// Everything that was configured. Built by [`crate::Scope`]; never changed afterwards.
 pub struct Site {
     /// Host entries in file order.
     pub hosts: Vec<Host>,
     /// Settings of the global level, one value per feature.
-    pub settings: Bag,
+    pub settings: SettingsMap,
     /// Values that features collected over all levels (listeners, log targets, ...).
-    pub shared: Bag,
+    pub shared: SettingsMap,
     /// Taken when a request is answered without any host: no handlers, filters or loggers.
     pub nowhere: Host,
     /// How often a request may be run again.
@@ -46,8 +46,8 @@ impl Default for Site {
         };
         Self {
             hosts: Vec::new(),
-            settings: Bag::default(),
-            shared: Bag::default(),
+            settings: SettingsMap::default(),
+            shared: SettingsMap::default(),
             nowhere,
             reroute_limits: RerouteLimits::default(),
         }
@@ -191,7 +191,7 @@ pub struct PathRoute {
     /// `error-log.emit-request-errors`.
     pub emit_request_errors: bool,
     /// Final settings of the path, for features that need them while serving.
-    pub settings: Bag,
+    pub settings: SettingsMap,
 }
 
 impl PathRoute {

@@ -17,7 +17,7 @@ use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempF
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
 
 /// Work sent to a worker from another thread.
-pub type Mail = Box<dyn FnOnce(&Rc<Worker>) + Send>;
+pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
 /// Free exchanges kept; more are given back to the allocator.
 const KEPT_EXCHANGES: usize = 128;
@@ -29,7 +29,7 @@ pub struct WorkerHandle {
     /// Its counters.
     pub counters: Arc<Counters>,
     /// Its mailbox.
-    pub mail: UnboundedSender<Mail>,
+    pub mail: UnboundedSender<WorkerTask>,
 }
 
 /// What all workers of the process share; nothing of it is written on a request's path. The default is a process without

@@ -1,7 +1,7 @@
 //! `reproxy`: responses may name another resource that is to be sent in their place.
 
 use h2o_config::{Directive, Levels};
-use h2o_exchange::{Bag, Exchange, Filter, Filtered, NamedBy, Reroute, Response, Scope};
+use h2o_exchange::{Exchange, Filter, Filtered, NamedBy, Reroute, Response, Scope, SettingsMap};
 use h2o_http::{Known, Method};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -27,7 +27,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 struct Reproxy(bool);
 
 /// True if responses of a path with these settings may name another resource.
-pub(crate) fn is_on(settings: &Bag) -> bool {
+pub(crate) fn is_on(settings: &SettingsMap) -> bool {
     settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
 }
 

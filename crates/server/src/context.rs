@@ -10,7 +10,7 @@ use std::time::Duration;
 use h2o_exchange::{HostTable, LocalSite, Worker};
 
 use crate::budget::BudgetSettings;
-use crate::event::wakes::Wakes;
+use crate::event::wake_queue::WakeQueue;
 use crate::http1::Active;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::http2_settings::LatencySettings;
@@ -43,7 +43,7 @@ pub(crate) struct Context {
     pub(crate) budget: BudgetSettings,
     pub(crate) memory: MemoryAccount,
     pub(crate) listeners: Vec<LocalListener>,
-    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) wakes: Arc<WakeQueue>,
     /// Connections that gave up their turn with work left.
     pub(crate) again: RefCell<Vec<u64>>,
     pub(crate) scratch: Scratch,
@@ -144,6 +144,6 @@ impl Context {
     /// A waker for a stream of the connection with this token, 0 where there are no streams. Made only for what a connection waits for besides its
     /// socket; static files out of memory never need one.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
-        Wakes::waker(&self.wakes, (token, stream))
+        WakeQueue::waker(&self.wakes, (token, stream))
     }
 }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
-use h2o_exchange::{Companions, Counters, Mail, Shared, Site, WorkerHandle};
+use h2o_exchange::{BackgroundServices, Counters, Shared, Site, WorkerHandle, WorkerTask};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -28,11 +28,11 @@ const DISK_THREADS: usize = 4;
 /// The running workers.
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
-    mail: Vec<UnboundedSender<Mail>>,
+    mail: Vec<UnboundedSender<WorkerTask>>,
     shared: Arc<Shared>,
     tls: TlsListeners,
-    /// What goes on beside the workers, until it is dropped.
-    companions: Vec<Box<dyn Any + Send>>,
+    /// Background services; each runs until it is dropped.
+    services: Vec<Box<dyn Any + Send>>,
 }
 
 /// How a worker's thread ended.
@@ -57,21 +57,21 @@ pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
     settings.workers.clone()
 }
 
-/// Everything a worker's thread begins with.
-pub(crate) struct Seed {
+/// What a worker is started with.
+pub(crate) struct WorkerConfig {
     pub(crate) index: usize,
     pub(crate) cpu: Option<usize>,
     pub(crate) site: Arc<Site>,
     pub(crate) settings: Arc<ServerSettings>,
-    pub(crate) listeners: Vec<SeedListener>,
+    pub(crate) listeners: Vec<ListenerConfig>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) mail: UnboundedReceiver<Mail>,
-    /// For the one worker that looks after it, if there is TLS at all.
+    pub(crate) mail: UnboundedReceiver<WorkerTask>,
+    /// For the one worker that refreshes it, if a listener has TLS.
     pub(crate) resumption: Option<Arc<Resumption>>,
 }
 
-pub(crate) struct SeedListener {
+pub(crate) struct ListenerConfig {
     /// `None` for a listener that could not be bound.
     pub(crate) fd: Option<OwnedFd>,
     pub(crate) hosts: Vec<u32>,
@@ -109,7 +109,7 @@ impl Server {
             mail: Vec::new(),
             shared: Arc::clone(&shared),
             tls,
-            companions: Vec::new(),
+            services: Vec::new(),
         };
         let mut handles = Vec::new();
         for (index, cpu) in plan.into_iter().enumerate() {
@@ -119,7 +119,7 @@ impl Server {
                 counters: Arc::clone(&counters),
                 mail: sender.clone(),
             });
-            let seed = Seed {
+            let config = WorkerConfig {
                 index,
                 cpu,
                 site: Arc::clone(&loaded.site),
@@ -135,7 +135,7 @@ impl Server {
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    let ended = catch_unwind(AssertUnwindSafe(|| run(seed, &ready)));
+                    let ended = catch_unwind(AssertUnwindSafe(|| run(config, &ready)));
                     // Before anybody hears of the end: whoever waits for this worker to be ready need not.
                     drop(ready);
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
@@ -153,8 +153,8 @@ impl Server {
                 .recv()
                 .map_err(|_| "a worker ended while it was starting".to_string())??;
         }
-        for companion in &loaded.site.shared.get::<Companions>().0 {
-            server.companions.push(companion.begin()?);
+        for service in &loaded.site.shared.get::<BackgroundServices>().0 {
+            server.services.push(service.begin()?);
         }
         Ok(server)
     }
@@ -196,9 +196,9 @@ impl Server {
         }
     }
 
-    /// Ends what goes on beside the workers, without waiting for these: logs are written out.
+    /// Ends the background services without waiting for the workers: logs are written out.
     pub fn abandon(self) {
-        drop(self.companions);
+        drop(self.services);
     }
 
     /// Waits until all connections have ended.
@@ -207,7 +207,7 @@ impl Server {
             // A worker's panic has been reported by the panic hook.
             let _ = thread.join();
         }
-        drop(self.companions);
+        drop(self.services);
     }
 }
 
@@ -226,19 +226,19 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     }
 }
 
-/// What the only worker of a process begins with, for tests that run it themselves.
+/// The configuration of the only worker of a process, for tests that run it themselves.
 #[cfg(test)]
-pub(crate) fn only_seed(
+pub(crate) fn only_config(
     loaded: &Loaded,
     bound: Bound,
-) -> Result<(Seed, UnboundedSender<Mail>), String> {
+) -> Result<(WorkerConfig, UnboundedSender<WorkerTask>), String> {
     let settings = loaded.settings();
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
     let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
     let shared = Arc::new(shared(&settings, bound.len()));
     let mut listeners = share_out(loaded, bound, &tls, 1)?;
     let (sender, mail) = unbounded_channel();
-    let seed = Seed {
+    let config = WorkerConfig {
         index: 0,
         cpu: None,
         site: Arc::clone(&loaded.site),
@@ -249,7 +249,7 @@ pub(crate) fn only_seed(
         mail,
         resumption: None,
     };
-    Ok((seed, sender))
+    Ok((config, sender))
 }
 
 /// Gives each worker its own descriptor of every listener.
@@ -258,10 +258,10 @@ fn share_out(
     bound: Bound,
     tls_listeners: &TlsListeners,
     workers: usize,
-) -> Result<Vec<Vec<SeedListener>>, String> {
+) -> Result<Vec<Vec<ListenerConfig>>, String> {
     let configured = loaded.site.shared.get::<Listeners>();
     let failed = |error: std::io::Error| format!("failed to share a listener: {}", reason(&error));
-    let mut out: Vec<Vec<SeedListener>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut out: Vec<Vec<ListenerConfig>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = bound.sockets.into_iter().peekable();
     for (index, listener) in configured.0.iter().enumerate() {
         // One that could not be bound keeps its place without a descriptor: others are known by theirs.
@@ -279,7 +279,7 @@ fn share_out(
             if let Some(fd) = &fd {
                 shared = Some(fd.try_clone().map_err(failed)?);
             }
-            worker.push(SeedListener {
+            worker.push(ListenerConfig {
                 fd,
                 hosts: listener.hosts.clone().unwrap_or_default(),
                 tls: tls.clone(),
@@ -299,8 +299,8 @@ fn share_out(
 
 type ReadySender = mpsc::Sender<Result<(), String>>;
 
-fn run(mut seed: Seed, ready: &ReadySender) {
-    if let Some(cpu) = seed.cpu {
+fn run(mut config: WorkerConfig, ready: &ReadySender) {
+    if let Some(cpu) = config.cpu {
         pin(cpu);
     }
     let runtime = Builder::new_current_thread()
@@ -320,10 +320,10 @@ fn run(mut seed: Seed, ready: &ReadySender) {
         }
     };
     runtime.block_on(async {
-        if let Some(resumption) = seed.resumption.take() {
+        if let Some(resumption) = config.resumption.take() {
             tokio::task::spawn_local(refresh(resumption));
         }
-        let mut connections = match Connections::new(seed) {
+        let mut connections = match Connections::new(config) {
             Ok(connections) => connections,
             Err(error) => {
                 let _ = ready.send(Err(format!(

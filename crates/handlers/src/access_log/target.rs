@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_exchange::{Companion, Companions, Resource, Resources, Scope};
+use h2o_exchange::{BackgroundService, BackgroundServices, Resource, Resources, Scope};
 use h2o_log::reason;
 
 /// Where one or more access logs go, opened when the whole configuration is known to be good.
@@ -26,8 +26,8 @@ impl Target {
         targets.0.insert(path.into(), Arc::clone(&target));
         let resources = scope.shared.edit::<Resources>();
         resources.0.push(Arc::<Self>::clone(&target));
-        let companions = scope.shared.edit::<Companions>();
-        companions.0.push(Arc::<Self>::clone(&target));
+        let services = scope.shared.edit::<BackgroundServices>();
+        services.0.push(Arc::<Self>::clone(&target));
         target
     }
 
@@ -48,7 +48,7 @@ impl Resource for Target {
 }
 
 /// A log command is started again when it ends.
-impl Companion for Target {
+impl BackgroundService for Target {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.0.run() {
             Ok(running) => Ok(Box::new(running)),

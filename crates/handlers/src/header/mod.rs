@@ -7,7 +7,7 @@ mod cookie;
 mod edit;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node};
-use h2o_exchange::{Bag, Exchange, Filter, Filtered, Response, Scope};
+use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope, SettingsMap};
 use h2o_http::Headers;
 
 pub(crate) use self::edit::Edit;
@@ -202,7 +202,7 @@ fn explain(command: &Command<'_>, error: Error) -> Error {
 }
 
 /// Edits a 103 response of a path with these settings.
-pub(crate) fn edit_early(settings: &Bag, headers: &mut Headers) {
+pub(crate) fn edit_early(settings: &SettingsMap, headers: &mut Headers) {
     let Some(rules) = settings.peek::<Rules>() else {
         return;
     };

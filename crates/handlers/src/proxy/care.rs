@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
-use h2o_exchange::{Companions, Scope};
+use h2o_exchange::{BackgroundServices, Scope};
 use h2o_upstream::{BackendCare, Care, HealthCheck, HealthChecks, PassiveCheck, Retry, Upstream};
 
 use super::backends::BackendSpec;
@@ -245,7 +245,7 @@ pub(super) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
     let checks = Arc::<HealthChecks>::default();
     checks.add(upstream);
     *known = Some(Arc::clone(&checks));
-    scope.shared.edit::<Companions>().0.push(checks);
+    scope.shared.edit::<BackgroundServices>().0.push(checks);
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_exchange::{
-    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Mail, Outcome, Response, Shared,
-    Worker, WorkerHandle,
+    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Outcome, Response, Shared, Worker,
+    WorkerHandle, WorkerTask,
 };
 use h2o_http::Known;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -351,7 +351,7 @@ fn a_request_over_http_2_is_shown_with_its_stream() {
 }
 
 /// Two workers of one process, and the mailbox of the second.
-fn two_workers() -> ([Rc<Worker>; 2], UnboundedReceiver<Mail>, Arc<Shared>) {
+fn two_workers() -> ([Rc<Worker>; 2], UnboundedReceiver<WorkerTask>, Arc<Shared>) {
     let shared = Arc::new(kit::shared());
     let workers = [kit::worker(0, &shared), kit::worker(1, &shared)];
     let mut inboxes = Vec::new();

@@ -3,4 +3,4 @@
 pub(crate) mod reactor;
 pub(crate) mod socket;
 pub(crate) mod timers;
-pub(crate) mod wakes;
+pub(crate) mod wake_queue;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::Memory;
-use h2o_exchange::Mail;
+use h2o_exchange::WorkerTask;
 use h2o_testkit::Random;
 use rustls::ClientConfig;
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ pub(super) struct World {
     connections: Rc<RefCell<Connections>>,
     /// How often the server had its turn.
     turns: Rc<Cell<u64>>,
-    _mail: UnboundedSender<Mail>,
+    _mail: UnboundedSender<WorkerTask>,
 }
 
 /// What all runs share: where the server listens, and what clients hold it against.
@@ -148,12 +148,12 @@ impl World {
             let _ = std::fs::remove_file(socket);
         }
         let bound = crate::bind(&loaded, 1).unwrap();
-        let (mut seed, mail) = worker::only_seed(&loaded, bound).unwrap();
-        let settings = Arc::get_mut(&mut seed.settings).unwrap();
+        let (mut config, mail) = worker::only_config(&loaded, bound).unwrap();
+        let settings = Arc::get_mut(&mut config.settings).unwrap();
         // Small enough for uploads to go to the disk.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
-        let connections = Rc::new(RefCell::new(Connections::new(seed).unwrap()));
+        let connections = Rc::new(RefCell::new(Connections::new(config).unwrap()));
         let turns = Rc::new(Cell::new(0));
         {
             let (connections, turns) = (Rc::clone(&connections), Rc::clone(&turns));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::{Address, Counter, HostTable, LocalSite, Mail, Shared, Worker};
+use h2o_exchange::{Address, Counter, HostTable, LocalSite, Shared, Worker, WorkerTask};
 use slab::Slab;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
@@ -19,12 +19,12 @@ use crate::context::{Context, Http2Limits, LocalListener, MemoryAccount, Scratch
 use crate::event::reactor::{Reactor, Ready};
 use crate::event::socket::{Socket, address};
 use crate::event::timers::{STEP, Timers};
-use crate::event::wakes::{Wakes, Woken};
+use crate::event::wake_queue::{WakeQueue, Woken};
 use crate::flow::Flow;
 use crate::site::settings::{SendInformational, ServerSettings};
 use crate::splice::Pipes;
 use crate::tcp::connection::Connection;
-use crate::worker::{Seed, worker_plan};
+use crate::worker::{WorkerConfig, worker_plan};
 use h2o_log::reason;
 
 /// Connections accepted per event of a listener.
@@ -44,7 +44,7 @@ pub(crate) struct Connections {
     slab: Slab<Box<Connection>>,
     /// Distinguishes connections that use one slot of the slab after another.
     generation: u32,
-    mail: UnboundedReceiver<Mail>,
+    mail: UnboundedReceiver<WorkerTask>,
     /// True while the listeners are not watched, as `max-connections` is reached.
     is_full: bool,
     is_draining: bool,
@@ -54,12 +54,12 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(seed: Seed) -> io::Result<Self> {
-        let worker_count = worker_plan(&seed.settings).len();
-        let worker = Worker::new(seed.index, seed.counters, seed.shared);
-        let settings = &seed.settings;
-        let site = seed.site;
-        let listeners = seed.listeners.into_iter().map(|listener| LocalListener {
+    pub(crate) fn new(config: WorkerConfig) -> io::Result<Self> {
+        let worker_count = worker_plan(&config.settings).len();
+        let worker = Worker::new(config.index, config.counters, config.shared);
+        let settings = &config.settings;
+        let site = config.site;
+        let listeners = config.listeners.into_iter().map(|listener| LocalListener {
             fd: listener.fd,
             hosts: HostTable::new(&site.hosts, &listener.hosts),
             tls: listener.tls,
@@ -85,7 +85,7 @@ impl Connections {
                 limit: memory_share(settings, worker_count),
             },
             listeners,
-            wakes: Arc::new(Wakes::default()),
+            wakes: Arc::new(WakeQueue::default()),
             again: Vec::new().into(),
             scratch: Scratch::default(),
             pipes: Pipes::new(settings.max_spare_pipes),
@@ -105,7 +105,7 @@ impl Connections {
             timers,
             slab: Slab::new(),
             generation: 0,
-            mail: seed.mail,
+            mail: config.mail,
             is_full: false,
             is_draining: false,
             ready: Vec::new(),

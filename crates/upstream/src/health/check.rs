@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use h2o_exchange::{Companion, RequestBody};
+use h2o_exchange::{BackgroundService, RequestBody};
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead, StatusCode};
 use h2o_http1::{ClientConnection, ClientReceived, ClientRequest};
 use h2o_log::report;
@@ -57,7 +57,7 @@ impl HealthChecks {
     }
 }
 
-impl Companion for HealthChecks {
+impl BackgroundService for HealthChecks {
     /// Begins to check, on one thread.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.start() {

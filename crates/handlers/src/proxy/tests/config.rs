@@ -120,7 +120,7 @@ fn levels_that_leave_tls_alone_share_their_sessions() {
             "proxy.ssl.verify-peer: OFF",
         ])
         .unwrap();
-    let of = |settings: &h2o_exchange::Bag| settings.get::<ProxySettings>().tls.clone();
+    let of = |settings: &h2o_exchange::SettingsMap| settings.get::<ProxySettings>().tls.clone();
     let paths = &site.hosts[0].paths;
     let (global, host, path) = (
         of(&site.settings),

@@ -260,7 +260,8 @@ fn rules_of_all_levels_run_and_leave_neighbours_alone() {
         "proxy.header.add: 'x: path'",
     ];
     let site = super::SETUP.read(levels).unwrap();
-    let count = |settings: &h2o_exchange::Bag| settings.get::<ProxySettings>().request.edits.len();
+    let count =
+        |settings: &h2o_exchange::SettingsMap| settings.get::<ProxySettings>().request.edits.len();
     let paths = &site.hosts[0].paths;
     let counts = (
         count(&site.settings),

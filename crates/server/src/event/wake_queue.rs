@@ -1,4 +1,4 @@
-//! Connections to be run because something other than their socket has become ready.
+//! Connections to run because something other than their socket has become ready.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -6,13 +6,13 @@ use std::task::{Wake, Waker};
 /// A connection, by its token, and the index of one of its HTTP/2 streams.
 pub(crate) type Woken = (u64, u32);
 
-/// Connections to be run because something they waited for is ready. May be filled from any thread.
+/// Connections to run because a waker of theirs has fired. Filled from any thread.
 #[derive(Default)]
-pub(crate) struct Wakes {
+pub(crate) struct WakeQueue {
     inner: Mutex<(Vec<Woken>, Option<Waker>)>,
 }
 
-impl Wakes {
+impl WakeQueue {
     /// The task that runs the connections.
     pub(crate) fn set_task(&self, waker: &Waker) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -21,32 +21,32 @@ impl Wakes {
         }
     }
 
-    /// Moves the woken connections to `tokens`.
+    /// Moves the woken connections to `woken`.
     pub(crate) fn take(&self, woken: &mut Vec<Woken>) {
         woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 
-    /// A waker that files `woken` here.
-    pub(crate) fn waker(wakes: &Arc<Self>, woken: Woken) -> Waker {
-        Arc::new(ConnectionWaker {
+    /// A waker that adds `woken` to the queue.
+    pub(crate) fn waker(queue: &Arc<Self>, woken: Woken) -> Waker {
+        Arc::new(QueueWaker {
             woken,
-            wakes: Arc::clone(wakes),
+            queue: Arc::clone(queue),
         })
         .into()
     }
 }
 
 /// Wakes one connection.
-struct ConnectionWaker {
+struct QueueWaker {
     woken: Woken,
-    wakes: Arc<Wakes>,
+    queue: Arc<WakeQueue>,
 }
 
-impl Wake for ConnectionWaker {
+impl Wake for QueueWaker {
     fn wake(self: Arc<Self>) {
         let task = {
             let mut inner = self
-                .wakes
+                .queue
                 .inner
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);

@@ -1,21 +1,21 @@
-//! A set of settings, one value per type: each feature keeps its own struct and nobody else's.
+//! A set of settings, one value per type: each feature has a struct of its own.
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-/// What can be kept in a [`Bag`].
+/// What can be kept in a [`SettingsMap`].
 pub trait Setting: Any + Clone + Default + Send + Sync {}
 impl<T: Any + Clone + Default + Send + Sync> Setting for T {}
 
-/// One value of each type, shared until it is changed. Cloning a bag is how an inner level inherits.
+/// One value of each type, shared until it is changed. Cloning the map is how an inner level inherits.
 #[derive(Clone, Default)]
-pub struct Bag {
+pub struct SettingsMap {
     values: FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
-impl Bag {
+impl SettingsMap {
     /// The value of type `T`, its default if none was set.
     #[must_use]
     pub fn get<T: Setting>(&self) -> Arc<T> {
@@ -29,7 +29,7 @@ impl Bag {
         value.downcast().ok()
     }
 
-    /// Changes the value of type `T`. Bags cloned earlier keep theirs.
+    /// Changes the value of type `T`. Maps cloned earlier keep their value.
     pub fn edit<T: Setting>(&mut self) -> &mut T {
         let mut value = self
             .values
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn inner_levels_change_their_own_copy() {
-        let mut outer = Bag::default();
+        let mut outer = SettingsMap::default();
         *outer.edit::<u32>() = 1;
         let mut inner = outer.clone();
         *inner.edit::<u32>() += 1;
