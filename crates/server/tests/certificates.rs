@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod embedded;
-mod tls_client;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,6 +11,8 @@ use std::sync::Arc;
 
 use embedded::Embedded;
 use h2o_server::CertificateReload;
+use h2o_testkit::patient;
+use h2o_testkit::tls::client_config;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, date_time_ymd,
@@ -19,7 +20,6 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use tls_client::{client_config, patient};
 
 /// A certificate for `name` in PEM form, its DER form, and its key.
 fn pair(name: &str) -> (String, CertificateDer<'static>, String) {
@@ -63,8 +63,7 @@ fn meet(server: &Embedded, name: &'static str) -> (Client, CertificateDer<'stati
 
 /// A connection whose handshake is complete on the client's side.
 fn connect(server: &Embedded, config: &Arc<ClientConfig>, name: &'static str) -> Client {
-    let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    patient(&socket);
+    let mut socket = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let mut client = ClientConnection::new(Arc::clone(config), name.try_into().unwrap()).unwrap();
     while client.is_handshaking() {
         client.complete_io(&mut socket).unwrap();

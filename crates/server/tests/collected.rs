@@ -1,10 +1,6 @@
 //! Content that is collected before a handler sees it, and content that no handler takes, over HTTP/1 and HTTP/2.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "helpers of tests may fail the test, and look at the clock"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
 mod http2_client;
@@ -13,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
@@ -21,6 +17,7 @@ use h2o_exchange::{
     Body, ContentUse, Exchange, FileReader, Handler, Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
+use h2o_testkit::{Deadline, eventually};
 use http2_client::Client;
 
 /// What the handler made for these tests does.
@@ -354,11 +351,11 @@ fn content_for_which_there_is_no_room_is_refused_past_the_same_filters() {
             assert_eq!(content, text);
         }
         // What was refused leaves its place to others, as soon as the disk is done with it.
-        let patience = Instant::now() + Duration::from_secs(20);
+        let patience = Deadline::after_secs(20);
         let is_there = loop {
             let mut stream = upload_over_http1(server.port, "/sum", true, &content[..1_500_000]);
             let is_there = response(&mut stream).0 == 200;
-            if is_there || status != 503 || Instant::now() > patience {
+            if is_there || status != 503 || patience.has_passed() {
                 break is_there;
             }
         };
@@ -510,11 +507,9 @@ fn content_that_waits_for_its_handler_is_not_left_out_of_max_memory() {
         response(&mut stream).0
     };
     let go_on = || {
-        let patience = Instant::now() + Duration::from_secs(20);
-        while KEPT.load(Relaxed) == 0 {
-            assert!(Instant::now() < patience, "the handler is asked");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually("the handler that is asked", || {
+            (KEPT.load(Relaxed) != 0).then_some(())
+        });
         let now = status();
         KEPT.store(0, Relaxed);
         GO_ON.notify_waiters();

@@ -6,15 +6,16 @@ mod embedded;
 mod tls_client;
 
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
-
-use tls_client::{Client, Running, content, frame, frames, get, preface, with_ticket};
+use h2o_testkit::http2::{Frame, code, encode, flag};
+use h2o_testkit::tls::{Client, client_config};
+use tls_client::{Running, content, get, preface, with_ticket};
 
 /// What the handler made for these tests does.
 #[derive(Clone, Copy)]
@@ -35,8 +36,11 @@ enum Trick {
     Never,
 }
 
-/// 1: [`Trick::CarefulLater`] may answer.
-static MAY_ANSWER: AtomicU32 = AtomicU32::new(0);
+/// Whether [`Trick::CarefulLater`] may answer.
+static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+/// Whether [`Trick::Slow`] may answer.
+static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
 /// How often [`Trick::Counted`] was asked.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
@@ -63,7 +67,9 @@ impl Handler for Trick {
         match self {
             Self::Careful | Self::Pulling => careful(is_early, std::mem::take(&mut exchange.body)),
             Self::Slow => Outcome::Later(Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(1500)).await;
+                while !SLOW_MAY_ANSWER.load(Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
                 careful(is_early, RequestBody::None)
             })),
             Self::Counted => {
@@ -73,7 +79,7 @@ impl Handler for Trick {
             Self::CarefulLater => {
                 let body = std::mem::take(&mut exchange.body);
                 Outcome::Later(Box::pin(async move {
-                    while MAY_ANSWER.load(Ordering::SeqCst) == 0 {
+                    while !MAY_ANSWER.load(Ordering::SeqCst) {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                     careful(is_early, body)
@@ -130,7 +136,7 @@ fn start(settings: &str) -> Running {
 fn early(server: &Running, alpn: &[u8], text: &[u8]) -> Client {
     let config = with_ticket(server, alpn);
     let mut client = Client::new(&config, server.connect());
-    client.say_early(text);
+    client.send_early(text);
     client
 }
 
@@ -140,37 +146,40 @@ fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
 
 /// HEADERS of a POST with content behind it.
 fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
-    let mut octets = get(stream, path, &[]);
-    // No END_STREAM, and `:method: POST` (RFC 7541, appendix A).
-    octets[4] = 4;
-    octets[9] = 0x83;
-    octets.extend(frame(0, 1, stream, text.as_bytes()));
+    let head = encode(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", path),
+    ]);
+    let mut octets = Frame::request_with_content(stream, head).octets();
+    octets.extend(Frame::data(stream, flag::END_STREAM, text).octets());
     octets
 }
 
 fn text(client: &Client, stream: u32) -> String {
-    String::from_utf8(content(&client.heard, stream).0).unwrap()
+    String::from_utf8(content(&client.received, stream).0).unwrap()
 }
 
 #[test]
 fn a_file_is_sent_before_the_clients_finished_comes() {
     let server = start("");
     let mut client = http2(&server, &[get(1, "/file.txt", &[]), get(3, "/tell", &[])]);
-    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
     assert!(client.tls.is_early_data_accepted());
     assert_eq!(text(&client, 1), "from a file");
     assert_eq!(text(&client, 3), "early");
     // The client goes on.
-    client.say(&get(5, "/tell", &[]));
-    client.hear_until(|heard| content(heard, 5).1);
+    client.send(&get(5, "/tell", &[]));
+    client.receive_until(|received| content(received, 5).1);
     assert_eq!(text(&client, 5), "late");
 
     let request = b"GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\nGET /tell HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nearly"));
-    assert_eq!(client.heard.matches("from a file"), 1);
-    client.say(b"GET /tell HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nlate"));
+    client.receive_until(|received| received.ends_with(b"\r\n\r\nearly"));
+    assert_eq!(client.received.matches("from a file"), 1);
+    client.send(b"GET /tell HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    client.receive_until(|received| received.ends_with(b"\r\n\r\nlate"));
 }
 
 trait Matches {
@@ -191,20 +200,20 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
         post(3, "/counted", "content"),
         // Taken back while it is held: RST_STREAM (CANCEL).
         get(5, "/counted", &[]),
-        frame(3, 0, 5, &[0, 0, 0, 8]),
+        Frame::rst_stream(5, code::CANCEL).octets(),
         get(7, "/tell", &[]),
     ];
     let mut client = http2(&server, &requests);
-    client.hear_until(|heard| content(heard, 7).1);
+    client.receive_until(|received| content(received, 7).1);
     assert_eq!(text(&client, 7), "early");
     assert_eq!(ASKED.load(Ordering::SeqCst), 3);
     let of = |client: &Client, stream| {
-        let frames = frames(&client.heard).into_iter();
+        let frames = Frame::parse_all(&client.received).into_iter();
         frames.filter(move |frame| frame.stream == stream).count()
     };
     assert_eq!([1, 3, 5].map(|stream| of(&client, stream)), [0; 3]);
     client.flush();
-    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
     // HEADERS and DATA, once; or a frame that opens the window besides.
     assert_eq!(text(&client, 1), "done");
     assert_eq!(text(&client, 3), "content");
@@ -221,12 +230,12 @@ fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
         get(5, "/tell", &[]),
     ];
     let mut client = http2(&server, &requests);
-    client.hear_until(|heard| content(heard, 5).1);
-    client.say(&get(7, "/tell", &[]));
-    client.hear_until(|heard| content(heard, 7).1);
+    client.receive_until(|received| content(received, 5).1);
+    client.send(&get(7, "/tell", &[]));
+    client.receive_until(|received| content(received, 7).1);
     assert_eq!(text(&client, 7), "late");
-    MAY_ANSWER.store(1, Ordering::SeqCst);
-    client.hear_until(|heard| content(heard, 1).1 && content(heard, 3).1);
+    MAY_ANSWER.store(true, Ordering::SeqCst);
+    client.receive_until(|received| content(received, 1).1 && content(received, 3).1);
     assert_eq!(
         (&*text(&client, 1), &*text(&client, 3)),
         ("done", "content")
@@ -238,26 +247,26 @@ fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     let server = start("");
     // A client that is a proxy itself.
     let mut client = http2(&server, &[get(1, "/careful", &[("early-data", "1")])]);
-    client.hear_until(|heard| content(heard, 1).1);
+    client.receive_until(|received| content(received, 1).1);
     assert_eq!(text(&client, 1), "not now");
 
     // So does a client whose content is gone by then.
     let requests = [post(1, "/pulling", "content"), get(3, "/pulling", &[])];
     let mut client = http2(&server, &requests);
-    client.hear_until(|heard| content(heard, 1).1);
+    client.receive_until(|received| content(received, 1).1);
     assert_eq!(text(&client, 1), "not now");
     client.flush();
-    client.hear_until(|heard| content(heard, 3).1);
+    client.receive_until(|received| content(received, 3).1);
     assert_eq!(text(&client, 3), "done");
 
     // Over HTTP/1 there is no other answer.
     let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    client.hear_until(|heard| heard.ends_with(b"not now"));
-    assert!(client.heard.starts_with(b"HTTP/1.1 425 "));
-    client.say(request);
-    client.hear_until(|heard| heard.ends_with(b"done"));
-    assert_eq!(client.heard.matches("HTTP/1.1 200 OK\r\n"), 1);
+    client.receive_until(|received| received.ends_with(b"not now"));
+    assert!(client.received.starts_with(b"HTTP/1.1 425 "));
+    client.send(request);
+    client.receive_until(|received| received.ends_with(b"done"));
+    assert_eq!(client.received.matches("HTTP/1.1 200 OK\r\n"), 1);
 }
 
 #[test]
@@ -265,10 +274,8 @@ fn a_response_in_early_data_may_be_the_last_one() {
     let server = start("");
     let request = b"GET /tell HTTP/1.0\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
-    while !client.is_over {
-        client.hear();
-    }
-    assert!(client.heard.ends_with(b"\r\n\r\nearly"));
+    client.receive_rest();
+    assert!(client.received.ends_with(b"\r\n\r\nearly"));
     // With close_notify.
     assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0);
     // The server puts up with the rest of the handshake.
@@ -277,14 +284,12 @@ fn a_response_in_early_data_may_be_the_last_one() {
 
 /// What the server has counted.
 fn count(server: &Running, name: &str) -> u64 {
-    let mut client = Client::new(&tls_client::client_config(b"http/1.1"), server.connect());
-    client.shake_hands();
-    client.say(b"GET /status/json?show=events,ssl HTTP/1.0\r\n\r\n");
-    while !client.is_over {
-        client.hear();
-    }
-    let heard = String::from_utf8_lossy(&client.heard).into_owned();
-    let (_, rest) = heard.split_once(&format!("\"{name}\": ")).unwrap();
+    let mut client = Client::new(&client_config(b"http/1.1"), server.connect());
+    client.handshake();
+    client.send(b"GET /status/json?show=events,ssl HTTP/1.0\r\n\r\n");
+    client.receive_rest();
+    let received = String::from_utf8_lossy(&client.received).into_owned();
+    let (_, rest) = received.split_once(&format!("\"{name}\": ")).unwrap();
     let digits = rest.split(|octet: char| !octet.is_ascii_digit()).next();
     digits.unwrap().parse().unwrap()
 }
@@ -303,7 +308,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
             early(&server, alpn, request)
         };
         // Its first answer, or its settings.
-        client.hear_until(|heard| !heard.is_empty());
+        client.receive_until(|received| !received.is_empty());
         // A record that nobody has encrypted, in place of the client's Finished.
         client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
         client.socket.write_all(&[0; 20]).unwrap();
@@ -319,10 +324,10 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
     // One that succeeds is counted when it does.
     let mut client = http2(&server, &[get(1, "/tell", &[])]);
-    client.hear_until(|heard| content(heard, 1).1);
+    client.receive_until(|received| content(received, 1).1);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed);
-    client.say(&get(3, "/tell", &[]));
-    client.hear_until(|heard| content(heard, 3).1);
+    client.send(&get(3, "/tell", &[]));
+    client.receive_until(|received| content(received, 3).1);
     assert_eq!(count(&server, "ssl.handshake.resume"), resumed + 1);
 }
 
@@ -330,9 +335,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
 fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
     let server = start(settings);
     let mut client = early(&server, alpn, request);
-    while !client.is_over {
-        client.hear();
-    }
+    client.receive_rest();
 }
 
 #[test]
@@ -360,15 +363,18 @@ fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
 
 #[test]
 fn a_handshake_goes_on_while_a_response_is_made() {
-    // The handler takes longer than that.
     let server = start("handshake-timeout: 1\n");
     let request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
     // The server's part of the handshake.
     while client.tls.is_handshaking() {
-        client.hear();
+        client.receive();
     }
-    client.say(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
-    client.hear_until(|heard| heard.ends_with(b"\r\n\r\nlate"));
-    assert_eq!(client.heard.matches("HTTP/1.1 425 "), 1);
+    client.send(b"GET /tell HTTP/1.1\r\nHost: x\r\n\r\n");
+    // The handler takes longer than a handshake may: until a client that does not begin one is sent away.
+    let mut idle = server.connect();
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+    SLOW_MAY_ANSWER.store(true, Ordering::SeqCst);
+    client.receive_until(|received| received.ends_with(b"\r\n\r\nlate"));
+    assert_eq!(client.received.matches("HTTP/1.1 425 "), 1);
 }

@@ -5,10 +5,12 @@
 mod embedded;
 mod tls_client;
 
+use h2o_testkit::patient;
+use h2o_testkit::tls::{Client, client_config, record_lens};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
 use rustix::net::{AddressFamily, SocketType};
-use tls_client::{Client, Running, client_config, content, get, patient, preface, record_lens};
+use tls_client::{Running, content, get, preface};
 
 /// Octets of the file.
 const LEN: usize = 300_000;
@@ -23,15 +25,14 @@ fn records(settings: &str) -> Vec<usize> {
     setsockopt(&socket, TcpMaxSeg, &CLIENT_MSS).unwrap();
     let to = std::net::SocketAddr::from(([127, 0, 0, 1], server.port()));
     rustix::net::connect(&socket, &to).unwrap();
-    let socket = socket.into();
-    patient(&socket);
+    let socket = patient(socket.into());
     let mut client = Client::new(&client_config(b"h2"), socket);
-    client.shake_hands();
+    client.handshake();
     let request = [preface(), get(1, "/large", &[])].concat();
-    client.say(&request);
+    client.send(&request);
     let before = client.wire.len();
-    client.hear_until(|heard| content(heard, 1).1);
-    assert_eq!(content(&client.heard, 1).0, vec![b'x'; LEN]);
+    client.receive_until(|received| content(received, 1).1);
+    assert_eq!(content(&client.received, 1).0, vec![b'x'; LEN]);
     record_lens(&client.wire[before..])
 }
 

@@ -12,6 +12,7 @@ use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
+use h2o_testkit::eventually;
 use http2_client::Client;
 
 /// What is pushed, or a page with this `link` field.
@@ -126,16 +127,13 @@ impl Running {
 
     /// The lines of the log, which come when the exchanges are over, sorted.
     fn log(&self, count: usize) -> Vec<String> {
-        for _ in 0..400 {
+        eventually(&format!("{count} lines of log"), || {
             let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
             let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-            if lines.len() >= count && text.ends_with('\n') {
-                lines.sort();
-                return lines;
-            }
-            std::thread::sleep(Duration::from_millis(25));
-        }
-        panic!("{count} lines of log");
+            let is_there = lines.len() >= count && text.ends_with('\n');
+            lines.sort();
+            is_there.then_some(lines)
+        })
     }
 }
 
@@ -189,7 +187,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     // Neither is pushed again, nor is it tried to.
     client.ask("/page", &[]);
     assert_eq!(client.until("3 4 octets."), ["3 200", "3 4 octets."]);
-    assert!(client.is_quiet());
+    assert!(client.settle().is_empty());
 }
 
 #[test]
@@ -208,7 +206,7 @@ fn pushes_push_nothing() {
             "2 4 octets.",
         ]
     );
-    assert!(client.is_quiet());
+    assert!(client.settle().is_empty());
 }
 
 #[test]
@@ -256,7 +254,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");
     assert_eq!(client.until("1 4 octets."), [&*head, "1 4 octets."]);
-    assert!(client.is_quiet());
+    assert!(client.settle().is_empty());
     let log = server.log(6);
     assert_eq!(
         log.iter()

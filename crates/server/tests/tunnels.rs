@@ -2,11 +2,7 @@
 //!
 //! What a handler does is the first label of the host that CONNECT names, or the first segment of the path of an upgrade.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "helpers of tests may fail the test, and look at the clock"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod echo;
 mod embedded;
@@ -19,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use echo::Echo;
@@ -30,6 +26,7 @@ use h2o_exchange::{
     Response, Scope,
 };
 use h2o_http::{Headers, Method, StatusCode};
+use h2o_testkit::{eventually, patient};
 use http2_client::{Client, WINDOW};
 
 struct Tunnels;
@@ -185,11 +182,7 @@ fn start(settings: &str) -> Embedded {
 }
 
 fn connect(server: &Embedded) -> TcpStream {
-    let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    let limit = Some(Duration::from_secs(20));
-    stream.set_read_timeout(limit).unwrap();
-    stream.set_write_timeout(limit).unwrap();
-    stream
+    patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap())
 }
 
 fn connect_request(what: &str) -> String {
@@ -338,7 +331,14 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);
-    std::thread::sleep(Duration::from_millis(2500));
+    // Twice as long as a limit: until the server sends clients away that do nothing else.
+    for _ in 0..2 {
+        let mut idle = Client::connect(server.port);
+        let mut slow = connect(&server);
+        slow.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
+        read_to_end(&mut slow);
+        idle.until_closed();
+    }
     for stream in &mut streams {
         stream.write_all(b"still there?").unwrap();
         read(stream, "still there?");
@@ -349,22 +349,44 @@ fn no_time_limit_of_http_concerns_tunnels() {
     shut.until_content(flood, 66_535);
 }
 
-/// Writes until the other side takes no more; gives how much it took.
-fn fill(stream: &mut TcpStream) -> usize {
+/// Writes until the server takes no more.
+fn fill(server: &Embedded, stream: &mut TcpStream) {
     stream.set_nonblocking(true).unwrap();
-    let (mut taken, mut since) = (0, Instant::now());
-    while since.elapsed() < Duration::from_millis(300) {
-        match stream.write(&[b'x'; 16_384]) {
-            Ok(len) => (taken, since) = (taken + len, Instant::now()),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                std::thread::sleep(Duration::from_millis(5));
+    let mut taken = 0;
+    until_nothing_moves(server, || {
+        loop {
+            match stream.write(&[b'x'; 16_384]) {
+                Ok(len) => taken += len,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    return taken;
+                }
             }
+            assert!(taken < 64 << 20, "nothing holds the client up");
         }
-        assert!(taken < 64 << 20, "nothing holds the client up");
-    }
+    });
     stream.set_nonblocking(false).unwrap();
-    taken
+}
+
+/// Waits until turns of the worker's loop change nothing about the octets that have moved.
+fn until_nothing_moves(server: &Embedded, mut moved: impl FnMut() -> usize) {
+    let mut before = moved();
+    loop {
+        server.turn();
+        let now = moved();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+fn until_flood_stops(server: &Embedded) {
+    until_nothing_moves(server, || {
+        let flooded = FLOODED.load(SeqCst);
+        assert!(flooded < 256 << 20, "nothing holds the handler up");
+        flooded
+    });
 }
 
 #[test]
@@ -375,21 +397,12 @@ fn http_1_a_slow_side_holds_the_other_one_up() {
         stream.write_all(request("silent").as_bytes()).unwrap();
         read_head(&mut stream);
         // All but a pipe full of it is in the buffers of the system.
-        fill(&mut stream);
+        fill(&server, &mut stream);
 
         let mut stream = connect(&server);
         stream.write_all(request("flood").as_bytes()).unwrap();
         read_head(&mut stream);
-        let mut seen = FLOODED.load(SeqCst);
-        loop {
-            std::thread::sleep(Duration::from_millis(300));
-            let now = FLOODED.load(SeqCst);
-            if now == seen {
-                break;
-            }
-            assert!(now < 256 << 20, "nothing holds the handler up");
-            seen = now;
-        }
+        until_flood_stops(&server);
         // Meanwhile the client may go on sending; the echo of it comes behind what is there already.
         stream.write_all(b"x").unwrap();
     }
@@ -403,7 +416,7 @@ fn http_1_a_tunnel_that_is_given_up_is_cut_off_although_the_client_does_not_read
         stream.write_all(request("quitter").as_bytes()).unwrap();
         read_head(&mut stream);
         // The buffers of the system are full.
-        std::thread::sleep(Duration::from_millis(300));
+        until_flood_stops(&server);
         stream.write_all(b"quit").unwrap();
         let mut buffer = vec![0; 1 << 20];
         let end = loop {
@@ -487,15 +500,21 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
     };
     // No reset comes of it.
     assert!(client.settle().is_empty());
-    until(|| TOLD.lock().unwrap().ends_with(b"<end>"));
+    until_told_the_end();
     told(b"one two<end>");
     // Unless nobody listens any more.
     let id = client.connect_plain("hello.test:1");
     client.until(&format!("{id} 0 octets."));
     client.send(id, b"that is all!", false);
     assert_eq!(client.until(&format!("{id} reset 0")).len(), 1);
-    until(|| TOLD.lock().unwrap().ends_with(b"<end>"));
+    until_told_the_end();
     told(b"that is all!<end>");
+}
+
+fn until_told_the_end() {
+    eventually("the end, as the handler is told it", || {
+        TOLD.lock().unwrap().ends_with(b"<end>").then_some(())
+    });
 }
 
 #[test]
@@ -513,14 +532,6 @@ fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
     // Not for ever.
     let reset = format!("{left_open} reset 0");
     assert_eq!(client.until(&reset), [reset]);
-}
-
-fn until(condition: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !condition() {
-        assert!(since.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

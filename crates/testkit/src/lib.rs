@@ -7,6 +7,8 @@ pub mod http2;
 mod patience;
 mod random;
 pub mod table;
+#[cfg(feature = "tls")]
+pub mod tls;
 
-pub use patience::{Deadline, any_moment, eventually};
+pub use patience::{Deadline, any_moment, eventually, patient};
 pub use random::{Random, run_seeds};

@@ -1,5 +1,6 @@
 //! Bounded waiting, and where virtual clocks begin.
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// The time after which a wait has failed.
@@ -61,6 +62,19 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(!deadline.has_passed(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A socket on which a wait of 20 seconds is an error, and nothing is held back for more to come.
+///
+/// # Panics
+/// If the socket is no good.
+#[must_use]
+pub fn patient(socket: TcpStream) -> TcpStream {
+    let limit = Some(Duration::from_secs(20));
+    socket.set_read_timeout(limit).expect("a socket");
+    socket.set_write_timeout(limit).expect("a socket");
+    socket.set_nodelay(true).expect("a socket");
+    socket
 }
 
 /// The moment at which a virtual clock begins.

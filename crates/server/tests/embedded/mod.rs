@@ -1,8 +1,12 @@
 //! The server inside a test's own process, with directives of the test's own.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use h2o_config::{Directive, Memory};
 use h2o_exchange::Scope;
 use h2o_server::{Loaded, Server};
+use h2o_testkit::patient;
 
 /// A running server; it ends with the value.
 pub(crate) struct Embedded {
@@ -47,6 +51,20 @@ impl Embedded {
     #[allow(dead_code, reason = "not all tests ask for it")]
     pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().expect("the server runs")
+    }
+
+    /// Has the only worker go through its loop at least once: what it could do for its connections when this was called, it
+    /// has done.
+    #[allow(dead_code, reason = "not all tests wait for that")]
+    pub(crate) fn turn(&self) {
+        // The first request may be answered in a turn that has begun already, and not have reached other connections.
+        for _ in 0..2 {
+            let mut stream = patient(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 "));
+        }
     }
 
     /// Begins the graceful end of the server.

@@ -8,14 +8,11 @@
 )]
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
-use h2o_http::Name;
-use h2o_http2::frame::{self, FrameHeader, HEADER_LEN, flags};
-use h2o_http2::hpack::{Decoder, Encoder, HpackError, Pseudo};
-use h2o_http2::{ErrorCode, FrameType, StreamId};
+use h2o_testkit::http2::{Decoder, Frame, PREFACE, code, encode, flag, kind};
+use h2o_testkit::patient;
 
 /// The window that a stream or a connection begins with.
 pub const WINDOW: i64 = 65_535;
@@ -25,7 +22,6 @@ pub const FRAME: usize = 16_384;
 /// A connection that takes pushes.
 pub struct Client {
     stream: TcpStream,
-    encoder: Encoder,
     decoder: Decoder,
     next: u32,
     /// What the server has sent, in words, a frame each; most frames of the connection are left out.
@@ -38,17 +34,12 @@ pub struct Client {
 
 impl Client {
     pub fn connect(port: u16) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        stream
-            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-            .unwrap();
+        let mut stream = patient(TcpStream::connect(("127.0.0.1", port)).unwrap());
+        let preface = [PREFACE, &Frame::settings(&[]).octets()].concat();
+        stream.write_all(&preface).unwrap();
         Self {
             stream,
-            encoder: Encoder::new(),
-            decoder: Decoder::new(4096),
+            decoder: Decoder::default(),
             next: 1,
             seen: Vec::new(),
             windows: HashMap::new(),
@@ -58,10 +49,10 @@ impl Client {
 
     pub fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
         let pseudo = [
-            (Pseudo::Method, "GET"),
-            (Pseudo::Scheme, "http"),
-            (Pseudo::Authority, "a.test"),
-            (Pseudo::Path, path),
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a.test"),
+            (":path", path),
         ];
         self.send_head(&pseudo, fields, true)
     }
@@ -74,10 +65,10 @@ impl Client {
     /// As above, with further fields.
     pub fn post_with(&mut self, path: &str, fields: &[(&str, &str)]) -> u32 {
         let pseudo = [
-            (Pseudo::Method, "POST"),
-            (Pseudo::Scheme, "http"),
-            (Pseudo::Authority, "a.test"),
-            (Pseudo::Path, path),
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a.test"),
+            (":path", path),
         ];
         self.send_head(&pseudo, fields, false)
     }
@@ -85,47 +76,35 @@ impl Client {
     /// Extended CONNECT (RFC 8441 §4).
     pub fn connect_to(&mut self, path: &str, protocol: &str) -> u32 {
         let pseudo = [
-            (Pseudo::Method, "CONNECT"),
-            (Pseudo::Protocol, protocol),
-            (Pseudo::Scheme, "http"),
-            (Pseudo::Authority, "a.test"),
-            (Pseudo::Path, path),
+            (":method", "CONNECT"),
+            (":protocol", protocol),
+            (":scheme", "http"),
+            (":authority", "a.test"),
+            (":path", path),
         ];
         self.send_head(&pseudo, &[], false)
     }
 
     /// CONNECT (RFC 9113 §8.5).
     pub fn connect_plain(&mut self, authority: &str) -> u32 {
-        let pseudo = [(Pseudo::Method, "CONNECT"), (Pseudo::Authority, authority)];
+        let pseudo = [(":method", "CONNECT"), (":authority", authority)];
         self.send_head(&pseudo, &[], false)
     }
 
-    fn send_head(
-        &mut self,
-        pseudo: &[(Pseudo, &str)],
-        fields: &[(&str, &str)],
-        is_end: bool,
-    ) -> u32 {
-        let mut block = Vec::new();
-        self.encoder.begin(&mut block);
-        for (name, value) in pseudo {
-            self.encoder.pseudo(*name, value.as_bytes(), &mut block);
-        }
-        for (name, value) in fields {
-            let name = Name::from_lower(name);
-            self.encoder.field(name, value.as_bytes(), &mut block);
-        }
-        let end = if is_end { flags::END_STREAM } else { 0 };
+    fn send_head(&mut self, pseudo: &[(&str, &str)], fields: &[(&str, &str)], is_end: bool) -> u32 {
         let id = self.next;
-        self.send_frame(FrameType::HEADERS, end | flags::END_HEADERS, id, &block);
+        let section = encode(&[pseudo, fields].concat());
+        self.send_frame(&if is_end {
+            Frame::request(id, section)
+        } else {
+            Frame::request_with_content(id, section)
+        });
         self.next += 2;
         id
     }
 
-    fn send_frame(&mut self, kind: FrameType, flags: u8, id: u32, payload: &[u8]) {
-        let mut octets = frame::header(payload.len(), kind, flags, StreamId::new(id)).to_vec();
-        octets.extend_from_slice(payload);
-        self.stream.write_all(&octets).unwrap();
+    fn send_frame(&mut self, frame: &Frame) {
+        self.stream.write_all(&frame.octets()).unwrap();
     }
 
     /// Sends content, whether there is window for it or not.
@@ -136,11 +115,11 @@ impl Client {
             left = rest;
             let is_last = left.is_empty();
             let end = if is_last && is_end {
-                flags::END_STREAM
+                flag::END_STREAM
             } else {
                 0
             };
-            self.send_frame(FrameType::DATA, end, stream, piece);
+            self.send_frame(&Frame::data(stream, end, piece));
             for id in [0, stream] {
                 *self.windows.entry(id).or_insert(WINDOW) -= i64::try_from(piece.len()).unwrap();
             }
@@ -151,17 +130,14 @@ impl Client {
     }
 
     pub fn reset(&mut self, stream: u32) {
-        let mut octets = Vec::new();
-        frame::rst_stream(&mut octets, StreamId::new(stream), ErrorCode::CANCEL);
-        self.stream.write_all(&octets).unwrap();
+        self.send_frame(&Frame::rst_stream(stream, code::CANCEL));
     }
 
     /// Lets the server send more, on a stream and on the connection.
     pub fn allow(&mut self, stream: u32, octets: u32) {
-        let mut frames = Vec::new();
-        frame::window_update(&mut frames, StreamId::CONNECTION, octets);
-        frame::window_update(&mut frames, StreamId::new(stream), octets);
-        self.stream.write_all(&frames).unwrap();
+        for id in [0, stream] {
+            self.send_frame(&Frame::window_update(id, octets));
+        }
     }
 
     /// The octets that may be sent, as far as is known.
@@ -176,7 +152,7 @@ impl Client {
 
     /// Waits until the server has seen all that was sent. What came meanwhile, as of [`Client::until`].
     pub fn settle(&mut self) -> Vec<String> {
-        self.send_frame(FrameType::PING, 0, 0, b"settling");
+        self.send_frame(&Frame::ping(*b"settling"));
         let mut seen = self.until("pong");
         seen.retain(|frame| frame != "pong");
         seen
@@ -219,33 +195,27 @@ impl Client {
     }
 
     fn read_frame(&mut self) -> std::io::Result<()> {
-        let mut head = [0; HEADER_LEN];
-        self.stream.read_exact(&mut head)?;
-        let header = FrameHeader::parse(&head).unwrap();
-        let mut payload = vec![0; header.len];
-        self.stream.read_exact(&mut payload)?;
-        let id = header.stream.get();
-        let end = if header.has(flags::END_STREAM) {
-            "."
-        } else {
-            ""
-        };
-        let number = |at: usize| u32::from_be_bytes(*payload[at..].first_chunk().unwrap());
-        let seen = match header.kind {
-            FrameType::HEADERS => format!("{id} {}{end}", self.fields(&payload)),
-            FrameType::PUSH_PROMISE => {
-                let promised = number(0);
-                format!("{id} promises {promised} {}", self.fields(&payload[4..]))
+        let frame = Frame::read(&mut self.stream)?;
+        let id = frame.stream;
+        let end = if frame.has(flag::END_STREAM) { "." } else { "" };
+        let seen = match frame.kind {
+            kind::HEADERS => format!("{id} {}{end}", self.fields(&frame.payload)),
+            kind::PUSH_PROMISE => {
+                let promised = frame.number_at(0);
+                format!(
+                    "{id} promises {promised} {}",
+                    self.fields(&frame.payload[4..])
+                )
             }
-            FrameType::DATA => {
-                self.contents.entry(id).or_default().extend(&payload);
-                format!("{id} {} octets{end}", payload.len())
+            kind::DATA => {
+                self.contents.entry(id).or_default().extend(&frame.payload);
+                format!("{id} {} octets{end}", frame.payload.len())
             }
-            FrameType::RST_STREAM => format!("{id} reset {}", number(0)),
-            FrameType::GOAWAY => format!("goaway {}", number(4)),
-            FrameType::PING if header.has(flags::ACK) => "pong".to_owned(),
-            FrameType::WINDOW_UPDATE => {
-                *self.windows.entry(id).or_insert(WINDOW) += i64::from(number(0));
+            kind::RST_STREAM => format!("{id} reset {}", frame.number_at(0)),
+            kind::GOAWAY => format!("goaway {}", frame.number_at(4)),
+            kind::PING if frame.has(flag::ACK) => "pong".to_owned(),
+            kind::WINDOW_UPDATE => {
+                *self.windows.entry(id).or_insert(WINDOW) += i64::from(frame.number_at(0));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -255,31 +225,16 @@ impl Client {
     }
 
     /// The fields of a section that tests look at.
-    fn fields(&mut self, block: &[u8]) -> String {
+    fn fields(&mut self, section: &[u8]) -> String {
         let mut shown = Vec::new();
-        self.decoder
-            .decode(block, |field| {
-                let name = String::from_utf8_lossy(field.name.as_bytes()).into_owned();
-                let value = String::from_utf8_lossy(field.value).into_owned();
-                match name.as_str() {
-                    ":status" | ":path" => shown.push(value),
-                    "link" | "x-http2-push" | "grpc-status" => {
-                        shown.push(format!("{name}={value}"))
-                    }
-                    "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
-                    _ => {}
-                }
-                Ok::<(), HpackError>(())
-            })
-            .unwrap();
+        for (name, value) in self.decoder.decode_text(section) {
+            match &*name {
+                ":status" | ":path" => shown.push(value),
+                "link" | "x-http2-push" | "grpc-status" => shown.push(format!("{name}={value}")),
+                "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
+                _ => {}
+            }
+        }
         shown.join(" ")
-    }
-
-    /// Nothing more comes for a while.
-    pub fn is_quiet(&mut self) -> bool {
-        let pause = Some(Duration::from_millis(150));
-        self.stream.set_read_timeout(pause).unwrap();
-        let result = self.stream.read(&mut [0]);
-        result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }

@@ -1,6 +1,7 @@
 //! Frames (RFC 9113 §4.1), right or wrong.
 
 use std::fmt;
+use std::io::{self, Read};
 
 /// Frame types (RFC 9113 §6, RFC 9218 §7.1).
 pub mod kind {
@@ -222,6 +223,21 @@ impl Frame {
         let payload = rest.get(..length)?;
         let stream = u32::from_be_bytes([s1, s2, s3, s4]);
         Some((Self::new(kind, flags, stream, payload), 9 + length))
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// If the reader has none, or not all of it.
+    pub fn read(reader: &mut impl Read) -> io::Result<Self> {
+        let mut head = [0; 9];
+        reader.read_exact(&mut head)?;
+        let [l1, l2, l3, kind, flags, s1, s2, s3, s4] = head;
+        let len = u32::from_be_bytes([0, l1, l2, l3]);
+        let mut payload = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        reader.read_exact(&mut payload)?;
+        let stream = u32::from_be_bytes([s1, s2, s3, s4]);
+        Ok(Self::new(kind, flags, stream, payload))
     }
 
     /// The complete frames in `octets`; what is behind them is left out.

@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use h2o_exchange::HostName;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use h2o_testkit::tls::AnyCertificate;
 use rustls::client::{Resumption as ClientResumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, SignatureScheme,
-    SupportedCipherSuite, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, NamedGroup, SignatureScheme, SupportedCipherSuite,
+    SupportedProtocolVersion,
 };
 
 use super::files::Files;
@@ -188,7 +188,7 @@ impl Offer {
             .with_protocol_versions(self.versions)
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Trusting {
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate {
                 schemes: self.schemes.clone(),
                 raw_public_keys: self.raw_public_keys,
             }));
@@ -203,54 +203,6 @@ impl Offer {
         config.enable_early_data = self.early_data;
         config.enable_secret_extraction = true;
         Arc::new(config)
-    }
-}
-
-/// Any certificate will do; signatures are checked.
-#[derive(Debug)]
-struct Trusting {
-    schemes: Vec<SignatureScheme>,
-    raw_public_keys: bool,
-}
-
-impl ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = default_provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = default_provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes.clone()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        self.raw_public_keys
     }
 }
 

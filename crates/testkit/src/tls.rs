@@ -1,0 +1,216 @@
+//! A TLS client over a socket, step by step.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+
+/// Accepts any certificate, for any name; signatures are checked.
+#[derive(Debug)]
+pub struct AnyCertificate {
+    /// Signature schemes that the client offers.
+    pub schemes: Vec<SignatureScheme>,
+    /// Whether the server is to send a raw public key (RFC 7250) in place of a certificate.
+    pub raw_public_keys: bool,
+}
+
+impl Default for AnyCertificate {
+    /// All schemes of the library, and certificates.
+    fn default() -> Self {
+        let provider = default_provider();
+        Self {
+            schemes: provider
+                .signature_verification_algorithms
+                .supported_schemes(),
+            raw_public_keys: false,
+        }
+    }
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes.clone()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.raw_public_keys
+    }
+}
+
+/// A client of TLS 1.3 that remembers sessions, and sends early data to servers that allowed it.
+///
+/// # Panics
+/// If the library has no TLS 1.3.
+#[must_use]
+pub fn client_config(alpn: &[u8]) -> Arc<ClientConfig> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("there is TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.enable_early_data = true;
+    Arc::new(config)
+}
+
+/// One connection, to the server name `a.test`.
+#[derive(Debug)]
+pub struct Client {
+    /// The library's state.
+    pub tls: ClientConnection,
+    /// The socket.
+    pub socket: TcpStream,
+    /// Plaintext received.
+    pub received: Vec<u8>,
+    /// Octets received, as they came.
+    pub wire: Vec<u8>,
+    /// Whether the server has closed the connection.
+    pub is_closed: bool,
+}
+
+impl Client {
+    /// A connection over a socket; nothing is sent yet.
+    ///
+    /// # Panics
+    /// If the configuration is of no use.
+    #[must_use]
+    pub fn new(config: &Arc<ClientConfig>, socket: TcpStream) -> Self {
+        let name = ServerName::try_from("a.test").expect("a name");
+        Self {
+            tls: ClientConnection::new(Arc::clone(config), name).expect("a configuration"),
+            socket,
+            received: Vec::new(),
+            wire: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Sends what TLS has for the server.
+    ///
+    /// # Panics
+    /// If the server takes nothing.
+    pub fn flush(&mut self) {
+        while self.tls.wants_write() {
+            let sent = self.tls.write_tls(&mut self.socket);
+            sent.expect("the server takes what we send");
+        }
+    }
+
+    /// Sends plaintext, and what else TLS has for the server.
+    ///
+    /// # Panics
+    /// If the server takes nothing.
+    pub fn send(&mut self, octets: &[u8]) {
+        let written = self.tls.writer().write_all(octets);
+        written.expect("there is room");
+        self.flush();
+    }
+
+    /// Sends plaintext as early data, with the first message of the handshake.
+    ///
+    /// # Panics
+    /// If there is no ticket that allows it, or the server takes nothing.
+    pub fn send_early(&mut self, octets: &[u8]) {
+        let mut early = self.tls.early_data().expect("a ticket allows it");
+        early.write_all(octets).expect("there is room");
+        self.flush();
+    }
+
+    /// Receives once. What TLS would answer is held back until the next [`Client::flush`].
+    ///
+    /// # Panics
+    /// If nothing comes in time, or what comes is wrong.
+    pub fn receive(&mut self) {
+        let mut octets = vec![0; 65_536];
+        let len = self.socket.read(&mut octets).expect("something comes");
+        self.is_closed = len == 0;
+        self.wire.extend_from_slice(&octets[..len]);
+        let mut octets = &octets[..len];
+        while !octets.is_empty() {
+            let taken = self.tls.read_tls(&mut octets);
+            taken.expect("there is room");
+            let done = self.tls.process_new_packets();
+            done.expect("the server keeps to TLS");
+            // An error is only that there is no more now.
+            let _ = self.tls.reader().read_to_end(&mut self.received);
+        }
+    }
+
+    /// Receives until `is_enough` of the plaintext is true.
+    ///
+    /// # Panics
+    /// If the connection ends before.
+    pub fn receive_until(&mut self, is_enough: impl Fn(&[u8]) -> bool) {
+        while !is_enough(&self.received) {
+            self.receive();
+            assert!(!self.is_closed, "{}", self.received.escape_ascii());
+        }
+    }
+
+    /// Receives until the server closes the connection.
+    pub fn receive_rest(&mut self) {
+        while !self.is_closed {
+            self.receive();
+        }
+    }
+
+    /// A whole handshake.
+    pub fn handshake(&mut self) {
+        while self.tls.is_handshaking() {
+            self.flush();
+            self.receive();
+        }
+        self.flush();
+    }
+}
+
+/// Lengths of the complete records in `octets`, with their headers (RFC 8446 §5.1).
+#[must_use]
+pub fn record_lens(mut octets: &[u8]) -> Vec<usize> {
+    let mut lens = Vec::new();
+    while let [_, _, _, a, b, ..] = octets {
+        let len = 5 + usize::from(u16::from_be_bytes([*a, *b]));
+        let Some((_, rest)) = octets.split_at_checked(len) else {
+            break;
+        };
+        lens.push(len);
+        octets = rest;
+    }
+    lens
+}
