@@ -529,6 +529,41 @@ hosts:
 }
 
 #[test]
+fn no_header_is_added_twice_to_an_error_document() {
+    let server = start(
+        "
+header.add: 'x-frame-options: DENY'
+header.append: 'vary: origin'
+hosts:
+  default:
+    error-doc: { status: 404, url: /errors/missing.html }
+    paths:
+      /:
+        file.dir: @DIR@/www
+        header.add: 'x-path: top'
+      /errors:
+        file.dir: @DIR@/www
+        header.add: 'x-path: errors'
+",
+    );
+    for (path, code, own) in [
+        ("/none", 404, &["top", "errors"][..]),
+        ("/page.html", 200, &["top"]),
+    ] {
+        let answer = server.ask(&format!("GET {path}"));
+        assert_eq!(answer.code(), code);
+        for (name, want) in [
+            ("x-frame-options", &["DENY"][..]),
+            ("vary", &["origin"]),
+            ("x-path", own),
+        ] {
+            let values: Vec<_> = answer.all(name).collect();
+            assert_eq!(values, want, "{path} {name}");
+        }
+    }
+}
+
+#[test]
 fn error_documents_may_be_relative_to_the_path() {
     let server = start(
         "

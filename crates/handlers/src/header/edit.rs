@@ -35,16 +35,30 @@ impl Edit {
         }
     }
 
+    /// As [`Edit::apply`], to fields that the same rule may have edited before: nothing is added twice.
+    pub(crate) fn apply_again(&self, headers: &mut Headers) {
+        match self {
+            Self::Add(line) => {
+                if !line.is_in(headers) {
+                    headers.push(line.name.get(), line.value());
+                }
+            }
+            Self::Append(line) => line.merge_into(headers),
+            Self::Merge(_)
+            | Self::Set(_)
+            | Self::SetIfEmpty(_)
+            | Self::Unset(_)
+            | Self::UnsetUnless(_)
+            | Self::CookieUnset(_)
+            | Self::CookieUnsetUnless(_) => self.apply(headers),
+        }
+    }
+
     pub(crate) fn apply(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => headers.push(line.name.get(), line.value()),
             Self::Append(line) => line.append_to(headers),
-            Self::Merge(line) => {
-                let first = headers.get(line.name.get());
-                if !first.is_some_and(|value| escape::list_contains(value, line.value())) {
-                    line.append_to(headers);
-                }
-            }
+            Self::Merge(line) => line.merge_into(headers),
             Self::Set(line) => headers.set(line.name.get(), line.value()),
             Self::SetIfEmpty(line) => {
                 if headers.get(line.name.get()).is_none() {
@@ -101,6 +115,18 @@ impl FieldLine {
 
     fn value(&self) -> &[u8] {
         self.value.as_bytes()
+    }
+
+    fn is_in(&self, headers: &Headers) -> bool {
+        let mut values = headers.get_all(self.name.get());
+        values.any(|value| value == self.value())
+    }
+
+    fn merge_into(&self, headers: &mut Headers) {
+        let first = headers.get(self.name.get());
+        if !first.is_some_and(|value| escape::list_contains(value, self.value())) {
+            self.append_to(headers);
+        }
     }
 
     fn append_to(&self, headers: &mut Headers) {

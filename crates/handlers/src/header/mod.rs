@@ -236,9 +236,14 @@ struct HeaderFilter {
 }
 
 impl Filter for HeaderFilter {
-    fn on_response(&self, _: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
         for edit in &self.edits {
-            edit.apply(&mut response.headers);
+            if exchange.error_document {
+                // The rules of the path that failed have edited these fields, and may be the same.
+                edit.apply_again(&mut response.headers);
+            } else {
+                edit.apply(&mut response.headers);
+            }
         }
         Filtered::Continue
     }
