@@ -55,6 +55,11 @@ impl Alert {
         description: 0,
     };
     pub(crate) const USER_CANCELED: u8 = 90;
+    /// RFC 5246 §7.2.2: always a warning.
+    pub(crate) const NO_RENEGOTIATION: Self = Self {
+        level: Self::WARNING,
+        description: 100,
+    };
 
     const fn fatal(description: u8) -> Self {
         Self {
@@ -78,12 +83,8 @@ impl TlsError {
             Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
             Self::IllegalParameter => Some(Alert::fatal(47)),
             Self::UnsupportedCertificate => Some(Alert::fatal(43)),
-            // RFC 5246 §7.2.2: no_renegotiation is always a warning. The connection ends all the same
-            // (H2O compatibility).
-            Self::Renegotiation => Some(Alert {
-                level: Alert::WARNING,
-                description: 100,
-            }),
+            // H2O compatibility: the connection ends all the same.
+            Self::Renegotiation => Some(Alert::NO_RENEGOTIATION),
             Self::KeysExhausted => Some(Alert::CLOSE_NOTIFY),
             Self::Handshake(_)
             | Self::ClearText

@@ -15,6 +15,7 @@ mod alpn;
 mod client;
 mod error;
 mod groups;
+mod handshake;
 mod record;
 mod resumption;
 mod server;
@@ -28,13 +29,15 @@ mod x509;
 pub use client::{TlsClient, TlsClientError, TlsClientSettings};
 pub use error::TlsError;
 pub use groups::names as tls_group_names;
+pub use handshake::Progress;
 pub use record::kernel::{
     Control, DIRECTIVES as OFFLOAD_DIRECTIVES, KernelKeys, OFFLOADED_FILE_LEN, OffloadSettings,
 };
 pub use record::output::OutputBuffer;
+pub use record::traffic::PlainSink;
 pub use resumption::{DIRECTIVES, Resumption, ResumptionSettings};
 pub use server::acceptor::TlsAcceptor;
-pub use server::connection::{Progress, TlsConnection};
+pub use server::connection::TlsConnection;
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
 pub use x509::{
     AlternativeName, Certificate, Element, PublicKey, Reader, same_name, same_public_key,

@@ -1,8 +1,9 @@
 //! A connection after its handshake: application data, alerts and key updates.
 
+use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
-use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, SupportedCipherSuite};
+use rustls::{ConnectionTrafficSecrets, Error, ExtractedSecrets, Side, SupportedCipherSuite};
 
 use crate::error::Alert;
 use crate::error::TlsError;
@@ -17,10 +18,16 @@ use crate::versions::Version;
 /// the peer next to nothing. The number is that of BoringSSL and rustls.
 const TOLERATED_IN_A_ROW: u8 = 32;
 
+/// HandshakeType `hello_request` (RFC 5246 §7.4.1.1).
+const HELLO_REQUEST: u8 = 0;
+/// HandshakeType `new_session_ticket` (RFC 8446 §4).
+const NEW_SESSION_TICKET: u8 = 4;
 /// HandshakeType `key_update` (RFC 8446 §4).
 const KEY_UPDATE: u8 = 24;
-/// Message header and the request (RFC 8446 §4.6.3).
-const KEY_UPDATE_LEN: usize = 5;
+/// Type and length of a handshake message.
+const MESSAGE_HEADER_LEN: usize = 4;
+/// Most octets of a NewSessionTicket without its header: as many as rustls takes of any handshake message.
+const MAX_TICKET_LEN: usize = 0xffff;
 
 /// Both directions of an established connection.
 pub(crate) struct Traffic {
@@ -32,8 +39,8 @@ pub(crate) struct Traffic {
     record_size: RecordSize,
     /// The beginning of a record whose end has not come yet.
     partial: Vec<u8>,
-    /// The beginning of a KeyUpdate whose end has not come yet.
-    key_update: Vec<u8>,
+    /// The beginning of a handshake message whose end has not come yet.
+    message: Vec<u8>,
     useless_in_a_row: u8,
     closing: Closing,
     /// Where sending can be handed over to the kernel.
@@ -53,9 +60,50 @@ struct Offload {
 /// Where later keys come from.
 enum KeySource {
     /// TLS 1.2 has one set for the whole connection.
-    Fixed,
+    Fixed(Side),
     /// TLS 1.3: rustls keeps the traffic secrets.
-    Schedule(Box<KernelConnection<ServerConnectionData>>),
+    Schedule(KeySchedule),
+}
+
+/// The part of rustls that outlives the handshake, for either role of this side.
+pub(crate) enum KeySchedule {
+    Server(Box<KernelConnection<ServerConnectionData>>),
+    Client(Box<KernelConnection<ClientConnectionData>>),
+}
+
+impl KeySchedule {
+    const fn side(&self) -> Side {
+        match self {
+            Self::Server(_) => Side::Server,
+            Self::Client(_) => Side::Client,
+        }
+    }
+
+    fn update_receiving(&mut self) -> Result<(u64, ConnectionTrafficSecrets), Error> {
+        match self {
+            Self::Server(kernel) => kernel.update_rx_secret(),
+            Self::Client(kernel) => kernel.update_rx_secret(),
+        }
+    }
+
+    fn update_sending(&mut self) -> Result<(u64, ConnectionTrafficSecrets), Error> {
+        match self {
+            Self::Server(kernel) => kernel.update_tx_secret(),
+            Self::Client(kernel) => kernel.update_tx_secret(),
+        }
+    }
+}
+
+/// Takes decrypted application data.
+pub trait PlainSink {
+    /// Appends the content of a record.
+    fn append(&mut self, plain: &[u8]);
+}
+
+impl PlainSink for Vec<u8> {
+    fn append(&mut self, plain: &[u8]) {
+        self.extend_from_slice(plain);
+    }
 }
 
 /// Which directions were closed by close_notify (RFC 8446 §6.1).
@@ -69,7 +117,7 @@ impl Traffic {
     /// Octets of memory held for messages and records that are incomplete.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
-        self.partial.capacity() + self.key_update.capacity()
+        self.partial.capacity() + self.message.capacity()
     }
 
     /// # Errors
@@ -78,15 +126,15 @@ impl Traffic {
         version: Version,
         suite: SupportedCipherSuite,
         secrets: ExtractedSecrets,
-        kernel: KernelConnection<ServerConnectionData>,
+        schedule: KeySchedule,
         record_size: RecordSize,
         may_offload: bool,
     ) -> Result<Self, TlsError> {
         let (common, keys) = match suite {
-            SupportedCipherSuite::Tls12(suite) => (&suite.common, KeySource::Fixed),
-            SupportedCipherSuite::Tls13(suite) => {
-                (&suite.common, KeySource::Schedule(Box::new(kernel)))
+            SupportedCipherSuite::Tls12(suite) => {
+                (&suite.common, KeySource::Fixed(schedule.side()))
             }
+            SupportedCipherSuite::Tls13(suite) => (&suite.common, KeySource::Schedule(schedule)),
         };
         let (receive_sequence, receive) = &secrets.rx;
         let (send_sequence, send) = secrets.tx;
@@ -97,7 +145,7 @@ impl Traffic {
             keys,
             record_size,
             partial: Vec::new(),
-            key_update: Vec::new(),
+            message: Vec::new(),
             useless_in_a_row: 0,
             closing: Closing::default(),
             offload: may_offload.then(|| {
@@ -136,7 +184,7 @@ impl Traffic {
 
     fn version(&self) -> Version {
         match self.keys {
-            KeySource::Fixed => Version::Tls12,
+            KeySource::Fixed(_) => Version::Tls12,
             KeySource::Schedule(_) => Version::Tls13,
         }
     }
@@ -153,7 +201,7 @@ impl Traffic {
     pub(crate) fn receive(
         &mut self,
         input: &mut [u8],
-        plain: &mut Vec<u8>,
+        plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         let received = self.recv_records(input, plain, out);
@@ -169,7 +217,7 @@ impl Traffic {
     fn recv_records(
         &mut self,
         mut input: &mut [u8],
-        plain: &mut Vec<u8>,
+        plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         if !self.partial.is_empty() {
@@ -209,11 +257,11 @@ impl Traffic {
     fn recv_record(
         &mut self,
         record: &mut [u8],
-        plain: &mut Vec<u8>,
+        plain: &mut impl PlainSink,
         out: &mut OutputBuffer,
     ) -> Result<(), TlsError> {
         let (content_type, payload) = self.opener.open(record)?;
-        if content_type != ContentType::Handshake && !self.key_update.is_empty() {
+        if content_type != ContentType::Handshake && !self.message.is_empty() {
             // RFC 8446 §5.1: nothing may come between the pieces of a handshake message.
             return Err(TlsError::UnexpectedMessage);
         }
@@ -221,7 +269,7 @@ impl Traffic {
             ContentType::ApplicationData if payload.is_empty() => self.on_useless_record(),
             ContentType::ApplicationData => {
                 self.useless_in_a_row = 0;
-                plain.extend_from_slice(payload);
+                plain.append(payload);
                 Ok(())
             }
             ContentType::Alert => self.on_alert(payload),
@@ -245,7 +293,7 @@ impl Traffic {
         };
         // RFC 8446 §6: in TLS 1.3 the description decides; all but these two are fatal.
         let is_warning = match self.keys {
-            KeySource::Fixed => level == Alert::WARNING,
+            KeySource::Fixed(_) => level == Alert::WARNING,
             KeySource::Schedule(_) => description == Alert::USER_CANCELED,
         };
         if description == Alert::CLOSE_NOTIFY.description {
@@ -258,34 +306,79 @@ impl Traffic {
         }
     }
 
-    /// After the handshake a client may send nothing but KeyUpdate.
+    /// Handshake messages of an established connection: KeyUpdate from both peers, NewSessionTicket from a backend in TLS 1.3,
+    /// HelloRequest from a backend in TLS 1.2.
     fn on_handshake(&mut self, payload: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
-        if matches!(self.keys, KeySource::Fixed) {
+        if matches!(self.keys, KeySource::Fixed(Side::Server)) {
             return Err(TlsError::Renegotiation);
         }
-        if payload.is_empty() || self.key_update.len() + payload.len() > KEY_UPDATE_LEN {
-            // RFC 8446 §5.1: no empty fragments; and a KeyUpdate ends its record, as the keys change behind it.
+        if payload.is_empty() {
+            // RFC 8446 §5.1: no empty fragments.
             return Err(TlsError::UnexpectedMessage);
         }
-        self.key_update.extend_from_slice(payload);
-        match self.key_update[..] {
-            [KEY_UPDATE, 0, 0, 1, request] => {
-                self.key_update = Vec::new();
+        self.message.extend_from_slice(payload);
+        while let Some(len) = self.message_len()? {
+            let rest = self.message.split_off(len);
+            let message = std::mem::replace(&mut self.message, rest);
+            self.on_message(message[0], &message[MESSAGE_HEADER_LEN..], out)?;
+        }
+        Ok(())
+    }
+
+    /// The length of the complete message that begins `message`, header included.
+    fn message_len(&self) -> Result<Option<usize>, TlsError> {
+        let Some(&message_type) = self.message.first() else {
+            return Ok(None);
+        };
+        let lengths = match (message_type, &self.keys) {
+            (KEY_UPDATE, KeySource::Schedule(_)) => 1..=1,
+            (NEW_SESSION_TICKET, KeySource::Schedule(KeySchedule::Client(_))) => 0..=MAX_TICKET_LEN,
+            (HELLO_REQUEST, KeySource::Fixed(Side::Client)) => 0..=0,
+            _ => return Err(TlsError::UnexpectedMessage),
+        };
+        let Some(&[_, high, middle, low]) = self.message.first_chunk::<MESSAGE_HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let body_len = u32::from_be_bytes([0, high, middle, low]) as usize;
+        if !lengths.contains(&body_len) {
+            return Err(TlsError::Decode);
+        }
+        let len = MESSAGE_HEADER_LEN + body_len;
+        Ok(Some(len).filter(|len| *len <= self.message.len()))
+    }
+
+    fn on_message(
+        &mut self,
+        message_type: u8,
+        body: &[u8],
+        out: &mut OutputBuffer,
+    ) -> Result<(), TlsError> {
+        self.on_useless_record()?;
+        match (&mut self.keys, message_type, body) {
+            // RFC 8446 §5.1: a KeyUpdate ends its record, as the keys change behind it.
+            (KeySource::Schedule(_), KEY_UPDATE, &[request]) if self.message.is_empty() => {
                 self.on_key_update(request, out)
             }
-            [KEY_UPDATE] | [KEY_UPDATE, 0] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0, 0, 1] => Ok(()),
-            [KEY_UPDATE, ..] => Err(TlsError::Decode),
+            (KeySource::Schedule(KeySchedule::Client(kernel)), NEW_SESSION_TICKET, ticket) => {
+                kernel
+                    .handle_new_session_ticket(ticket)
+                    .map_err(|_| TlsError::Decode)
+            }
+            (KeySource::Fixed(Side::Client), HELLO_REQUEST, _) => {
+                // RFC 5246 §7.4.1.1: a client may refuse to negotiate anew, and the connection continues.
+                let alert = Alert::NO_RENEGOTIATION.octets();
+                self.send_message(ContentType::Alert, &alert, out)
+            }
             _ => Err(TlsError::UnexpectedMessage),
         }
     }
 
     /// RFC 8446 §4.6.3.
     fn on_key_update(&mut self, request: u8, out: &mut OutputBuffer) -> Result<(), TlsError> {
-        self.on_useless_record()?;
         let (sequence, secrets) = match &mut self.keys {
-            KeySource::Fixed => return Err(TlsError::UnexpectedMessage),
-            KeySource::Schedule(kernel) => {
-                kernel.update_rx_secret().map_err(|_| TlsError::Crypto)?
+            KeySource::Fixed(_) => return Err(TlsError::UnexpectedMessage),
+            KeySource::Schedule(schedule) => {
+                schedule.update_receiving().map_err(|_| TlsError::Crypto)?
             }
         };
         self.opener = Protection::new(Version::Tls13, sequence, &secrets)?;
@@ -388,7 +481,7 @@ impl Traffic {
         if self.sealer.sequence() + 1 >= self.seal_limit {
             match self.keys {
                 KeySource::Schedule(_) => self.update_sending_keys(out)?,
-                KeySource::Fixed => {
+                KeySource::Fixed(_) => {
                     self.send_alert(Alert::CLOSE_NOTIFY, out)?;
                     return Err(TlsError::KeysExhausted);
                 }
@@ -403,9 +496,9 @@ impl Traffic {
     /// Sends a KeyUpdate and what follows with new keys.
     fn update_sending_keys(&mut self, out: &mut OutputBuffer) -> Result<(), TlsError> {
         let (sequence, secrets): (u64, ConnectionTrafficSecrets) = match &mut self.keys {
-            KeySource::Fixed => return Err(TlsError::KeysExhausted),
-            KeySource::Schedule(kernel) => {
-                kernel.update_tx_secret().map_err(|_| TlsError::Crypto)?
+            KeySource::Fixed(_) => return Err(TlsError::KeysExhausted),
+            KeySource::Schedule(schedule) => {
+                schedule.update_sending().map_err(|_| TlsError::Crypto)?
             }
         };
         self.send_message(ContentType::Handshake, &[KEY_UPDATE, 0, 0, 1, 0], out)?;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use h2o_exchange::TlsInfo;
 
 use crate::error::TlsError;
+use crate::handshake::{MAX_KEPT_LEN, Progress, Step};
 use crate::record::kernel::{Control, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::traffic::Traffic;
 use crate::server::acceptor::TlsAcceptor;
 use crate::server::client_hello::{Greeting, Seen};
-use crate::server::handshake::{Handshake, MAX_KEPT_LEN, Step, TLS13_OVERHEAD};
+use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
 /// The server's side of one connection.
 pub struct TlsConnection {
@@ -26,24 +27,10 @@ enum State {
         greeting: Greeting,
     },
     /// rustls is at work. Boxed, like the greeting's buffers: nothing of this is kept afterwards.
-    Handshake(Box<Handshake>),
+    Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
     /// Failed, or closed by the peer during the handshake.
     Ended,
-}
-
-/// What a call of [`TlsConnection::receive`] has brought about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The handshake is not complete.
-    pub handshaking: bool,
-    /// The handshake was completed by this call; [`TlsConnection::info`] is there.
-    pub handshake_done_now: bool,
-    /// Plaintext of this call is early data (RFC 8446 §2.3) of a handshake that is not complete: it may be a replay. It
-    /// can be answered at once, and [`TlsConnection::info`] is there.
-    pub early: bool,
-    /// The peer has sent close_notify: no more data will come.
-    pub closed_by_peer: bool,
 }
 
 impl TlsConnection {
@@ -131,7 +118,7 @@ impl TlsConnection {
                 if let Some(at) = choice.odd_name_at {
                     received = greeting.with_hidden_name(&received, at);
                 }
-                let mut handshake = Box::new(Handshake::new(choice, received)?);
+                let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)
             }

@@ -9,7 +9,7 @@ use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use super::files::{Authority, Files};
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor, listener, records, settings};
 use crate::OutputBuffer;
-use crate::server::connection::Progress;
+use crate::handshake::Progress;
 use crate::suites::describe;
 use crate::{Resumption, ResumptionSettings, TlsError, TlsSettings};
 

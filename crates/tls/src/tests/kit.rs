@@ -15,9 +15,9 @@ use rustls::{
 
 use super::files::Files;
 use crate::OutputBuffer;
+use crate::handshake::Progress;
 use crate::record::framing::ContentType;
 use crate::record::protection::Protection;
-use crate::server::connection::Progress;
 use crate::settings::identity::Identity;
 use crate::versions::Version;
 use crate::{Resumption, ResumptionSettings, TlsAcceptor, TlsConnection, TlsError, TlsSettings};
