@@ -1,18 +1,19 @@
-//! TLS in both roles: towards clients, towards backends, and reading certificates.
+//! TLS without sockets, in both roles, and reading certificates. rustls does the handshakes; records of established connections are
+//! protected here (`record/`).
 //!
 //! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] looks at a client's first
 //! message and picks the settings that answer it; from then on a [`TlsConnection`] turns octets from the socket into
-//! plaintext and plaintext into octets for the socket. rustls does the handshake, records of the established
-//! connection are protected here (`record/`). [`Resumption`] is what all listeners and workers share.
+//! plaintext and plaintext into octets for the socket. [`Resumption`] is what all listeners and workers share.
 //!
-//! [`TlsClient`] does the handshakes with `https` backends: whom it trusts, with the texts of OpenSSL, and the sessions it
-//! keeps.
+//! A [`TlsClient`] knows which backends to trust, with the texts of OpenSSL, and keeps sessions with them. It begins
+//! [`ClientConnection`]s, which do the same as a [`TlsConnection`] in the other direction.
 //!
 //! `x509/` decides nothing about trust. rustls refuses version 1 certificates, which small private authorities make, and
 //! knows neither common names nor what a certificate says about itself; [`Certificate`] reads that.
 
 mod alpn;
 mod client;
+mod clock;
 mod error;
 mod groups;
 mod handshake;
@@ -26,7 +27,8 @@ mod tests;
 mod versions;
 mod x509;
 
-pub use client::{TlsClient, TlsClientError, TlsClientSettings};
+pub use client::connection::ClientConnection;
+pub use client::{TlsClient, TlsClientError, TlsClientSettings, handshake_text};
 pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;

@@ -2,18 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_tls::{TlsClient, TlsClientSettings};
+use h2o_tls::{ClientConnection, OutputBuffer, TlsClient, TlsClientSettings, handshake_text};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{HandshakeKind, ProtocolVersion};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 const NAME: &str = "name.example";
 
@@ -56,20 +53,70 @@ impl Server {
         }
     }
 
-    async fn meet(
-        &self,
-        client: &TlsClient,
-        alpn: &[&[u8]],
-    ) -> Result<TlsStream<TcpStream>, &'static str> {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+    fn meet(&self, client: &TlsClient, alpn: &[&[u8]]) -> Result<Talk, &'static str> {
+        let socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        socket.set_read_timeout(patience).unwrap();
         let key = format!("{NAME}:{}", self.port);
-        let stream = client.handshake(NAME, &key, alpn, stream).await;
-        let mut stream = stream?;
-        stream.write_all(b"abc\n").await.unwrap();
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(answer, *b"cba\n");
-        Ok(stream)
+        let mut out = OutputBuffer::default();
+        let tls = client.connect(NAME, &key, alpn, &mut out)?;
+        let mut talk = Talk {
+            socket,
+            tls,
+            plain: Vec::new(),
+            is_closed: false,
+        };
+        talk.socket.write_all(&out).unwrap();
+        while !talk.read()? {}
+        talk.write(b"abc\n");
+        while talk.plain.len() < 4 {
+            talk.read()?;
+        }
+        assert_eq!(talk.plain, *b"cba\n");
+        Ok(talk)
+    }
+}
+
+/// A connection with its socket.
+struct Talk {
+    socket: TcpStream,
+    tls: ClientConnection,
+    /// What the server has said.
+    plain: Vec<u8>,
+    /// Whether the server has said that nothing more will come.
+    is_closed: bool,
+}
+
+impl Talk {
+    fn write(&mut self, plain: &[u8]) {
+        let mut out = OutputBuffer::default();
+        self.tls.encrypt(plain, &mut out).unwrap();
+        self.socket.write_all(&out).unwrap();
+    }
+
+    /// Reads once; whether that has completed the handshake.
+    fn read(&mut self) -> Result<bool, &'static str> {
+        let mut input = [0; 4096];
+        let len = self.socket.read(&mut input).unwrap();
+        assert!(len > 0, "the server has closed the connection");
+        let mut out = OutputBuffer::default();
+        let received = self
+            .tls
+            .receive(&mut input[..len], &mut self.plain, &mut out);
+        self.socket.write_all(&out).unwrap();
+        let progress = received.map_err(|error| handshake_text(&error))?;
+        self.is_closed |= progress.closed_by_peer;
+        Ok(progress.handshake_done_now)
+    }
+
+    /// Closes the connection as OpenSSL wants it: it forgets sessions that were cut off.
+    fn close(mut self) {
+        let mut out = OutputBuffer::default();
+        self.tls.close_notify(&mut out);
+        self.socket.write_all(&out).unwrap();
+        while !self.is_closed {
+            self.read().unwrap();
+        }
     }
 }
 
@@ -89,43 +136,25 @@ fn client(ca_file: &Path) -> Arc<TlsClient> {
     .unwrap()
 }
 
-fn run(future: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let limited = async { tokio::time::timeout(Duration::from_secs(20), future).await };
-    runtime.block_on(limited).unwrap();
-}
-
 #[test]
 fn both_versions_are_spoken_and_sessions_resumed() {
     let directory = tempfile::tempdir().unwrap();
     for (arguments, version) in [
-        (&["-tls1_2"][..], ProtocolVersion::TLSv1_2),
-        (&["-tls1_2", "-no_ticket"], ProtocolVersion::TLSv1_2),
-        (&["-tls1_3"], ProtocolVersion::TLSv1_3),
+        (&["-tls1_2"][..], "TLSv1.2"),
+        (&["-tls1_2", "-no_ticket"], "TLSv1.2"),
+        (&["-tls1_3"], "TLSv1.3"),
         // Not the group that a client guesses first.
-        (&["-tls1_3", "-groups", "P-384"], ProtocolVersion::TLSv1_3),
+        (&["-tls1_3", "-groups", "P-384"], "TLSv1.3"),
     ] {
         let server = Server::start(directory.path(), arguments);
         let client = client(&directory.path().join("certificate.pem"));
-        run(async {
-            for resumes in [false, true, true] {
-                let mut stream = server.meet(&client, &[]).await.unwrap();
-                let connection = stream.get_ref().1;
-                assert_eq!(connection.protocol_version(), Some(version));
-                let kind = connection.handshake_kind();
-                assert_eq!(
-                    kind == Some(HandshakeKind::Resumed),
-                    resumes,
-                    "{arguments:?}"
-                );
-                // OpenSSL forgets sessions that were cut off.
-                stream.shutdown().await.unwrap();
-                assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
-            }
-        });
+        for resumes in [false, true, true] {
+            let talk = server.meet(&client, &[]).unwrap();
+            let info = talk.tls.info();
+            assert_eq!(info.protocol, version);
+            assert_eq!(info.resumed, resumes, "{arguments:?}");
+            talk.close();
+        }
     }
 }
 
@@ -134,16 +163,14 @@ fn protocols_are_agreed_on_by_alpn() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(directory.path(), &["-alpn", "h2,http/1.1"]);
     let client = client(&directory.path().join("certificate.pem"));
-    run(async {
-        for (alpn, chosen) in [
-            (&[&b"http/1.1"[..], b"h2"][..], Some(&b"h2"[..])),
-            (&[b"http/1.1"], Some(b"http/1.1")),
-            (&[], None),
-        ] {
-            let stream = server.meet(&client, alpn).await.unwrap();
-            assert_eq!(stream.get_ref().1.alpn_protocol(), chosen);
-        }
-    });
+    for (alpn, chosen) in [
+        (&[&b"http/1.1"[..], b"h2"][..], Some(&b"h2"[..])),
+        (&[b"http/1.1"], Some(b"http/1.1")),
+        (&[], None),
+    ] {
+        let talk = server.meet(&client, alpn).unwrap();
+        assert_eq!(talk.tls.alpn(), chosen);
+    }
 }
 
 #[test]
@@ -152,10 +179,8 @@ fn older_versions_are_not_spoken() {
     let arguments = ["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"];
     let server = Server::start(directory.path(), &arguments);
     let client = client(&directory.path().join("certificate.pem"));
-    run(async {
-        let met = server.meet(&client, &[]).await;
-        assert_eq!(met.err(), Some("ssl handshake failure"));
-    });
+    let met = server.meet(&client, &[]);
+    assert_eq!(met.err(), Some("ssl handshake failure"));
 }
 
 /// Authorities and leaves as `openssl` makes them. Each case has `NAME.ca`, `NAME.pem` and maybe `NAME.chain`; all leaves have
@@ -229,9 +254,7 @@ fn chains_that_openssl_refuses_are_not_taken_and_those_it_takes_are_not_refused(
         std::fs::copy(at(&leaf), at("certificate.pem")).unwrap();
         let server = Server::start_with(directory, &arguments);
         let client = client(&at(&ca));
-        run(async {
-            let met = server.meet(&client, &[]).await;
-            assert_eq!(met.is_ok(), is_good, "{case}: {:?}", met.err());
-        });
+        let met = server.meet(&client, &[]);
+        assert_eq!(met.is_ok(), is_good, "{case}: {:?}", met.err());
     }
 }

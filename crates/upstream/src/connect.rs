@@ -6,12 +6,14 @@ use std::rc::Rc;
 
 use h2o_exchange::Worker;
 use h2o_http::Scheme;
+use h2o_tls::{OutputBuffer, handshake_text};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::balancer::InUse;
 use crate::pool::Local;
 use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
+use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 
 /// A connection that was just established.
@@ -98,7 +100,7 @@ async fn connect_any(
         let origin = upstream.settings.name_origin;
         let failure = match connect_to(&resolver, url, origin, &mut trying.findings).await {
             Err(text) => Failure::unsent(text),
-            Ok(socket) => match secure(upstream, url, alpn, socket).await {
+            Ok(socket) => match secure(upstream, url, alpn, socket, &local.tls_scratch).await {
                 Err(failure) => {
                     trying.fail(worker, local, &failure);
                     return Err(failure);
@@ -172,6 +174,7 @@ pub(crate) async fn secure(
     url: &BackendUrl,
     alpn: &[&[u8]],
     socket: PlainStream,
+    scratch: &Rc<TlsScratch>,
 ) -> Result<UpstreamStream, Failure> {
     if url.scheme != Scheme::Https {
         return Ok(UpstreamStream::Plain(socket));
@@ -182,9 +185,22 @@ pub(crate) async fn secure(
         BackendHost::Unix(_) => String::new(),
         BackendHost::Name(_) | BackendHost::Ip(_) => format!("{name}:{}", url.port),
     };
-    let stream = upstream.settings.tls.handshake(name, &key, alpn, socket);
-    let stream = stream.await.map_err(Failure::unsent)?;
+    let mut hello = OutputBuffer::default();
+    let tls = upstream.settings.tls.connect(name, &key, alpn, &mut hello);
+    let tls = tls.map_err(Failure::unsent)?;
+    let stream = TlsStream::handshake(socket, tls, &hello, Rc::clone(scratch)).await;
+    let stream = stream.map_err(|error| Failure::unsent(tls_text(&error)))?;
     Ok(UpstreamStream::Tls(Box::new(stream)))
+}
+
+/// What is told of a TLS handshake that failed (H2O compatibility).
+fn tls_text(error: &io::Error) -> &'static str {
+    let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match (tls_error, error.kind()) {
+        (Some(error), _) => handshake_text(error),
+        (None, io::ErrorKind::UnexpectedEof) => "socket closed by peer",
+        (None, _) => Failure::IO,
+    }
 }
 
 const FAILURE: &str = "connection failure";

@@ -28,6 +28,7 @@ mod repeat;
 mod resolver;
 mod settings;
 mod stream;
+mod tls_stream;
 mod upstream;
 
 pub use backend::{BackendHost, BackendUrl};

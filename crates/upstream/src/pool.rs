@@ -20,6 +20,7 @@ use crate::http1::Connection;
 use crate::http2;
 use crate::protocol_choice::{Http1Load, ProtocolChoice};
 use crate::stream::Idle;
+use crate::tls_stream::TlsScratch;
 use crate::{Failure, Upstream};
 
 /// Idle connections are looked at no more often than that (H2O compatibility).
@@ -33,12 +34,14 @@ pub(crate) struct Pools {
     /// By the number of the upstream.
     locals: RefCell<Vec<Option<Rc<Local>>>>,
     scratch: Rc<Scratch>,
+    tls_scratch: Rc<TlsScratch>,
 }
 
 /// What a worker keeps for one upstream.
 pub(crate) struct Local {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) scratch: Rc<Scratch>,
+    pub(crate) tls_scratch: Rc<TlsScratch>,
     backends: Box<[LocalBackend]>,
     /// Somebody looks after idle connections that nobody takes.
     is_swept: Cell<bool>,
@@ -146,6 +149,7 @@ impl Pools {
         let local = locals[upstream.id].insert(Rc::new(Local {
             upstream: Arc::clone(upstream),
             scratch: Rc::clone(&self.scratch),
+            tls_scratch: Rc::clone(&self.tls_scratch),
             backends: (0..count).map(|_| LocalBackend::default()).collect(),
             is_swept: Cell::new(false),
             http2: http2::Connections::new(count),

@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 use h2o_exchange::TlsInfo;
 use rustix::net::RecvFlags;
 use rustix::pipe::SpliceFlags;
-use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::client::TlsStream;
+
+use crate::tls_stream::TlsStream;
 
 /// A socket.
 pub(crate) enum PlainStream {
@@ -22,54 +22,16 @@ pub(crate) enum PlainStream {
 /// A connection to a backend.
 pub(crate) enum UpstreamStream {
     Plain(PlainStream),
-    Tls(Box<TlsStream<PlainStream>>),
+    Tls(Box<TlsStream>),
 }
 
 impl UpstreamStream {
     /// The parameters of TLS; `None` for clear text.
     pub(crate) fn tls_info(&self) -> Option<TlsInfo> {
-        let Self::Tls(stream) = self else {
-            return None;
-        };
-        let connection = stream.get_ref().1;
-        let suite = connection.negotiated_cipher_suite()?.suite();
-        let (cipher, cipher_bits) = cipher_of(suite);
-        Some(TlsInfo {
-            protocol: match connection.protocol_version()? {
-                ProtocolVersion::TLSv1_3 => "TLSv1.3",
-                _ => "TLSv1.2",
-            },
-            cipher,
-            cipher_bits,
-            server_name: None,
-            alpn: None,
-            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
-            client_authority: None,
-        })
-    }
-}
-
-/// OpenSSL's name of a suite, and the length of its key.
-const fn cipher_of(suite: CipherSuite) -> (&'static str, u16) {
-    match suite {
-        CipherSuite::TLS13_AES_256_GCM_SHA384 => ("TLS_AES_256_GCM_SHA384", 256),
-        CipherSuite::TLS13_AES_128_GCM_SHA256 => ("TLS_AES_128_GCM_SHA256", 128),
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => ("TLS_CHACHA20_POLY1305_SHA256", 256),
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => {
-            ("ECDHE-ECDSA-AES256-GCM-SHA384", 256)
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(stream.tls().info()),
         }
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => {
-            ("ECDHE-ECDSA-AES128-GCM-SHA256", 128)
-        }
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
-            ("ECDHE-ECDSA-CHACHA20-POLY1305", 256)
-        }
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => ("ECDHE-RSA-AES256-GCM-SHA384", 256),
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => ("ECDHE-RSA-AES128-GCM-SHA256", 128),
-        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
-            ("ECDHE-RSA-CHACHA20-POLY1305", 256)
-        }
-        _ => ("unknown", 0),
     }
 }
 
@@ -155,7 +117,7 @@ impl UpstreamStream {
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+            Self::Tls(stream) => stream.tls().alpn(),
         }
     }
 

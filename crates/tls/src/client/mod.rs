@@ -1,5 +1,6 @@
-//! TLS to `https` backends: rustls as a client.
+//! TLS towards `https` backends: whom the server trusts, the sessions it keeps, and connections without sockets.
 
+pub(crate) mod connection;
 mod names;
 mod plain_chain;
 mod sessions;
@@ -17,13 +18,13 @@ use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, PeerMisbehaved};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
+use self::connection::ClientConnection;
 use self::sessions::{Keyed, SessionCache};
 use self::trust::Trust;
 use self::verifier::{Rejected, Verifier};
+use crate::error::TlsError;
+use crate::record::output::OutputBuffer;
 
 /// The `proxy.ssl.*` settings of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +93,14 @@ impl TlsClient {
             trust.filter(|_| settings.verify_peer),
             provider.signature_verification_algorithms,
         );
-        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .expect("the provider has suites for both versions")
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
+        // Records of the established connection are protected by this crate.
+        config.enable_secret_extraction = true;
         let cache = |(lifetime, capacity)| Arc::new(SessionCache::new(lifetime, capacity));
         Ok(Arc::new(Self {
             verifies_peer: settings.verify_peer,
@@ -117,23 +120,19 @@ impl TlsClient {
         }
     }
 
-    /// Does the handshake with the backend of the URL whose host is `name`, which is sent as SNI unless it is an address, and
+    /// Begins a handshake with the backend of the URL whose host is `name`, which is sent as SNI unless it is an address, and
     /// offers the protocols `alpn`, none if empty. Sessions are kept and found under `key`, `HOST:PORT`; not if it is empty, as for
-    /// unix sockets.
+    /// unix sockets. The ClientHello is appended to `out`.
     ///
     /// # Errors
-    /// Nothing of a request was sent. The texts are OpenSSL's as H2O shows them: of the certificate, or `ssl handshake failure`;
-    /// `I/O error` and `socket closed by peer` of the connection.
-    pub async fn handshake<S>(
+    /// The text to show, as [`handshake_text`] has it. Nothing is to be sent.
+    pub fn connect(
         &self,
         name: &str,
         key: &str,
         alpn: &[&[u8]],
-        stream: S,
-    ) -> Result<TlsStream<S>, &'static str>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+        out: &mut OutputBuffer,
+    ) -> Result<ClientConnection, &'static str> {
         let name = match server_name(name) {
             Some(name) => name,
             // In no certificate either.
@@ -151,10 +150,7 @@ impl TlsClient {
             })),
             Some(_) | None => Resumption::disabled(),
         };
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .map_err(|error| text_of(&error))
+        ClientConnection::begin(Arc::new(config), name, out).map_err(|error| handshake_text(&error))
     }
 }
 
@@ -166,14 +162,12 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(literal.unwrap_or(host).to_owned()).ok()
 }
 
-/// What is told of a failed handshake (H2O compatibility).
-fn text_of(error: &io::Error) -> &'static str {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let Some(error) = inner else {
-        return match error.kind() {
-            io::ErrorKind::UnexpectedEof => "socket closed by peer",
-            _ => "I/O error",
-        };
+/// The text for client and log of a handshake that failed. H2O compatibility: H2O shows OpenSSL's text about the certificate, or
+/// `ssl handshake failure`.
+#[must_use]
+pub fn handshake_text(error: &TlsError) -> &'static str {
+    let TlsError::Handshake(error) = error else {
+        return HANDSHAKE_FAILURE;
     };
     match error {
         rustls::Error::NoCertificatesPresented => "no certificate",

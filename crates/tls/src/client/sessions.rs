@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
-use tokio::time::Instant;
+
+use crate::clock::unix_now;
 
 /// Tickets of TLS 1.3 kept per backend. Each is used once, so that connections made at the same time need several.
 const MAX_TICKETS: usize = 8;
@@ -24,11 +25,12 @@ pub(super) struct SessionCache {
 /// Of one backend, by `HOST:PORT`.
 #[derive(Default)]
 struct Sessions {
-    latest: Option<Instant>,
+    /// When one of the others was last changed. Times are seconds since 1970.
+    latest: Option<u64>,
     /// The key exchange that it prefers: spares a round trip.
     group: Option<NamedGroup>,
-    tls12: Option<(Instant, Tls12ClientSessionValue)>,
-    tls13: VecDeque<(Instant, Tls13ClientSessionValue)>,
+    tls12: Option<(u64, Tls12ClientSessionValue)>,
+    tls13: VecDeque<(u64, Tls13ClientSessionValue)>,
 }
 
 impl fmt::Debug for SessionCache {
@@ -53,17 +55,16 @@ impl SessionCache {
         self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_fresh(&self, at: Instant) -> bool {
-        at.elapsed() < self.lifetime
+    fn is_fresh(&self, at: u64, now: u64) -> bool {
+        now.saturating_sub(at) < self.lifetime.as_secs()
     }
 
     /// Changes what is kept of a backend; the one that was heard of least lately makes room for a new one.
-    fn change(&self, key: &str, change: impl FnOnce(&mut Sessions, Instant)) {
-        let now = Instant::now();
+    fn change(&self, key: &str, now: u64, change: impl FnOnce(&mut Sessions)) {
         let mut backends = self.lock();
         if !backends.contains_key(key) {
             if backends.len() >= self.capacity {
-                backends.retain(|_, kept| kept.latest.is_some_and(|at| self.is_fresh(at)));
+                backends.retain(|_, kept| kept.latest.is_some_and(|at| self.is_fresh(at, now)));
             }
             if backends.len() >= self.capacity {
                 let oldest = backends.iter().min_by_key(|(_, kept)| kept.latest);
@@ -74,7 +75,7 @@ impl SessionCache {
         }
         if let Some(sessions) = backends.get_mut(key) {
             sessions.latest = Some(now);
-            change(sessions, now);
+            change(sessions);
         }
     }
 }
@@ -93,8 +94,8 @@ impl fmt::Debug for Keyed {
 
 impl ClientSessionStore for Keyed {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        let change = |sessions: &mut Sessions, _| sessions.group = Some(group);
-        self.cache.change(&self.key, change);
+        let change = |sessions: &mut Sessions| sessions.group = Some(group);
+        self.cache.change(&self.key, unix_now(), change);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
@@ -102,14 +103,15 @@ impl ClientSessionStore for Keyed {
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
-        let change = |sessions: &mut Sessions, now| sessions.tls12 = Some((now, value));
-        self.cache.change(&self.key, change);
+        let now = unix_now();
+        let change = |sessions: &mut Sessions| sessions.tls12 = Some((now, value));
+        self.cache.change(&self.key, now, change);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
         let backends = self.cache.lock();
         let (at, value) = backends.get(&self.key)?.tls12.as_ref()?;
-        self.cache.is_fresh(*at).then(|| value.clone())
+        self.cache.is_fresh(*at, unix_now()).then(|| value.clone())
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
@@ -119,7 +121,8 @@ impl ClientSessionStore for Keyed {
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
-        self.cache.change(&self.key, |sessions, now| {
+        let now = unix_now();
+        self.cache.change(&self.key, now, |sessions| {
             if sessions.tls13.len() >= MAX_TICKETS {
                 sessions.tls13.pop_front();
             }
@@ -132,7 +135,7 @@ impl ClientSessionStore for Keyed {
         let mut backends = self.cache.lock();
         let sessions = backends.get_mut(&self.key)?;
         let (at, value) = sessions.tls13.pop_back()?;
-        if self.cache.is_fresh(at) {
+        if self.cache.is_fresh(at, unix_now()) {
             return Some(value);
         }
         sessions.tls13.clear();
@@ -144,34 +147,30 @@ impl ClientSessionStore for Keyed {
 mod tests {
     use super::*;
 
-    fn keyed(cache: &Arc<SessionCache>, key: &str) -> Keyed {
-        Keyed {
-            cache: Arc::clone(cache),
-            key: key.into(),
-        }
+    #[test]
+    fn backends_are_bounded_and_the_stalest_goes_first() {
+        let cache = SessionCache::new(Duration::from_secs(60), 2);
+        let learn = |key, now| {
+            cache.change(key, now, |sessions| {
+                sessions.group = Some(NamedGroup::X25519)
+            })
+        };
+        let known = || ["name:1", "name:2", "name:3"].map(|key| cache.lock().contains_key(key));
+        learn("name:1", 1001);
+        learn("name:2", 1002);
+        learn("name:1", 1003);
+        learn("name:3", 1004);
+        assert_eq!(known(), [true, false, true]);
+        // All that have expired go at once.
+        learn("name:2", 1064);
+        assert_eq!(known(), [false, true, false]);
     }
 
     #[test]
-    fn backends_are_bounded_and_the_stalest_goes_first() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let name = || ServerName::try_from("name").unwrap();
-            let cache = Arc::new(SessionCache::new(Duration::from_secs(60), 2));
-            let [one, two, three] = ["name:1", "name:2", "name:3"].map(|key| keyed(&cache, key));
-            let hints = || [&one, &two, &three].map(|backend| backend.kx_hint(&name()).is_some());
-            for backend in [&one, &two, &one, &three] {
-                tokio::time::advance(Duration::from_secs(1)).await;
-                backend.set_kx_hint(name(), NamedGroup::X25519);
-            }
-            assert_eq!(hints(), [true, false, true]);
-            // All that have expired go at once.
-            tokio::time::advance(Duration::from_secs(60)).await;
-            two.set_kx_hint(name(), NamedGroup::X25519);
-            assert_eq!(hints(), [false, true, false]);
-        });
+    fn sessions_are_kept_for_their_lifetime() {
+        let cache = SessionCache::new(Duration::from_secs(60), 1);
+        for (now, want) in [(999, true), (1000, true), (1059, true), (1060, false)] {
+            assert_eq!(cache.is_fresh(1000, now), want, "{now}");
+        }
     }
 }

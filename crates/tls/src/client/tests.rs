@@ -1,6 +1,6 @@
-//! Handshakes with a rustls server, over a pipe in memory.
+//! Handshakes with a rustls server, in memory.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -13,12 +13,13 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{HandshakeKind, ServerConfig};
+use rustls::{ServerConfig, ServerConnection};
 use tempfile::NamedTempFile;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::record::framing::ContentType;
+use crate::record::protection::Protection;
+use crate::versions::Version;
 
 const NAME: &str = "name.example";
 const KEY: &str = "name.example:443";
@@ -174,37 +175,92 @@ impl Server {
     }
 
     /// A handshake and one octet, so that tickets have come in.
-    async fn meet(
+    fn meet(
         &self,
         client: &TlsClient,
         name: &str,
         key: &str,
         alpn: &[&[u8]],
-    ) -> Result<TlsStream<DuplexStream>, &'static str> {
-        let (ours, theirs) = duplex(64 * 1024);
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
-        let serving = tokio::spawn(async move {
-            let mut stream = acceptor.accept(theirs).await?;
-            stream.write_all(b"!").await?;
-            stream.flush().await?;
-            // Until the client goes.
-            stream.read(&mut [0]).await
-        });
-        let stream = client.handshake(name, key, alpn, ours).await;
-        let mut stream = stream?;
-        stream.read_exact(&mut [0]).await.unwrap();
-        assert!(!serving.is_finished());
-        Ok(stream)
+    ) -> Result<ClientConnection, &'static str> {
+        Talk::begin(self, client, name, key, alpn).map(|talk| talk.client)
     }
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
-        .block_on(future)
+/// An established connection, both ends.
+struct Talk {
+    client: ClientConnection,
+    server: ServerConnection,
+}
+
+impl Talk {
+    fn begin(
+        server: &Server,
+        client: &TlsClient,
+        name: &str,
+        key: &str,
+        alpn: &[&[u8]],
+    ) -> Result<Self, &'static str> {
+        let mut out = OutputBuffer::default();
+        let mut talk = Self {
+            client: client.connect(name, key, alpn, &mut out)?,
+            server: ServerConnection::new(Arc::clone(&server.config)).unwrap(),
+        };
+        let mut is_done = false;
+        loop {
+            talk.server_hears(&out);
+            let mut input = talk.server_says();
+            out.clear();
+            let progress = talk.client.receive(&mut input, &mut Vec::new(), &mut out);
+            is_done |= progress
+                .map_err(|error| handshake_text(&error))?
+                .handshake_done_now;
+            if is_done && out.is_empty() && !talk.server.is_handshaking() {
+                break;
+            }
+        }
+        talk.server.writer().write_all(b"!").unwrap();
+        assert_eq!(talk.client_hears(), Ok(b"!".to_vec()));
+        Ok(talk)
+    }
+
+    fn server_hears(&mut self, octets: &[u8]) {
+        let mut octets = octets;
+        while !octets.is_empty() {
+            self.server.read_tls(&mut octets).unwrap();
+            // What is wrong with the handshake the client hears from the server, or says.
+            let _ = self.server.process_new_packets();
+        }
+    }
+
+    /// What the server wants to send.
+    fn server_says(&mut self) -> Vec<u8> {
+        let mut octets = Vec::new();
+        while self.server.wants_write() {
+            self.server.write_tls(&mut octets).unwrap();
+        }
+        octets
+    }
+
+    /// Plaintext from the server. What the client answers on its own goes to the server.
+    fn client_hears(&mut self) -> Result<Vec<u8>, TlsError> {
+        let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
+        let mut input = self.server_says();
+        let received = self.client.receive(&mut input, &mut plain, &mut out);
+        self.server_hears(&out);
+        received.map(|_| plain)
+    }
+
+    /// Plaintext that the client sends, as the server receives it.
+    fn server_hears_data(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut out = OutputBuffer::default();
+        self.client.encrypt(plain, &mut out).unwrap();
+        let mut heard = Vec::new();
+        for piece in out.chunks(4096) {
+            self.server_hears(piece);
+            let _ = self.server.reader().read_to_end(&mut heard);
+        }
+        heard
+    }
 }
 
 /// The outcome for a chain whose first certificate has the key.
@@ -213,10 +269,8 @@ fn outcome(client: &TlsClient, name: &str, chain: &[&CertificateDer<'_>], key: &
         .iter()
         .map(|der| (*der).clone().into_owned())
         .collect();
-    let met = run(async {
-        let server = Server::new(chain, key);
-        server.meet(client, name, KEY, &[]).await.map(drop)
-    });
+    let server = Server::new(chain, key);
+    let met = server.meet(client, name, KEY, &[]);
     met.err().unwrap_or_default().to_owned()
 }
 
@@ -434,19 +488,17 @@ fn certificates_of_version_1_work_where_no_chain_is_verified() {
     let trusting = trusting(&[&own, &own_rsa]);
     let careless = careless(None);
     for version in VERSIONS {
-        run(async {
-            for (certificate, key) in [(&own, &keys[0]), (&own_rsa, &keys[2])] {
-                let server = Server::with(vec![certificate.clone()], key, &[version], &[]);
-                for client in [&careless, &trusting] {
-                    let met = server.meet(client, NAME, KEY, &[]).await;
-                    assert!(met.is_ok(), "{:?}", met.err());
-                }
+        for (certificate, key) in [(&own, &keys[0]), (&own_rsa, &keys[2])] {
+            let server = Server::with(vec![certificate.clone()], key, &[version], &[]);
+            for client in [&careless, &trusting] {
+                let met = server.meet(client, NAME, KEY, &[]);
+                assert!(met.is_ok(), "{:?}", met.err());
             }
-            // The key is checked.
-            let server = Server::with(vec![other.clone()], &keys[0], &[version], &[]);
-            let met = server.meet(&careless, NAME, KEY, &[]).await;
-            assert_eq!(met.err(), Some(HANDSHAKE_FAILURE));
-        });
+        }
+        // The key is checked.
+        let server = Server::with(vec![other.clone()], &keys[0], &[version], &[]);
+        let met = server.meet(&careless, NAME, KEY, &[]);
+        assert_eq!(met.err(), Some(HANDSHAKE_FAILURE));
     }
 }
 
@@ -770,10 +822,8 @@ fn names_are_sent_and_addresses_are_not() {
         ("[2001:db8::1]", None),
         ("[unix:/path]", None),
     ] {
-        run(async {
-            let met = server.meet(&client, name, KEY, &[]).await;
-            assert!(met.is_ok(), "{name}: {:?}", met.err());
-        });
+        let met = server.meet(&client, name, KEY, &[]);
+        assert!(met.is_ok(), "{name}: {:?}", met.err());
         let got = server.shown.server_name.lock().unwrap().clone();
         assert_eq!(got.as_deref(), sent, "{name}");
     }
@@ -796,9 +846,8 @@ fn protocols_are_offered_by_alpn() {
     ];
     for (served, offered, want) in cases {
         let server = Server::with(vec![own.clone()], &key, &VERSIONS, served);
-        let met = run(server.meet(&client, NAME, KEY, offered));
-        let met = met.map(|stream| stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec));
-        let met = met.as_ref().map(Option::as_deref);
+        let met = server.meet(&client, NAME, KEY, offered);
+        let met = met.as_ref().map(ClientConnection::alpn);
         assert_eq!(met.map_err(|text| *text), want);
     }
 }
@@ -809,48 +858,40 @@ fn sessions_are_resumed_by_host_and_port() {
     for version in VERSIONS {
         let server = Server::with(vec![own.clone()], &key, &[version], &[]);
         let day = Duration::from_secs(86400);
-        let resumes = async |client: &TlsClient, key: &str| {
-            let met = server.meet(client, NAME, key, &[]).await.unwrap();
-            met.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
+        let resumes = |client: &TlsClient, key: &str| {
+            let met = server.meet(client, NAME, key, &[]).unwrap();
+            met.info().resumed
         };
-        run(async {
-            let client = careless(Some((day, 4096)));
-            for (key, want) in [
-                (KEY, false),
-                (KEY, true),
-                ("name.example:444", false),
-                ("name.example:444", true),
-                (KEY, true),
-                ("", false),
-                ("", false),
-            ] {
-                assert_eq!(resumes(&client, key).await, want, "{version:?} {key}");
-            }
-            // Each client has sessions of its own.
-            assert!(!resumes(&careless(Some((day, 4096))), KEY).await);
-            let without = careless(None);
-            assert!(!resumes(&without, KEY).await);
-            assert!(!resumes(&without, KEY).await);
-        });
-        run(async {
-            let client = careless(Some((day, 4096)));
-            assert!(!resumes(&client, KEY).await);
-            tokio::time::advance(day - Duration::from_millis(1)).await;
-            assert!(resumes(&client, KEY).await);
-            tokio::time::advance(day).await;
-            assert!(!resumes(&client, KEY).await);
-        });
-        run(async {
-            let client = careless(Some((day, 1)));
-            for (key, want) in [
-                ("a:1", false),
-                ("b:1", false),
-                ("b:1", true),
-                ("a:1", false),
-            ] {
-                assert_eq!(resumes(&client, key).await, want, "{key}");
-            }
-        });
+        let client = careless(Some((day, 4096)));
+        for (key, want) in [
+            (KEY, false),
+            (KEY, true),
+            ("name.example:444", false),
+            ("name.example:444", true),
+            (KEY, true),
+            ("", false),
+            ("", false),
+        ] {
+            assert_eq!(resumes(&client, key), want, "{version:?} {key}");
+        }
+        // Each client has sessions of its own.
+        assert!(!resumes(&careless(Some((day, 4096))), KEY));
+        let without = careless(None);
+        assert!(!resumes(&without, KEY));
+        assert!(!resumes(&without, KEY));
+        // Sessions that are too old are not offered.
+        let client = careless(Some((Duration::ZERO, 4096)));
+        assert!(!resumes(&client, KEY));
+        assert!(!resumes(&client, KEY));
+        let client = careless(Some((day, 1)));
+        for (key, want) in [
+            ("a:1", false),
+            ("b:1", false),
+            ("b:1", true),
+            ("a:1", false),
+        ] {
+            assert_eq!(resumes(&client, key), want, "{key}");
+        }
     }
 }
 
@@ -859,60 +900,134 @@ fn sessions_of_one_thread_are_resumed_by_another() {
     let (own, key) = self_signed(|_| {});
     let server = Server::new(vec![own], &key);
     let client = careless(Some((Duration::from_secs(60), 1)));
-    for want in [HandshakeKind::Full, HandshakeKind::Resumed] {
+    for want in [false, true] {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let met = run(server.meet(&client, NAME, KEY, &[])).unwrap();
-                assert_eq!(met.get_ref().1.handshake_kind(), Some(want));
+                let met = server.meet(&client, NAME, KEY, &[]).unwrap();
+                assert_eq!(met.info().resumed, want);
             });
         });
     }
 }
 
 #[test]
-fn what_is_no_handshake_is_told_from_what_is_none_at_all() {
+fn what_is_no_handshake_is_told_by_its_text() {
     let client = careless(None);
-    let meet = |answer: &'static [u8]| {
-        run(async {
-            let (ours, mut theirs) = duplex(64 * 1024);
-            theirs.write_all(answer).await.unwrap();
-            theirs.shutdown().await.unwrap();
-            let met = client.handshake(NAME, KEY, &[], ours).await;
-            met.map(drop).unwrap_err()
-        })
-    };
-    assert_eq!(meet(b"HTTP/1.1 400 Bad Request\r\n\r\n"), HANDSHAKE_FAILURE);
-    // A fatal alert: handshake_failure.
-    assert_eq!(meet(&[21, 3, 3, 0, 2, 2, 40]), HANDSHAKE_FAILURE);
-    assert_eq!(meet(b""), "socket closed by peer");
+    for answer in [
+        &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+        // A fatal alert: handshake_failure.
+        &[21, 3, 3, 0, 2, 2, 40],
+    ] {
+        let mut out = OutputBuffer::default();
+        let mut connection = client.connect(NAME, KEY, &[], &mut out).unwrap();
+        let mut input = answer.to_vec();
+        let received = connection.receive(&mut input, &mut Vec::new(), &mut out);
+        assert_eq!(handshake_text(&received.unwrap_err()), HANDSHAKE_FAILURE);
+        let received = connection.receive(&mut [], &mut Vec::new(), &mut out);
+        assert_eq!(received, Err(TlsError::Closed));
+    }
+}
+
+#[test]
+fn a_backend_may_close_during_the_handshake() {
+    let client = careless(None);
+    let mut out = OutputBuffer::default();
+    let mut connection = client.connect(NAME, KEY, &[], &mut out).unwrap();
+    let mut close_notify = [21, 3, 3, 0, 2, 2, 0];
+    let progress = connection.receive(&mut close_notify, &mut Vec::new(), &mut out);
+    assert!(progress.unwrap().closed_by_peer);
+    assert_eq!(connection.encrypt(b"x", &mut out), Err(TlsError::Closed));
+}
+
+#[test]
+fn nothing_is_sent_before_the_handshake_is_complete() {
+    let mut out = OutputBuffer::default();
+    let mut connection = careless(None).connect(NAME, KEY, &[], &mut out).unwrap();
+    let hello_len = out.len();
+    assert_eq!(connection.encrypt(b"x", &mut out), Err(TlsError::NotReady));
+    connection.close_notify(&mut out);
+    assert_eq!(out.len(), hello_len);
 }
 
 #[test]
 fn errors_of_handshakes_have_their_texts() {
-    let of_rustls = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
     let cases = [
-        (io::ErrorKind::ConnectionReset.into(), "I/O error"),
-        (io::ErrorKind::BrokenPipe.into(), "I/O error"),
-        (io::ErrorKind::UnexpectedEof.into(), "socket closed by peer"),
+        (rustls::Error::NoCertificatesPresented, "no certificate"),
+        (CertificateError::BadEncoding.into(), "invalid certificate"),
         (
-            of_rustls(rustls::Error::NoCertificatesPresented),
-            "no certificate",
-        ),
-        (
-            of_rustls(CertificateError::BadEncoding.into()),
-            "invalid certificate",
-        ),
-        (
-            of_rustls(PeerMisbehaved::SelectedUnofferedApplicationProtocol.into()),
+            PeerMisbehaved::SelectedUnofferedApplicationProtocol.into(),
             "unknown alpn protocol",
         ),
-        (
-            of_rustls(rustls::Error::DecryptError),
-            "ssl handshake failure",
-        ),
+        (rustls::Error::DecryptError, "ssl handshake failure"),
     ];
     for (error, want) in cases {
-        assert_eq!(text_of(&error), want, "{error}");
+        assert_eq!(handshake_text(&TlsError::Handshake(error)), want);
+    }
+    assert_eq!(handshake_text(&TlsError::PeerAlert(40)), HANDSHAKE_FAILURE);
+}
+
+#[test]
+fn data_is_carried_both_ways_however_it_arrives() {
+    let (own, key) = self_signed(|_| {});
+    for version in VERSIONS {
+        let server = Server::with(vec![own.clone()], &key, &[version], &[]);
+        let mut talk = Talk::begin(&server, &careless(None), NAME, KEY, &[]).unwrap();
+        let text: Vec<u8> = (0..100_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+        assert_eq!(talk.server_hears_data(&text), text);
+        talk.server.set_buffer_limit(None);
+        talk.server.writer().write_all(&text).unwrap();
+        let mut heard = Vec::new();
+        let octets = talk.server_says();
+        for piece in octets.chunks(1000) {
+            let (mut piece, mut out) = (piece.to_vec(), OutputBuffer::default());
+            let progress = talk.client.receive(&mut piece, &mut heard, &mut out);
+            assert!(!progress.unwrap().closed_by_peer && out.is_empty());
+        }
+        assert_eq!(heard, text);
+    }
+}
+
+#[test]
+fn records_to_backends_are_full_from_the_first_one() {
+    let (own, key) = self_signed(|_| {});
+    let server = Server::new(vec![own], &key);
+    let mut talk = Talk::begin(&server, &careless(None), NAME, KEY, &[]).unwrap();
+    let mut out = OutputBuffer::default();
+    talk.client.encrypt(&[0; 20_000], &mut out).unwrap();
+    assert_eq!(out[3..5], (16_384_u16 + 17).to_be_bytes());
+}
+
+#[test]
+fn close_notify_ends_either_direction() {
+    let (own, key) = self_signed(|_| {});
+    for version in VERSIONS {
+        let server = Server::with(vec![own.clone()], &key, &[version], &[]);
+        let mut talk = Talk::begin(&server, &careless(None), NAME, KEY, &[]).unwrap();
+        talk.server.send_close_notify();
+        let (mut input, mut out) = (talk.server_says(), OutputBuffer::default());
+        let progress = talk.client.receive(&mut input, &mut Vec::new(), &mut out);
+        assert!(progress.unwrap().closed_by_peer && out.is_empty());
+        assert_eq!(talk.server_hears_data(b"more"), b"more");
+        for _ in 0..2 {
+            talk.client.close_notify(&mut out);
+        }
+        assert_eq!(talk.client.encrypt(b"x", &mut out), Err(TlsError::Closed));
+        talk.server_hears(&out);
+        let state = talk.server.process_new_packets().unwrap();
+        assert!(state.peer_has_closed() && talk.server.process_new_packets().is_ok());
+    }
+}
+
+#[test]
+fn keys_are_updated_when_the_backend_asks_for_it() {
+    let (own, key) = self_signed(|_| {});
+    let server = Server::with(vec![own], &key, &[&rustls::version::TLS13], &[]);
+    let mut talk = Talk::begin(&server, &careless(None), NAME, KEY, &[]).unwrap();
+    for round in [b"1", b"2"] {
+        talk.server.refresh_traffic_keys().unwrap();
+        talk.server.writer().write_all(round).unwrap();
+        assert_eq!(talk.client_hears(), Ok(round.to_vec()));
+        assert_eq!(talk.server_hears_data(round), round);
     }
 }
 
@@ -964,4 +1079,121 @@ fn the_bundle_of_the_system_is_the_default() {
         Ok(()) => assert!(!Trust::system().roots.is_empty()),
         Err(error) => assert!(Trust::system().roots.is_empty() && error.path.is_absolute()),
     }
+}
+
+/// A client of a server whose records the test makes itself.
+struct RawServer {
+    client: ClientConnection,
+    sealer: Protection,
+}
+
+/// A connection, without tickets that nobody asked for.
+fn raw_server(version: Version) -> RawServer {
+    let (own, key) = self_signed(|_| {});
+    let versions: &[&'static rustls::SupportedProtocolVersion] = match version {
+        Version::Tls12 => &[&rustls::version::TLS12],
+        Version::Tls13 => &[&rustls::version::TLS13],
+    };
+    let mut server = Server::with(vec![own], &key, versions, &[]);
+    let config = Arc::make_mut(&mut server.config);
+    config.enable_secret_extraction = true;
+    let cache = Some((Duration::from_secs(60), 1));
+    let talk = Talk::begin(&server, &careless(cache), NAME, KEY, &[]).unwrap();
+    let (sequence, secrets) = talk.server.dangerous_extract_secrets().unwrap().tx;
+    RawServer {
+        client: talk.client,
+        sealer: Protection::new(version, sequence, &secrets).unwrap(),
+    }
+}
+
+impl RawServer {
+    fn send_record(
+        &mut self,
+        content_type: ContentType,
+        payload: &[u8],
+    ) -> Result<usize, TlsError> {
+        let mut record = OutputBuffer::default();
+        self.sealer
+            .seal(content_type, &[payload], &mut record)
+            .unwrap();
+        let (mut input, mut out) = (record.to_vec(), OutputBuffer::default());
+        let mut plain = Vec::new();
+        self.client.receive(&mut input, &mut plain, &mut out)?;
+        assert!(content_type == ContentType::ApplicationData || plain.is_empty());
+        Ok(out.len())
+    }
+}
+
+/// RFC 8446 §4.6.1: lifetime, age_add, nonce, ticket, extensions.
+fn ticket(len: usize) -> Vec<u8> {
+    let [high, low] = u16::try_from(len).unwrap().to_be_bytes();
+    let mut body = vec![0, 0, 1, 0, 1, 2, 3, 4, 1, 0, high, low];
+    body.resize(body.len() + len, 7);
+    body.extend_from_slice(&[0, 0]);
+    let [_, high, middle, low] = u32::try_from(body.len()).unwrap().to_be_bytes();
+    [&[4, high, middle, low], &body[..]].concat()
+}
+
+#[test]
+fn tickets_may_come_in_pieces_and_several_at_once() {
+    let mut server = raw_server(Version::Tls13);
+    let two = [ticket(3), ticket(1)].concat();
+    assert_eq!(server.send_record(ContentType::Handshake, &two), Ok(0));
+    let long = ticket(60_000);
+    for piece in long.chunks(16_384) {
+        assert_eq!(server.send_record(ContentType::Handshake, piece), Ok(0));
+    }
+    let (half, rest) = two.split_at(two.len() - 5);
+    assert_eq!(server.send_record(ContentType::Handshake, half), Ok(0));
+    assert_eq!(server.send_record(ContentType::Handshake, rest), Ok(0));
+    assert_eq!(
+        server.send_record(ContentType::ApplicationData, b"x"),
+        Ok(0)
+    );
+}
+
+#[test]
+fn what_a_backend_may_not_send_after_the_handshake_ends_the_connection() {
+    use TlsError::{Decode, Flood, UnexpectedMessage};
+    let update = [24, 0, 0, 1, 0];
+    let update_then_ticket = [&update[..], &ticket(1)].concat();
+    let cases: &[(Version, &[u8], TlsError)] = &[
+        (Version::Tls13, &[], UnexpectedMessage),
+        // CertificateRequest, which only a client that offered it may get (RFC 8446 §4.6.2).
+        (Version::Tls13, &[13, 0, 0, 0], UnexpectedMessage),
+        (Version::Tls13, &[0, 0, 0, 0], UnexpectedMessage),
+        (Version::Tls13, &update_then_ticket, UnexpectedMessage),
+        (Version::Tls13, &[4, 0, 0, 1, 0], Decode),
+        // Longer than any ticket is taken.
+        (Version::Tls13, &[4, 1, 0, 0], Decode),
+        (Version::Tls12, &[4, 0, 0, 0], UnexpectedMessage),
+        (Version::Tls12, &[0, 0, 0, 1, 0], Decode),
+    ];
+    for (version, message, want) in cases {
+        let mut server = raw_server(*version);
+        let result = server.send_record(ContentType::Handshake, message);
+        assert_eq!(result, Err(want.clone()), "{version:?} {message:?}");
+    }
+    let mut server = raw_server(Version::Tls13);
+    for _ in 0..32 {
+        assert!(
+            server
+                .send_record(ContentType::Handshake, &ticket(1))
+                .is_ok()
+        );
+    }
+    let result = server.send_record(ContentType::Handshake, &ticket(1));
+    assert_eq!(result, Err(Flood));
+}
+
+#[test]
+fn requests_to_renegotiate_are_refused_with_a_warning() {
+    let mut server = raw_server(Version::Tls12);
+    let alert_len = 5 + 8 + 2 + 16;
+    let asked = server.send_record(ContentType::Handshake, &[0, 0, 0, 0]);
+    assert_eq!(asked, Ok(alert_len));
+    assert_eq!(
+        server.send_record(ContentType::ApplicationData, b"x"),
+        Ok(0)
+    );
 }

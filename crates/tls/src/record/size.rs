@@ -18,6 +18,14 @@ pub(crate) struct RecordSize {
 }
 
 impl RecordSize {
+    /// Full records from the first one on: for peers that are near.
+    pub(crate) const fn full() -> Self {
+        Self {
+            written: SMALL_UNTIL,
+            chosen: 0,
+        }
+    }
+
     /// The most plaintext for the next record.
     pub(crate) fn limit(&self, overhead: usize) -> usize {
         if self.chosen > 0 {

@@ -10,12 +10,12 @@ mod ticket_file;
 mod tickets;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::{Resources, Scope};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
+use crate::clock::unix_now;
 use crate::resumption::session_cache::SessionCache;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
@@ -429,17 +429,6 @@ impl Tickets {
             h2o_log::report!(error, "failed to generate session ticket secrets");
         }
     }
-}
-
-/// The wall clock in seconds.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "handshakes are rare and rustls reads the clock for them as well"
-)]
-pub(crate) fn unix_now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs())
 }
 
 /// How tickets of TLS 1.3 are handled on a connection.

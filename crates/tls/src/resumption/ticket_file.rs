@@ -8,8 +8,8 @@ use h2o_config::{Attribute, Kinds, Memory, Node};
 use h2o_exchange::Resource;
 use h2o_log::report;
 
+use crate::clock::unix_now;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash, TicketKey};
-use crate::resumption::unix_now;
 
 /// Seconds between two looks at the file.
 const POLL_SECS: u64 = 10;

@@ -152,7 +152,7 @@ async fn ask(
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
     let origin = upstream.settings.name_origin;
     let socket = connect_to(resolver, url, origin, &mut Findings::default()).await?;
-    let secured = secure(upstream, url, alpn, socket).await;
+    let secured = secure(upstream, url, alpn, socket, &Rc::default()).await;
     let stream = secured.map_err(text_of)?;
     let status = if is_http2(upstream, &stream).map_err(text_of)? {
         ask_http2(upstream, url, check, stream).await

@@ -1,0 +1,144 @@
+//! One TLS connection to a backend, without its socket: octets in, octets and plaintext out.
+
+use std::sync::Arc;
+
+use h2o_exchange::TlsInfo;
+use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+
+use crate::error::TlsError;
+use crate::handshake::{Handshake, Progress, Step};
+use crate::record::output::OutputBuffer;
+use crate::record::size::RecordSize;
+use crate::record::traffic::{PlainSink, Traffic};
+
+/// The client's side of one connection. It may send data once [`ClientConnection::receive`] has completed the handshake.
+pub struct ClientConnection {
+    state: State,
+    info: TlsInfo,
+    alpn: Option<Box<[u8]>>,
+}
+
+enum State {
+    /// Boxed, as it is kept for the handshake only.
+    Handshake(Box<Handshake<UnbufferedClientConnection>>),
+    Established(Box<Traffic>),
+    /// Failed, or closed by the backend during the handshake.
+    Ended,
+}
+
+impl ClientConnection {
+    /// Begins the handshake with the server of that name: the ClientHello is appended to `out`.
+    ///
+    /// # Errors
+    /// [`TlsError::Handshake`]
+    pub(super) fn begin(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        out: &mut OutputBuffer,
+    ) -> Result<Self, TlsError> {
+        let rustls = UnbufferedClientConnection::new(config, name)?;
+        let mut handshake = Box::new(Handshake::new(rustls, Vec::new()));
+        handshake.receive(&[], &mut Vec::new(), out, |_, _| false)?;
+        Ok(Self {
+            state: State::Handshake(handshake),
+            info: TlsInfo::default(),
+            alpn: None,
+        })
+    }
+
+    /// Takes octets from the backend; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
+    /// what is to be sent to `out`. An incomplete record is kept until its end comes.
+    ///
+    /// # Errors
+    /// What ends the connection. The alert for it is in `out`; nothing else may be sent.
+    pub fn receive(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut impl PlainSink,
+        out: &mut OutputBuffer,
+    ) -> Result<Progress, TlsError> {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Established(mut traffic) => {
+                traffic.receive(input, plain, out)?;
+                let closed_by_peer = traffic.is_closed_by_peer();
+                self.state = State::Established(traffic);
+                Ok(Progress {
+                    closed_by_peer,
+                    ..Progress::default()
+                })
+            }
+            State::Handshake(handshake) => self.continue_handshake(handshake, input, plain, out),
+            State::Ended => Err(TlsError::Closed),
+        }
+    }
+
+    fn continue_handshake(
+        &mut self,
+        mut handshake: Box<Handshake<UnbufferedClientConnection>>,
+        input: &[u8],
+        plain: &mut impl PlainSink,
+        out: &mut OutputBuffer,
+    ) -> Result<Progress, TlsError> {
+        // rustls sees no record with application data.
+        match handshake.receive(input, &mut Vec::new(), out, |_, _| false)? {
+            Step::NeedMore => {
+                self.state = State::Handshake(handshake);
+                Ok(Progress {
+                    handshaking: true,
+                    ..Progress::default()
+                })
+            }
+            Step::ClosedByPeer => Ok(Progress {
+                closed_by_peer: true,
+                ..Progress::default()
+            }),
+            Step::Done => {
+                self.info = handshake.info().ok_or(TlsError::Crypto)?;
+                self.alpn = handshake.alpn().map(Box::from);
+                let (mut traffic, mut rest) = handshake.finish(RecordSize::full(), false)?;
+                traffic.receive(&mut rest, plain, out)?;
+                let closed_by_peer = traffic.is_closed_by_peer();
+                self.state = State::Established(Box::new(traffic));
+                Ok(Progress {
+                    handshake_done_now: true,
+                    closed_by_peer,
+                    ..Progress::default()
+                })
+            }
+        }
+    }
+
+    /// Appends `plain` to `out` as application data.
+    ///
+    /// # Errors
+    /// [`TlsError::NotReady`] during the handshake, [`TlsError::Closed`] after [`Self::close_notify`],
+    /// [`TlsError::KeysExhausted`].
+    pub fn encrypt(&mut self, plain: &[u8], out: &mut OutputBuffer) -> Result<(), TlsError> {
+        match &mut self.state {
+            State::Established(traffic) => traffic.encrypt(plain, out),
+            State::Handshake(_) => Err(TlsError::NotReady),
+            State::Ended => Err(TlsError::Closed),
+        }
+    }
+
+    /// Appends close_notify to `out`, once and not before the handshake is complete.
+    pub fn close_notify(&mut self, out: &mut OutputBuffer) {
+        if let State::Established(traffic) = &mut self.state {
+            traffic.close_notify(out);
+        }
+    }
+
+    /// What was negotiated; empty before the handshake is complete.
+    #[must_use]
+    pub fn info(&self) -> TlsInfo {
+        self.info.clone()
+    }
+
+    /// The application protocol that the backend has chosen (RFC 7301).
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.alpn.as_deref()
+    }
+}
