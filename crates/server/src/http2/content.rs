@@ -1,13 +1,15 @@
 //! The content of requests: collected, or handed to a handler that pulls it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use h2o_exchange::{Exchange, ExchangeRef, RequestBody};
+use h2o_exchange::{Counter, Exchange, ExchangeRef, RequestBody};
 use h2o_http::StatusCode;
-use h2o_http2::StreamKey;
+use h2o_http2::{State, StreamKey};
 
 use super::receiving::waker_of;
+use super::sending::{Content, Sending};
 use super::{Http2, Step, Upload};
 use crate::collect::{CannotCollect, Collector, NotCollected};
 use crate::flow::Turn;
@@ -102,10 +104,10 @@ impl Http2 {
                 self.engine
                     .release_content(stream, piece.len(), &mut turn.out);
             }
-            Step::Receiving => {
+            Step::Receiving(_) => {
                 self.on_upload(turn, stream, piece, end_stream);
                 if end_stream {
-                    self.finish(turn, stream, None);
+                    self.read_on(turn, stream);
                 }
             }
             Step::Parting if end_stream => self.end_parting(turn, stream),
@@ -213,6 +215,66 @@ impl Http2 {
         }
     }
 
+    /// We have sent END_STREAM, the client has not. Keeps the stream while somebody still reads: the handler of a tunnel, or a
+    /// backend that has answered before it had all of the content (RFC 9113 §8.1 allows that).
+    pub(super) fn reads_on(&mut self, stream: StreamKey) -> bool {
+        if let Some(early) = &mut self.early {
+            early.forget(stream);
+        }
+        let work = self.work(stream);
+        let step = std::mem::replace(&mut work.step, Step::Moving);
+        let Some(upload) = work.upload.as_ref().filter(|_| !work.is_held) else {
+            return false;
+        };
+        if let Some(exchange) = &work.exchange
+            && let Ok(mut exchange) = exchange.try_borrow_mut()
+        {
+            // Whoever holds the pipe besides us now takes what comes.
+            exchange.body = RequestBody::None;
+        }
+        let reader = match step {
+            // What made the content of a tunnel goes first, or its end would not be noticed.
+            Step::Sending(Sending {
+                content: Content::Stream(source),
+                ..
+            }) if !work.is_tunnel => Some(source),
+            _ => None,
+        };
+        let is_read = Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned();
+        if is_read {
+            work.step = Step::Receiving(reader);
+        }
+        is_read
+    }
+
+    /// Goes on with content that comes behind the response.
+    pub(super) fn read_on(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
+        let is_half_open = self.engine.state(stream) == State::HalfClosedLocal;
+        let work = self.work(stream);
+        let waker = waker_of(work, turn, stream);
+        let Step::Receiving(reader) = &mut work.step else {
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        let is_abandoned = (work.upload.as_ref()).is_none_or(|upload| upload.pipe.is_abandoned());
+        let is_read = match reader {
+            _ if is_abandoned => false,
+            // It ends when it has sent the content to where it goes.
+            Some(source) => catch_unwind(AssertUnwindSafe(|| source.poll_next(&mut task, 1)))
+                .inspect_err(|_| turn.context.worker.counters.count(Counter::Panics))
+                .is_ok_and(|next| next.is_pending()),
+            None => is_half_open,
+        };
+        if is_read {
+            // From the client's end on, it is us who are waited for.
+            self.set_waits(stream, !is_half_open);
+            self.credit_upload(turn, stream);
+        } else {
+            self.end_work(stream);
+            self.leave(turn, stream);
+        }
+    }
+
     /// Gives the client window for what a handler has taken out of its pipe.
     pub(super) fn credit_upload(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
         let Some(work) = self.works.get_mut(stream.index()) else {
@@ -220,7 +282,7 @@ impl Http2 {
         };
         let is_pulled = matches!(
             work.step,
-            Step::Waiting(_) | Step::Sending(_) | Step::Receiving
+            Step::Waiting(_) | Step::Sending(_) | Step::Receiving(_)
         );
         if work.upload.is_none() || !is_pulled {
             return;

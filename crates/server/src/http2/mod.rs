@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Instant;
 
-use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, Http2Stream, Response};
+use h2o_exchange::{BodyPipe, BodySource, Counter, Exchange, ExchangeRef, Http2Stream, Response};
 use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
 
 use crate::connection_state::ConnectionState;
@@ -139,8 +139,9 @@ enum Step {
     Answered(Box<Response>),
     /// Its turn to send, window, or more content of the response.
     Sending(Sending),
-    /// The end of the client's direction of a tunnel; ours has ended.
-    Receiving,
+    /// The end of the client's direction; ours has ended. Besides the handler of a tunnel, it may be what made the content of the
+    /// response that reads on, and is polled for that.
+    Receiving(Option<Box<dyn BodySource>>),
     /// The end of the client's direction; the request is over, and what comes is dropped.
     Parting,
 }
@@ -552,11 +553,12 @@ impl Work {
             Step::Collecting(collecting) => collecting.retained(),
             Step::Sending(sending) => sending.retained(),
             Step::Answered(response) => response.body.retained(),
+            Step::Receiving(Some(source)) => source.retained(),
             Step::Moving
             | Step::AwaitingUpload
             | Step::Queued
             | Step::Waiting(_)
-            | Step::Receiving
+            | Step::Receiving(None)
             | Step::Parting => 0,
         };
         let upload = self.upload.as_ref();

@@ -144,7 +144,7 @@ const fn awaits_content(step: &Step, info: &StreamInfo) -> bool {
         | Step::AwaitingUpload
         | Step::Queued
         | Step::Waiting(_)
-        | Step::Receiving => true,
+        | Step::Receiving(_) => true,
         Step::Moving | Step::Answered(_) | Step::Sending(_) | Step::Parting => false,
     }
 }

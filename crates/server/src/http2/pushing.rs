@@ -392,7 +392,7 @@ impl Http2 {
                 | Step::AwaitingUpload
                 | Step::Queued
                 | Step::Sending(_)
-                | Step::Receiving
+                | Step::Receiving(_)
                 | Step::Parting) => work.step = step,
             }
         }

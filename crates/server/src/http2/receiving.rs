@@ -392,9 +392,9 @@ impl Http2 {
                     self.engine.set_content(key, true);
                     self.credit_upload(turn, key);
                 }
-                Step::Receiving => {
+                Step::Receiving(_) => {
                     if !self.on_tunnel_woken(turn, key) {
-                        self.credit_upload(turn, key);
+                        self.read_on(turn, key);
                     }
                 }
                 Step::Collecting(_) => self.collect(turn, key),

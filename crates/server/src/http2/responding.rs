@@ -1,6 +1,5 @@
 //! The response side: heads, and what can be sent at once behind them.
 
-use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, FileReader, Response};
 use h2o_http::mime::MimeAttributes;
 use h2o_http::priority::PriorityField;
@@ -81,7 +80,11 @@ impl Http2 {
         };
         let is_empty =
             !has_body || matches!(&response.body, Body::Bytes(bytes) if bytes.is_empty());
-        let body = if is_empty { Body::Empty } else { response.body };
+        let (body, unsent) = if is_empty {
+            (Body::Empty, response.body)
+        } else {
+            (response.body, Body::Empty)
+        };
         let is_urgent = this.mime.is_some_and(|mime| mime.highest_priority);
         if is_urgent {
             let hint = scheduling_hint(this, &response.headers);
@@ -109,6 +112,12 @@ impl Http2 {
         };
         if at_once {
             drop(guard);
+            if let Body::Stream(source) = unsent
+                && self.has_work(stream)
+            {
+                // It may be what reads the content of the request.
+                self.work(stream).step = Step::Sending(Sending::new(Content::Stream(source), None));
+            }
             self.finish(turn, stream, Some(exchange));
             return;
         }
@@ -122,12 +131,7 @@ impl Http2 {
         };
         let work = self.work(stream);
         work.exchange = Some(exchange);
-        work.step = Step::Sending(Sending {
-            content,
-            left: length,
-            rest: Bytes::new(),
-            is_ahead: false,
-        });
+        work.step = Step::Sending(Sending::new(content, length));
         self.list_ahead(stream);
         if let Some(hint) = hint {
             self.engine.schedule(stream, hint);
@@ -159,6 +163,7 @@ impl Http2 {
                 self.work(stream).exchange = Some(exchange);
             }
             if is_half_open && self.reads_on(stream) {
+                self.read_on(turn, stream);
                 return;
             }
             self.end_work(stream);
@@ -166,7 +171,12 @@ impl Http2 {
             self.note_priorities(stream, &exchange);
             self.keep_or_retire(exchange);
         }
-        if is_half_open {
+        self.leave(turn, stream);
+    }
+
+    /// The request is over, its log line written.
+    pub(super) fn leave(&mut self, turn: &mut Turn<'_>, stream: StreamKey) {
+        if self.engine.state(stream) == State::HalfClosedLocal {
             self.part(turn.context, stream);
         } else {
             self.engine.release(stream, &mut turn.out);

@@ -233,6 +233,16 @@ impl Http2 {
 }
 
 impl Sending {
+    /// `content`, of which `left` octets were announced.
+    pub(super) const fn new(content: Content, left: Option<u64>) -> Self {
+        Self {
+            content,
+            left,
+            rest: Bytes::new(),
+            is_ahead: false,
+        }
+    }
+
     /// Octets of memory held for content that was not sent.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
@@ -276,6 +286,18 @@ impl Sending {
             }
             Content::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
+                if piece.is_empty() && *left == Some(0) {
+                    // The end of the content need not be that of its source, which may still read the request's.
+                    let trailers = match source.trailers() {
+                        Trailers::Unknown => None,
+                        Trailers::None => Some(None),
+                        Trailers::Fields(trailers) => Some(Some(trailers)),
+                    };
+                    if let Some(trailers) = trailers {
+                        engine.finish(stream, trailers.as_ref(), out);
+                        return Ok(Pulled::frame(left, 0, true));
+                    }
+                }
                 if piece.is_empty() {
                     piece = match source.poll_next(task, max.max(1)) {
                         Poll::Pending => return Ok(Pulled::Waiting),
@@ -290,6 +312,7 @@ impl Sending {
                                 Trailers::None | Trailers::Unknown => None,
                             };
                             engine.finish(stream, trailers.as_ref(), out);
+                            self.content = Content::Bytes(Bytes::new());
                             return Ok(Pulled::frame(left, 0, true));
                         }
                     };

@@ -74,18 +74,6 @@ impl Http2 {
         }
     }
 
-    /// We have sent END_STREAM, the client has not. Keeps the stream while the handler of a tunnel still reads.
-    pub(super) fn reads_on(&mut self, stream: StreamKey) -> bool {
-        let work = self.work(stream);
-        if !work.is_tunnel {
-            return false;
-        }
-        // What made our content goes first: it may have been the reader.
-        work.step = Step::Receiving;
-        (work.upload.as_ref())
-            .is_some_and(|upload| Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned())
-    }
-
     /// The request is over, but the client has not sent END_STREAM. Keeps the stream for [`PARTING`], in which what comes is
     /// dropped: an early RST_STREAM makes some clients report a failure.
     pub(super) fn part(&mut self, context: &Context, stream: StreamKey) {
@@ -122,7 +110,7 @@ impl Http2 {
         let Some(upload) = work.upload.as_ref().filter(|_| work.is_tunnel) else {
             return false;
         };
-        let is_receiving = matches!(work.step, Step::Receiving);
+        let is_receiving = matches!(work.step, Step::Receiving(_));
         if let Some(reason) = upload.pipe.given_up() {
             if let Some(exchange) = &work.exchange {
                 exchange.borrow_mut().note_error("core", reason);

@@ -1,0 +1,196 @@
+//! Backends that answer before they have read all of a request, and go on reading.
+
+use std::sync::mpsc::{Sender, channel};
+
+use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, post};
+use h2o_tests::{Backend, Server, Talk};
+
+use super::http2_upstream::Frames;
+use super::kit::proxy;
+use super::streaming::{gate, pattern};
+
+const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+const PATIENT: &str = "http2-idle-timeout: 60";
+
+/// A backend that answers a request with `answer` when it has the head, and passes on the content that it reads after `pass`.
+fn over_http1(
+    answer: String,
+    pass: impl Fn() + Send + Sync + 'static,
+    read: Sender<Option<Vec<u8>>>,
+) -> Backend {
+    Backend::start(move |talk: &mut Talk| {
+        let Some(head) = talk.read_head() else { return };
+        if head.method() != "POST" {
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nother");
+            return;
+        }
+        talk.send(&answer);
+        pass();
+        let _ = read.send(talk.read_chunks());
+    })
+}
+
+/// As [`over_http1`], for a connection of HTTP/2.
+fn over_http2(
+    is_bodyless: bool,
+    pass: impl Fn() + Send + Sync + 'static,
+    read: Sender<Option<Vec<u8>>>,
+) -> Backend {
+    Backend::start(move |talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        let Some((stream, _)) = connection.read_request() else {
+            return;
+        };
+        let status = if is_bodyless { "204" } else { "200" };
+        let head = encode(&[(":status", status)]);
+        if is_bodyless {
+            connection.send(&[Frame::request(stream, head)]);
+        } else {
+            let content = Frame::data(stream, flag::END_STREAM, "early");
+            connection.send(&[Frame::request_with_content(stream, head), content]);
+        }
+        pass();
+        let mut content = Vec::new();
+        let whole = loop {
+            let Some(frame) = connection.read() else {
+                break None;
+            };
+            match frame.kind {
+                kind::DATA => {
+                    let len = u32::try_from(frame.payload.len()).unwrap_or(u32::MAX);
+                    content.extend_from_slice(&frame.payload);
+                    if frame.has(flag::END_STREAM) {
+                        break Some(content);
+                    }
+                    if len > 0 {
+                        connection.send(&[
+                            Frame::window_update(0, len),
+                            Frame::window_update(stream, len),
+                        ]);
+                    }
+                }
+                kind::RST_STREAM => break None,
+                _ => {}
+            }
+        };
+        let _ = read.send(whole);
+        connection.talk.read_to_end();
+    })
+}
+
+/// Sends what is left of a request's content, as the windows allow.
+fn send_rest(client: &mut Http2, mut content: &[u8]) {
+    while !content.is_empty() {
+        client.read_until("window for content", |client| {
+            client.allowed(1) > 0 || client.answer(1).is_over()
+        });
+        assert_eq!(client.answer(1).reset, None, "{}", client.story());
+        let len = client.allowed(1).min(content.len()).min(16_384);
+        let (now, later) = content.split_at(len);
+        content = later;
+        let flags = if content.is_empty() {
+            flag::END_STREAM
+        } else {
+            0
+        };
+        client.send_frame(&Frame::data(1, flags, now));
+    }
+}
+
+/// An upload of which the beginning is sent before the answer, the rest behind it. `ends`: the end of the answer comes first.
+fn upload(server: &Server, status: u16, body: &str, ends: bool, open: &Sender<()>) -> Http2 {
+    let content = pattern(600_000);
+    let (first, rest) = content.split_at(10_000);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frames(&[
+        Frame::request_with_content(1, post("/")),
+        Frame::data(1, 0, first),
+    ]);
+    client.read_until("the answer", |client| {
+        let answer = client.answer(1);
+        answer.body.len() == body.len()
+            && if ends {
+                answer.is_ended
+            } else {
+                !answer.fields.is_empty()
+            }
+    });
+    assert_eq!(client.answer(1).status(), status);
+    assert_eq!(client.answer(1).text(), body);
+    open.send(()).unwrap_or_default();
+    send_rest(&mut client, rest);
+    client
+}
+
+#[test]
+fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
+    let content = pattern(600_000);
+    for (answer, status, body, ends) in [
+        (
+            "200 OK\r\ncontent-length: 5\r\n\r\nearly",
+            200,
+            "early",
+            true,
+        ),
+        ("200 OK\r\ncontent-length: 0\r\n\r\n", 200, "", true),
+        ("204 No Content\r\n\r\n", 204, "", true),
+        (
+            "200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n",
+            200,
+            "early",
+            false,
+        ),
+    ] {
+        for settings in ["", "proxy.max-buffer-size: 100000"] {
+            let (open, pass) = gate();
+            let (read, seen) = channel();
+            let whole = format!("HTTP/1.1 {answer}");
+            let backend = over_http1(whole, pass, read);
+            let server = proxy(&format!("{PATIENT}\n{settings}"), &backend);
+            let mut client = upload(&server, status, body, ends, &open);
+            let seen = seen.recv().ok().flatten();
+            assert!(seen.is_some_and(|seen| seen == content), "{answer}");
+            client.read_until("the end", |client| client.answer(1).is_ended);
+            assert_eq!(client.answer(1).reset, None, "{}", client.story());
+        }
+    }
+    for is_bodyless in [false, true] {
+        let (open, pass) = gate();
+        let (read, seen) = channel();
+        let backend = over_http2(is_bodyless, pass, read);
+        let server = proxy(&format!("{PATIENT}\n{HTTP2}"), &backend);
+        let (status, body) = if is_bodyless {
+            (204, "")
+        } else {
+            (200, "early")
+        };
+        let client = upload(&server, status, body, true, &open);
+        let seen = seen.recv().ok().flatten();
+        assert!(seen.is_some_and(|seen| seen == content), "{is_bodyless}");
+        assert_eq!(client.answer(1).reset, None, "{}", client.story());
+    }
+}
+
+#[test]
+fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
+    let (open, pass) = gate();
+    let (read, seen) = channel();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly";
+    let backend = over_http1(answer.to_owned(), pass, read);
+    let settings = "client-min-rate.grace: 1\nhttp2-idle-timeout: 60";
+    let server = proxy(settings, &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frames(&[
+        Frame::request_with_content(1, post("/")),
+        Frame::data(1, 0, "some"),
+    ]);
+    client.read_until("the answer", |client| client.answer(1).is_ended);
+    open.send(()).unwrap_or_default();
+    assert_eq!(seen.recv().ok().flatten(), None, "it is cut off");
+    // The connection goes on.
+    client.read_until("the reset", |client| client.answer(1).reset.is_some());
+    assert_eq!(client.ask(3, &get("/")).text(), "other");
+}
