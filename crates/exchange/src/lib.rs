@@ -50,4 +50,4 @@ pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
 pub use temp_file::{TempFile, TempFiles, Unwritten};
-pub use worker::{ExchangeRef, NoTransport, Shared, Worker, WorkerHandle, WorkerTask};
+pub use worker::{ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask};

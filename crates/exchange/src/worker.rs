@@ -16,7 +16,17 @@ use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempF
 /// An exchange of this worker. Free ones wait for the next request; all can be listed.
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
 
-/// Work sent to a worker from another thread.
+/// What the event loop of a worker is told to do by other threads.
+pub enum Order {
+    /// Begin the graceful shutdown: accept no more, and let each connection end with what is under way.
+    Drain,
+    /// Close all connections, whatever they do.
+    Close,
+    /// Run a function on the thread of the worker.
+    Ask(WorkerTask),
+}
+
+/// What another thread asks of a worker.
 pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
 /// Free exchanges kept; more are given back to the allocator.
@@ -28,8 +38,20 @@ const KEPT_HEADERS: usize = 16 * 1024;
 pub struct WorkerHandle {
     /// Its counters.
     pub counters: Arc<Counters>,
-    /// Its mailbox.
-    pub mail: UnboundedSender<WorkerTask>,
+    orders: UnboundedSender<Order>,
+}
+
+impl WorkerHandle {
+    /// What other threads may know of the worker that counts in `counters` and obeys `orders`.
+    #[must_use]
+    pub const fn new(counters: Arc<Counters>, orders: UnboundedSender<Order>) -> Self {
+        Self { counters, orders }
+    }
+
+    /// Has the worker do something, in one of its next turns. False if it has ended.
+    pub fn order(&self, order: Order) -> bool {
+        self.orders.send(order).is_ok()
+    }
 }
 
 /// What all workers of the process share; nothing of it is written on a request's path. The default is a process without
@@ -78,8 +100,6 @@ pub struct Worker {
     pub shutting_down: Cell<bool>,
     /// Tells those who wait for it that the process is to end.
     pub shutdown: Arc<Notify>,
-    /// Whether the connections that are left are to be closed now, whatever they do.
-    pub closing: Cell<bool>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
@@ -123,7 +143,6 @@ impl Worker {
             shared,
             shutting_down: Cell::new(false),
             shutdown: Arc::default(),
-            closing: Cell::new(false),
             locals: RefCell::default(),
             free: RefCell::default(),
             busy: RefCell::default(),
@@ -132,7 +151,7 @@ impl Worker {
         })
     }
 
-    /// The process is to end.
+    /// The process is to end. Called by the event loop when it is told to [drain](Order::Drain).
     pub fn shut_down(&self) {
         self.shutting_down.set(true);
         self.shutdown.notify_waiters();

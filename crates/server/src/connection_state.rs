@@ -10,6 +10,7 @@ use crate::budget::{Budget, Cost, Overdrawn};
 use crate::context::Context;
 use crate::flow::Flow;
 use crate::io::Io;
+use crate::listener::LocalListener;
 
 /// Number of the next connection that comes to HTTP.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -21,7 +22,7 @@ pub(crate) struct ConnectionState {
     /// Number of the connection, process-wide, from 1; 0 until HTTP begins.
     pub(crate) id: u64,
     pub(crate) accepted: Instant,
-    pub(crate) listener: usize,
+    pub(crate) listener: Rc<LocalListener>,
     pub(crate) peer: Address,
     pub(crate) io: Io,
     /// Received, in clear text, and not taken by the engine yet.
@@ -50,7 +51,7 @@ impl ConnectionState {
             accepted: self.accepted,
             tls: self.io.tls.as_ref().map(|tls| Box::new(tls.info())),
             transport: Rc::clone(&self.io.socket) as Rc<_>,
-            listener: self.listener,
+            listener: self.listener.index,
         });
         self.info = Some(Rc::clone(&info));
         info

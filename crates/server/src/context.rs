@@ -1,20 +1,20 @@
 //! What the drivers of one worker share: the site, limits, and buffers that are lent out for one turn.
 
-use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use h2o_exchange::{HostTable, LocalSite, Worker};
+use h2o_exchange::{LocalSite, Site, Worker};
 
 use crate::budget::BudgetSettings;
+use crate::event::event_loop::EventLoop;
+use crate::event::memory::MemoryAccount;
 use crate::event::wake_queue::WakeQueue;
 use crate::http1::Active;
-use crate::site::certificates::AcceptorSlot;
 use crate::site::http2_settings::LatencySettings;
-use crate::site::listen::ProxyProtocol;
+use crate::site::settings::{SendInformational, ServerSettings};
 use crate::splice::Pipes;
 use h2o_tls::OutputBuffer;
 
@@ -41,11 +41,10 @@ pub(crate) struct Context {
     pub(crate) temp_buffer_threshold: u64,
     pub(crate) temp_buffer_max_size: u64,
     pub(crate) budget: BudgetSettings,
-    pub(crate) memory: MemoryAccount,
-    pub(crate) listeners: Vec<LocalListener>,
-    pub(crate) wakes: Arc<WakeQueue>,
-    /// Connections that gave up their turn with work left.
-    pub(crate) again: RefCell<Vec<u64>>,
+    pub(crate) memory: Rc<MemoryAccount>,
+    wakes: Arc<WakeQueue>,
+    /// Connections that ended their turn with work left, by token.
+    pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,
     /// Kept for the next requests.
@@ -63,37 +62,24 @@ pub(crate) struct Http2Limits {
     pub(crate) latency: LatencySettings,
 }
 
-/// What the connections of one worker keep in buffers, and how much that may be.
-pub(crate) struct MemoryAccount {
-    pub(crate) used: Cell<usize>,
-    pub(crate) limit: usize,
-}
-
-impl MemoryAccount {
-    /// True when new work is to be turned away.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.used.get() > self.limit / 8 * 7
+impl Http2Limits {
+    fn new(settings: &ServerSettings) -> Self {
+        let http2 = &settings.http2;
+        Self {
+            engine: Arc::new(h2o_http2::Settings {
+                max_streams: http2.max_streams,
+                input_window: http2.input_window_size,
+                limit_request_body: settings.http1.limit_request_body,
+                idle_timeout: http2.idle_timeout,
+                graceful_shutdown_timeout: http2.graceful_shutdown_timeout,
+            }),
+            max_concurrent_requests: http2.max_concurrent_requests,
+            max_concurrent_streaming_requests: http2.max_concurrent_streaming_requests,
+            reset_budget: u32::try_from(http2.max_concurrent_requests).unwrap_or(u32::MAX),
+            dos_delay: http2.dos_delay,
+            latency: http2.latency.clone(),
+        }
     }
-
-    /// True when connections have to go.
-    pub(crate) fn is_exceeded(&self) -> bool {
-        self.used.get() > self.limit
-    }
-}
-
-/// A listener as its worker sees it.
-pub(crate) struct LocalListener {
-    /// `None` if it could not be bound, and once the worker accepts no more.
-    pub(crate) fd: Option<OwnedFd>,
-    /// Host entries it serves, in order of mention.
-    pub(crate) hosts: HostTable,
-    pub(crate) tls: Option<Arc<AcceptorSlot>>,
-    /// Told to HTTP/2 clients (RFC 8336).
-    pub(crate) origins: Option<Arc<[Box<str>]>>,
-    pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) is_unix: bool,
-    /// Send and receive buffer of accepted Unix sockets, which do not inherit them.
-    pub(crate) unix_buffers: (Option<usize>, Option<usize>),
 }
 
 /// Buffers lent to whichever connection has its turn, so that idle ones need none.
@@ -141,6 +127,29 @@ impl Lent<OutputBuffer> {
 }
 
 impl Context {
+    /// What the drivers share that run in `event_loop`.
+    pub(crate) fn new(event_loop: &EventLoop, site: Arc<Site>, settings: &ServerSettings) -> Self {
+        Self {
+            worker: Rc::clone(event_loop.worker()),
+            site: Rc::new(LocalSite(site)),
+            http1: Arc::new(settings.http1.clone()),
+            http2: Http2Limits::new(settings),
+            sends_informational: settings.send_informational != SendInformational::None,
+            informs_http1: settings.send_informational == SendInformational::All,
+            server_field: settings.server_field(),
+            handshake_timeout: settings.handshake_timeout,
+            temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
+            temp_buffer_max_size: settings.temp_buffer_max_size,
+            budget: settings.budget,
+            memory: Rc::clone(event_loop.memory()),
+            wakes: Arc::clone(event_loop.wakes()),
+            unfinished: Rc::clone(event_loop.unfinished()),
+            scratch: Scratch::default(),
+            pipes: Pipes::new(settings.max_spare_pipes),
+            actives: RefCell::default(),
+        }
+    }
+
     /// A waker for a stream of the connection with this token, 0 where there are no streams. Made only for what a connection waits for besides its
     /// socket; static files out of memory never need one.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {

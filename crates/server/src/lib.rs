@@ -16,6 +16,7 @@ mod http1;
 mod http2;
 mod io;
 mod latency;
+mod listener;
 mod pace;
 mod reroute;
 mod sending;

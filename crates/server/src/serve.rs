@@ -12,8 +12,9 @@ use h2o_exchange::{
 use h2o_handlers::push;
 use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
 
-use crate::context::{Context, LocalListener};
+use crate::context::Context;
 use crate::error_page;
+use crate::listener::LocalListener;
 use crate::reroute::{Asked, reroute};
 
 /// What a request waits for, or what came out of it.

@@ -2,18 +2,24 @@
 
 use std::any::Any;
 use std::future::poll_fn;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
-use h2o_exchange::{BackgroundServices, Counters, Shared, Site, WorkerHandle, WorkerTask};
+use h2o_exchange::{
+    BackgroundServices, Counters, HostTable, Order, Shared, Site, Worker, WorkerHandle,
+};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use h2o_log::reason;
 
-use crate::event::timers::STEP;
+use crate::context::Context;
+use crate::event::event_loop::EventLoop;
+use crate::listener::LocalListener;
 use crate::site::bind::Bound;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::site::listen::Listeners;
@@ -28,7 +34,7 @@ const DISK_THREADS: usize = 4;
 /// The running workers.
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
-    mail: Vec<UnboundedSender<WorkerTask>>,
+    orders: Vec<UnboundedSender<Order>>,
     shared: Arc<Shared>,
     tls: TlsListeners,
     /// Background services; each runs until it is dropped.
@@ -66,7 +72,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) listeners: Vec<ListenerConfig>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) mail: UnboundedReceiver<WorkerTask>,
+    pub(crate) orders: UnboundedReceiver<Order>,
     /// For the one worker that refreshes it, if a listener has TLS.
     pub(crate) resumption: Option<Arc<Resumption>>,
 }
@@ -106,19 +112,16 @@ impl Server {
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
-            mail: Vec::new(),
+            orders: Vec::new(),
             shared: Arc::clone(&shared),
             tls,
             services: Vec::new(),
         };
         let mut handles = Vec::new();
         for (index, cpu) in plan.into_iter().enumerate() {
-            let (sender, mail) = unbounded_channel();
+            let (sender, orders) = unbounded_channel();
             let counters = Arc::new(Counters::default());
-            handles.push(WorkerHandle {
-                counters: Arc::clone(&counters),
-                mail: sender.clone(),
-            });
+            handles.push(WorkerHandle::new(Arc::clone(&counters), sender.clone()));
             let config = WorkerConfig {
                 index,
                 cpu,
@@ -127,7 +130,7 @@ impl Server {
                 listeners: std::mem::take(&mut listeners[index]),
                 shared: Arc::clone(&shared),
                 counters,
-                mail,
+                orders,
                 resumption: (index == 0 && has_tls).then(|| Arc::clone(server.tls.resumption())),
             };
             let ready = ready.clone();
@@ -143,7 +146,7 @@ impl Server {
             server.threads.push(
                 thread.map_err(|error| format!("failed to start a worker: {}", reason(&error)))?,
             );
-            server.mail.push(sender);
+            server.orders.push(sender);
         }
         // Set before the first worker says that it is ready, and read by nobody earlier.
         let _ = shared.workers.set(handles);
@@ -182,17 +185,19 @@ impl Server {
 
     /// Begins the graceful end: listeners are closed, and each connection ends with its next response.
     pub fn shut_down(&self) {
-        for mail in &self.mail {
-            // A worker that has ended already needs no telling.
-            let _ = mail.send(Box::new(|worker| worker.shut_down()));
-        }
+        self.order_all(|| Order::Drain);
     }
 
     /// Closes the connections that are left, whatever they do. Listeners are closed as well.
     pub fn close_connections(&self) {
         self.shut_down();
-        for mail in &self.mail {
-            let _ = mail.send(Box::new(|worker| worker.closing.set(true)));
+        self.order_all(|| Order::Close);
+    }
+
+    fn order_all(&self, order: impl Fn() -> Order) {
+        for worker in &self.orders {
+            // A worker that has ended already needs no order.
+            let _ = worker.send(order());
         }
     }
 
@@ -231,13 +236,13 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
 pub(crate) fn only_config(
     loaded: &Loaded,
     bound: Bound,
-) -> Result<(WorkerConfig, UnboundedSender<WorkerTask>), String> {
+) -> Result<(WorkerConfig, UnboundedSender<Order>), String> {
     let settings = loaded.settings();
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
     let tls = TlsListeners::new(Arc::clone(&loaded.site), resumption);
     let shared = Arc::new(shared(&settings, bound.len()));
     let mut listeners = share_out(loaded, bound, &tls, 1)?;
-    let (sender, mail) = unbounded_channel();
+    let (sender, orders) = unbounded_channel();
     let config = WorkerConfig {
         index: 0,
         cpu: None,
@@ -246,7 +251,7 @@ pub(crate) fn only_config(
         listeners: listeners.remove(0),
         shared,
         counters: Arc::default(),
-        mail,
+        orders,
         resumption: None,
     };
     Ok((config, sender))
@@ -323,8 +328,8 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
         if let Some(resumption) = config.resumption.take() {
             tokio::task::spawn_local(refresh(resumption));
         }
-        let mut connections = match Connections::new(config) {
-            Ok(connections) => connections,
+        let mut event_loop = match event_loop(config) {
+            Ok(event_loop) => event_loop,
             Err(error) => {
                 let _ = ready.send(Err(format!(
                     "failed to start an event loop: {}",
@@ -335,12 +340,51 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
         };
         // Whoever started us waits for this.
         let _ = ready.send(Ok(()));
-        let mut sleep = Box::pin(tokio::time::sleep(STEP));
-        let turns = poll_fn(|task| connections.poll_turn(task, &mut sleep));
+        let turns = poll_fn(|task| event_loop.poll_turn(task));
         // All connections are one task to the runtime, which would make its sockets look unready after some hundred uses within
         // a turn. A turn sees to its own length.
         tokio::task::coop::unconstrained(turns).await;
     });
+}
+
+/// The event loop of a worker with its tables of connections. To be called within the worker's runtime.
+pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
+    let WorkerConfig {
+        site,
+        settings,
+        listeners,
+        ..
+    } = config;
+    let worker = Worker::new(config.index, config.counters, config.shared);
+    let mut event_loop = EventLoop::new(worker, memory_share(&settings), config.orders)?;
+    let listeners = listeners.into_iter().enumerate();
+    let listeners = listeners
+        .filter_map(|(index, listener)| {
+            let local = LocalListener {
+                index,
+                hosts: HostTable::new(&site.hosts, &listener.hosts),
+                tls: listener.tls,
+                origins: listener.origins,
+                proxy_protocol: listener.proxy_protocol,
+                is_unix: listener.is_unix,
+                unix_buffers: listener.unix_buffers,
+            };
+            Some((listener.fd?, Rc::new(local)))
+        })
+        .collect();
+    let context = Rc::new(Context::new(&event_loop, site, &settings));
+    event_loop
+        .add(|registry, first_token| Connections::new(context, registry, first_token, listeners))?;
+    Ok(event_loop)
+}
+
+/// Each worker's part of `max-memory`, bytes.
+fn memory_share(settings: &ServerSettings) -> usize {
+    let workers = worker_plan(settings).len().max(1);
+    let share = settings.max_memory.map(|limit| limit / workers as u64);
+    share
+        .and_then(|share| usize::try_from(share).ok())
+        .unwrap_or(usize::MAX)
 }
 
 /// Renews ticket keys and drops expired sessions in quiet times too, when no handshake sees to it.

@@ -4,6 +4,7 @@ use std::panic::panic_any;
 use std::sync::mpsc::channel;
 
 use h2o_config::Memory;
+use h2o_exchange::Order;
 use h2o_server::{Server, WorkerEnd};
 
 /// A panic that is thrown once more when somebody has caught it.
@@ -29,8 +30,8 @@ fn no_worker_dies_unnoticed() {
     let server = Server::start(&loaded, bound, move |end| sender.send(end).unwrap()).unwrap();
     std::fs::remove_file(&directory).unwrap();
     let workers = server.shared().workers.get().unwrap();
-    let mail = &workers[0].mail;
-    assert!(mail.send(Box::new(|_| panic_any(Relentless))).is_ok());
+    let panic = Order::Ask(Box::new(|_| panic_any(Relentless)));
+    assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
     // The other one goes on until it is told to end.
     server.shut_down();

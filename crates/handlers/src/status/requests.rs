@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-use h2o_exchange::{Exchange, Worker};
+use h2o_exchange::{Exchange, Order, Worker};
 use tokio::sync::oneshot;
 
 use crate::access_log::{Escape, Format, LocalTime};
@@ -71,7 +71,7 @@ pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>>
                 // Whoever asked may have given up.
                 let _ = sender.send(of_worker(worker, None));
             });
-            other.mail.send(question).ok().map(|()| receiver)
+            other.order(Order::Ask(question)).then_some(receiver)
         })
         .collect()
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_exchange::{
-    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Outcome, Response, Shared, Worker,
-    WorkerHandle, WorkerTask,
+    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Order, Outcome, Response, Shared,
+    Worker, WorkerHandle,
 };
 use h2o_http::Known;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -350,18 +350,15 @@ fn a_request_over_http_2_is_shown_with_its_stream() {
     assert!(report.contains(shown), "{report}");
 }
 
-/// Two workers of one process, and the mailbox of the second.
-fn two_workers() -> ([Rc<Worker>; 2], UnboundedReceiver<WorkerTask>, Arc<Shared>) {
+/// Two workers of one process, and the orders that the second gets.
+fn two_workers() -> ([Rc<Worker>; 2], UnboundedReceiver<Order>, Arc<Shared>) {
     let shared = Arc::new(kit::shared());
     let workers = [kit::worker(0, &shared), kit::worker(1, &shared)];
     let mut inboxes = Vec::new();
     let handles = workers.iter().map(|worker| {
-        let (mail, inbox) = tokio::sync::mpsc::unbounded_channel();
+        let (orders, inbox) = tokio::sync::mpsc::unbounded_channel();
         inboxes.push(inbox);
-        WorkerHandle {
-            counters: Arc::clone(&worker.counters),
-            mail,
-        }
+        WorkerHandle::new(Arc::clone(&worker.counters), orders)
     });
     assert!(shared.workers.set(handles.collect()).is_ok());
     (workers, inboxes.pop().unwrap(), shared)
@@ -389,7 +386,10 @@ fn requests_and_counters_of_all_workers_are_gathered() {
         panic!("the other worker has to be asked")
     };
     let answer = runtime().block_on(async {
-        inbox.recv().await.unwrap()(&workers[1]);
+        let Some(Order::Ask(question)) = inbox.recv().await else {
+            panic!("nothing was asked");
+        };
+        question(&workers[1]);
         waiting.await
     });
     let report = text(done(answer));

@@ -1,5 +1,7 @@
-//! What the event loop of a worker is made of: readiness of sockets, wakers, timers, system calls on accepted sockets.
+//! The event loop of a worker, apart from what its connections are: readiness of sockets, wakers, timers, memory.
 
+pub(crate) mod event_loop;
+pub(crate) mod memory;
 pub(crate) mod reactor;
 pub(crate) mod socket;
 pub(crate) mod timers;

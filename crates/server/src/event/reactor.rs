@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use rustix::event::epoll;
@@ -30,9 +31,12 @@ pub(crate) struct Ready {
 
 /// An epoll set.
 pub(crate) struct Reactor {
-    set: AsyncFd<OwnedFd>,
+    set: Rc<AsyncFd<OwnedFd>>,
     events: Vec<epoll::Event>,
 }
+
+/// Where sockets are registered with a reactor.
+pub(crate) struct Registry(Rc<AsyncFd<OwnedFd>>);
 
 impl Reactor {
     pub(crate) fn new() -> io::Result<Self> {
@@ -44,40 +48,13 @@ impl Reactor {
         // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and it lives in `set`.
         let set = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
         Ok(Self {
-            set,
+            set: Rc::new(set),
             events: Vec::with_capacity(BATCH),
         })
     }
 
-    /// Watches a connection; edge-triggered, for both directions at once.
-    pub(crate) fn add_connection(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        Ok(epoll::add(
-            self.set.get_ref(),
-            socket,
-            epoll::EventData::new_u64(token),
-            flags,
-        )?)
-    }
-
-    /// Watches a listener; level-triggered, one of the workers that share it is woken.
-    pub(crate) fn add_listener(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-        Ok(epoll::add(
-            self.set.get_ref(),
-            socket,
-            epoll::EventData::new_u64(token),
-            flags,
-        )?)
-    }
-
-    /// Stops watching a listener.
-    pub(crate) fn remove_listener(&self, socket: &impl AsFd) {
-        // It is watched as long as it is listed; nothing is lost if the kernel disagrees.
-        let _ = epoll::delete(self.set.get_ref(), socket);
+    pub(crate) fn registry(&self) -> Registry {
+        Registry(Rc::clone(&self.set))
     }
 
     /// Fills `ready` with the next batch of events; pending if there are none.
@@ -110,6 +87,39 @@ impl Reactor {
         take_events(self.set.get_ref(), &mut self.events)?;
         ready.extend(self.events.iter().map(Ready::new));
         Ok(!self.events.is_empty())
+    }
+}
+
+impl Registry {
+    /// Watches a connection; edge-triggered, for both directions at once.
+    pub(crate) fn add_connection(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            self.0.get_ref(),
+            socket,
+            epoll::EventData::new_u64(token),
+            flags,
+        )?)
+    }
+
+    /// Watches a listener; level-triggered, one of the workers that share it is woken.
+    pub(crate) fn add_listener(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        Ok(epoll::add(
+            self.0.get_ref(),
+            socket,
+            epoll::EventData::new_u64(token),
+            flags,
+        )?)
+    }
+
+    /// Stops watching a listener.
+    pub(crate) fn remove_listener(&self, socket: &impl AsFd) {
+        // It is watched as long as it is listed; nothing is lost if the kernel disagrees.
+        let _ = epoll::delete(self.0.get_ref(), socket);
     }
 }
 

@@ -286,7 +286,10 @@ impl Http1 {
                 return self.discard(turn, input, discarding);
             }
             if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
-                turn.context.again.borrow_mut().push(turn.connection.token);
+                turn.context
+                    .unfinished
+                    .borrow_mut()
+                    .push(turn.connection.token);
                 return Flow::Wait;
             }
             return self.receive_head(turn, input);

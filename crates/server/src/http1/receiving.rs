@@ -41,7 +41,7 @@ impl Http1 {
                         Timings::starting(self.engine.first_octet_at().unwrap_or(now));
                     exchange.timings.head = Some(now);
                     exchange.http1_index = self.engine.request_index();
-                    serve::route(exchange, &turn.context.listeners[turn.connection.listener]);
+                    serve::route(exchange, &turn.connection.listener);
                 }
                 if turn.context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), turn)
                 {
@@ -74,7 +74,7 @@ impl Http1 {
                 self.begin_unparsed(turn, &spare, now);
                 if !spare.borrow().request.target().is_empty() {
                     // Understood, and refused for what it asks: its line is logged.
-                    let listener = &turn.context.listeners[turn.connection.listener];
+                    let listener = &turn.connection.listener;
                     serve::route(&mut spare.borrow_mut(), listener);
                 }
                 self.active = Some(Active::new(turn.context, spare));
@@ -365,7 +365,10 @@ fn fill(turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
         input.at = 0;
     }
     if input.received >= TURN_OCTETS {
-        turn.context.again.borrow_mut().push(turn.connection.token);
+        turn.context
+            .unfinished
+            .borrow_mut()
+            .push(turn.connection.token);
         return Flow::Wait;
     }
     let had = input.buffer.len();

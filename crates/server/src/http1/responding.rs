@@ -167,7 +167,10 @@ impl Http1 {
             }
             Ok(Pumped::Again) => {
                 active.step = Step::Sending(sending);
-                turn.context.again.borrow_mut().push(turn.connection.token);
+                turn.context
+                    .unfinished
+                    .borrow_mut()
+                    .push(turn.connection.token);
                 Flow::Wait
             }
             Err(Broken::Socket) => return Flow::Close,
@@ -323,10 +326,7 @@ impl Http1 {
         exchange.timings.processed = Some(now);
         exchange.timings.processed_at = turn.context.worker.clock.unix();
         exchange.http1_index = self.engine.request_index() + 1;
-        exchange.request.scheme = turn.context.listeners[turn.connection.listener].scheme();
-        serve::route_unparsed(
-            exchange,
-            &turn.context.listeners[turn.connection.listener].hosts,
-        );
+        exchange.request.scheme = turn.connection.listener.scheme();
+        serve::route_unparsed(exchange, &turn.connection.listener.hosts);
     }
 }

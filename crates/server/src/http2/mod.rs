@@ -207,7 +207,7 @@ fn retire(reference: &ExchangeRef) {
 
 impl Http2 {
     pub(crate) fn new(context: &Context, connection: &ConnectionState, now: Instant) -> Self {
-        let origins = context.listeners[connection.listener].origins.clone();
+        let origins = connection.listener.origins.clone();
         let engine = ServerConnection::new(context.http2.engine.clone(), origins, now);
         let mut http2 = Self::with_engine(context, engine);
         http2.early = connection.io.is_early().then(Box::default);
@@ -347,7 +347,10 @@ impl Http2 {
                 return Flow::Wait;
             }
             if sent >= SEND_TURN {
-                turn.context.again.borrow_mut().push(turn.connection.token);
+                turn.context
+                    .unfinished
+                    .borrow_mut()
+                    .push(turn.connection.token);
                 return Flow::Wait;
             }
         }
@@ -369,7 +372,10 @@ impl Http2 {
             && turn.out.len() < FULL
         {
             if received >= READ_TURN {
-                turn.context.again.borrow_mut().push(turn.connection.token);
+                turn.context
+                    .unfinished
+                    .borrow_mut()
+                    .push(turn.connection.token);
                 break;
             }
             if *at == input.len() {

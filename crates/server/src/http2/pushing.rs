@@ -362,7 +362,7 @@ impl Http2 {
         exchange.is_early = page.is_early;
         // Not the number of a stream of the client's: pushes push nothing.
         exchange.http2 = Some(Http2Stream::default());
-        serve::route(exchange, &turn.context.listeners[turn.connection.listener]);
+        serve::route(exchange, &turn.connection.listener);
     }
 
     /// The responses that promises came with are written: the pushed ones follow.

@@ -141,7 +141,7 @@ impl Http2 {
                 id: self.engine.stream_id(stream).get(),
                 ..Http2Stream::default()
             });
-            serve::route(exchange, &turn.context.listeners[turn.connection.listener]);
+            serve::route(exchange, &turn.connection.listener);
         }
         if let Some(refusal) = refusal {
             let (status, reason, text) = refusal.answer();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::Memory;
-use h2o_exchange::WorkerTask;
+use h2o_exchange::Order;
 use h2o_testkit::Random;
 use rustls::ClientConfig;
 use tempfile::TempDir;
@@ -20,8 +20,7 @@ use super::http2::Http2;
 use super::plan::{self, Plan};
 use super::wire::Wire;
 use super::{Client, Run};
-use crate::event::timers::STEP;
-use crate::tcp::connections::Connections;
+use crate::event::event_loop::EventLoop;
 use crate::worker;
 
 /// The server and its clients.
@@ -30,10 +29,10 @@ pub(super) struct World {
     pub(super) run: Run,
     clients: Vec<Client>,
     site: Site,
-    connections: Rc<RefCell<Connections>>,
+    event_loop: Rc<RefCell<EventLoop>>,
     /// How often the server had its turn.
     turns: Rc<Cell<u64>>,
-    _mail: UnboundedSender<WorkerTask>,
+    _orders: UnboundedSender<Order>,
 }
 
 /// What all runs share: where the server listens, and what clients hold it against.
@@ -148,19 +147,18 @@ impl World {
             let _ = std::fs::remove_file(socket);
         }
         let bound = crate::bind(&loaded, 1).unwrap();
-        let (mut config, mail) = worker::only_config(&loaded, bound).unwrap();
+        let (mut config, orders) = worker::only_config(&loaded, bound).unwrap();
         let settings = Arc::get_mut(&mut config.settings).unwrap();
         // Small enough for uploads to go to the disk.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
-        let connections = Rc::new(RefCell::new(Connections::new(config).unwrap()));
+        let event_loop = Rc::new(RefCell::new(worker::event_loop(config).unwrap()));
         let turns = Rc::new(Cell::new(0));
         {
-            let (connections, turns) = (Rc::clone(&connections), Rc::clone(&turns));
-            let mut sleep = Box::pin(tokio::time::sleep(STEP));
+            let (event_loop, turns) = (Rc::clone(&event_loop), Rc::clone(&turns));
             let turn = poll_fn(move |task| {
                 turns.set(turns.get() + 1);
-                connections.borrow_mut().poll_turn(task, &mut sleep)
+                event_loop.borrow_mut().poll_turn(task)
             });
             tokio::task::spawn_local(tokio::task::coop::unconstrained(turn));
         }
@@ -174,9 +172,9 @@ impl World {
             run,
             clients: Vec::new(),
             site: site.clone(),
-            connections,
+            event_loop,
             turns,
-            _mail: mail,
+            _orders: orders,
         }
     }
 
@@ -222,7 +220,7 @@ impl World {
 
     /// Requests that the server is at.
     pub(super) fn live(&self) -> Vec<usize> {
-        self.connections.borrow().live()
+        self.event_loop.borrow().live()
     }
 
     /// Lets the server, its handlers and the disk go as far as they can.
@@ -258,7 +256,7 @@ impl World {
     /// Runs each connection for no reason: if that helps any of them it has slept although it could go on.
     pub(super) async fn nudge(&self) {
         let before = self.progress();
-        self.connections.borrow_mut().run_all();
+        self.event_loop.borrow_mut().run_all();
         self.settle().await;
         let after = self.progress();
         assert_eq!(
@@ -346,7 +344,7 @@ impl World {
         for round in 0..170 {
             if round == 150 {
                 // Where content comes back the two may talk as slowly as they like.
-                let mut live = self.connections.borrow().live();
+                let mut live = self.event_loop.borrow().live();
                 live.retain(|id| !self.run.plans[*id].is_talk());
                 assert!(
                     live.is_empty(),
@@ -370,7 +368,7 @@ impl World {
             tokio::time::advance(Duration::from_secs(4)).await;
             self.settle().await;
         }
-        let left = self.connections.borrow().count();
+        let left = self.event_loop.borrow().count();
         assert_eq!(left, 0, "connections that nobody ends: {}", self.describe());
     }
 
@@ -390,9 +388,9 @@ impl World {
             }
             self.settle().await;
         }
-        let connections = self.connections.borrow();
-        assert_eq!(connections.count(), 0, "connections without a client");
-        assert_eq!(connections.live(), [0; 0], "requests without a connection");
-        assert_eq!(connections.held(), (0, 0), "memory and temporary files");
+        let event_loop = self.event_loop.borrow();
+        assert_eq!(event_loop.count(), 0, "connections without a client");
+        assert_eq!(event_loop.live(), [0; 0], "requests without a connection");
+        assert_eq!(event_loop.held(), (0, 0), "memory and temporary files");
     }
 }

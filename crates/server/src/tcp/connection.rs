@@ -10,13 +10,14 @@ use h2o_log::{LineLimit, reason, report};
 
 use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
-use crate::context::{Context, LocalListener, per_turn};
+use crate::context::{Context, per_turn};
 use crate::event::reactor::Ready;
 use crate::event::socket::Socket;
 use crate::flow::{Flow, Turn};
 use crate::http1::Http1;
 use crate::http2::Http2;
 use crate::io::{Io, Read};
+use crate::listener::LocalListener;
 use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
@@ -77,17 +78,16 @@ impl Connection {
     pub(crate) fn new(
         context: &Context,
         token: u64,
-        listener: usize,
+        listener: Rc<LocalListener>,
         socket: Socket,
         peer: Address,
         now: Instant,
     ) -> Self {
-        let local = &context.listeners[listener];
         let mut io = Io::new(Rc::new(socket));
-        let expects_proxy_header = local.proxy_protocol != ProxyProtocol::Off;
-        let phase = if expects_proxy_header || local.tls.is_some() {
+        let expects_proxy_header = listener.proxy_protocol != ProxyProtocol::Off;
+        let phase = if expects_proxy_header || listener.tls.is_some() {
             if !expects_proxy_header {
-                io.tls = local
+                io.tls = listener
                     .tls
                     .as_ref()
                     .map(|slot| Box::new(slot.current().accept()));
@@ -194,7 +194,7 @@ impl Connection {
         else {
             return Flow::Continue;
         };
-        let local = &context.listeners[self.state.listener];
+        let local = Rc::clone(&self.state.listener);
         if *expects_proxy_header {
             match self.state.io.read(context, &mut self.state.input) {
                 Ok(Read::Data) => {}
@@ -397,7 +397,7 @@ impl Connection {
         let flow = loop {
             dropped.clear();
             if *left < goal {
-                context.again.borrow_mut().push(self.state.token);
+                context.unfinished.borrow_mut().push(self.state.token);
                 break Flow::Wait;
             }
             match self.state.io.read(context, &mut dropped) {
@@ -591,22 +591,5 @@ impl Standing {
             Self::Active => Counter::ConnectionsActive,
             Self::Shutdown => Counter::ConnectionsShutdown,
         }
-    }
-}
-
-impl LocalListener {
-    /// The scheme of requests that come through it.
-    pub(crate) const fn scheme(&self) -> Scheme {
-        if self.tls.is_some() {
-            Scheme::Https
-        } else {
-            Scheme::Http
-        }
-    }
-
-    /// Whether a server in front of us, and nobody else, is to connect to it: it says who the client is and by which scheme
-    /// it has asked.
-    pub(crate) fn is_behind_proxy(&self) -> bool {
-        self.is_unix || self.proxy_protocol != ProxyProtocol::Off
     }
 }

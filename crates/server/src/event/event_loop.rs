@@ -1,0 +1,553 @@
+//! The event loop of a worker: in each turn, tables of connections run what has become ready.
+
+use std::cell::RefCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use h2o_exchange::{Order, Worker};
+use h2o_log::reason;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Sleep;
+
+use crate::event::memory::MemoryAccount;
+use crate::event::reactor::{Reactor, Ready, Registry};
+use crate::event::wake_queue::{WakeQueue, Woken};
+
+/// Events after which a new turn begins and the clock is read anew: under load about two thousand times a second.
+const TURN_EVENTS: usize = 64;
+/// Batches of events handled before the runtime gets its turn.
+const ROUNDS: u32 = 8;
+/// The bits of a token from here up are the index of its table; those below belong to the table.
+pub(crate) const TABLE_SHIFT: u32 = 60;
+
+/// A table of connections that an event loop runs. Sockets, slots and timers are the table's own; the loop says what has
+/// become ready, by tokens that the table has made from its [first](EventLoop::add) one.
+pub(crate) trait ConnectionTable {
+    /// A socket that the table has registered is ready.
+    fn on_ready(&mut self, event: &Ready);
+
+    /// Runs a connection that ended its turn with work left.
+    fn run(&mut self, token: u64);
+
+    /// Wakers of one connection have fired: those in `woken`, which all have its token.
+    fn wake(&mut self, woken: &[Woken]);
+
+    /// When [`ConnectionTable::on_timeout`] is due; `None` while nothing waits for the time.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// The time has come.
+    fn on_timeout(&mut self, now: Instant);
+
+    /// Number of connections.
+    fn len(&self) -> usize;
+
+    /// Stops accepting, and has each connection end with what is under way.
+    fn drain(&mut self);
+
+    /// Closes every connection, whatever it does.
+    fn close_all(&mut self);
+
+    /// The connection that holds most memory, with the bytes it holds; `None` if none holds any.
+    fn costliest(&self) -> Option<(u64, usize)>;
+
+    /// Closes a connection because of the memory it holds.
+    fn evict(&mut self, token: u64);
+
+    /// Runs every connection, whether or not anything has happened on it.
+    #[cfg(test)]
+    fn run_all(&mut self);
+}
+
+/// The event loop of a worker.
+pub(crate) struct EventLoop {
+    worker: Rc<Worker>,
+    reactor: Reactor,
+    orders: UnboundedReceiver<Order>,
+    wakes: Arc<WakeQueue>,
+    unfinished: Rc<RefCell<Vec<u64>>>,
+    memory: Rc<MemoryAccount>,
+    tables: Vec<Box<dyn ConnectionTable>>,
+    is_draining: bool,
+    sleep: Pin<Box<Sleep>>,
+    /// When `sleep` ends; `None` once it has.
+    sleeps_until: Option<Instant>,
+    ready: Vec<Ready>,
+    woken: Vec<Woken>,
+}
+
+impl EventLoop {
+    /// A loop without connections. Its memory account ends at `memory_limit` bytes.
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        memory_limit: usize,
+        orders: UnboundedReceiver<Order>,
+    ) -> io::Result<Self> {
+        let now = worker.clock.now();
+        Ok(Self {
+            worker,
+            reactor: Reactor::new()?,
+            orders,
+            wakes: Arc::default(),
+            unfinished: Rc::default(),
+            memory: Rc::new(MemoryAccount::new(memory_limit)),
+            tables: Vec::new(),
+            is_draining: false,
+            sleep: Box::pin(tokio::time::sleep_until(now.into())),
+            sleeps_until: None,
+            ready: Vec::new(),
+            woken: Vec::new(),
+        })
+    }
+
+    /// Adds the table that `make` makes; all its tokens are the one that it is given with bits below [`TABLE_SHIFT`] set.
+    pub(crate) fn add<T: ConnectionTable + 'static>(
+        &mut self,
+        make: impl FnOnce(Registry, u64) -> io::Result<T>,
+    ) -> io::Result<()> {
+        let first_token = (self.tables.len() as u64) << TABLE_SHIFT;
+        let table = make(self.reactor.registry(), first_token)?;
+        self.tables.push(Box::new(table));
+        Ok(())
+    }
+
+    pub(crate) const fn worker(&self) -> &Rc<Worker> {
+        &self.worker
+    }
+
+    /// Connections to run because a waker of theirs has fired.
+    pub(crate) const fn wakes(&self) -> &Arc<WakeQueue> {
+        &self.wakes
+    }
+
+    /// Connections that ended their turn with work left.
+    pub(crate) const fn unfinished(&self) -> &Rc<RefCell<Vec<u64>>> {
+        &self.unfinished
+    }
+
+    /// What the connections of all tables hold.
+    pub(crate) const fn memory(&self) -> &Rc<MemoryAccount> {
+        &self.memory
+    }
+
+    /// One turn. Ready when the worker has been told to end and its last connection has.
+    pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        self.worker.clock.begin_turn();
+        self.wakes.set_task(task.waker());
+        self.obey_orders(task);
+        self.run_unfinished();
+        self.run_woken();
+        self.run_ready(task);
+        self.run_timers(task);
+        if !self.unfinished.borrow().is_empty() {
+            task.waker().wake_by_ref();
+        }
+        self.worker.clock.end_turn();
+        if self.is_draining && self.count() == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Number of connections.
+    pub(crate) fn count(&self) -> usize {
+        self.tables.iter().map(|table| table.len()).sum()
+    }
+
+    fn obey_orders(&mut self, task: &mut Context<'_>) {
+        while let Poll::Ready(Some(order)) = self.orders.poll_recv(task) {
+            match order {
+                Order::Drain => self.drain(),
+                Order::Close => {
+                    for table in &mut self.tables {
+                        table.close_all();
+                    }
+                }
+                Order::Ask(question) => {
+                    // A panic in the question of another thread must not end the worker.
+                    let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        if self.is_draining {
+            return;
+        }
+        self.is_draining = true;
+        self.worker.shut_down();
+        for table in &mut self.tables {
+            table.drain();
+        }
+    }
+
+    fn run_unfinished(&mut self) {
+        for token in self.unfinished.take() {
+            self.run_table(token, |table| table.run(token));
+        }
+    }
+
+    fn run_woken(&mut self) {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.wakes.take(&mut woken);
+        // What several streams of a connection have to send goes out together.
+        woken.sort_by_key(|&(token, _)| token);
+        for streams in woken.chunk_by(|one, next| one.0 == next.0) {
+            self.run_table(streams[0].0, |table| table.wake(streams));
+        }
+        woken.clear();
+        self.woken = woken;
+    }
+
+    fn run_ready(&mut self, task: &mut Context<'_>) {
+        let mut ready = std::mem::take(&mut self.ready);
+        let mut handled = 0;
+        for round in 0.. {
+            let polled = if round == 0 {
+                self.reactor.poll_events(task, &mut ready)
+            } else if round == ROUNDS {
+                // The runtime has events of its own to look at.
+                task.waker().wake_by_ref();
+                break;
+            } else {
+                match self.reactor.take_more(&mut ready) {
+                    Ok(true) => Poll::Ready(Ok(())),
+                    // Asks the runtime to ring for the next one.
+                    Ok(false) => self.reactor.poll_events(task, &mut ready),
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            };
+            match polled {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => {
+                    h2o_log::report!(error, "waiting for sockets failed: {}", reason(&error));
+                    break;
+                }
+            }
+            handled += ready.len();
+            for event in ready.drain(..) {
+                self.run_table(event.token, |table| table.on_ready(&event));
+            }
+            if handled >= TURN_EVENTS {
+                handled = 0;
+                self.worker.clock.begin_turn();
+            } else {
+                // A client may have changed a file between the last answer and its next request.
+                self.worker.clock.begin_round();
+            }
+        }
+        self.ready = ready;
+    }
+
+    fn run_timers(&mut self, task: &mut Context<'_>) {
+        while let Some(next) = self.next_timeout() {
+            if self.sleeps_until != Some(next) {
+                self.sleeps_until = Some(next);
+                self.sleep.as_mut().reset(next.into());
+            }
+            if self.sleep.as_mut().poll(task).is_pending() {
+                return;
+            }
+            self.sleeps_until = None;
+            // The worker's clock is coarse and may stand a little before the end of the sleep.
+            let now = self.worker.clock.now().max(next);
+            for table in &mut self.tables {
+                if table.next_timeout().is_some_and(|at| at <= now) {
+                    table.on_timeout(now);
+                }
+            }
+            self.make_room();
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let tables = self.tables.iter();
+        tables.filter_map(|table| table.next_timeout()).min()
+    }
+
+    /// Lets the table that a token belongs to run.
+    fn run_table(&mut self, token: u64, run: impl FnOnce(&mut dyn ConnectionTable)) {
+        let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
+        if let Some(table) = self.tables.get_mut(index) {
+            run(&mut **table);
+            self.make_room();
+        }
+    }
+
+    /// `max-memory`: the connection that holds most goes first.
+    #[inline]
+    fn make_room(&mut self) {
+        while self.memory.is_exceeded() && self.evict_costliest() {}
+    }
+
+    /// False if no connection holds any memory.
+    #[cold]
+    fn evict_costliest(&mut self) -> bool {
+        let tables = self.tables.iter_mut();
+        let costliest = tables
+            .filter_map(|table| Some((table.costliest()?, table)))
+            .max_by_key(|((_, bytes), _)| *bytes);
+        let Some(((token, _), table)) = costliest else {
+            return false;
+        };
+        table.evict(token);
+        true
+    }
+
+    /// Runs every connection, whether or not anything has happened on it.
+    #[cfg(test)]
+    pub(crate) fn run_all(&mut self) {
+        for table in &mut self.tables {
+            table.run_all();
+        }
+    }
+
+    /// The numbers that requests in progress have for paths.
+    #[cfg(test)]
+    pub(crate) fn live(&self) -> Vec<usize> {
+        let mut live = Vec::new();
+        self.worker.each_live(|exchange| {
+            let path = String::from_utf8_lossy(exchange.request.path());
+            live.extend(path.trim_start_matches('/').parse::<usize>());
+        });
+        live
+    }
+
+    /// Bytes of memory on the account, and in temporary files.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let files = &self.worker.shared.temp_files;
+        (self.memory.used.get(), files.used())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use h2o_exchange::{Counters, Shared};
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    use super::*;
+
+    /// A table that notes what it is told.
+    struct Table {
+        name: &'static str,
+        first_token: u64,
+        /// Bytes that its connections hold; they are numbered from 0.
+        held: Vec<usize>,
+        timeout: Option<Instant>,
+        memory: Rc<MemoryAccount>,
+        notes: Notes,
+    }
+
+    type Notes = Rc<RefCell<Vec<String>>>;
+
+    impl Table {
+        fn note(&self, what: &str) {
+            self.notes
+                .borrow_mut()
+                .push(format!("{} {what}", self.name));
+        }
+
+        fn set_used(&self, change: impl FnOnce(usize) -> usize) {
+            self.memory.used.set(change(self.memory.used.get()));
+        }
+    }
+
+    impl ConnectionTable for Table {
+        fn on_ready(&mut self, event: &Ready) {
+            self.note(&format!("is ready: {}", event.token - self.first_token));
+        }
+        fn run(&mut self, token: u64) {
+            self.note(&format!("runs {}", token - self.first_token));
+        }
+        fn wake(&mut self, woken: &[Woken]) {
+            let streams: Vec<u32> = woken.iter().map(|(_, stream)| *stream).collect();
+            let connection = woken[0].0 - self.first_token;
+            self.note(&format!("wakes {connection}: {streams:?}"));
+        }
+        fn next_timeout(&self) -> Option<Instant> {
+            self.timeout
+        }
+        fn on_timeout(&mut self, _: Instant) {
+            self.timeout = None;
+            self.note("times out");
+        }
+        fn len(&self) -> usize {
+            self.held.len()
+        }
+        fn drain(&mut self) {
+            self.note("drains");
+        }
+        fn close_all(&mut self) {
+            self.note("closes");
+            self.set_used(|used| used - self.held.iter().sum::<usize>());
+            self.held.clear();
+        }
+        fn costliest(&self) -> Option<(u64, usize)> {
+            let held = self.held.iter().enumerate();
+            let (connection, bytes) = held.max_by_key(|(_, bytes)| **bytes)?;
+            (*bytes > 0).then_some((self.first_token + connection as u64, *bytes))
+        }
+        fn evict(&mut self, token: u64) {
+            let connection = usize::try_from(token - self.first_token).unwrap();
+            self.note(&format!("evicts {connection}"));
+            let bytes = std::mem::take(&mut self.held[connection]);
+            self.set_used(|used| used - bytes);
+        }
+        fn run_all(&mut self) {}
+    }
+
+    struct World {
+        event_loop: EventLoop,
+        orders: UnboundedSender<Order>,
+        notes: Notes,
+        second_token: u64,
+    }
+
+    /// A loop with two tables, whose connections hold so much and which time out after so many seconds.
+    fn world(limit: usize, tables: [(&[usize], Option<u64>); 2]) -> World {
+        let shared = Arc::new(Shared::default());
+        let worker = Worker::new(0, Arc::<Counters>::default(), shared);
+        let (orders, receiver) = unbounded_channel();
+        let mut event_loop = EventLoop::new(worker, limit, receiver).unwrap();
+        let (notes, last_token) = (Notes::default(), Rc::new(Cell::new(0)));
+        for (name, (held, timeout)) in ["A", "B"].into_iter().zip(tables) {
+            let memory = Rc::clone(event_loop.memory());
+            let now = tokio::time::Instant::now().into_std();
+            let make = |_: Registry, first_token| {
+                last_token.set(first_token);
+                let table = Table {
+                    name,
+                    first_token,
+                    held: held.to_vec(),
+                    timeout: timeout.map(|seconds| now + Duration::from_secs(seconds)),
+                    memory,
+                    notes: Rc::clone(&notes),
+                };
+                table.set_used(|used| used + held.iter().sum::<usize>());
+                Ok(table)
+            };
+            event_loop.add(make).unwrap();
+        }
+        World {
+            event_loop,
+            orders,
+            notes,
+            second_token: last_token.get(),
+        }
+    }
+
+    /// Runs a test on a clock that stands.
+    fn paused(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        runtime.unwrap().block_on(test);
+    }
+
+    impl World {
+        /// One turn: whether the loop is over, and what the tables were told.
+        async fn turn(&mut self) -> (bool, Vec<String>) {
+            let is_over = poll_fn(|task| Poll::Ready(self.event_loop.poll_turn(task).is_ready()));
+            (is_over.await, self.notes.take())
+        }
+    }
+
+    #[test]
+    fn each_table_gets_what_is_its_own() {
+        paused(async {
+            let mut world = world(100, [(&[0], None), (&[0], None)]);
+            let second = world.second_token;
+            world
+                .event_loop
+                .unfinished()
+                .borrow_mut()
+                .extend([7, second + 8]);
+            for woken in [(second + 1, 5), (2, 6), (second + 1, 4)] {
+                WakeQueue::waker(world.event_loop.wakes(), woken).wake();
+            }
+            let want = [
+                "A runs 7",
+                "B runs 8",
+                "A wakes 2: [6]",
+                "B wakes 1: [5, 4]",
+            ];
+            assert_eq!(
+                world.turn().await,
+                (false, want.map(str::to_owned).to_vec())
+            );
+        });
+    }
+
+    #[test]
+    fn only_tables_whose_time_has_come_are_told() {
+        paused(async {
+            let mut world = world(100, [(&[0], Some(2)), (&[0], Some(1))]);
+            let mut notes = Vec::new();
+            for _ in 0..3 {
+                notes.push(world.turn().await.1);
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+            let want = [
+                vec![],
+                vec!["B times out".to_owned()],
+                vec!["A times out".to_owned()],
+            ];
+            assert_eq!(notes, want);
+        });
+    }
+
+    #[test]
+    fn the_costliest_connection_of_all_tables_goes_first() {
+        paused(async {
+            let mut world = world(100, [(&[10, 60], None), (&[50, 70, 0], None)]);
+            WakeQueue::waker(world.event_loop.wakes(), (0, 0)).wake();
+            let (_, notes) = world.turn().await;
+            assert_eq!(notes, ["A wakes 0: [0]", "B evicts 1", "A evicts 1"]);
+            assert_eq!(world.event_loop.held().0, 60);
+        });
+    }
+
+    #[test]
+    fn a_loop_ends_when_it_drains_and_the_last_table_is_empty() {
+        paused(async {
+            let mut world = world(100, [(&[], None), (&[1], None)]);
+            assert_eq!(world.turn().await, (false, vec![]));
+            let drains = ["A drains", "B drains"].map(str::to_owned).to_vec();
+            for want in [(false, drains), (false, vec![])] {
+                world.orders.send(Order::Drain).unwrap();
+                assert_eq!(world.turn().await, want);
+                assert!(world.event_loop.worker().shutting_down.get());
+            }
+            world.orders.send(Order::Close).unwrap();
+            let closes = ["A closes", "B closes"].map(str::to_owned).to_vec();
+            assert_eq!(world.turn().await, (true, closes));
+        });
+    }
+
+    #[test]
+    fn a_question_that_panics_does_not_end_the_loop() {
+        paused(async {
+            let mut world = world(100, [(&[], None), (&[], None)]);
+            let (sender, answer) = std::sync::mpsc::channel();
+            let panic: h2o_exchange::WorkerTask = Box::new(|_| panic!("as planned"));
+            world.orders.send(Order::Ask(panic)).unwrap();
+            let question = Order::Ask(Box::new(move |worker| sender.send(worker.index).unwrap()));
+            world.orders.send(question).unwrap();
+            assert_eq!(world.turn().await, (false, vec![]));
+            assert_eq!(answer.try_recv(), Ok(0));
+        });
+    }
+}
