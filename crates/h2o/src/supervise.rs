@@ -1,11 +1,12 @@
 //! The life of the server after its start: signals, the graceful end, and workers that die.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use h2o_log::{Target, reason, report};
 use h2o_server::{Loaded, Server, WorkerEnd};
-use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::{Failure, error_log};
@@ -29,8 +30,10 @@ pub(crate) struct Events {
 
 /// From here on TERM, HUP, USR1, USR2 and QUIT are events: none of them kills the process. Commands that are started have
 /// the system's dispositions. INT is left alone and kills, so that there is always a way to end the program by hand.
+/// XFSZ is dropped: a file that may not grow (RLIMIT_FSIZE) is an error of one write, as a full disk is.
 pub(crate) fn catch_signals() -> Result<Signals, Failure> {
-    Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT])
+    signal_hook::flag::register(SIGXFSZ, Arc::default())
+        .and_then(|_| Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT]))
         .map_err(|error| Failure::system(format!("failed to catch signals: {}", reason(&error))))
 }
 

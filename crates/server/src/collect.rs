@@ -30,13 +30,13 @@ pub(crate) enum Collector {
         announced: Option<usize>,
     },
     /// Large, or announced to be.
-    File(Box<Spool>),
+    File(Box<FileWriter>),
     /// No handler has a use for the content: octets of it that may still come and be dropped.
     Unwanted { left: u64 },
 }
 
 /// Content on its way into a temporary file.
-pub(crate) struct Spool {
+pub(crate) struct FileWriter {
     file: TempFile,
     /// Octets pushed so far, and how many of them may be.
     len: u64,
@@ -91,7 +91,7 @@ impl Collector {
         let threshold = context.temp_buffer_threshold;
         // Content that will be large is never in memory as a whole.
         if announced.is_some_and(|len| len >= threshold) {
-            return Self::File(Box::new(Spool::new(context)));
+            return Self::File(Box::new(FileWriter::new(context)));
         }
         Self::Memory {
             content: Vec::new(),
@@ -114,14 +114,14 @@ impl Collector {
                 *left = rest.ok_or(NotCollected::Unwanted)?;
                 Ok(())
             }
-            Self::File(spool) => spool.push(piece),
+            Self::File(writer) => writer.push(piece),
             Self::Memory {
                 content, threshold, ..
             } if content.len() + piece.len() >= *threshold => {
-                let mut spool = Box::new(Spool::new(context));
-                spool.push_piece(std::mem::take(content).into())?;
-                spool.push(piece)?;
-                *self = Self::File(spool);
+                let mut writer = Box::new(FileWriter::new(context));
+                writer.push_piece(std::mem::take(content).into())?;
+                writer.push(piece)?;
+                *self = Self::File(writer);
                 Ok(())
             }
             Self::Memory {
@@ -158,7 +158,7 @@ impl Collector {
         task: &mut TaskContext<'_>,
     ) -> Poll<Result<(), CannotCollect>> {
         match self {
-            Self::File(spool) => spool.poll_room(task),
+            Self::File(writer) => writer.poll_room(task),
             Self::Memory { .. } | Self::Unwanted { .. } => Poll::Ready(Ok(())),
         }
     }
@@ -174,10 +174,10 @@ impl Collector {
             Self::Memory { content, .. } => {
                 RequestBody::Bytes(Bytes::from(std::mem::take(content)))
             }
-            Self::File(spool) => {
-                ready!(spool.poll_written(task, 1))?;
+            Self::File(writer) => {
+                ready!(writer.poll_written(task, 1))?;
                 // Content of no octets is not in a file.
-                spool
+                writer
                     .range()
                     .map_or_else(|| RequestBody::Bytes(Bytes::new()), RequestBody::File)
             }
@@ -188,13 +188,13 @@ impl Collector {
     pub(crate) fn retained(&self) -> usize {
         match self {
             Self::Memory { content, .. } => content.capacity(),
-            Self::File(spool) => spool.unwritten(),
+            Self::File(writer) => writer.unwritten(),
             Self::Unwanted { .. } => 0,
         }
     }
 }
 
-impl Spool {
+impl FileWriter {
     fn new(context: &Context) -> Self {
         let files: &Arc<TempFiles> = &context.worker.shared.temp_files;
         Self {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, setting};
-use h2o_tests::{Backend, Folder, Raw, Server, Service, Setup, Talk, curl, eventually};
+use h2o_tests::{Backend, FINE, Folder, Raw, Server, Service, Setup, Talk, curl, eventually};
+use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 
 use super::http2_upstream::Frames;
 use super::kit::config;
@@ -626,4 +627,177 @@ fn what_is_kept_is_counted() {
         (number("memory.temp-files-bytes") == 0).then_some(())
     });
     assert_eq!(number("temp-files.write-failures"), 0);
+}
+
+/// The files that the server writes may have no more than so many octets: as if its disk were full. `None`: the end of that.
+fn fill_disk(server: &Server, octets: Option<u64>) {
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw);
+    let limit = Rlimit {
+        current: octets,
+        maximum: None,
+    };
+    prlimit(pid, Resource::Fsize, limit).expect("the limit of a child can be set");
+}
+
+/// A server that hands requests to `backend` as they are, below `/up` once all of their content is there.
+fn collecting(settings: &str, backend: &Backend) -> Server {
+    let folder = Folder::new();
+    folder.make_dir("temp");
+    // What runs as another user has limits of its own.
+    let user = if geteuid().is_root() {
+        "user: root\n"
+    } else {
+        ""
+    };
+    let config = format!(
+        "{user}temp-buffer-path: '@DIR@/temp'
+temp-buffer-threshold: 1048576
+num-threads: 1
+http1-request-io-timeout: 60
+http2-idle-timeout: 60
+{settings}
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /s: {{ status: ON }}
+      /up: {{ redirect: {{ url: /, internal: YES, status: 307 }} }}
+      /: {{ proxy.reverse.url: '{}' }}
+",
+        backend.url("/")
+    );
+    Setup::in_folder(folder, &config).start()
+}
+
+#[test]
+fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
+    let head = format!("HTTP/1.1 200 OK\ncontent-length: {LARGE}");
+    let (backend, taken) = sending(&head, LARGE);
+    let server = collecting("", &backend);
+    for (round, make) in Slow::EACH.into_iter().enumerate() {
+        let failures = number(&server, "temp-files.write-failures");
+        fill_disk(&server, Some(1_000_000));
+        let client = make(&server, "/");
+        eventually("a write to fail", || {
+            (number(&server, "temp-files.write-failures") > failures).then_some(())
+        });
+        // What there is no room for stays where it is, and the backend waits.
+        assert!(at_rest(&taken) < (round + 1) * LARGE, "the back end waits");
+        fill_disk(&server, None);
+        let (body, is_complete) = client.finish(LARGE, false);
+        assert!(is_complete && body == pattern(LARGE));
+        no_files(&server);
+    }
+    server.wait_for_message("cannot be written");
+}
+
+#[test]
+fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
+    let backend = Backend::answering(FINE);
+    let server = collecting("", &backend);
+    let post = |length: usize| {
+        let content = server.folder.at("content");
+        fs::write(&content, pattern(length)).expect("there is room");
+        let data = format!("@{}", content.display());
+        curl(&["-X", "POST", "--data-binary", &data, &server.url("/up")])
+    };
+    assert_eq!(post(3_000_000).text(), "fine");
+    fill_disk(&server, Some(1_500_000));
+    assert_eq!(post(3_000_000).code(), 502);
+    assert_eq!(post(1_200_000).text(), "fine");
+    assert_eq!(post(100_000).text(), "fine");
+    server.wait_for_message("failed to keep the request body");
+    fill_disk(&server, None);
+    assert_eq!(post(3_000_000).text(), "fine");
+    no_files(&server);
+}
+
+#[test]
+fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
+    const LENGTH: usize = 20_000_000;
+    let backend = Backend::start(|talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            talk.send(if request.field("content-length") == Some("20000000") {
+                FINE
+            } else {
+                "HTTP/1.1 500 Not All\r\ncontent-length: 0\r\n\r\n"
+            });
+        }
+    });
+    let server = collecting("", &backend);
+    let most = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", server.pid()));
+        let status = status.expect("the server runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+        number.expect("the kernel accounts memory") * 1024
+    };
+    let content = server.folder.at("content");
+    fs::write(&content, pattern(LENGTH)).expect("there is room");
+    let data = format!("@{}", content.display());
+    let url = server.url("/up");
+    let ask = |options: &[&str]| {
+        let base = ["-X", "POST", "--data-binary", &data, &url];
+        assert_eq!(curl(&[options, &base].concat()).text(), "fine");
+    };
+    for options in [
+        &["--http1.1"][..],
+        &["-H", "transfer-encoding: chunked"],
+        &["--http2-prior-knowledge"],
+    ] {
+        // What is reached by one alone is the code, and buffers that are kept.
+        ask(options);
+        let before = most();
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| ask(options));
+            }
+        });
+        let more = most() - before;
+        assert!(more < 2 * LENGTH, "{options:?}: {more} more octets");
+    }
+}
+
+#[test]
+fn responses_without_content_wait_behind_one_that_is_buffered_and_have_none() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        while let Some(request) = talk.read_request() {
+            let head = match request.target() {
+                "/204" => "HTTP/1.1 204 No Content\r\nx-no: content\r\n\r\n".to_owned(),
+                "/304" => "HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n".to_owned(),
+                "/fine" => FINE.to_owned(),
+                _ => format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n"),
+            };
+            talk.send(&head);
+            if request.target() == "/large" {
+                talk.send(pattern(LARGE));
+            }
+        }
+    });
+    let server = proxy("", &backend.url("/"));
+    let mut client = server.connect();
+    for path in ["/large", "/204", "/304", "/fine"] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+    assert_eq!(client.read_head().code(), 200);
+    eventually("a good deal in a file", || {
+        files(&server).iter().any(|len| *len > 0).then_some(())
+    });
+    assert!(client.read_exactly(LARGE) == pattern(LARGE));
+    for code in [204, 304] {
+        assert_eq!(client.read_response("GET").code(), code);
+    }
+    assert_eq!(client.read_response("GET").text(), "fine");
+    // Over HTTP/2 they need not wait.
+    let Slow::Http2(mut client) = Slow::http2(&server, "/large") else {
+        return;
+    };
+    for (stream, path, status) in [(3, "/204", 204), (5, "/304", 304)] {
+        let answer = client.ask(stream, &get(path));
+        assert_eq!((answer.status(), answer.body.len()), (status, 0));
+        assert_eq!(answer.reset, None);
+    }
+    let (body, is_complete) = Slow::Http2(client).finish(LARGE, false);
+    assert!(is_complete && body == pattern(LARGE));
+    no_files(&server);
 }
