@@ -25,8 +25,8 @@ const BEGUN_HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
 const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n";
 const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Sends one octet again and again until the server has closed the connection; says how long that took.
-fn drip(mut connection: Raw, every: Duration, limit: Duration) -> Duration {
+/// Sends one octet again and again until the server has closed the connection.
+fn drip(mut connection: Raw, every: Duration, limit: Duration) {
     let deadline = Deadline::after(limit);
     while connection.try_send("x") {
         assert!(
@@ -36,7 +36,6 @@ fn drip(mut connection: Raw, every: Duration, limit: Duration) -> Duration {
         // This is what the client does, not what the test waits for.
         std::thread::sleep(every);
     }
-    deadline.elapsed()
 }
 
 /// Waits until nobody but us is connected.
@@ -82,13 +81,13 @@ fn with_defaults_idle_and_dripping_clients_are_gone_in_time() {
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_HEAD);
-            drip(connection, seconds(1), seconds(14))
+            drip(connection, seconds(1), seconds(14));
         });
         // A body that grows by an octet each second: gone within 30 s.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_BODY);
-            drip(connection, seconds(1), seconds(30))
+            drip(connection, seconds(1), seconds(30));
         });
         // A kept connection without another request: gone after 10 s.
         scope.spawn(|| {
@@ -124,17 +123,21 @@ fn configured_times_bound_silence_and_heads() {
         ] {
             let server = &server;
             scope.spawn(move || {
+                // From before the limits begin to run; with defaults they would be ten and five seconds.
+                let clock = Deadline::after(Duration::from_millis(4500));
                 let mut connection = server.connect();
                 connection.send(begun);
-                let time = connection.time_to_close(seconds(3));
-                assert!(time > Duration::from_millis(700), "{begun}: {time:?}");
+                let _ = connection.time_to_close(clock.left());
+                let time = clock.elapsed();
+                assert!(time > Duration::from_millis(900), "{begun}: {time:?}");
             });
         }
         scope.spawn(|| {
+            let clock = Deadline::after_secs(9);
             let mut connection = server.connect();
             connection.send(BEGUN_HEAD);
-            let time = drip(connection, Duration::from_millis(200), seconds(4));
-            assert!(time > Duration::from_millis(1700), "{time:?}");
+            drip(connection, Duration::from_millis(200), clock.left());
+            assert!(clock.elapsed() > Duration::from_millis(1900), "{clock:?}");
         });
         scope.spawn(|| {
             let mut connection = server.connect();
@@ -146,7 +149,7 @@ fn configured_times_bound_silence_and_heads() {
 
 #[test]
 fn a_client_that_reads_slowly_but_steadily_gets_everything() {
-    let server = start(SHORT);
+    let server = start("http1-request-timeout: 2\nhttp1-request-io-timeout: 2");
     let mut connection = server.connect();
     // So that what we read soon makes room for what the server has to send.
     rustix::net::sockopt::set_socket_recv_buffer_size(connection.stream(), 64 * 1024).unwrap();

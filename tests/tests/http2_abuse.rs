@@ -30,9 +30,12 @@ const DEBUG_FACTOR: u32 = 6;
 const MEMORY_PER_OCTET: usize = 2;
 const MEMORY: usize = 1024 * 1024;
 
-/// How long 99 of 100 requests of somebody else may take meanwhile. The machine may be shared, and a request within
-/// this time is one that was not held up for good.
-const LATENCY: Duration = Duration::from_millis(250);
+/// How long the server may work between 99 of 100 requests of somebody else and their answers: time of its processor, as
+/// the machine may be busy with other things.
+const LATENCY: Duration = Duration::from_millis(50);
+
+/// How long the server may take to read the last frames of an attack. An idle connection would live longer.
+const LAST_FRAMES: Duration = Duration::from_secs(5);
 
 /// How often somebody else asks.
 const PERIOD: Duration = Duration::from_millis(4);
@@ -461,7 +464,7 @@ fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
     }
     // The last frames may be under way.
     if !outcome.is_ended && !matches!(attack.end, End::Harmless(_)) {
-        outcome.is_ended = has_ended(&mut connection, attack.replies, Duration::from_millis(200));
+        outcome.is_ended = has_ended(&mut connection, attack.replies, LAST_FRAMES);
     }
     let still_open = outcome.is_ended && !closes(&mut connection);
     if still_open || !outcome.is_ended {
@@ -505,7 +508,7 @@ struct Cost<T> {
     /// Together with what the requests of others cost, some ten milliseconds in each second.
     cpu: Duration,
     memory: usize,
-    /// Times of requests before and meanwhile.
+    /// What requests of others have waited for, before and meanwhile.
     usual: Vec<Duration>,
     meanwhile: Vec<Duration>,
 }
@@ -520,15 +523,15 @@ impl<T> Cost<T> {
         for path in ["/large", "/a.txt", "/none"] {
             let _ = server.ask(&format!("GET {path}"));
         }
-        let _ = neighbour.ask_while(|asked| asked < USUAL);
-        let usual = neighbour.ask_while(|asked| asked < USUAL);
+        let _ = neighbour.ask_while(pid, |asked| asked < USUAL);
+        let usual = neighbour.ask_while(pid, |asked| asked < USUAL);
 
         let memory_before = memory(pid);
         let cpu_before = cpu(pid);
         let is_over = AtomicBool::new(false);
         let (outcome, memory_peak, meanwhile) = std::thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                neighbour.ask_while(|asked| asked < 20 || !is_over.load(Ordering::Relaxed))
+                neighbour.ask_while(pid, |asked| asked < 20 || !is_over.load(Ordering::Relaxed))
             });
             let over = Over(&is_over);
             let (outcome, memory_peak) = attack();
@@ -565,11 +568,13 @@ impl<T> Cost<T> {
         if self.memory > limit {
             faults.push(format!("{} octets of memory, not {limit}", self.memory));
         }
-        let latency = percentile_99(&self.meanwhile);
-        if latency > LATENCY {
-            faults.push(format!("others waited for {latency:?}, not {LATENCY:?}"));
-        }
+        faults.extend(self.latency_fault());
         faults
+    }
+
+    fn latency_fault(&self) -> Option<String> {
+        let latency = percentile_99(&self.meanwhile);
+        (latency > LATENCY).then(|| format!("others waited for {latency:?}, not {LATENCY:?}"))
     }
 }
 
@@ -607,13 +612,13 @@ impl Neighbour {
         }
     }
 
-    /// Asks every few milliseconds; how long each answer has taken.
-    fn ask_while(&mut self, goes_on: impl Fn(usize) -> bool) -> Vec<Duration> {
+    /// Asks every few milliseconds; how long the server has worked, for whomever, until each answer was there.
+    fn ask_while(&mut self, pid: u32, goes_on: impl Fn(usize) -> bool) -> Vec<Duration> {
         let mut times = Vec::new();
         while goes_on(times.len()) {
-            let clock = Deadline::after_secs(10);
+            let before = processor_time(pid);
             let answer: Answer = self.connection.ask(stream(self.asked), &get("/a.txt"));
-            times.push(clock.elapsed());
+            times.push(processor_time(pid).saturating_sub(before));
             assert_eq!((answer.status(), &*answer.text()), (200, "hello"));
             self.asked += 1;
             // A client, not a wait.
@@ -642,6 +647,17 @@ fn cpu(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
+/// The same of the threads that there are, in nanoseconds.
+fn processor_time(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the server runs");
+    let times = threads.filter_map(|thread| {
+        // A thread may have ended meanwhile.
+        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(times.sum())
+}
+
 /// Memory of a process that no file stands for.
 fn memory(pid: u32) -> usize {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
@@ -661,18 +677,19 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
     let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).octets());
     let octets: Vec<u8> = frames.collect();
     let cost = Cost::of(&server, || {
+        let clock = Deadline::after_secs(10);
         let mut connection = Http2::open(server.port(), SHUT);
         connection.send(&octets);
-        let clock = Deadline::after_secs(10);
         connection.read_until("all HEADERS", |connection| connection.answers.len() == 100);
         let memory = memory(server.pid());
         connection.read_to_end();
         (clock.elapsed(), memory)
     });
     eprintln!("gone after {:.1?}, {cost}", cost.outcome);
-    let slack = Duration::from_secs(2);
+    // Without the directive it would be ten seconds.
+    let slack = Duration::from_secs(6);
     assert!(
-        (IDLE / 2..IDLE + slack).contains(&cost.outcome),
+        (IDLE..IDLE + slack).contains(&cost.outcome),
         "{:?}",
         cost.outcome
     );
@@ -743,6 +760,5 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
     eprintln!("{} octets sent, {cost}", cost.outcome);
     let limit = MEMORY + MEMORY_PER_OCTET * cost.outcome;
     assert!(cost.memory <= limit, "{} octets, not {limit}", cost.memory);
-    let latency = percentile_99(&cost.meanwhile);
-    assert!(latency <= LATENCY, "others waited for {latency:?}");
+    assert_eq!(cost.latency_fault(), None);
 }

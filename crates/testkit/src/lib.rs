@@ -10,5 +10,5 @@ pub mod table;
 #[cfg(feature = "tls")]
 pub mod tls;
 
-pub use patience::{Deadline, any_moment, eventually, patient};
+pub use patience::{Deadline, any_moment, eventually, patient, wait_until_read};
 pub use random::{Random, run_seeds};

@@ -1,6 +1,6 @@
 //! Bounded waiting, and where virtual clocks begin.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The time after which a wait has failed.
@@ -75,6 +75,39 @@ pub fn patient(socket: TcpStream) -> TcpStream {
     socket.set_write_timeout(limit).expect("a socket");
     socket.set_nodelay(true).expect("a socket");
     socket
+}
+
+/// Waits until the other side of a connection over IPv4 on this machine has read all that was sent to it.
+///
+/// # Panics
+/// If it has not within 20 seconds, or if the socket is not connected.
+pub fn wait_until_read(socket: &TcpStream) {
+    let in_table = |address: SocketAddr| {
+        let SocketAddr::V4(address) = address else {
+            panic!("{address} is not of IPv4");
+        };
+        let ip = u32::from_ne_bytes(address.ip().octets());
+        format!("{ip:08X}:{:04X}", address.port())
+    };
+    let ours = in_table(socket.local_addr().expect("a socket"));
+    let theirs = in_table(socket.peer_addr().expect("a connected socket"));
+    eventually("the other side to read everything", || {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("a table of sockets");
+        let waits = table.lines().any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().take(5).collect();
+            match fields[..] {
+                // Octets that are not acknowledged, and octets that are not read.
+                [_, local, remote, _, queues] if local == ours && remote == theirs => {
+                    !queues.starts_with("00000000:")
+                }
+                [_, local, remote, _, queues] if local == theirs && remote == ours => {
+                    !queues.ends_with(":00000000")
+                }
+                _ => false,
+            }
+        });
+        (!waits).then_some(())
+    });
 }
 
 /// The moment at which a virtual clock begins.

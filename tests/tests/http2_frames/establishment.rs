@@ -110,8 +110,8 @@ fn a_server_that_is_told_to_end_finishes_what_it_has_begun() {
     let mut connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 1)]);
     connection.send_frame(&Frame::request(1, get("/a.txt")));
     exactly(&mut connection, 1, 1, "the window");
+    let clock = Deadline::after_secs(0);
     server.terminate();
-    let clock = Deadline::after_secs(5);
     connection.read_until("the first GOAWAY", |connection| connection.goaway.is_some());
     let goaway = |last, text: &str| {
         Some(GoAway {
@@ -129,11 +129,7 @@ fn a_server_that_is_told_to_end_finishes_what_it_has_begun() {
     connection.read_until("the second GOAWAY", |connection| {
         connection.goaway == goaway(3, "")
     });
-    let time = clock.elapsed();
-    assert!(
-        time > Duration::from_millis(700) && time < Duration::from_secs(3),
-        "{time:?}"
-    );
+    assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     // Later ones are not answered.
     connection.send_frame(&Frame::request(5, get("/a.txt")));
     connection.send_frame(&Frame::window_update(1, 4));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use h2o_testkit::wait_until_read;
 use h2o_tests::http2::{Http2, code, encode, get};
 use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Response, Server, Setup, Talk};
 
@@ -430,7 +431,7 @@ fn backend(rows: &[Row]) -> Backend {
                 Then::Close => return,
                 Then::Reset => {
                     // What was sent before must not be lost with the reset.
-                    std::thread::sleep(Duration::from_millis(100));
+                    wait_until_read(talk.stream());
                     return talk.reset();
                 }
                 Then::Hold => {}

@@ -1,6 +1,6 @@
 //! Back ends that are asked by HTTP/2 in cleartext, frame by frame.
 
-use std::time::Duration;
+use std::collections::VecDeque;
 
 use h2o_tests::http2::{Decoder, Frame, Http2, PREFACE, code, encode, flag, get, kind, post};
 use h2o_tests::{Backend, Server, Setup, Talk, eventually};
@@ -466,13 +466,22 @@ fn streams_share_a_connection_as_far_as_the_back_end_lets_them() {
             h2o_tests::http2::setting::MAX_CONCURRENT_STREAMS,
             2,
         )])]);
-        let mut open = 0;
-        while let Some((stream, _)) = connection.read_request() {
-            open += 1;
-            assert!(open <= 2, "no more than were allowed");
-            std::thread::sleep(Duration::from_millis(50));
-            connection.send(&[Frame::request(stream, encode(&[(":status", "204")]))]);
-            open -= 1;
+        let (mut open, mut is_limit_known) = (VecDeque::new(), false);
+        while let Some(frame) = connection.read() {
+            match frame.kind {
+                kind::SETTINGS => is_limit_known |= frame.has(flag::ACK),
+                kind::HEADERS => {
+                    open.push_back(frame.stream);
+                    assert!(open.len() <= 2 || !is_limit_known, "more than are allowed");
+                    // Time for the proxy to open another.
+                    connection.send(&[Frame::ping([0; 8])]);
+                }
+                kind::PING if frame.has(flag::ACK) => {
+                    let oldest = open.pop_front().expect("a PING for each");
+                    connection.send(&[Frame::request(oldest, encode(&[(":status", "204")]))]);
+                }
+                _ => {}
+            }
         }
     });
     let server = start(&backend);

@@ -1,5 +1,7 @@
 //! Which connection to a back end a request takes, and which ones are never taken again.
 
+use std::net::Shutdown;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, encode, flag};
@@ -98,6 +100,7 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
     ] {
         let (told, wait) = std::sync::mpsc::channel::<()>();
         let wait = std::sync::Mutex::new(wait);
+        let (sent, has_come) = std::sync::mpsc::channel::<()>();
         let backend = Backend::start(move |talk| {
             while talk.read_request().is_some() {
                 talk.send(FINE);
@@ -105,6 +108,7 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
                     // The response was complete and has been passed on.
                     let _ = wait.lock().unwrap().recv();
                     talk.send(leftover);
+                    sent.send(()).unwrap();
                 }
             }
         });
@@ -112,8 +116,8 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
         server.ask("GET /1").must_be("200 OK\n\nfine");
         told.send(()).unwrap();
         drop(told);
-        // So that it has come.
-        std::thread::sleep(Duration::from_millis(100));
+        // The kernel has it: what is sent on this machine arrives at once.
+        has_come.recv_timeout(Duration::from_secs(20)).unwrap();
         server.ask("GET /2").must_be("200 OK\n\nfine");
         assert_eq!(backend.connections(), 2, "{name}");
         let line = "unexpectedly received data to a pooled socket (see issue #679)";
@@ -132,15 +136,18 @@ fn content_after_head_does_not_become_the_next_answer() {
 
 #[test]
 fn a_connection_that_the_back_end_has_closed_is_replaced() {
-    let backend = Backend::start(|talk| {
+    let (closed, has_closed) = std::sync::mpsc::channel();
+    let backend = Backend::start(move |talk| {
         let _ = talk.read_request();
         talk.send(FINE);
+        talk.stream().shutdown(Shutdown::Both).unwrap();
+        closed.send(()).unwrap();
     });
     let server = proxy("proxy.timeout.keepalive: 60000", &backend);
     for _ in 0..3 {
         server.ask("GET /").must_be("200 OK\n\nfine");
-        // For the end to come.
-        std::thread::sleep(Duration::from_millis(50));
+        // The kernel knows the end: on this machine it arrives at once.
+        has_closed.recv_timeout(Duration::from_secs(20)).unwrap();
     }
     assert_eq!(backend.connections(), 3);
     let line = "detected close by upstream before the expected timeout (see issue #679)";
@@ -159,11 +166,14 @@ fn an_idle_connection_is_closed_when_its_time_is_over() {
 
 #[test]
 fn requests_side_by_side_have_connections_of_their_own() {
-    let backend = Backend::start(|talk| {
+    let pair = Barrier::new(2);
+    let backend = Backend::start(move |talk| {
         while let Some(request) = talk.read_request() {
-            // Answered once the other one is there, too.
-            std::thread::sleep(Duration::from_millis(200));
             let target = request.target();
+            if target != "/again" {
+                // Answered once another one is there, too.
+                pair.wait();
+            }
             talk.send(format!(
                 "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}",
                 target.len()

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, Http2, code, encode, flag, setting};
-use h2o_tests::{Backend, ClosedPort, FINE, Raw, Server, Setup, Talk, eventually};
+use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Raw, Server, Setup, Talk, eventually};
 
 use super::kit::{config, proxy, received};
 
@@ -91,16 +91,24 @@ fn either_side_ends_a_tunnel() {
 fn a_tunnel_without_traffic_is_closed() {
     let backend = echoing();
     let server = proxy("proxy.tunnel: ON\nproxy.timeout.io: 1000", &backend);
-    let mut client = upgraded(&server);
-    // Traffic puts the end off.
-    for _ in 0..4 {
-        std::thread::sleep(Duration::from_millis(500));
-        client.send("x");
-        assert_eq!(client.read_exactly(1), b"x");
+    let mut busy = upgraded(&server);
+    let mut silent = upgraded(&server);
+    // Traffic puts the end off: the other tunnel, which was opened later, is closed before.
+    let patience = Deadline::after_secs(20);
+    while backend.ended() == 0 {
+        assert!(!patience.has_passed(), "the silent one is open");
+        busy.send("x");
+        assert_eq!(busy.read_exactly(1), b"x");
+        // This is what the client does, not what the test waits for.
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let time = client.time_to_close(Duration::from_secs(10));
-    assert!(time > Duration::from_millis(700), "{time:?}");
-    backend.wait_for_ended(1);
+    assert_eq!(silent.read_to_end(), b"");
+    let clock = Deadline::after_secs(10);
+    busy.send("x");
+    assert_eq!(busy.read_to_end(), b"x");
+    assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
+    assert!(!clock.has_passed(), "{clock:?}");
+    backend.wait_for_ended(2);
     let line = format!(
         "[lib/core/proxy.c] in request:127.0.0.1:{}/chat:I/O timeout\n",
         backend.port()
