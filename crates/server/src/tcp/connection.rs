@@ -135,7 +135,7 @@ impl Connection {
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         let flow = loop {
             let now = context.worker.clock.now();
-            if self.state.io.is_early() && self.go_on_shaking(context, now) == Flow::Close {
+            if self.state.io.is_early() && self.continue_handshake(context, now) == Flow::Close {
                 break Flow::Close;
             }
             match &mut self.phase {
@@ -307,7 +307,7 @@ impl Connection {
     /// Checks of load balancers, which only connect, are not worth a line.
     fn report_unfinished(&self, reason: &str) {
         let tls = self.state.io.tls.as_ref();
-        if tls.is_some_and(|tls| tls.is_shaking_hands()) {
+        if tls.is_some_and(|tls| tls.is_handshaking()) {
             self.report_failure(reason);
         }
     }
@@ -315,7 +315,7 @@ impl Connection {
     /// Goes on with a handshake whose early data is being served already (RFC 8446 §2.3). What comes with it waits for
     /// the driver.
     #[cold]
-    fn go_on_shaking(&mut self, context: &Context, now: Instant) -> Flow {
+    fn continue_handshake(&mut self, context: &Context, now: Instant) -> Flow {
         while self.state.io.is_early() {
             let read = self.state.io.read_early(context, &mut self.state.input);
             match read {

@@ -1,5 +1,6 @@
-//! A first look at the ClientHello (RFC 8446 §4.1.2), to choose the configuration that answers it. rustls reads it
-//! again in full and is the one to refuse it: what is malformed here is merely not understood.
+//! Reads the ClientHello (RFC 8446 §4.1.2) before rustls does, to choose the configuration that answers it. `rustls::server::Acceptor`
+//! would show the server name and the application protocols, but not the tickets, early data and versions that the choice depends
+//! on. rustls reads the message again in full and refuses it if need be: a ClientHello that is malformed here gets rustls' alert.
 
 use crate::record::framing::{ContentType, HEADER_LEN, MAX_PLAINTEXT_LEN, complete_len};
 use crate::server::server_name;
@@ -28,50 +29,50 @@ mod certificate_type {
     pub(crate) const RAW_PUBLIC_KEY: u8 = 2;
 }
 
-/// Puts the ClientHello together from records, each of which is looked at once.
+/// Puts the ClientHello together from records, each of which is read once.
 #[derive(Default)]
-pub(crate) struct Greeting {
+pub(crate) struct ClientHelloReader {
     /// Where the next record begins.
     next_record: usize,
     message: Vec<u8>,
 }
 
-/// What [`Greeting::look_at`] saw.
-pub(crate) enum Seen<'a> {
+/// How much of a ClientHello has been received.
+pub(crate) enum HelloStatus<'a> {
     NeedMore,
-    Hello(ClientHello<'a>),
+    Complete(ClientHello<'a>),
     /// The beginning of an HTTP request.
     ClearText,
-    /// Not the beginning of TLS, or nothing we understand.
-    Unreadable,
+    /// The beginning is not that of a ClientHello, or the message breaks its own lengths.
+    Malformed,
 }
 
 /// The parts of a ClientHello that decide about the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientHello<'a> {
-    /// A name that rustls takes, or an address.
+    /// A name that rustls accepts, or an address.
     pub(crate) server_name: Option<&'a [u8]>,
-    /// Where the type of `server_name` stands in the message, if the name is one that counts as none.
+    /// Where the type of the `server_name` extension stands in the message, if rustls would refuse the name; it then counts as none.
     pub(crate) odd_name_at: Option<usize>,
-    /// Whether the client takes, or would show, raw public keys and no certificates.
+    /// Whether the client accepts, or would send, raw public keys and no certificates.
     pub(crate) wants_raw_public_keys: bool,
     /// The list of protocol names as it stands on the wire.
     alpn: Option<&'a [u8]>,
-    /// TLS 1.3 is offered.
+    /// Whether TLS 1.3 is offered.
     pub(crate) offers_tls13: bool,
-    /// Early data follows.
+    /// Whether early data follows.
     pub(crate) early_data: bool,
     /// The first ticket offered for resumption in TLS 1.3.
     pub(crate) first_ticket: Option<&'a [u8]>,
 }
 
-impl Greeting {
-    /// Looks at what has been received; `received` only grows between calls.
-    pub(crate) fn look_at(&mut self, received: &[u8]) -> Seen<'_> {
+impl ClientHelloReader {
+    /// Reads what has been received from the beginning of the connection on; `received` only grows between calls.
+    pub(crate) fn read(&mut self, received: &[u8]) -> HelloStatus<'_> {
         if self.next_record == 0
-            && let Some(seen) = look_for_http(received)
+            && let Some(status) = detect_http(received)
         {
-            return seen;
+            return status;
         }
         while !self.is_complete() {
             let rest = &received[self.next_record..];
@@ -83,21 +84,21 @@ impl Greeting {
                     self.message.extend_from_slice(&rest[HEADER_LEN..len]);
                     self.next_record += len;
                 }
-                Ok(None) if is_handshake => return Seen::NeedMore,
-                Ok(_) | Err(_) => return Seen::Unreadable,
+                Ok(None) if is_handshake => return HelloStatus::NeedMore,
+                Ok(_) | Err(_) => return HelloStatus::Malformed,
             }
             if self.message[0] != CLIENT_HELLO || self.claimed_len().unwrap_or(0) > MAX_MESSAGE_LEN
             {
-                return Seen::Unreadable;
+                return HelloStatus::Malformed;
             }
         }
         match ClientHello::parse(&self.message) {
-            Some(hello) => Seen::Hello(hello),
-            None => Seen::Unreadable,
+            Some(hello) => HelloStatus::Complete(hello),
+            None => HelloStatus::Malformed,
         }
     }
 
-    /// After [`Seen::Hello`]: what was `received`, with the name hidden in the ClientHello, which gets records of its own.
+    /// After [`HelloStatus::Complete`]: what was `received`, with the name hidden in the ClientHello, which gets records of its own.
     pub(crate) fn with_hidden_name(mut self, received: &[u8], odd_name_at: usize) -> Vec<u8> {
         server_name::hide(&mut self.message, odd_name_at);
         let mut out = Vec::with_capacity(received.len());
@@ -139,7 +140,7 @@ impl Greeting {
 const MAX_METHOD_LEN: usize = 17;
 
 /// A method and a blank are how a request in clear text begins; `None` if it does not. No ContentType is a letter.
-fn look_for_http(received: &[u8]) -> Option<Seen<'static>> {
+fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
     let letters = received
         .iter()
         .take_while(|octet| octet.is_ascii_uppercase());
@@ -147,8 +148,8 @@ fn look_for_http(received: &[u8]) -> Option<Seen<'static>> {
         (0, _) => None,
         (len, _) if len > MAX_METHOD_LEN => None,
         (len, received) => match received.get(len) {
-            None => Some(Seen::NeedMore),
-            Some(b' ') => Some(Seen::ClearText),
+            None => Some(HelloStatus::NeedMore),
+            Some(b' ') => Some(HelloStatus::ClearText),
             Some(_) => None,
         },
     }
@@ -195,7 +196,7 @@ impl<'a> ClientHello<'a> {
         Some(hello)
     }
 
-    /// True if the client offers protocols but none of `ours`.
+    /// Whether the client offers protocols but none of `ours`.
     pub(crate) fn alpn_mismatch(&self, ours: &[Vec<u8>]) -> bool {
         let Some(list) = self.alpn else {
             return false;
@@ -301,8 +302,8 @@ mod tests {
         [&[22, 3, 1][..], &vector16(&message)].concat()
     }
 
-    fn look<R>(octets: &[u8], read: impl FnOnce(Seen<'_>) -> R) -> R {
-        read(Greeting::default().look_at(octets))
+    fn look<R>(octets: &[u8], read: impl FnOnce(HelloStatus<'_>) -> R) -> R {
+        read(ClientHelloReader::default().read(octets))
     }
 
     #[test]
@@ -317,7 +318,9 @@ mod tests {
             extension(41, &vector16(&[&vector16(b"ticket")[..], &[0; 4]].concat())),
         ]);
         look(&full, |seen| {
-            let Seen::Hello(hello) = seen else { panic!() };
+            let HelloStatus::Complete(hello) = seen else {
+                panic!()
+            };
             assert_eq!(hello.server_name, Some(&b"a.test"[..]));
             assert!(hello.offers_tls13 && hello.early_data);
             assert_eq!(hello.first_ticket, Some(&b"ticket"[..]));
@@ -327,19 +330,21 @@ mod tests {
             assert!(hello.alpn_mismatch(&ours(b"h3")));
         });
         look(&record(&[]), |seen| {
-            let Seen::Hello(hello) = seen else { panic!() };
+            let HelloStatus::Complete(hello) = seen else {
+                panic!()
+            };
             assert_eq!(hello, ClientHello::default());
             assert!(!hello.alpn_mismatch(&[]));
         });
         // Less than the whole is no more than a beginning, and one look at each octet is enough.
-        let mut greeting = Greeting::default();
+        let mut reader = ClientHelloReader::default();
         for len in 0..full.len() {
             assert!(
-                matches!(greeting.look_at(&full[..len]), Seen::NeedMore),
+                matches!(reader.read(&full[..len]), HelloStatus::NeedMore),
                 "{len}"
             );
         }
-        assert!(matches!(greeting.look_at(&full), Seen::Hello(_)));
+        assert!(matches!(reader.read(&full), HelloStatus::Complete(_)));
     }
 
     #[test]
@@ -354,14 +359,14 @@ mod tests {
             (b" GET", false),
         ] {
             assert_eq!(
-                look(octets, |seen| matches!(seen, Seen::ClearText)),
+                look(octets, |seen| matches!(seen, HelloStatus::ClearText)),
                 want,
                 "{}",
                 octets.escape_ascii()
             );
         }
-        assert!(look(b"G", |seen| matches!(seen, Seen::NeedMore)));
-        assert!(look(b"", |seen| matches!(seen, Seen::NeedMore)));
+        assert!(look(b"G", |seen| matches!(seen, HelloStatus::NeedMore)));
+        assert!(look(b"", |seen| matches!(seen, HelloStatus::NeedMore)));
     }
 
     #[test]
@@ -371,7 +376,9 @@ mod tests {
             [19, 20].map(|number| {
                 let extension = extension(number, &[&[len][..], types].concat());
                 look(&record(&[extension]), |seen| {
-                    let Seen::Hello(hello) = seen else { panic!() };
+                    let HelloStatus::Complete(hello) = seen else {
+                        panic!()
+                    };
                     !hello.wants_raw_public_keys
                 })
             })
@@ -403,7 +410,7 @@ mod tests {
         ];
         for octets in cases {
             assert!(
-                look(octets, |seen| matches!(seen, Seen::Unreadable)),
+                look(octets, |seen| matches!(seen, HelloStatus::Malformed)),
                 "{}",
                 octets.escape_ascii()
             );
@@ -416,7 +423,9 @@ mod tests {
             extension(41, &[0]),
         ] {
             look(&record(&[extensions]), |seen| {
-                let Seen::Hello(hello) = seen else { panic!() };
+                let HelloStatus::Complete(hello) = seen else {
+                    panic!()
+                };
                 assert_eq!(hello, ClientHello::default());
             });
         }

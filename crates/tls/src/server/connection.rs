@@ -10,7 +10,7 @@ use crate::record::kernel::{Control, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::traffic::Traffic;
 use crate::server::acceptor::TlsAcceptor;
-use crate::server::client_hello::{Greeting, Seen};
+use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::handshake::{ServerHandshake, TLS13_OVERHEAD};
 
 /// The server's side of one connection.
@@ -21,12 +21,12 @@ pub struct TlsConnection {
 
 enum State {
     /// The ClientHello, which decides about the configuration, has not come in whole.
-    Greeting {
+    ClientHello {
         acceptor: Arc<TlsAcceptor>,
         received: Vec<u8>,
-        greeting: Greeting,
+        reader: ClientHelloReader,
     },
-    /// rustls is at work. Boxed, like the greeting's buffers: nothing of this is kept afterwards.
+    /// rustls is at work. Boxed, like the reader's buffers: nothing of this is kept afterwards.
     Handshake(Box<ServerHandshake>),
     Established(Box<Traffic>),
     /// Failed, or closed by the peer during the handshake.
@@ -36,10 +36,10 @@ enum State {
 impl TlsConnection {
     pub(crate) fn new(acceptor: Arc<TlsAcceptor>) -> Self {
         Self {
-            state: State::Greeting {
+            state: State::ClientHello {
                 acceptor,
                 received: Vec::new(),
-                greeting: Greeting::default(),
+                reader: ClientHelloReader::default(),
             },
             info: TlsInfo::default(),
         }
@@ -88,35 +88,35 @@ impl TlsConnection {
     ) -> Result<Progress, TlsError> {
         let plain_start = plain.len();
         let (handshake, step) = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Greeting {
+            State::ClientHello {
                 acceptor,
                 mut received,
-                mut greeting,
+                mut reader,
             } => {
                 received.extend_from_slice(input);
-                let choice = match greeting.look_at(&received) {
-                    Seen::NeedMore if received.len() <= MAX_KEPT_LEN => {
-                        self.state = State::Greeting {
+                let choice = match reader.read(&received) {
+                    HelloStatus::NeedMore if received.len() <= MAX_KEPT_LEN => {
+                        self.state = State::ClientHello {
                             acceptor,
                             received,
-                            greeting,
+                            reader,
                         };
                         return Ok(Progress {
                             handshaking: true,
                             ..Progress::default()
                         });
                     }
-                    Seen::Hello(hello) if hello.wants_raw_public_keys => {
+                    HelloStatus::Complete(hello) if hello.wants_raw_public_keys => {
                         out.extend_from_slice(&TlsError::UnsupportedCertificate.plain_alert());
                         return Err(TlsError::UnsupportedCertificate);
                     }
-                    Seen::Hello(hello) => acceptor.choose(&hello),
-                    Seen::ClearText => return Err(TlsError::ClearText),
+                    HelloStatus::Complete(hello) => acceptor.choose(&hello),
+                    HelloStatus::ClearText => return Err(TlsError::ClearText),
                     // rustls finds the words for what is wrong.
-                    Seen::NeedMore | Seen::Unreadable => acceptor.default_choice(),
+                    HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),
                 };
                 if let Some(at) = choice.odd_name_at {
-                    received = greeting.with_hidden_name(&received, at);
+                    received = reader.with_hidden_name(&received, at);
                 }
                 let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
@@ -169,7 +169,7 @@ impl TlsConnection {
         match &mut self.state {
             State::Established(traffic) => traffic.encrypt(plain, out),
             State::Handshake(handshake) => handshake.encrypt(plain, out),
-            State::Greeting { .. } => Err(TlsError::NotReady),
+            State::ClientHello { .. } => Err(TlsError::NotReady),
             State::Ended => Err(TlsError::Closed),
         }
     }
@@ -185,7 +185,7 @@ impl TlsConnection {
     ) -> Result<(), TlsError> {
         match &mut self.state {
             State::Established(traffic) => traffic.encrypt_gather(parts, out),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => {
+            State::ClientHello { .. } | State::Handshake(_) | State::Ended => {
                 parts.iter().try_for_each(|part| self.encrypt(part, out))
             }
         }
@@ -196,7 +196,7 @@ impl TlsConnection {
         match &mut self.state {
             State::Established(traffic) => traffic.close_notify(out),
             State::Handshake(handshake) => handshake.close_notify(out),
-            State::Greeting { .. } | State::Ended => {}
+            State::ClientHello { .. } | State::Ended => {}
         }
     }
 
@@ -205,7 +205,7 @@ impl TlsConnection {
     pub fn kernel_keys(&self) -> Option<(KernelKeys, u64)> {
         match &self.state {
             State::Established(traffic) => traffic.kernel_keys(),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => None,
+            State::ClientHello { .. } | State::Handshake(_) | State::Ended => None,
         }
     }
 
@@ -221,7 +221,7 @@ impl TlsConnection {
     pub fn take_controls(&mut self) -> Vec<Control> {
         match &mut self.state {
             State::Established(traffic) => traffic.take_controls(),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => Vec::new(),
+            State::ClientHello { .. } | State::Handshake(_) | State::Ended => Vec::new(),
         }
     }
 
@@ -229,7 +229,7 @@ impl TlsConnection {
     pub fn record_overhead(&self) -> usize {
         match &self.state {
             State::Established(traffic) => traffic.overhead(),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => TLS13_OVERHEAD,
+            State::ClientHello { .. } | State::Handshake(_) | State::Ended => TLS13_OVERHEAD,
         }
     }
 
@@ -237,7 +237,7 @@ impl TlsConnection {
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
             State::Established(traffic) => traffic.choose_record_size(plain_len),
-            State::Greeting { .. } | State::Handshake(_) | State::Ended => {}
+            State::ClientHello { .. } | State::Handshake(_) | State::Ended => {}
         }
     }
 
@@ -246,18 +246,18 @@ impl TlsConnection {
     pub fn retained(&self) -> usize {
         match &self.state {
             State::Established(traffic) => traffic.retained(),
-            State::Greeting {
-                received, greeting, ..
-            } => received.capacity() + greeting.retained(),
+            State::ClientHello {
+                received, reader, ..
+            } => received.capacity() + reader.retained(),
             State::Handshake(handshake) => handshake.retained(),
             State::Ended => 0,
         }
     }
 
     /// Whether the peer has begun a handshake that is not complete.
-    pub fn is_shaking_hands(&self) -> bool {
+    pub fn is_handshaking(&self) -> bool {
         match &self.state {
-            State::Greeting { received, .. } => !received.is_empty(),
+            State::ClientHello { received, .. } => !received.is_empty(),
             State::Handshake(_) => true,
             State::Established(_) | State::Ended => false,
         }

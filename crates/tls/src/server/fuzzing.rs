@@ -1,24 +1,24 @@
 //! Entry points for fuzzing.
 
-use crate::server::client_hello::{Greeting, Seen};
+use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 use crate::server::server_name;
 
-/// What a [`Greeting`] has seen, without what it borrows.
+/// What a [`ClientHelloReader`] has seen, without what it borrows.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     NeedMore,
     /// With the place of a name to hide, and whether there is one to choose by.
     Hello(Option<usize>, bool),
     ClearText,
-    Unreadable,
+    Malformed,
 }
 
-fn look(greeting: &mut Greeting, received: &[u8]) -> Kind {
-    match greeting.look_at(received) {
-        Seen::NeedMore => Kind::NeedMore,
-        Seen::Hello(hello) => Kind::Hello(hello.odd_name_at, hello.server_name.is_some()),
-        Seen::ClearText => Kind::ClearText,
-        Seen::Unreadable => Kind::Unreadable,
+fn look(reader: &mut ClientHelloReader, received: &[u8]) -> Kind {
+    match reader.read(received) {
+        HelloStatus::NeedMore => Kind::NeedMore,
+        HelloStatus::Complete(hello) => Kind::Hello(hello.odd_name_at, hello.server_name.is_some()),
+        HelloStatus::ClearText => Kind::ClearText,
+        HelloStatus::Malformed => Kind::Malformed,
     }
 }
 
@@ -28,9 +28,9 @@ fn look(greeting: &mut Greeting, received: &[u8]) -> Kind {
 /// # Panics
 /// If an invariant does not hold.
 pub fn client_hello(input: &[u8]) {
-    let mut greeting = Greeting::default();
-    let kind = look(&mut greeting, input);
-    let mut in_pieces = Greeting::default();
+    let mut reader = ClientHelloReader::default();
+    let kind = look(&mut reader, input);
+    let mut in_pieces = ClientHelloReader::default();
     let mut ends = (0..input.len())
         .step_by(1 + input.len() / 64)
         .chain([input.len()]);
@@ -43,9 +43,9 @@ pub fn client_hello(input: &[u8]) {
         return;
     };
     assert!(!has_name, "a name counts and is hidden");
-    let original = greeting.message().to_vec();
-    let rewritten = greeting.with_hidden_name(input, at);
-    let mut again = Greeting::default();
+    let original = reader.message().to_vec();
+    let rewritten = reader.with_hidden_name(input, at);
+    let mut again = ClientHelloReader::default();
     assert_eq!(look(&mut again, &rewritten), Kind::Hello(None, false));
     assert_ne!(again.message(), original);
     assert_eq!(server_name::restored(again.message()), original);

@@ -14,8 +14,8 @@ use crate::record::framing::ContentType;
 use crate::record::output::OutputBuffer;
 use crate::record::size::RecordSize;
 use crate::record::traffic::Traffic;
-use crate::server::acceptor::Choice;
-use crate::server::client_hello::{Greeting, Seen};
+use crate::server::acceptor::ChosenConfig;
+use crate::server::client_hello::{ClientHelloReader, HelloStatus};
 
 /// A handshake with a client.
 pub(crate) struct ServerHandshake {
@@ -27,7 +27,7 @@ pub(crate) struct ServerHandshake {
     /// Whether the kernel may encrypt what is sent later.
     may_offload: bool,
     /// For the second ClientHello of a client whose name is hidden, until it has come.
-    retried_hello: Option<Greeting>,
+    retried_hello: Option<ClientHelloReader>,
     record_size: RecordSize,
 }
 
@@ -36,7 +36,7 @@ impl ServerHandshake {
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
-    pub(crate) fn new(choice: Choice, received: Vec<u8>) -> Result<Self, TlsError> {
+    pub(crate) fn new(choice: ChosenConfig, received: Vec<u8>) -> Result<Self, TlsError> {
         let rustls = UnbufferedServerConnection::new(choice.config)?;
         Ok(Self {
             handshake: Handshake::new(rustls, received),
@@ -44,7 +44,7 @@ impl ServerHandshake {
             server_name: choice.server_name,
             client_authority: choice.client_authority,
             may_offload: choice.may_offload,
-            retried_hello: choice.odd_name_at.map(|_| Greeting::default()),
+            retried_hello: choice.odd_name_at.map(|_| ClientHelloReader::default()),
             record_size: RecordSize::default(),
         })
     }
@@ -146,11 +146,11 @@ impl ServerHandshake {
 /// A client that was asked to retry (RFC 8446 §4.1.4) sends its ClientHello once more, with the same name. Returns whether rustls
 /// has to wait for the rest of it.
 fn hide_name_again(
-    retried_hello: &mut Option<Greeting>,
+    retried_hello: &mut Option<ClientHelloReader>,
     rustls: &UnbufferedServerConnection,
     unseen: &mut Unseen<'_>,
 ) -> bool {
-    let Some(greeting) = retried_hello else {
+    let Some(reader) = retried_hello else {
         return false;
     };
     let is_asked = rustls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
@@ -158,13 +158,13 @@ fn hide_name_again(
     if !is_asked || unseen.octets().first() != Some(&ContentType::Handshake.octet()) {
         return false;
     }
-    let odd_name_at = match greeting.look_at(unseen.octets()) {
-        Seen::NeedMore => return true,
-        Seen::Hello(hello) => hello.odd_name_at,
-        Seen::ClearText | Seen::Unreadable => None,
+    let odd_name_at = match reader.read(unseen.octets()) {
+        HelloStatus::NeedMore => return true,
+        HelloStatus::Complete(hello) => hello.odd_name_at,
+        HelloStatus::ClearText | HelloStatus::Malformed => None,
     };
-    if let (Some(greeting), Some(at)) = (retried_hello.take(), odd_name_at) {
-        let rewritten = greeting.with_hidden_name(unseen.octets(), at);
+    if let (Some(reader), Some(at)) = (retried_hello.take(), odd_name_at) {
+        let rewritten = reader.with_hidden_name(unseen.octets(), at);
         unseen.replace(&rewritten);
     }
     false

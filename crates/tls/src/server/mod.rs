@@ -2,6 +2,7 @@
 
 pub(crate) mod acceptor;
 pub(crate) mod client_hello;
+pub(crate) mod configs;
 pub(crate) mod connection;
 pub(crate) mod fuzzing;
 pub(crate) mod handshake;

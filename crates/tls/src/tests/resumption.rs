@@ -18,7 +18,7 @@ use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
 use crate::OutputBuffer;
 use crate::resumption::{EntrySessions, Purpose, TicketUse};
-use crate::server::acceptor::binding;
+use crate::server::configs::binding;
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
 /// The settings that a mapping stands for.

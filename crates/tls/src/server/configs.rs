@@ -1,0 +1,225 @@
+//! The configurations of rustls that a listener needs for each of its `ssl` mappings.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
+use rustls::server::{NoServerSessionStorage, StoresServerSessions};
+
+use crate::groups;
+use crate::resumption::{Binding, EntrySessions, EntryTickets, Purpose, Resumption, TicketUse};
+use crate::server::client_hello::ClientHello;
+use crate::server::server_name::{RestoringVerifier, restoring};
+use crate::settings::TlsSettings;
+use crate::settings::identity::Resolver;
+use crate::versions::Version;
+
+/// Most octets of early data taken from one client. H2O compatibility: H2O takes as many.
+const MAX_EARLY_DATA_LEN: u32 = 8192;
+
+/// The rustls configurations of one `ssl` mapping, which serves the hosts it stands at: one for each kind of client. They differ in
+/// what rustls has no choice by client for; certificates, client authentication, suites and groups are those of the mapping in all.
+pub(crate) struct HostConfigs {
+    binding: Binding,
+    /// The `client-ca-file` that clients must show a certificate of.
+    pub(crate) client_authority: Option<Arc<str>>,
+    has_tls13: bool,
+    /// TLS 1.3; the ways of [`TicketUse`].
+    encrypted_tickets: Arc<ServerConfig>,
+    kept_tickets: Arc<ServerConfig>,
+    early_data: Arc<ServerConfig>,
+    /// Older clients.
+    tls12: Arc<ServerConfig>,
+    /// Older clients that offer only application protocols we do not have: they are served without one. RFC 7301 §3.2 would have
+    /// the server refuse them. H2O compatibility: H2O serves them.
+    tls12_without_alpn: Arc<ServerConfig>,
+}
+
+impl HostConfigs {
+    /// `hides_name`: for clients whose server name has to be hidden from rustls.
+    ///
+    /// # Errors
+    /// What is wrong with the mapping as a whole.
+    pub(crate) fn new(
+        settings: &TlsSettings,
+        resumption: &Arc<Resumption>,
+        alpn: &[Vec<u8>],
+        hides_name: bool,
+    ) -> Result<Self, String> {
+        let configs = ConfigBuilder {
+            settings,
+            resumption,
+            binding: binding(settings),
+            alpn,
+            hides_name,
+        };
+        Ok(Self {
+            binding: configs.binding,
+            client_authority: settings.client_authority().cloned(),
+            has_tls13: settings.versions.contains(Version::Tls13),
+            encrypted_tickets: configs.tls13(TicketUse::Encrypted)?,
+            kept_tickets: configs.tls13(TicketUse::Kept)?,
+            early_data: configs.tls13(TicketUse::EarlyData)?,
+            tls12: configs.tls12(alpn)?,
+            tls12_without_alpn: configs.tls12(&[])?,
+        })
+    }
+
+    /// The configuration for the client of that ClientHello; `alpn` are the protocols of the listener.
+    pub(crate) fn select(
+        &self,
+        hello: &ClientHello<'_>,
+        resumption: &Resumption,
+        alpn: &[Vec<u8>],
+    ) -> &Arc<ServerConfig> {
+        if hello.offers_tls13 && self.has_tls13 {
+            match resumption.ticket_use(hello.first_ticket, hello.early_data, &self.binding) {
+                TicketUse::Encrypted => &self.encrypted_tickets,
+                TicketUse::Kept => &self.kept_tickets,
+                TicketUse::EarlyData => &self.early_data,
+            }
+        } else if hello.alpn_mismatch(alpn) {
+            &self.tls12_without_alpn
+        } else {
+            &self.tls12
+        }
+    }
+
+    /// For what does not look like a ClientHello: rustls refuses it with its alert.
+    pub(crate) fn for_malformed(&self) -> &Arc<ServerConfig> {
+        &self.tls12
+    }
+}
+
+/// Makes the configurations of one mapping.
+struct ConfigBuilder<'a> {
+    settings: &'a TlsSettings,
+    resumption: &'a Arc<Resumption>,
+    binding: Binding,
+    alpn: &'a [Vec<u8>],
+    /// Whether the server name of the clients is hidden from rustls.
+    hides_name: bool,
+}
+
+impl ConfigBuilder<'_> {
+    fn tls13(&self, ticket_use: TicketUse) -> Result<Arc<ServerConfig>, String> {
+        let identities = &self.settings.identities;
+        let preferred = identities
+            .iter()
+            .map(|identity| Arc::clone(&identity.certified_key));
+        let mut config = self.base(&self.settings.groups, preferred.collect())?;
+        config.alpn_protocols = self.alpn.to_vec();
+        if self.resumption.has_tickets() {
+            config.send_tls13_tickets = 1;
+            config.max_tls13_tickets = self.settings.max_tickets;
+        } else {
+            config.send_tls13_tickets = 0;
+        }
+        let sessions = |once| self.sessions(Purpose::Tickets { once });
+        match ticket_use {
+            TicketUse::Encrypted => config.ticketer = self.tickets(self.resumption.has_tickets()),
+            TicketUse::Kept => {
+                config.session_storage = sessions(false);
+                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+            }
+            TicketUse::EarlyData => {
+                config.session_storage = sessions(true);
+                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+                // The answer to early data need not wait for the client's Finished.
+                config.send_half_rtt_data = true;
+            }
+        }
+        Ok(Arc::new(config))
+    }
+
+    fn tls12(&self, alpn: &[Vec<u8>]) -> Result<Arc<ServerConfig>, String> {
+        let mut config = self.base(&groups::tls12_groups(), Vec::new())?;
+        config.alpn_protocols = alpn.to_vec();
+        config.ticketer = self.tickets(self.resumption.has_tickets());
+        if self.resumption.has_ids() {
+            config.session_storage = self.sessions(Purpose::Ids);
+        }
+        Ok(Arc::new(config))
+    }
+
+    /// Every configuration allows the versions of the entry, whichever it will be used for: rustls then marks a
+    /// downgrade as it should (RFC 8446 §4.1.3).
+    fn base(
+        &self,
+        groups: &[&'static dyn SupportedKxGroup],
+        preferred: Vec<Arc<rustls::sign::CertifiedKey>>,
+    ) -> Result<ServerConfig, String> {
+        let settings = self.settings;
+        let mut cipher_suites = settings.tls13_suites.clone();
+        cipher_suites.extend_from_slice(&settings.tls12_suites);
+        if self.hides_name {
+            cipher_suites = cipher_suites.into_iter().map(restoring).collect();
+        }
+        let crypto = CryptoProvider {
+            cipher_suites,
+            kx_groups: groups.to_vec(),
+            ..provider::default_provider()
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::new(crypto))
+            .with_protocol_versions(&settings.versions.rustls())
+            .map_err(|error| error.to_string())?;
+        let builder = match &settings.client_ca {
+            Some(ca) if self.hides_name => builder
+                .with_client_cert_verifier(Arc::new(RestoringVerifier(Arc::clone(&ca.verifier)))),
+            Some(ca) => builder.with_client_cert_verifier(Arc::clone(&ca.verifier)),
+            None => builder.with_no_client_auth(),
+        };
+        let fallback = settings
+            .identities
+            .last()
+            .ok_or("at least one identity must be specified")?;
+        let mut config = builder.with_cert_resolver(Arc::new(Resolver {
+            preferred,
+            fallback: Arc::clone(&fallback.certified_key),
+        }));
+        config.ignore_client_order = settings.prefer_our_order;
+        config.enable_secret_extraction = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = self.tickets(false);
+        Ok(config)
+    }
+
+    fn tickets(&self, is_enabled: bool) -> Arc<EntryTickets> {
+        Arc::new(EntryTickets {
+            resumption: Arc::clone(self.resumption),
+            binding: self.binding,
+            is_enabled,
+        })
+    }
+
+    fn sessions(&self, purpose: Purpose) -> Arc<dyn StoresServerSessions> {
+        Arc::new(EntrySessions {
+            resumption: Arc::clone(self.resumption),
+            binding: self.binding,
+            purpose,
+        })
+    }
+}
+
+/// A digest of the leaf certificates and of the authorities for client certificates. How many there are of the former is part of
+/// it: no other list of certificates and authorities comes to the same.
+pub(crate) fn binding(settings: &TlsSettings) -> Binding {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let leaves = settings
+        .identities
+        .iter()
+        .filter_map(|identity| identity.leaf());
+    let leaves: Vec<_> = leaves.collect();
+    context.update(&leaves.len().to_be_bytes());
+    for leaf in leaves {
+        context.update(digest::digest(&digest::SHA256, leaf).as_ref());
+    }
+    if let Some(ca) = &settings.client_ca {
+        context.update(b"client authorities");
+        context.update(&ca.digest);
+    }
+    let mut binding = Binding::default();
+    binding.copy_from_slice(context.finish().as_ref());
+    binding
+}
