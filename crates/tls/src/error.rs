@@ -11,7 +11,7 @@ pub enum TlsError {
     ClearText,
     /// The handshake failed; the text is for the log.
     Handshake(rustls::Error),
-    /// The handshake needs more octets than we are willing to keep.
+    /// The handshake needs more octets than the server keeps.
     HandshakeTooLarge,
     /// A record is longer than the version allows.
     RecordOverflow,
@@ -27,7 +27,7 @@ pub enum TlsError {
     UnsupportedCertificate,
     /// A TLS 1.2 client asked to renegotiate.
     Renegotiation,
-    /// More empty records, warnings or key updates in a row than anybody needs.
+    /// Too many empty records, warnings or handshake messages in a row.
     Flood,
     /// The peer sent this fatal alert.
     PeerAlert(u8),
@@ -37,7 +37,7 @@ pub enum TlsError {
     Closed,
     /// Data was to be sent before the handshake allows it.
     NotReady,
-    /// The cryptographic library refused work that it cannot refuse.
+    /// The cryptographic library failed where it should not.
     Crypto,
 }
 
@@ -74,7 +74,7 @@ impl Alert {
 }
 
 impl TlsError {
-    /// What the peer is told. The alerts of the handshake itself are the TLS library's.
+    /// The alert for the peer. Alerts of the handshake itself are made by rustls.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
             Self::HandshakeTooLarge | Self::Decode => Some(Alert::fatal(50)),
@@ -95,7 +95,7 @@ impl TlsError {
         }
     }
 
-    /// True if the peer is wrong and should hear of it.
+    /// Whether the peer is told by an alert.
     pub(crate) fn expects_alert(&self) -> bool {
         self.alert().is_some() || matches!(self, Self::Handshake(_))
     }

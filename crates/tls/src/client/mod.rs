@@ -20,9 +20,9 @@ use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, PeerMisbehaved};
 
 use self::connection::ClientConnection;
-use self::sessions::{Keyed, SessionCache};
+use self::sessions::{BackendSessions, SessionCache};
 use self::trust::Trust;
-use self::verifier::{Rejected, Verifier};
+use self::verifier::{RejectionText, Verifier};
 use crate::error::TlsError;
 use crate::record::output::OutputBuffer;
 
@@ -144,7 +144,7 @@ impl TlsClient {
         let mut config = self.config.clone();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         config.resumption = match &self.sessions {
-            Some(cache) if !key.is_empty() => Resumption::store(Arc::new(Keyed {
+            Some(cache) if !key.is_empty() => Resumption::store(Arc::new(BackendSessions {
                 cache: Arc::clone(cache),
                 key: key.into(),
             })),
@@ -173,7 +173,7 @@ pub fn handshake_text(error: &TlsError) -> &'static str {
         rustls::Error::NoCertificatesPresented => "no certificate",
         rustls::Error::InvalidCertificate(CertificateError::BadSignature) => HANDSHAKE_FAILURE,
         rustls::Error::InvalidCertificate(error) => {
-            Rejected::text_in(error).unwrap_or(verifier::INVALID)
+            RejectionText::text_in(error).unwrap_or(verifier::INVALID)
         }
         rustls::Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedApplicationProtocol) => {
             "unknown alpn protocol"

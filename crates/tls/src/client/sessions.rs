@@ -80,19 +80,22 @@ impl SessionCache {
     }
 }
 
-/// The sessions of one backend, as rustls wants them: it asks by the name of the certificate, we by host and port.
-pub(super) struct Keyed {
+/// The sessions of one backend. rustls would find them by the name in the certificate; they are kept by host and port.
+pub(super) struct BackendSessions {
     pub(super) cache: Arc<SessionCache>,
     pub(super) key: Box<str>,
 }
 
-impl fmt::Debug for Keyed {
+impl fmt::Debug for BackendSessions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Keyed").field(&self.key).finish()
+        formatter
+            .debug_tuple("BackendSessions")
+            .field(&self.key)
+            .finish()
     }
 }
 
-impl ClientSessionStore for Keyed {
+impl ClientSessionStore for BackendSessions {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
         let change = |sessions: &mut Sessions| sessions.group = Some(group);
         self.cache.change(&self.key, unix_now(), change);

@@ -1,4 +1,4 @@
-//! The authorities and certificates that backends are held against.
+//! The authorities and certificates that the certificates of backends are checked against.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const BUNDLES: [&str; 3] = [
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) roots: RootCertStore,
-    /// The certificates of a CA file: one that a backend made for itself is trusted as it stands there. Empty for the
+    /// The certificates of a CA file, among them self-signed certificates of backends, which are trusted as they are. Empty for the
     /// authorities of the system, none of which is a backend.
     pub(super) pinned: Vec<CertificateDer<'static>>,
 }
@@ -117,14 +117,14 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsCli
     Ok(certificates)
 }
 
-/// Those that may issue others. To rustls everything would be an authority that it is told to trust: the owner of a key that is
-/// pinned for one host could make certificates for any other.
+/// The certificates that may issue others. rustls would take any certificate for an authority: with the key of a certificate that
+/// is pinned for one host one could make certificates for any other.
 fn roots(certificates: &[CertificateDer<'static>]) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let may_issue = |certificate: &&CertificateDer<'_>| {
         Certificate::parse(certificate).is_some_and(|certificate| certificate.may_be_root())
     };
-    // Bundles come from many hands: one certificate that rustls does not understand must not cost us the others.
+    // A bundle may have certificates that rustls does not understand: the others are used all the same.
     roots.add_parsable_certificates(certificates.iter().filter(may_issue).cloned());
     roots
 }

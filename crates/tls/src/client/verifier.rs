@@ -20,7 +20,7 @@ use super::names::{self, CommonName};
 use super::plain_chain::PlainChain;
 use super::trust::Trust;
 
-/// No certificate can be used at all that looks like this.
+/// The certificate cannot be parsed, or has a field that makes no sense.
 pub(super) const INVALID: &str = "invalid certificate";
 const EXPIRED: &str = "certificate has expired";
 const NOT_YET_VALID: &str = "certificate is not yet valid";
@@ -28,7 +28,7 @@ pub(super) const SELF_SIGNED: &str = "self-signed certificate";
 pub(super) const SELF_SIGNED_IN_CHAIN: &str = "self-signed certificate in certificate chain";
 pub(super) const NO_ISSUER: &str = "unable to get local issuer certificate";
 
-/// Links of a chain that are followed to find out why it does not end well; rustls follows no more.
+/// Most certificates of a chain that are followed to find out why it is not trusted; rustls follows no more.
 const MAX_DEPTH: usize = 8;
 
 /// Checks chain and name, or with `proxy.ssl.verify-peer: OFF` neither. That the backend has the key of its certificate is always
@@ -39,19 +39,19 @@ pub(super) struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The text for client and log, on its way through rustls.
+/// The text for client and log, as an error of rustls.
 #[derive(Debug)]
-pub(super) struct Rejected(pub(super) &'static str);
+pub(super) struct RejectionText(pub(super) &'static str);
 
-impl fmt::Display for Rejected {
+impl fmt::Display for RejectionText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.0)
     }
 }
 
-impl std::error::Error for Rejected {}
+impl std::error::Error for RejectionText {}
 
-impl Rejected {
+impl RejectionText {
     fn into_error(self) -> Error {
         Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }
@@ -156,7 +156,7 @@ impl ServerCertVerifier for Verifier {
         let Some(trust) = &self.trust else {
             return Ok(ServerCertVerified::assertion());
         };
-        let reject = |text| Rejected(text).into_error();
+        let reject = |text| RejectionText(text).into_error();
         let leaf = Certificate::parse(end_entity).ok_or_else(|| reject(INVALID))?;
         self.check_chain(trust, &leaf, end_entity, intermediates, now)
             .and_then(|common_name| names::check(&leaf, server_name, common_name))

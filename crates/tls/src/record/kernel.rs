@@ -1,8 +1,8 @@
 //! `ssl-offload: kernel`: the kernel encrypts what is sent (Linux, Documentation/networking/tls.rst), so that files go from the page
 //! cache to the network without passing through this process.
 //!
-//! Only sending is handed over, and only once a connection has a large file to send: for anything else, records made here cost
-//! no more. What is received is decrypted here as ever.
+//! Only sending is handed over, and only once a connection has a large file to send: for smaller answers, making the records in
+//! this process costs no more. Received records are always decrypted in this process.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use rustls::ConnectionTrafficSecrets;
 use crate::record::framing::ContentType;
 use crate::versions::Version;
 
-/// Files from this size on are worth the system calls that hand a connection over.
+/// Files of at least this size are worth the system calls that hand a connection over.
 pub const OFFLOADED_FILE_LEN: u64 = 256 * 1024;
 
 /// `ssl-offload`
 #[derive(Clone, Debug, Default)]
 pub struct OffloadSettings {
-    /// Set when the resources of the configuration are opened, if the kernel is to encrypt and can.
+    /// Whether the kernel is configured to encrypt, and can; set when the resources of the configuration are opened.
     is_possible: Arc<AtomicBool>,
 }
 
 impl OffloadSettings {
-    /// Whether the kernel is to encrypt, and can.
+    /// Whether the kernel is configured to encrypt, and can.
     pub fn is_possible(&self) -> bool {
         self.is_possible.load(Relaxed)
     }
@@ -51,16 +51,16 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         if command.node.one_of(&["OFF", "kernel", "zerocopy"])? == 1 {
             let is_possible = Arc::clone(&scope.edit::<OffloadSettings>().is_possible);
             let resources = scope.shared.edit::<Resources>();
-            resources.0.push(Arc::new(Search(is_possible)));
+            resources.0.push(Arc::new(KernelTlsProbe(is_possible)));
         }
         Ok(())
     },
 }];
 
-/// Finds out whether the kernel has TLS.
-struct Search(Arc<AtomicBool>);
+/// Checks at the start whether the kernel has TLS.
+struct KernelTlsProbe(Arc<AtomicBool>);
 
-impl Resource for Search {
+impl Resource for KernelTlsProbe {
     /// With the rights of the starting user: root's make the kernel load the module.
     fn open(&self) -> Result<(), String> {
         match find() {
@@ -85,7 +85,7 @@ fn find() -> Result<(), Errno> {
         None,
     )?;
     match set_up(&probe) {
-        // It would, if only the socket were connected.
+        // The kernel has TLS; it refuses because this socket is not connected.
         Err(Errno::ENOTCONN) => Ok(()),
         other => other,
     }
@@ -95,14 +95,14 @@ fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
     setsockopt(socket, TcpUlp::default(), b"tls")
 }
 
-/// What the kernel needs to go on with a connection.
+/// The keys with which the kernel continues to send on a connection.
 pub struct KernelKeys(pub(crate) TlsCryptoInfo);
 
-/// What has to be sent as something else than application data.
+/// What the kernel has to send or do besides sending application data.
 pub enum Control {
     /// A record of this type.
     Record(u8, Vec<u8>),
-    /// What follows is protected with other keys.
+    /// The keys for all further records.
     Keys(KernelKeys),
 }
 

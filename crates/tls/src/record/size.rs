@@ -13,7 +13,7 @@ const SMALL_UNTIL: u32 = 65_536;
 pub(crate) struct RecordSize {
     /// Plaintext octets written; stays at [`SMALL_UNTIL`] once there.
     written: u32,
-    /// What somebody who knows the path has chosen, in octets of plaintext; 0 if nobody has.
+    /// Octets of plaintext per record as the driver has chosen from its knowledge of the path; 0 if it has not.
     chosen: u16,
 }
 

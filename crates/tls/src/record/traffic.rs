@@ -14,8 +14,8 @@ use crate::record::protection::Protection;
 use crate::record::size::RecordSize;
 use crate::versions::Version;
 
-/// Empty records, warnings or key updates that may come in a row before application data does: each costs us work and
-/// the peer next to nothing. The number is that of BoringSSL and rustls.
+/// Most empty records, warnings and handshake messages in a row without application data: each costs this side work and the peer
+/// next to nothing. BoringSSL and rustls have the same limit.
 const TOLERATED_IN_A_ROW: u8 = 32;
 
 /// HandshakeType `hello_request` (RFC 5246 §7.4.1.1).
@@ -43,15 +43,15 @@ pub(crate) struct Traffic {
     message: Vec<u8>,
     useless_in_a_row: u8,
     closing: Closing,
-    /// Where sending can be handed over to the kernel.
+    /// Present where the kernel may encrypt what is sent.
     offload: Option<Box<Offload>>,
 }
 
-/// Who protects what is sent, where that may be the kernel.
+/// Whether this process or the kernel encrypts what is sent.
 struct Offload {
-    /// Those that `sealer` has.
+    /// The secrets that `sealer` uses.
     secrets: ConnectionTrafficSecrets,
-    /// Whether the kernel has taken over: `sealer` is out of use.
+    /// Whether the kernel encrypts: `sealer` is not used any more.
     is_in_kernel: bool,
     /// What the kernel is to send and do besides application data, in this order.
     controls: Vec<Control>,
@@ -189,7 +189,7 @@ impl Traffic {
         }
     }
 
-    /// True once the peer has said that nothing more will come.
+    /// Whether the peer has sent close_notify.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         self.closing.received
     }
@@ -446,9 +446,9 @@ impl Traffic {
         }
     }
 
-    /// Says that nothing more will be sent (RFC 8446 §6.1); once.
+    /// Sends close_notify (RFC 8446 §6.1); once.
     pub(crate) fn close_notify(&mut self, out: &mut OutputBuffer) {
-        // A failure to encrypt the farewell leaves nothing else to say.
+        // If close_notify cannot be encrypted there is nothing else to send.
         let _ = self.send_alert(Alert::CLOSE_NOTIFY, out);
     }
 
@@ -457,7 +457,7 @@ impl Traffic {
             return Err(TlsError::Closed);
         }
         if self.is_in_kernel() {
-            // Its keys are the kernel's now.
+            // The kernel has the keys.
             return Err(TlsError::NotReady);
         }
         Ok(())
@@ -477,7 +477,7 @@ impl Traffic {
     }
 
     fn seal_data(&mut self, parts: &[&[u8]], out: &mut OutputBuffer) -> Result<(), TlsError> {
-        // The last record of a key says which keys come next, or that nothing does.
+        // The last record of a key is a KeyUpdate, or close_notify in TLS 1.2.
         if self.sealer.sequence() + 1 >= self.seal_limit {
             match self.keys {
                 KeySource::Schedule(_) => self.update_sending_keys(out)?,

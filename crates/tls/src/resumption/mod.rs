@@ -1,9 +1,9 @@
-//! `ssl-session-resumption`: how clients take up earlier sessions.
+//! `ssl-session-resumption`: how clients resume earlier sessions.
 //!
-//! TLS 1.2 knows sessions by identifiers, kept in a cache here, and tickets, encrypted and kept by the client. TLS 1.3
-//! has tickets only. With tickets of our own making it can carry early data, which may be replayed by somebody in
-//! between; against that, such a ticket is kept in memory and handed out once (RFC 8446 §8.1). When memory for that
-//! runs out, and when several servers share their keys, tickets are encrypted ones without early data.
+//! TLS 1.2 has session identifiers, whose sessions the server caches, and tickets, which are encrypted sessions that the client
+//! keeps. TLS 1.3 has tickets only. A TLS 1.3 client may send early data with a ticket, and an attacker may replay that. Tickets
+//! that allow early data are therefore single-use: they name a session in the server's memory (RFC 8446 §8.1). Tickets are
+//! encrypted sessions without early data when the memory for those runs out, and when several servers share ticket keys.
 
 mod session_cache;
 mod ticket_file;
@@ -20,11 +20,11 @@ use crate::resumption::session_cache::SessionCache;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
 
-/// What a session may be resumed with: a digest of the certificates and of what clients must prove. Sessions of one
-/// entry are of no use to another (RFC 8446 §4.6.1, and client authentication must not be inherited from elsewhere).
+/// A digest of the certificates and client authorities of an `ssl` mapping. A session can only be resumed under the same digest (RFC
+/// 8446 §4.6.1): it must not carry client authentication over to a host with other authorities.
 pub(crate) type Binding = [u8; 32];
 
-/// rustls names sessions that it keeps itself by this many random octets; an encrypted ticket is longer.
+/// Length of the identifiers that rustls gives to cached sessions; an encrypted ticket is longer.
 const KEPT_TICKET_LEN: usize = 32;
 /// RFC 8446 §4.6.1: clients must not keep tickets longer than a week.
 const MAX_LIFETIME_HINT: u64 = 604_800;
@@ -213,7 +213,7 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
             .integer("%u", 1..=u64::from(u32::MAX))
             .map_err(|_| node.error("`lifetime` must be a positive number"))?;
     }
-    // Attributes of a disabled method are ignored (H2O compatibility).
+    // H2O compatibility: H2O ignores attributes of a disabled method.
     if cache && let Some(node) = attributes.get("cache-store") {
         let words = ["internal", "memcached", "redis"];
         let index = node.one_of(&words)?;
@@ -277,7 +277,7 @@ struct Tickets {
 
 #[derive(Debug)]
 enum TicketSource {
-    /// Keys are made here. `kept` has the tickets of TLS 1.3 that allow early data.
+    /// This server makes the keys. `kept` has the sessions of TLS 1.3 tickets that allow early data.
     Internal {
         kept: SessionCache,
     },
@@ -314,8 +314,8 @@ impl Resumption {
         Arc::new(resumption)
     }
 
-    /// Renews keys and drops expired sessions where that is due. Handshakes see to it as well; calling this now and
-    /// then keeps their share small and forgets keys in quiet times.
+    /// Rotates ticket keys and drops expired sessions where that is due. Handshakes do the same; a periodic call spares them most
+    /// of the work, and forgets keys while there are no handshakes.
     pub fn refresh(&self) {
         let now = unix_now();
         if let Some(ids) = &self.ids {
@@ -405,7 +405,7 @@ impl Tickets {
         match &self.source {
             TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
             TicketSource::File(file) => {
-                // Whoever has the lock is looking at the file.
+                // Another thread holds the lock: it is reading the file.
                 let Ok(mut file) = file.try_lock() else {
                     return;
                 };
@@ -424,7 +424,7 @@ impl Tickets {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been faster; then this changes nothing.
+        // If another thread has rotated the keys in the meantime, this changes nothing.
         if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
             h2o_log::report!(error, "failed to generate session ticket secrets");
         }
@@ -438,7 +438,7 @@ pub(crate) enum TicketUse {
     Encrypted,
     /// New tickets are identifiers of sessions kept here, and allow early data.
     Kept,
-    /// As `Kept`, and the client sends early data: its ticket is used up.
+    /// As `Kept`, and the client sends early data: its ticket cannot be used again.
     EarlyData,
 }
 
@@ -465,7 +465,7 @@ impl ProducesTickets for EntryTickets {
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         if !self.is_enabled {
-            // rustls asks without looking at `enabled` in TLS 1.2.
+            // In TLS 1.2 rustls does not check `enabled` first.
             return None;
         }
         self.resumption.open(ticket, &self.binding, false)

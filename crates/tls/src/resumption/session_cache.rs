@@ -1,4 +1,4 @@
-//! Sessions kept in memory, found by an identifier that the client brings back.
+//! A cache of sessions in memory, by the identifier that the client sends back.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct SessionCache {
 #[derive(Debug, Default)]
 struct Sessions {
     by_id: HashMap<Box<[u8]>, Session>,
-    /// Oldest first. Identifiers of sessions that were taken stay until their time comes.
+    /// Oldest first. Identifiers of removed sessions stay until they expire.
     by_age: VecDeque<(u64, Box<[u8]>)>,
     octets: usize,
 }
@@ -43,7 +43,7 @@ impl SessionCache {
         }
     }
 
-    /// True if another session can be kept without dropping one before its time.
+    /// Whether another session fits without evicting one that has not expired.
     pub(crate) fn has_room(&self, now: u64) -> bool {
         if !self.has_room.load(Ordering::Relaxed) {
             self.drop_expired(now);
@@ -74,19 +74,19 @@ impl SessionCache {
         Some(session.value.to_vec())
     }
 
-    /// As [`Self::get`], and nobody gets it again.
+    /// As [`Self::get`], and removes the session.
     pub(crate) fn take(&self, id: &[u8], binding: &Binding, now: u64) -> Option<Vec<u8>> {
         let mut sessions = self.lock();
         sessions.usable(id, binding, now)?;
         sessions.remove(id).map(|session| session.value.to_vec())
     }
 
-    /// True if [`Self::get`] would find it.
+    /// Whether [`Self::get`] would find it.
     pub(crate) fn contains(&self, id: &[u8], binding: &Binding, now: u64) -> bool {
         self.lock().usable(id, binding, now).is_some()
     }
 
-    /// Expired sessions go when new ones come or room is asked for; the periodic caller sees to quiet times.
+    /// `put` and `has_room` drop expired sessions as well; the periodic call does so while there are no handshakes.
     pub(crate) fn drop_expired(&self, now: u64) {
         let mut sessions = self.lock();
         sessions.drop_expired(now);

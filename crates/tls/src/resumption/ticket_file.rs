@@ -11,7 +11,7 @@ use h2o_log::report;
 use crate::clock::unix_now;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash, TicketKey};
 
-/// Seconds between two looks at the file.
+/// Seconds between two checks of the file.
 const POLL_SECS: u64 = 10;
 /// Times above this are taken for milliseconds, which other documentation asks for; as seconds it is the year 5138.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
@@ -112,7 +112,7 @@ pub(crate) struct TicketFile {
     next_poll: u64,
 }
 
-/// Who else may read or write a file and need not.
+/// Which other users may read or write the file.
 fn is_exposed_to(metadata: &Metadata) -> Option<&'static str> {
     let is_ours = || {
         let groups = nix::unistd::getgroups().unwrap_or_default();
@@ -137,7 +137,7 @@ impl TicketFile {
         }
     }
 
-    /// True if it is time for [`Self::poll`].
+    /// Whether [`Self::poll`] is due.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.next_poll <= now
     }
@@ -163,7 +163,7 @@ impl TicketFile {
         }
     }
 
-    /// Who has these keys can resume sessions of others, and read what was said in sessions of TLS 1.2.
+    /// With these keys one can resume sessions of others, and decrypt recorded sessions of TLS 1.2.
     fn warn_if_exposed(&self) {
         let path = &*self.path;
         let metadata = fs::metadata(path).ok();

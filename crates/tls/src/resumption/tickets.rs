@@ -13,7 +13,7 @@ use crate::resumption::Binding;
 
 const NAME_LEN: usize = 16;
 const IV_LEN: usize = 16;
-/// A new key is used only after all servers that share the keys had time to learn it.
+/// Seconds before a new key encrypts: all servers that share the keys must have read it by then.
 const ACTIVATION_SECS: u64 = 60;
 
 /// Ciphers a ticket key may be for.
@@ -46,7 +46,7 @@ impl TicketCipher {
 /// Hash functions that the HMAC of a ticket key may be made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketHash {
-    /// HMAC does not rely on what SHA-1 has lost (RFC 6194 §3.3).
+    /// HMAC with SHA-1 is safe: it does not need collision resistance (RFC 6194 §3.3).
     Sha1,
     Sha256,
     Sha384,
@@ -80,7 +80,7 @@ impl TicketHash {
     }
 }
 
-/// What a ticket key is for.
+/// The algorithms of a ticket key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketAlgorithms {
     pub(crate) cipher: TicketCipher,
@@ -222,14 +222,14 @@ impl KeyRing {
         newest.filter(|key| key.is_usable(now))
     }
 
-    /// The key that made `ticket`, unless its time is over. One that is not active here yet may be elsewhere.
+    /// The key that encrypted `ticket`, unless it has expired. A key that is not active yet counts: other servers may use it.
     pub(crate) fn key_of(&self, ticket: &[u8], now: u64) -> Option<&Arc<TicketKey>> {
         let name = ticket.first_chunk::<NAME_LEN>()?;
         let key = self.0.iter().find(|key| key.name == *name);
         key.filter(|key| now < key.not_after)
     }
 
-    /// True if [`Self::rotate`] would change something.
+    /// Whether [`Self::rotate`] would change something.
     pub(crate) fn is_stale(&self, now: u64, lifetime_secs: u64) -> bool {
         self.active(now).is_none()
             || self.0.iter().any(|key| key.not_after <= now)
@@ -242,7 +242,7 @@ impl KeyRing {
     /// Drops expired keys and makes a new one when none is usable or the newest is a quarter of its life old.
     ///
     /// # Errors
-    /// If there is no randomness to be had.
+    /// If the random number generator fails.
     pub(crate) fn rotate(
         &mut self,
         now: u64,

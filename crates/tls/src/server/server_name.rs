@@ -8,8 +8,8 @@
 //! suites whose hash functions do that. A client's signature of TLS 1.2 is over the messages themselves (RFC 5246 §7.4.8):
 //! [`RestoringVerifier`] does the same for it.
 //!
-//! Such suites are for connections with a hidden name only. Elsewhere the type for private use stays what it is: otherwise
-//! somebody in between could put it in the place of the name, and neither side would notice.
+//! Such suites are for connections with a hidden name only. Otherwise an attacker between client and server could hide the name of
+//! any client in the same way, and neither side would notice.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
