@@ -24,6 +24,7 @@ mod settings_map;
 mod site;
 mod spool;
 pub mod temp_file;
+mod timers;
 mod worker;
 
 pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
@@ -50,4 +51,5 @@ pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
 pub use temp_file::{TempFile, TempFiles, Unwritten};
+pub use timers::{TimedOut, Timer, TimerKey, Timers};
 pub use worker::{ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask};

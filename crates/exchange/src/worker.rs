@@ -1,17 +1,24 @@
-//! What belongs to one worker: clock, counters, kept exchanges, and whatever features keep per worker.
+//! What belongs to one worker: clock, timers, counters, kept exchanges, and whatever features keep per worker.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
 
-use crate::{Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempFiles, Transport};
+use crate::{
+    Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempFiles, TimedOut, Timer,
+    Timers, Transport,
+};
 
 /// An exchange of this worker. Free ones wait for the next request; all can be listed.
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
@@ -91,7 +98,9 @@ pub struct Worker {
     /// Number of the worker, from 0.
     pub index: usize,
     /// Its clock.
-    pub clock: Clock,
+    pub clock: Rc<Clock>,
+    /// Its timers.
+    pub timers: Rc<Timers>,
     /// Its counters.
     pub counters: Arc<Counters>,
     /// What all workers share.
@@ -127,7 +136,7 @@ impl Worker {
     /// A worker with nothing to do yet.
     #[must_use]
     pub fn new(index: usize, counters: Arc<Counters>, shared: Arc<Shared>) -> Rc<Self> {
-        let clock = Clock::default();
+        let clock = Rc::new(Clock::default());
         let nobody = ConnectionInfo {
             id: 0,
             peer: Address::Unix,
@@ -138,6 +147,7 @@ impl Worker {
         };
         Rc::new(Self {
             index,
+            timers: Rc::new(Timers::new(Rc::clone(&clock))),
             clock,
             counters,
             shared,
@@ -155,6 +165,66 @@ impl Worker {
     pub fn shut_down(&self) {
         self.shutting_down.set(true);
         self.shutdown.notify_waiters();
+    }
+
+    /// Runs a task on this worker's thread, beside the event loop. Its clock is read anew whenever the task is polled.
+    ///
+    /// Must be called in a local runtime of tokio.
+    pub fn spawn<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let clock = Rc::clone(&self.clock);
+        tokio::task::spawn_local(async move {
+            let mut task = pin!(task);
+            let polled = poll_fn(|context| {
+                clock.begin_turn();
+                task.as_mut().poll(context)
+            });
+            polled.await
+        })
+    }
+
+    /// Waits for so long.
+    pub async fn sleep(&self, time: Duration) {
+        let timer = Timer::new(&self.timers);
+        timer.set_after(time);
+        timer.fired().await;
+    }
+
+    /// Waits for `work`, but no longer than `limit`. It is polled once in any case.
+    ///
+    /// # Errors
+    /// [`TimedOut`] if the time was over first.
+    pub async fn timeout<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, TimedOut> {
+        let timer = Timer::new(&self.timers);
+        timer.set_after(limit);
+        let mut work = pin!(work);
+        let raced = poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending if limit.is_zero() => Poll::Ready(Err(TimedOut)),
+            Poll::Pending => timer.poll_fired(context).map(|()| Err(TimedOut)),
+        });
+        raced.await
+    }
+
+    /// Runs `work` with this worker's clock and timers, where no event loop runs them: on threads that serve no clients, and in
+    /// tests.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut events = Vec::new();
+        let turns = poll_fn(|context| {
+            self.clock.begin_turn();
+            let polled = work.as_mut().poll(context);
+            while self.timers.poll_due(context, &mut events).is_ready() {
+                debug_assert!(false, "an event loop's timer, and no event loop");
+                events.clear();
+            }
+            self.clock.end_turn();
+            polled
+        });
+        turns.await
     }
 
     /// The value of type `T` that a feature keeps on this worker, made on first use.

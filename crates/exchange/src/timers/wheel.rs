@@ -1,0 +1,352 @@
+//! The data structure behind [`super::Timers`]: a wheel whose slots are the longer the later they come.
+
+/// Slots of a level; a bit of a `u128` for each.
+const SLOTS: u16 = 128;
+/// A slot of a level is as long as 2^3 of the level before. A timer is late by the length of its slot at most: an eighth of
+/// the time it was set for in the worst case, a sixteenth at the end of a level.
+const SHIFT: u16 = 3;
+/// Together they reach nine hours. A later deadline is filed in the last slot and filed again when that comes.
+const LEVELS: u16 = 7;
+
+/// A deadline that is none.
+pub(super) const UNSET: u64 = u64::MAX;
+/// The slot of a timer that is in none.
+const UNFILED: u16 = u16::MAX;
+/// No timer.
+const NIL: u32 = u32::MAX;
+
+/// A timer of a [`super::Timers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerKey(u32);
+
+/// Timers by key. Time is counted in ticks, one per millisecond.
+///
+/// A timer is filed in the slot of its deadline. To put the deadline off or to clear it costs one store: the timer stays in its
+/// slot, and is filed again when the slot comes and the deadline turns out to lie later.
+pub(super) struct Wheel {
+    timers: Vec<Timer>,
+    /// The first unused element of `timers`; the others follow by `next`.
+    free: u32,
+    /// The first timer of each slot, level by level.
+    slots: Box<[u32]>,
+    /// Which slots have timers, by level.
+    occupied: [u128; LEVELS as usize],
+    /// The slots up to this tick are empty.
+    passed: u64,
+    /// Not later than the first slot that has a timer; `UNSET` if none has.
+    next: u64,
+}
+
+struct Timer {
+    deadline: u64,
+    /// Neighbours in the slot.
+    previous: u32,
+    next: u32,
+    /// What the owner of the wheel knows the timer by.
+    value: u32,
+    slot: u16,
+}
+
+impl Wheel {
+    pub(super) fn new() -> Self {
+        Self {
+            timers: Vec::new(),
+            free: NIL,
+            slots: vec![NIL; usize::from(LEVELS * SLOTS)].into(),
+            occupied: [0; LEVELS as usize],
+            passed: 0,
+            next: UNSET,
+        }
+    }
+
+    /// The tick by which [`Wheel::advance`] is to be called; [`UNSET`] if no timer is filed.
+    pub(super) const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A timer that is not set.
+    pub(super) fn add(&mut self, value: u32) -> TimerKey {
+        let timer = Timer {
+            deadline: UNSET,
+            previous: NIL,
+            next: NIL,
+            value,
+            slot: UNFILED,
+        };
+        let key = self.free;
+        if let Some(unused) = self.timers.get_mut(key as usize) {
+            self.free = std::mem::replace(unused, timer).next;
+            return TimerKey(key);
+        }
+        self.timers.push(timer);
+        TimerKey(u32::try_from(self.timers.len() - 1).unwrap_or(NIL))
+    }
+
+    pub(super) fn remove(&mut self, key: TimerKey) {
+        self.unfile(key.0);
+        let timer = &mut self.timers[key.0 as usize];
+        timer.deadline = UNSET;
+        timer.next = std::mem::replace(&mut self.free, key.0);
+    }
+
+    /// Sets, moves or clears a timer.
+    #[inline]
+    pub(super) fn set(&mut self, key: TimerKey, deadline: u64, now: impl FnOnce() -> u64) {
+        let timer = &mut self.timers[key.0 as usize];
+        timer.deadline = deadline;
+        let slot = timer.slot;
+        if slot == UNFILED {
+            if deadline != UNSET {
+                self.file(key.0, now());
+            }
+        } else if deadline < self.begin_of(slot) {
+            self.unfile(key.0);
+            self.file(key.0, now());
+        }
+    }
+
+    /// Calls `fire` with the value of every timer that is due, and clears it.
+    pub(super) fn advance(&mut self, now: u64, mut fire: impl FnMut(u32)) {
+        if now < self.next {
+            return;
+        }
+        // These are filed again when the slots up to now are empty.
+        let mut put_off = NIL;
+        for level in 0..LEVELS {
+            let shift = SHIFT * level;
+            let from = self.passed >> shift;
+            let count = ((now >> shift) - from).min(u64::from(SLOTS));
+            if count == 0 {
+                break;
+            }
+            let come = u128::MAX >> (u64::from(SLOTS) - count);
+            let come = come.rotate_left(index_of(from + 1).into());
+            let occupied = &mut self.occupied[usize::from(level)];
+            let mut hit = *occupied & come;
+            *occupied &= !come;
+            while hit != 0 {
+                let slot = usize::from(level * SLOTS) + hit.trailing_zeros() as usize;
+                hit &= hit - 1;
+                let mut key = std::mem::replace(&mut self.slots[slot], NIL);
+                while let Some(timer) = self.timers.get_mut(key as usize) {
+                    let following = timer.next;
+                    timer.slot = UNFILED;
+                    if timer.deadline <= now {
+                        timer.deadline = UNSET;
+                        fire(timer.value);
+                    } else if timer.deadline != UNSET {
+                        timer.next = std::mem::replace(&mut put_off, key);
+                    }
+                    key = following;
+                }
+            }
+        }
+        self.passed = self.passed.max(now);
+        self.next = self.first_occupied();
+        while let Some(timer) = self.timers.get(put_off as usize) {
+            let key = std::mem::replace(&mut put_off, timer.next);
+            self.file(key, now);
+        }
+    }
+
+    /// Puts a timer that is in no slot into that of its deadline.
+    fn file(&mut self, key: u32, now: u64) {
+        if now < self.next {
+            // So that short times get short slots, however long ago the wheel was advanced.
+            self.passed = self.passed.max(now);
+        }
+        let timer = &mut self.timers[key as usize];
+        let due = timer.deadline.max(self.passed + 1);
+        let distance = due - self.passed;
+        let reach = |level: u16| u64::from(SLOTS - 1) << (SHIFT * level);
+        let level = (0..LEVELS - 1).find(|&level| distance <= reach(level));
+        let level = level.unwrap_or(LEVELS - 1);
+        let shift = SHIFT * level;
+        // The slot that begins when the timer is due, or next. The farthest has the place of the one that is passing.
+        let farthest = (self.passed >> shift) + u64::from(SLOTS);
+        let at = due.div_ceil(1 << shift).min(farthest);
+        let index = index_of(at);
+        timer.slot = level * SLOTS + index;
+        timer.previous = NIL;
+        let following = std::mem::replace(&mut self.slots[usize::from(timer.slot)], key);
+        timer.next = following;
+        if let Some(following) = self.timers.get_mut(following as usize) {
+            following.previous = key;
+        }
+        self.occupied[usize::from(level)] |= 1 << index;
+        self.next = self.next.min(at << shift);
+    }
+
+    fn unfile(&mut self, key: u32) {
+        let timer = &mut self.timers[key as usize];
+        let slot = std::mem::replace(&mut timer.slot, UNFILED);
+        if slot == UNFILED {
+            return;
+        }
+        let (previous, following) = (timer.previous, timer.next);
+        if let Some(following) = self.timers.get_mut(following as usize) {
+            following.previous = previous;
+        }
+        if let Some(previous) = self.timers.get_mut(previous as usize) {
+            previous.next = following;
+            return;
+        }
+        self.slots[usize::from(slot)] = following;
+        if following == NIL {
+            self.occupied[usize::from(slot / SLOTS)] &= !(1 << (slot % SLOTS));
+        }
+    }
+
+    /// The tick at which a slot that has timers begins.
+    fn begin_of(&self, slot: u16) -> u64 {
+        let shift = SHIFT * (slot / SLOTS);
+        let coming = (self.passed >> shift) + 1;
+        let ahead = u64::from(slot % SLOTS).wrapping_sub(coming) % u64::from(SLOTS);
+        (coming + ahead) << shift
+    }
+
+    fn first_occupied(&self) -> u64 {
+        let levels = (0..LEVELS).zip(&self.occupied);
+        let firsts = levels.filter(|(_, occupied)| **occupied != 0);
+        let firsts = firsts.map(|(level, occupied)| {
+            let shift = SHIFT * level;
+            let coming = (self.passed >> shift) + 1;
+            let ahead = occupied.rotate_right(index_of(coming).into());
+            (coming + u64::from(ahead.trailing_zeros())) << shift
+        });
+        firsts.min().unwrap_or(UNSET)
+    }
+}
+
+/// The place in its level of the slot that begins at this multiple of its length.
+fn index_of(at: u64) -> u16 {
+    u16::try_from(at % u64::from(SLOTS)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(wheel: &mut Wheel, now: u64) -> Vec<u32> {
+        let mut due = Vec::new();
+        wheel.advance(now, |value| due.push(value));
+        due.sort_unstable();
+        due
+    }
+
+    #[test]
+    fn timers_fire_once_not_early_and_can_be_moved_both_ways() {
+        let wheel = &mut Wheel::new();
+        let key = wheel.add(3);
+        wheel.set(key, 1000, || 0);
+        assert_eq!(due(wheel, 999), []);
+        wheel.set(key, 5000, || 999); // put off
+        assert_eq!(due(wheel, 2000), []);
+        wheel.set(key, 3000, || 2000); // brought forward
+        assert_eq!(due(wheel, 3200), [3]);
+        assert_eq!((due(wheel, 9000), wheel.next()), (vec![], UNSET));
+        wheel.set(key, 8000, || 9000); // past: at the next tick
+        assert_eq!((due(wheel, 9000), due(wheel, 9001)), (vec![], vec![3]));
+        wheel.set(key, 20_000, || 9001);
+        wheel.set(key, UNSET, || 9001);
+        assert_eq!(due(wheel, 30_000), []);
+        wheel.set(key, 31_000, || 30_000);
+        assert_eq!(due(wheel, 32_000), [3]);
+    }
+
+    #[test]
+    fn a_timer_is_late_by_an_eighth_at_most_however_far_it_is() {
+        const DAY: u64 = 24 * 60 * 60 * 1000;
+        for start in [0, 1, 127, 128, 4_095, 1_000_003] {
+            for time in (0..25).map(|power| 1 << power).chain([DAY, 30 * DAY]) {
+                for time in [time - 1, time, time + 1] {
+                    let wheel = &mut Wheel::new();
+                    let key = wheel.add(0);
+                    wheel.set(key, start + time, || start);
+                    let mut fired = None;
+                    while fired.is_none() {
+                        let next = wheel.next();
+                        assert!(next > start, "after {time} from {start}");
+                        assert_eq!(due(wheel, next - 1), [], "after {time} from {start}");
+                        fired = due(wheel, next).first().map(|_| next);
+                    }
+                    let late = fired.unwrap() - (start + time);
+                    assert!(
+                        late <= (time / 8).max(1),
+                        "{late} after {time} from {start}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_places_of_removed_timers_are_used_again() {
+        let wheel = &mut Wheel::new();
+        let keys = [0, 1, 2].map(|value| wheel.add(value));
+        for key in keys {
+            wheel.set(key, 50, || 0);
+        }
+        wheel.remove(keys[1]);
+        assert_eq!(wheel.add(7), keys[1]);
+        assert_eq!(due(wheel, 60), [0, 2]);
+        wheel.set(keys[1], 70, || 60);
+        wheel.remove(keys[0]);
+        wheel.remove(keys[2]);
+        assert_eq!(due(wheel, 80), [7]);
+        assert_eq!((wheel.add(8), wheel.add(9)), (keys[2], keys[0]));
+        assert_eq!(wheel.timers.len(), 3);
+    }
+
+    /// Against a list of deadlines: the same timers fire, each between its deadline and the end of its slot.
+    #[test]
+    fn any_sequence_of_changes_leaves_each_timer_its_deadline() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        for _ in 0..20 {
+            let wheel = &mut Wheel::new();
+            let mut timers: Vec<(TimerKey, Option<u64>)> =
+                (0..40).map(|value| (wheel.add(value), None)).collect();
+            let mut now = 0;
+            for _ in 0..3000 {
+                let index = usize::try_from(random(40)).unwrap();
+                let (key, deadline) = &mut timers[index];
+                match random(8) {
+                    0 => now += 1 << random(16),
+                    1 => now += random(40),
+                    2 => {
+                        wheel.set(*key, UNSET, || now);
+                        *deadline = None;
+                    }
+                    3 => {
+                        wheel.remove(*key);
+                        *key = wheel.add(u32::try_from(index).unwrap());
+                        *deadline = None;
+                    }
+                    _ => {
+                        let most = 1 << random(18);
+                        let at = now + random(most);
+                        wheel.set(*key, at, || now);
+                        *deadline = Some(at);
+                    }
+                }
+                wheel.advance(now, |value| {
+                    let deadline = timers[value as usize].1.take();
+                    let deadline = deadline.expect("it is set");
+                    assert!(deadline <= now, "{deadline} at {now}");
+                });
+                for (_, deadline) in &timers {
+                    // A slot is no longer than an eighth of the time to it, and that is 2^18 at most.
+                    assert!(deadline.is_none_or(|at| now <= at + (1 << 15)), "at {now}");
+                    let waits = deadline.is_some();
+                    assert!(!waits || wheel.next() > now && wheel.next() != UNSET);
+                }
+            }
+        }
+    }
+}
