@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use h2o_exchange::{Address, ConnectionInfo, Counter};
+use h2o_exchange::{Address, ConnectionInfo, Counter, TimerKey};
 
 use crate::budget::{Budget, Cost, Overdrawn};
 use crate::context::Context;
@@ -19,6 +19,8 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct ConnectionState {
     /// What wakers and events call the connection by.
     pub(crate) token: u64,
+    /// Its timer, which the table of connections sets.
+    pub(crate) timer: TimerKey,
     /// Number of the connection, process-wide, from 1; 0 until HTTP begins.
     pub(crate) id: u64,
     pub(crate) accepted: Instant,

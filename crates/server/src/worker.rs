@@ -325,9 +325,7 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
         }
     };
     runtime.block_on(async {
-        if let Some(resumption) = config.resumption.take() {
-            tokio::task::spawn_local(refresh(resumption));
-        }
+        let resumption = config.resumption.take();
         let mut event_loop = match event_loop(config) {
             Ok(event_loop) => event_loop,
             Err(error) => {
@@ -338,7 +336,11 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
                 return;
             }
         };
-        // Whoever started us waits for this.
+        if let Some(resumption) = resumption {
+            let worker = event_loop.worker();
+            worker.spawn(refresh(Rc::clone(worker), resumption));
+        }
+        // The thread that started this worker waits for it.
         let _ = ready.send(Ok(()));
         let turns = poll_fn(|task| event_loop.poll_turn(task));
         // All connections are one task to the runtime, which would make its sockets look unready after some hundred uses within
@@ -388,9 +390,9 @@ fn memory_share(settings: &ServerSettings) -> usize {
 }
 
 /// Renews ticket keys and drops expired sessions in quiet times too, when no handshake sees to it.
-async fn refresh(resumption: Arc<Resumption>) {
+async fn refresh(worker: Rc<Worker>, resumption: Arc<Resumption>) {
     loop {
-        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+        worker.sleep(std::time::Duration::from_secs(10)).await;
         resumption.refresh();
     }
 }

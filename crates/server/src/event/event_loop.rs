@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +11,6 @@ use std::time::Instant;
 use h2o_exchange::{Order, Worker};
 use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::Sleep;
 
 use crate::event::memory::MemoryAccount;
 use crate::event::reactor::{Reactor, Ready, Registry};
@@ -24,8 +22,19 @@ const TURN_EVENTS: usize = 64;
 const ROUNDS: u32 = 8;
 /// The bits of a token from here up are the index of its table; those below belong to the table.
 pub(crate) const TABLE_SHIFT: u32 = 60;
+/// Bits of a timer's event that are the table's own: a slot. Those above are the index of the table.
+const EVENT_SHIFT: u32 = 27;
+/// The last slot that a table's timer may be for.
+pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
 
-/// A table of connections that an event loop runs. Sockets, slots and timers are the table's own; the loop says what has
+/// The event of a timer that belongs to the table of this token, for the slot in the lower half of the token. The loop calls
+/// [`ConnectionTable::on_timeout`] with that slot.
+pub(crate) fn timer_event(token: u64) -> u32 {
+    let event = token >> TABLE_SHIFT << EVENT_SHIFT | token & u64::from(MAX_SLOT);
+    u32::try_from(event).unwrap_or(MAX_SLOT)
+}
+
+/// A table of connections that an event loop runs. Sockets and slots are the table's own; the loop says what has
 /// become ready, by tokens that the table has made from its [first](EventLoop::add) one.
 pub(crate) trait ConnectionTable {
     /// A socket that the table has registered is ready.
@@ -37,11 +46,8 @@ pub(crate) trait ConnectionTable {
     /// Wakers of one connection have fired: those in `woken`, which all have its token.
     fn wake(&mut self, woken: &[Woken]);
 
-    /// When [`ConnectionTable::on_timeout`] is due; `None` while nothing waits for the time.
-    fn next_timeout(&self) -> Option<Instant>;
-
-    /// The time has come.
-    fn on_timeout(&mut self, now: Instant);
+    /// A timer with an event of [`timer_event`] has fired.
+    fn on_timeout(&mut self, slot: u32, now: Instant);
 
     /// Number of connections.
     fn len(&self) -> usize;
@@ -73,9 +79,8 @@ pub(crate) struct EventLoop {
     memory: Rc<MemoryAccount>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
-    sleep: Pin<Box<Sleep>>,
-    /// When `sleep` ends; `None` once it has.
-    sleeps_until: Option<Instant>,
+    /// Events of timers that have fired.
+    due: Vec<u32>,
     ready: Vec<Ready>,
     woken: Vec<Woken>,
 }
@@ -87,7 +92,6 @@ impl EventLoop {
         memory_limit: usize,
         orders: UnboundedReceiver<Order>,
     ) -> io::Result<Self> {
-        let now = worker.clock.now();
         Ok(Self {
             worker,
             reactor: Reactor::new()?,
@@ -97,8 +101,7 @@ impl EventLoop {
             memory: Rc::new(MemoryAccount::new(memory_limit)),
             tables: Vec::new(),
             is_draining: false,
-            sleep: Box::pin(tokio::time::sleep_until(now.into())),
-            sleeps_until: None,
+            due: Vec::new(),
             ready: Vec::new(),
             woken: Vec::new(),
         })
@@ -142,7 +145,7 @@ impl EventLoop {
         self.run_unfinished();
         self.run_woken();
         self.run_ready(task);
-        self.run_timers(task);
+        self.run_due(task);
         if !self.unfinished.borrow().is_empty() {
             task.waker().wake_by_ref();
         }
@@ -246,30 +249,18 @@ impl EventLoop {
         self.ready = ready;
     }
 
-    fn run_timers(&mut self, task: &mut Context<'_>) {
-        while let Some(next) = self.next_timeout() {
-            if self.sleeps_until != Some(next) {
-                self.sleeps_until = Some(next);
-                self.sleep.as_mut().reset(next.into());
-            }
-            if self.sleep.as_mut().poll(task).is_pending() {
-                return;
-            }
-            self.sleeps_until = None;
-            // The worker's clock is coarse and may stand a little before the end of the sleep.
-            let now = self.worker.clock.now().max(next);
-            for table in &mut self.tables {
-                if table.next_timeout().is_some_and(|at| at <= now) {
-                    table.on_timeout(now);
+    fn run_due(&mut self, task: &mut Context<'_>) {
+        let mut due = std::mem::take(&mut self.due);
+        while self.worker.timers.poll_due(task, &mut due).is_ready() {
+            let now = self.worker.clock.now();
+            for event in due.drain(..) {
+                if let Some(table) = self.tables.get_mut((event >> EVENT_SHIFT) as usize) {
+                    table.on_timeout(event & MAX_SLOT, now);
                 }
             }
             self.make_room();
         }
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        let tables = self.tables.iter();
-        tables.filter_map(|table| table.next_timeout()).min()
+        self.due = due;
     }
 
     /// Lets the table that a token belongs to run.
@@ -345,7 +336,6 @@ mod tests {
         first_token: u64,
         /// Bytes that its connections hold; they are numbered from 0.
         held: Vec<usize>,
-        timeout: Option<Instant>,
         memory: Rc<MemoryAccount>,
         notes: Notes,
     }
@@ -376,12 +366,8 @@ mod tests {
             let connection = woken[0].0 - self.first_token;
             self.note(&format!("wakes {connection}: {streams:?}"));
         }
-        fn next_timeout(&self) -> Option<Instant> {
-            self.timeout
-        }
-        fn on_timeout(&mut self, _: Instant) {
-            self.timeout = None;
-            self.note("times out");
+        fn on_timeout(&mut self, slot: u32, _: Instant) {
+            self.note(&format!("times out: {slot}"));
         }
         fn len(&self) -> usize {
             self.held.len()
@@ -415,23 +401,28 @@ mod tests {
         second_token: u64,
     }
 
-    /// A loop with two tables, whose connections hold so much and which time out after so many seconds.
-    fn world(limit: usize, tables: [(&[usize], Option<u64>); 2]) -> World {
+    /// A loop with two tables, whose connections hold so much and whose first and last slot time out after so many seconds.
+    fn world(limit: usize, tables: [(&[usize], &[u64]); 2]) -> World {
         let shared = Arc::new(Shared::default());
         let worker = Worker::new(0, Arc::<Counters>::default(), shared);
         let (orders, receiver) = unbounded_channel();
         let mut event_loop = EventLoop::new(worker, limit, receiver).unwrap();
         let (notes, last_token) = (Notes::default(), Rc::new(Cell::new(0)));
-        for (name, (held, timeout)) in ["A", "B"].into_iter().zip(tables) {
+        for (name, (held, timeouts)) in ["A", "B"].into_iter().zip(tables) {
             let memory = Rc::clone(event_loop.memory());
-            let now = tokio::time::Instant::now().into_std();
+            let worker = Rc::clone(event_loop.worker());
             let make = |_: Registry, first_token| {
                 last_token.set(first_token);
+                let slots = [0, MAX_SLOT].map(|slot| first_token | u64::from(slot));
+                for (token, seconds) in slots.into_iter().zip(timeouts) {
+                    let deadline = worker.clock.now() + Duration::from_secs(*seconds);
+                    let timer = worker.timers.add(timer_event(token));
+                    worker.timers.set(timer, Some(deadline));
+                }
                 let table = Table {
                     name,
                     first_token,
                     held: held.to_vec(),
-                    timeout: timeout.map(|seconds| now + Duration::from_secs(seconds)),
                     memory,
                     notes: Rc::clone(&notes),
                 };
@@ -468,7 +459,7 @@ mod tests {
     #[test]
     fn each_table_gets_what_is_its_own() {
         paused(async {
-            let mut world = world(100, [(&[0], None), (&[0], None)]);
+            let mut world = world(100, [(&[0], &[]), (&[0], &[])]);
             let second = world.second_token;
             world
                 .event_loop
@@ -492,18 +483,21 @@ mod tests {
     }
 
     #[test]
-    fn only_tables_whose_time_has_come_are_told() {
+    fn only_slots_whose_time_has_come_are_told() {
         paused(async {
-            let mut world = world(100, [(&[0], Some(2)), (&[0], Some(1))]);
+            let mut world = world(100, [(&[0], &[2]), (&[0], &[1, 3])]);
             let mut notes = Vec::new();
-            for _ in 0..3 {
+            for _ in 0..4 {
                 notes.push(world.turn().await.1);
-                tokio::time::advance(Duration::from_secs(1)).await;
+                // A timer is late by an eighth at most.
+                tokio::time::advance(Duration::from_millis(1150)).await;
             }
+            let last = format!("B times out: {MAX_SLOT}");
             let want = [
                 vec![],
-                vec!["B times out".to_owned()],
-                vec!["A times out".to_owned()],
+                vec!["B times out: 0".to_owned()],
+                vec!["A times out: 0".to_owned()],
+                vec![last],
             ];
             assert_eq!(notes, want);
         });
@@ -512,7 +506,7 @@ mod tests {
     #[test]
     fn the_costliest_connection_of_all_tables_goes_first() {
         paused(async {
-            let mut world = world(100, [(&[10, 60], None), (&[50, 70, 0], None)]);
+            let mut world = world(100, [(&[10, 60], &[]), (&[50, 70, 0], &[])]);
             WakeQueue::waker(world.event_loop.wakes(), (0, 0)).wake();
             let (_, notes) = world.turn().await;
             assert_eq!(notes, ["A wakes 0: [0]", "B evicts 1", "A evicts 1"]);
@@ -523,7 +517,7 @@ mod tests {
     #[test]
     fn a_loop_ends_when_it_drains_and_the_last_table_is_empty() {
         paused(async {
-            let mut world = world(100, [(&[], None), (&[1], None)]);
+            let mut world = world(100, [(&[], &[]), (&[1], &[])]);
             assert_eq!(world.turn().await, (false, vec![]));
             let drains = ["A drains", "B drains"].map(str::to_owned).to_vec();
             for want in [(false, drains), (false, vec![])] {
@@ -540,7 +534,7 @@ mod tests {
     #[test]
     fn a_question_that_panics_does_not_end_the_loop() {
         paused(async {
-            let mut world = world(100, [(&[], None), (&[], None)]);
+            let mut world = world(100, [(&[], &[]), (&[], &[])]);
             let (sender, answer) = std::sync::mpsc::channel();
             let panic: h2o_exchange::WorkerTask = Box::new(|_| panic!("as planned"));
             world.orders.send(Order::Ask(panic)).unwrap();

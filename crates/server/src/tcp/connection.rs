@@ -11,6 +11,7 @@ use h2o_log::{LineLimit, reason, report};
 use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
+use crate::event::event_loop::timer_event;
 use crate::event::reactor::Ready;
 use crate::event::socket::Socket;
 use crate::flow::{Flow, Turn};
@@ -102,6 +103,7 @@ impl Connection {
         let mut connection = Self {
             state: ConnectionState {
                 token,
+                timer: context.worker.timers.add(timer_event(token)),
                 id: 0,
                 accepted: now,
                 listener,

@@ -6,17 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Counter, Shared};
+use h2o_exchange::{Address, Counter, Shared, TimerKey};
 use h2o_log::reason;
 use slab::Slab;
 
 use crate::context::Context;
-use crate::event::event_loop::{ConnectionTable, TABLE_SHIFT};
+use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
 use crate::event::reactor::{Ready, Registry};
 use crate::event::socket::{Socket, address};
-use crate::event::timers::{STEP, Timers};
 use crate::event::wake_queue::Woken;
 use crate::flow::Flow;
 use crate::listener::LocalListener;
@@ -24,6 +23,10 @@ use crate::tcp::connection::Connection;
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
+/// How long no connection is accepted after the system refused one, or `max-connections` was reached, unless one ends earlier.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// The slot of the timer for that. Connections have lower ones.
+const ACCEPT_SLOT: u32 = MAX_SLOT;
 /// The bit of a token that marks a listener. A connection has its generation there and below, and its slot in the lower half.
 const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
@@ -35,16 +38,14 @@ pub(crate) struct Connections {
     /// Those that are accepted from. Empty once the worker drains.
     listeners: Vec<(OwnedFd, Rc<LocalListener>)>,
     slab: Slab<Box<Connection>>,
-    timers: Timers,
-    /// When the timers are looked at next.
-    next_step: Instant,
     /// What the token of every socket in this table begins with.
     first_token: u64,
     /// Distinguishes connections that use one slot of the slab after another.
     generation: u32,
-    /// True while the listeners are not watched, as `max-connections` is reached.
+    /// Whether the listeners are not watched, as `max-connections` is reached or descriptors are short.
     is_full: bool,
-    due: Vec<u32>,
+    /// Ends `is_full`.
+    accept_timer: TimerKey,
 }
 
 impl Connections {
@@ -55,18 +56,16 @@ impl Connections {
         first_token: u64,
         listeners: Vec<(OwnedFd, Rc<LocalListener>)>,
     ) -> io::Result<Self> {
-        let now = context.worker.clock.now();
+        let accept_event = timer_event(first_token | u64::from(ACCEPT_SLOT));
         let table = Self {
+            accept_timer: context.worker.timers.add(accept_event),
             context,
             registry,
             listeners,
             slab: Slab::new(),
-            timers: Timers::new(now),
-            next_step: now + STEP,
             first_token,
             generation: 0,
             is_full: false,
-            due: Vec::new(),
         };
         for (index, (fd, _)) in table.listeners.iter().enumerate() {
             table
@@ -95,7 +94,8 @@ impl Connections {
         match fate {
             Ok(Flow::Continue | Flow::Wait) => {
                 connection.settle_account(context);
-                self.timers.set(key, connection.deadline(context));
+                let deadline = connection.deadline(context);
+                (context.worker.timers).set(connection.state.timer, deadline);
             }
             Ok(Flow::Close) => self.remove(key),
             Err(_) => {
@@ -110,7 +110,7 @@ impl Connections {
         // What is logged here may be what panicked before.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
-        self.timers.set(key, None);
+        (self.context.worker.timers).remove(connection.state.timer);
         self.context.worker.shared.connections.fetch_sub(1, Relaxed);
         if self.slab.is_empty() {
             self.slab.shrink_to_fit();
@@ -236,6 +236,9 @@ impl Connections {
             return;
         }
         self.is_full = is_full;
+        let worker = &self.context.worker;
+        let end = is_full.then(|| worker.clock.now() + ACCEPT_PAUSE);
+        worker.timers.set(self.accept_timer, end);
         for (index, (fd, _)) in self.listeners.iter().enumerate() {
             if is_full {
                 self.registry.remove_listener(fd);
@@ -281,25 +284,15 @@ impl ConnectionTable for Connections {
         });
     }
 
-    fn next_timeout(&self) -> Option<Instant> {
-        (!self.slab.is_empty() || self.is_full).then_some(self.next_step)
-    }
-
-    fn on_timeout(&mut self, now: Instant) {
-        let mut due = std::mem::take(&mut self.due);
-        self.timers.advance(now, &mut due);
-        for key in due.drain(..) {
-            let Some(connection) = self.slab.get(key as usize) else {
-                continue;
-            };
+    fn on_timeout(&mut self, slot: u32, now: Instant) {
+        if slot == ACCEPT_SLOT {
+            self.set_full(false);
+        } else if let Some(connection) = self.slab.get(slot as usize) {
             let token = connection.state.token;
             self.run_connection(token, |connection, context| {
                 connection.on_timeout(context, now)
             });
         }
-        self.due = due;
-        self.set_full(false);
-        self.next_step = now + STEP;
     }
 
     fn len(&self) -> usize {
