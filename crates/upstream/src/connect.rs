@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use h2o_exchange::Worker;
+use h2o_exchange::{TimedOut, Worker};
 use h2o_http::Scheme;
 use h2o_tls::{OutputBuffer, handshake_text};
 use tokio::net::{TcpStream, UnixStream};
@@ -35,9 +35,9 @@ pub(crate) async fn connect(
     let limit = local.upstream.settings.connect_timeout;
     let mut trying = Trying::default();
     let connecting = connect_any(worker, local, alpn, aim, &mut trying);
-    match tokio::time::timeout(limit, connecting).await {
+    match worker.timeout(limit, connecting).await {
         Ok(connected) => connected,
-        Err(_) => {
+        Err(TimedOut) => {
             let failure = Failure::unsent(Failure::CONNECT_TIMEOUT);
             trying.fail(worker, local, &failure);
             Err(failure)
@@ -96,9 +96,8 @@ async fn connect_any(
         let attempt = local.begin_attempt(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
-        let resolver = worker.local::<Resolver>();
         let origin = upstream.settings.name_origin;
-        let failure = match connect_to(&resolver, url, origin, &mut trying.findings).await {
+        let failure = match connect_to(worker, url, origin, &mut trying.findings).await {
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(upstream, url, alpn, socket, &local.tls_scratch).await {
                 Err(failure) => {
@@ -126,7 +125,7 @@ async fn connect_any(
 /// # Errors
 /// The text to show.
 pub(crate) async fn connect_to(
-    resolver: &Resolver,
+    worker: &Worker,
     url: &BackendUrl,
     origin: NameOrigin,
     findings: &mut Findings,
@@ -143,7 +142,8 @@ pub(crate) async fn connect_to(
         }
         BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
-            let addresses = resolver.resolve(name, url.port, origin).await;
+            let resolver = worker.local::<Resolver>();
+            let addresses = resolver.resolve(worker, name, url.port, origin).await;
             let addresses = addresses.map_err(|error| error.text())?;
             // One at random comes first; the others are not tried (H2O compatibility).
             let address = *addresses.first().ok_or("hostname does not exist")?;

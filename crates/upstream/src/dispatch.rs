@@ -155,7 +155,7 @@ async fn send_over_new(
         in_use,
     } = connected;
     let tls = stream.tls_info();
-    let connection = local.http2.open(settings, backend, stream);
+    let connection = local.http2.open(call.worker, settings, backend, stream);
     connection.set_upstream(Arc::downgrade(&local.upstream));
     if let Some(tls) = tls {
         connection.set_tls(tls);

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use h2o_exchange::{Timer, Worker};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
 
 use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
@@ -100,23 +100,26 @@ pub fn connect_error_text(error: &io::Error) -> &'static str {
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(
-    resolver: &Resolver,
+    worker: &Worker,
     host: &str,
     port: u16,
     limits: HappyEyeballs,
     is_permitted: impl Fn(SocketAddr) -> bool,
 ) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let look_up = |family| resolver.resolve_family(host, port, family, NameOrigin::Requested);
+    let resolver = worker.local::<Resolver>();
+    let look_up =
+        |family| resolver.resolve_family(worker, host, port, family, NameOrigin::Requested);
     let open = |address| async move {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    race(limits, look_up, is_permitted, open).await
+    race(worker, limits, look_up, is_permitted, open).await
 }
 
 /// [`connect`] without sockets.
 async fn race<T, L, C>(
+    worker: &Worker,
     limits: HappyEyeballs,
     look_up: impl Fn(Family) -> L,
     is_permitted: impl Fn(SocketAddr) -> bool,
@@ -129,8 +132,10 @@ where
     let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
     let mut attempt = pin!(None::<C>);
     // Of waiting for IPv6 before the first attempt, then of each attempt.
-    let mut delay = pin!(sleep(limits.name_resolution_delay));
-    let mut deadline = pin!(sleep(limits.connect_timeout));
+    let delay = Timer::new(&worker.timers);
+    delay.set_after(limits.name_resolution_delay);
+    let deadline = Timer::new(&worker.timers);
+    deadline.set_after(limits.connect_timeout);
     let mut addresses = Addresses::default();
     // The address of the running attempt, or of the latest.
     let mut tried = None;
@@ -143,8 +148,7 @@ where
             {
                 addresses.on_answer(family, found, &is_permitted);
                 if tried.is_none() {
-                    let until = Instant::now() + limits.name_resolution_delay;
-                    delay.as_mut().reset(until);
+                    delay.set_after(limits.name_resolution_delay);
                 }
             }
         }
@@ -159,7 +163,7 @@ where
                     Poll::Pending => {}
                 }
             }
-            let is_delay_over = delay.as_mut().poll(task).is_ready();
+            let is_delay_over = delay.poll_fired(task).is_ready();
             let may_start = if attempt.is_some() {
                 is_delay_over
             } else {
@@ -172,8 +176,7 @@ where
             // Closes the attempt that took too long: there is never more than one.
             attempt.set(None);
             attempt.set(Some(open(address)));
-            let until = Instant::now() + limits.connection_attempt_delay;
-            delay.as_mut().reset(until);
+            delay.set_after(limits.connection_attempt_delay);
         }
         if attempt.is_none() && addresses.is_exhausted() {
             return Poll::Ready(Err(match failure.take() {
@@ -184,7 +187,7 @@ where
                 None => addresses.error(),
             }));
         }
-        deadline.as_mut().poll(task).map(|()| {
+        deadline.poll_fired(task).map(|()| {
             let next_hop = tried.or_else(|| addresses.peek());
             let next_hop = next_hop.map(|address| address.ip());
             Err(ConnectError::TimedOut { next_hop })
@@ -316,6 +319,9 @@ impl Addresses {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -358,9 +364,9 @@ mod tests {
     /// The attempts, `TIME+ADDRESS` for their begin and `TIME-ADDRESS` for their end, and the result with its time.
     fn play(net: &Net) -> (String, String) {
         let log = RefCell::new(Vec::new());
-        let outcome = run(async {
-            let begin = Instant::now();
-            let now = || begin.elapsed().as_millis();
+        let outcome = run(async |worker| {
+            let begin = worker.clock.now();
+            let now = || (worker.clock.now() - begin).as_millis();
             let note = |line: String| log.borrow_mut().push(format!("{}{line}", now()));
             let look_up = |family| {
                 let (ms, found) = if family == Family::V6 { net.v6 } else { net.v4 };
@@ -394,7 +400,7 @@ mod tests {
             };
             let is_permitted =
                 |address: SocketAddr| !net.denied.contains(&&*address.ip().to_string());
-            let outcome = race(LIMITS, look_up, is_permitted, open).await;
+            let outcome = race(worker, LIMITS, look_up, is_permitted, open).await;
             match outcome {
                 Ok(((), address)) => format!("{}={}", now(), address.ip()),
                 Err(error) => match error.next_hop() {
@@ -406,13 +412,16 @@ mod tests {
         (log.into_inner().join(" "), outcome)
     }
 
-    fn run<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
+    fn run<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build_local(tokio::runtime::LocalOptions::default())
-            .unwrap()
-            .block_on(future)
+            .unwrap();
+        runtime.block_on(async {
+            let worker = Worker::new(0, Arc::default(), Arc::default());
+            worker.run(test(&worker)).await
+        })
     }
 
     #[test]
@@ -491,13 +500,13 @@ mod tests {
         let net = Net {
             v6: (0, Ok(&["::1"])),
             v4: (0, Ok(&["1.0.0.1"])),
-            attempts: &[("::1", 251, Ok(())), ("1.0.0.1", 2000, Ok(()))],
+            attempts: &[("::1", 257, Ok(())), ("1.0.0.1", 2000, Ok(()))],
             ..NOTHING
         };
-        // The last one may use the rest of the time.
+        // The timer of 250 ms fires when its slot of 8 ms ends. The last attempt may use the rest of the time.
         let (attempts, outcome) = play(&net);
-        assert_eq!(attempts, "0+::1 250-::1 250+1.0.0.1 2250-1.0.0.1");
-        assert_eq!(outcome, "2250=1.0.0.1");
+        assert_eq!(attempts, "0+::1 256-::1 256+1.0.0.1 2256-1.0.0.1");
+        assert_eq!(outcome, "2256=1.0.0.1");
         let net = Net {
             attempts: &[("::1", 249, Ok(()))],
             ..net
@@ -507,8 +516,8 @@ mod tests {
 
     #[test]
     fn a_late_address_replaces_an_attempt_that_had_its_time() {
-        // The look-up of IPv6 answers before and after the running attempt is 250 ms old.
-        for (v6, starts) in [(100, 300), (300, 300), (301, 301), (1000, 1000)] {
+        // The look-up of IPv6 answers before and after the running attempt is 250 ms old and its timer has fired.
+        for (v6, starts) in [(100, 304), (304, 304), (305, 305), (1000, 1000)] {
             let net = Net {
                 v6: (v6, Ok(&["::1"])),
                 v4: (0, Ok(&["1.0.0.1"])),
@@ -552,24 +561,25 @@ mod tests {
     #[test]
     fn everything_is_limited_together() {
         let never = 1_000_000;
+        // The timer of 3000 ms fires when its slot of 64 ms ends.
         let cases: [(Resolved, Resolved, &str); 5] = [
-            ((never, Ok(&[])), (never, Ok(&[])), "3000!I/O timeout"),
+            ((never, Ok(&[])), (never, Ok(&[])), "3008!I/O timeout"),
             (
                 (never, Ok(&[])),
                 (0, Err(ResolveError::NoName)),
-                "3000!I/O timeout",
+                "3008!I/O timeout",
             ),
-            ((0, Ok(&["::1"])), (never, Ok(&[])), "3000!I/O timeout@::1"),
+            ((0, Ok(&["::1"])), (never, Ok(&[])), "3008!I/O timeout@::1"),
             (
                 (0, Ok(&["::1"])),
                 (0, Ok(&["1.0.0.1"])),
-                "3000!I/O timeout@1.0.0.1",
+                "3008!I/O timeout@1.0.0.1",
             ),
             // Known, but not yet tried.
             (
                 (never, Ok(&[])),
                 (2990, Ok(&["1.0.0.1"])),
-                "3000!I/O timeout@1.0.0.1",
+                "3008!I/O timeout@1.0.0.1",
             ),
         ];
         for (v6, v4, outcome) in cases {
@@ -624,23 +634,23 @@ mod tests {
     fn sockets_are_connected_where_the_list_permits() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let resolver = Resolver::default();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build_local(tokio::runtime::LocalOptions::default())
             .unwrap();
-        runtime.block_on(async {
-            let (stream, address) = connect(&resolver, "127.0.0.1", port, LIMITS, |_| true)
+        let worker = Worker::new(0, Arc::default(), Arc::default());
+        runtime.block_on(worker.run(async {
+            let (stream, address) = connect(&worker, "127.0.0.1", port, LIMITS, |_| true)
                 .await
                 .unwrap();
             assert_eq!(stream.peer_addr().unwrap(), address);
             assert!(stream.nodelay().unwrap());
             let allows_another_port = |address: SocketAddr| address.port() != port;
-            let refused = connect(&resolver, "127.0.0.1", port, LIMITS, allows_another_port).await;
+            let refused = connect(&worker, "127.0.0.1", port, LIMITS, allows_another_port).await;
             assert!(matches!(refused, Err(ConnectError::Prohibited)));
             drop(listener);
-            let refused = connect(&resolver, "127.0.0.1", port, LIMITS, |_| true).await;
+            let refused = connect(&worker, "127.0.0.1", port, LIMITS, |_| true).await;
             assert_eq!(refused.unwrap_err().text(), "connection refused");
-        });
+        }));
     }
 }

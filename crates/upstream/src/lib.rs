@@ -12,7 +12,6 @@ mod backend;
 mod balancer;
 mod call;
 mod connect;
-mod deadline;
 mod dispatch;
 mod failure;
 mod happy_eyeballs;

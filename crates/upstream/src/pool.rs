@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use h2o_exchange::{Timer, Worker};
 use h2o_http::RequestHead;
 use h2o_http1::ClientSettings;
 use h2o_log::report;
@@ -242,10 +243,12 @@ impl Local {
     /// Keeps a connection on which nothing is outstanding.
     ///
     /// Must run in a local runtime of tokio.
-    pub(crate) fn put(self: &Rc<Self>, connection: Box<Connection>, now: Instant) {
+    pub(crate) fn put(self: &Rc<Self>, connection: Box<Connection>, worker: &Worker) {
+        let now = worker.clock.now();
         if !self.is_swept.replace(true) {
             let life = self.upstream.settings.keepalive;
-            tokio::task::spawn_local(sweep(Rc::downgrade(self), life));
+            let timer = Timer::new(&worker.timers);
+            worker.spawn(sweep(Rc::downgrade(self), life, timer));
         }
         let idle = &self.backends[connection.backend].idle;
         self.expire(idle, now);
@@ -356,15 +359,15 @@ impl Drop for Attempt<'_> {
 }
 
 /// Closes connections that were idle for too long, until none is left. Keeps nothing that is forgotten otherwise.
-async fn sweep(forgettable: Weak<Local>, life: Duration) {
+async fn sweep(forgettable: Weak<Local>, life: Duration, timer: Timer) {
     let mut pause = SWEEP;
     loop {
-        tokio::time::sleep(pause.clamp(SWEEP, LONGEST_SWEEP)).await;
+        timer.set_after(pause.clamp(SWEEP, LONGEST_SWEEP));
+        timer.fired().await;
         let Some(local) = forgettable.upgrade() else {
             return;
         };
-        // The worker's clock stands while the worker waits.
-        let now = tokio::time::Instant::now().into_std();
+        let now = timer.clock().now();
         local.clean(now);
         let idle = local.backends.iter().map(|backend| backend.idle.borrow());
         let Some(since) = idle.filter_map(|idle| Some(idle.front()?.since)).min() else {

@@ -13,10 +13,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, BodySource, Counter, SpliceSource, Spool, Trailers, Worker};
+use h2o_exchange::{
+    Body, BodyError, BodySource, Counter, SpliceSource, Spool, Timer, Trailers, Worker,
+};
 
 use crate::UpstreamSettings;
-use crate::deadline::Deadline;
 use crate::failure::broken_off;
 
 /// Octets of a response that are kept in memory at most.
@@ -100,7 +101,7 @@ struct Backlog {
 /// How fast the client takes content.
 enum Pace {
     /// Octets taken since the time limit was set.
-    Measured { taken: u64, limit: Deadline },
+    Measured { taken: u64, limit: Timer },
     /// The client was found to be slow.
     Slow,
 }
@@ -108,8 +109,8 @@ enum Pace {
 impl Pace {
     /// The measurement begins now.
     fn measured(worker: &Rc<Worker>) -> Self {
-        let limit = Deadline::new(worker);
-        limit.set(worker.clock.now() + PATIENCE);
+        let limit = Timer::new(&worker.timers);
+        limit.set_after(PATIENCE);
         Self::Measured { taken: 0, limit }
     }
 }
@@ -121,7 +122,7 @@ impl Backlog {
         let Pace::Measured { taken, limit } = pace else {
             return true;
         };
-        if limit.poll_passed(context).is_pending() {
+        if limit.poll_fired(context).is_pending() {
             return false;
         }
         if *taken < FAST {
@@ -129,8 +130,8 @@ impl Backlog {
             return true;
         }
         *taken = 0;
-        limit.set(worker.clock.now() + PATIENCE);
-        limit.poll_passed(context).is_ready()
+        limit.set_after(PATIENCE);
+        limit.poll_fired(context).is_ready()
     }
 
     /// The client has taken content.

@@ -11,14 +11,13 @@ mod threads;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use h2o_exchange::{Clock, TimedOut, Worker};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
 
 pub use error::ResolveError;
 pub use threads::limit_threads;
@@ -157,18 +156,20 @@ impl Resolver {
 
     /// The addresses of `host` with this port, beginning with any one of them: H2O chooses one at random. Never empty.
     ///
-    /// Must be called within the worker's runtime: the look-up is a task of its own, and goes on if nobody waits for it any more.
+    /// Must be called within the runtime of `worker`: the look-up is a task of its own, which ends by itself if the caller leaves.
     ///
     /// # Errors
     /// Those of the system's resolver.
     pub async fn resolve(
         &self,
+        worker: &Worker,
         host: &str,
         port: u16,
         origin: NameOrigin,
     ) -> Result<Rc<[SocketAddr]>, ResolveError> {
-        let addresses = self.resolve_family(host, port, Family::Any, origin).await?;
-        let at = random_below(addresses.len());
+        let addresses = self.resolve_family(worker, host, port, Family::Any, origin);
+        let addresses = addresses.await?;
+        let at = fastrand::usize(..addresses.len());
         if at == 0 {
             return Ok(addresses);
         }
@@ -182,6 +183,7 @@ impl Resolver {
     /// Those of the system's resolver; [`ResolveError::AddressFamily`] for a numeric address of the other family.
     pub async fn resolve_family(
         &self,
+        worker: &Worker,
         host: &str,
         port: u16,
         family: Family,
@@ -202,24 +204,30 @@ impl Resolver {
             port,
             family,
         };
-        let LookedUp { answer, fallback } = self.ask(query, origin)?;
+        let LookedUp { answer, fallback } = self.ask(worker, query, origin)?;
         let Some(fallback) = fallback else {
             return wait_for(answer).await;
         };
-        match timeout_at(fallback.from, wait_for(answer)).await {
+        let patience = (fallback.from).saturating_duration_since(worker.clock.now());
+        match worker.timeout(patience, wait_for(answer)).await {
             Ok(Err(error)) if error.leaves_open() => Ok(fallback.addresses),
             Ok(answer) => answer,
-            Err(_) => Ok(fallback.addresses),
+            Err(TimedOut) => Ok(fallback.addresses),
         }
     }
 
     /// Starts a look-up unless there is an answer, or one to come.
-    fn ask(&self, query: Query, origin: NameOrigin) -> Result<LookedUp, ResolveError> {
+    fn ask(
+        &self,
+        worker: &Worker,
+        query: Query,
+        origin: NameOrigin,
+    ) -> Result<LookedUp, ResolveError> {
         let names = match origin {
             NameOrigin::Configured => &self.configured,
             NameOrigin::Requested => &self.requested,
         };
-        let now = Instant::now();
+        let now = worker.clock.now();
         let names = &mut names.borrow_mut();
         if let Some(name) = names.0.get(&query).filter(|name| name.is_usable(now)) {
             return Ok(name.looked_up(now));
@@ -240,7 +248,8 @@ impl Resolver {
         let looked_up = name.looked_up(now);
         names.0.insert(query.clone(), name);
         let look_up = Arc::clone(&self.look_up);
-        tokio::task::spawn_local(find(self.threads, look_up, query, origin, sender));
+        let clock = Rc::clone(&worker.clock);
+        worker.spawn(find(self.threads, look_up, query, origin, sender, clock));
         Ok(looked_up)
     }
 }
@@ -312,6 +321,7 @@ async fn find(
     query: Query,
     origin: NameOrigin,
     sender: watch::Sender<Option<Answer>>,
+    clock: Rc<Clock>,
 ) {
     let permit = threads.permit(origin).await;
     // One receiver is that of the table.
@@ -325,12 +335,12 @@ async fn find(
             // Clients that ask and go leave no work behind. Who asks for the name now has it looked up.
             sender.send_replace(Some(Answer {
                 result: Err(ResolveError::Again),
-                expires: Instant::now(),
+                expires: clock.now(),
             }));
             return;
         }
     };
-    let since = Instant::now();
+    let since = clock.now();
     let life = match result {
         Ok(_) => POSITIVE_LIFE,
         Err(_) => NEGATIVE_LIFE,
@@ -342,15 +352,6 @@ async fn find(
         }),
         expires: since + life,
     }));
-}
-
-/// Good enough to spread connections: the standard library keys each of its hashers differently.
-fn random_below(len: usize) -> usize {
-    if len < 2 {
-        return 0;
-    }
-    let random = RandomState::new().hash_one(len) % len as u64;
-    usize::try_from(random).unwrap_or(0)
 }
 
 #[cfg(test)]

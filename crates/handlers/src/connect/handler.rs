@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use h2o_exchange::{
     Body, BodyPipe, ContentUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
+    TimedOut, Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
     ConnectError, Family, HappyEyeballs, NameOrigin, Resolver, connect, connect_error_text,
 };
 use tokio::net::UdpSocket;
-use tokio::time::timeout;
 
 use super::acl::Acl;
 use super::capsule::Format;
@@ -182,10 +182,10 @@ impl Service {
         wanted: Wanted,
         pipe: Rc<BodyPipe>,
     ) -> Response {
-        let resolver = reference.borrow().worker.local::<Resolver>();
+        let worker = Rc::clone(&reference.borrow().worker);
         let opened = match wanted {
-            Wanted::Tcp => self.open_tcp(&resolver, &target, pipe).await,
-            Wanted::Udp { format, .. } => self.open_udp(&resolver, &target, format, pipe).await,
+            Wanted::Tcp => self.open_tcp(&worker, &target, pipe).await,
+            Wanted::Udp { format, .. } => self.open_udp(&worker, &target, format, pipe).await,
         };
         let (body, address) = match opened {
             Ok(opened) => opened,
@@ -215,31 +215,29 @@ impl Service {
 
     async fn open_tcp(
         &self,
-        resolver: &Resolver,
+        worker: &Rc<Worker>,
         target: &Target,
         pipe: Rc<BodyPipe>,
     ) -> Result<(Body, SocketAddr), ConnectError> {
         let is_permitted = |address| self.acl.permits(address);
         let Target { host, port } = target;
-        let connected = connect(resolver, host, *port, self.limits, is_permitted).await;
-        connected.map(|(stream, address)| (tcp::open(stream, pipe, self.io_timeout), address))
+        let connected = connect(worker, host, *port, self.limits, is_permitted).await;
+        connected
+            .map(|(stream, address)| (tcp::open(worker, stream, pipe, self.io_timeout), address))
     }
 
     async fn open_udp(
         &self,
-        resolver: &Resolver,
+        worker: &Rc<Worker>,
         target: &Target,
         format: Format,
         pipe: Rc<BodyPipe>,
     ) -> Result<(Body, SocketAddr), ConnectError> {
-        let connected = timeout(
-            self.limits.connect_timeout,
-            self.connect_udp(resolver, target),
-        );
-        let (socket, address) = connected
-            .await
-            .unwrap_or(Err(ConnectError::TimedOut { next_hop: None }))?;
-        let body = udp::open(socket, format, pipe, self.io_timeout);
+        let connecting = self.connect_udp(worker, target);
+        let connected = worker.timeout(self.limits.connect_timeout, connecting);
+        let timed_out = |TimedOut| Err(ConnectError::TimedOut { next_hop: None });
+        let (socket, address) = connected.await.unwrap_or_else(timed_out)?;
+        let body = udp::open(worker, socket, format, pipe, self.io_timeout);
         Ok((body, address))
     }
 
@@ -247,11 +245,13 @@ impl Service {
     /// (H2O compatibility).
     async fn connect_udp(
         &self,
-        resolver: &Resolver,
+        worker: &Rc<Worker>,
         target: &Target,
     ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
         let Target { host, port } = target;
-        let found = resolver.resolve_family(host, *port, Family::Any, NameOrigin::Requested);
+        let resolver = worker.local::<Resolver>();
+        let origin = NameOrigin::Requested;
+        let found = resolver.resolve_family(worker, host, *port, Family::Any, origin);
         let found = found.await.map_err(ConnectError::Unresolved)?;
         let (v6, v4): (Vec<SocketAddr>, Vec<_>) =
             found.iter().partition(|address| address.is_ipv6());

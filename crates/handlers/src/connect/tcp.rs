@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Worker};
 use tokio::net::TcpStream;
 
 use super::tunnel::{Sink, Tunnel, broken};
@@ -18,10 +18,15 @@ const MIN_READ: usize = 4096;
 
 /// The content of a response that carries what `stream` brings, while what comes out of `pipe` goes to `stream`. Must be
 /// called within the worker's runtime.
-pub(super) fn open(stream: TcpStream, pipe: Rc<BodyPipe>, io_timeout: Duration) -> Body {
+pub(super) fn open(
+    worker: &Worker,
+    stream: TcpStream,
+    pipe: Rc<BodyPipe>,
+    io_timeout: Duration,
+) -> Body {
     let stream = Rc::new(stream);
     Body::Stream(Box::new(Download {
-        tunnel: Tunnel::open(Rc::clone(&stream), pipe, io_timeout),
+        tunnel: Tunnel::open(worker, Rc::clone(&stream), pipe, io_timeout),
         stream,
         buffer: BytesMut::new(),
     }))
@@ -96,6 +101,7 @@ impl Sink for Rc<TcpStream> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::Arc;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -106,22 +112,29 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     /// A tunnel, and its far end.
-    async fn tunnel(io_timeout: Duration) -> (Box<dyn BodySource>, Rc<BodyPipe>, TcpStream) {
+    async fn tunnel(
+        worker: &Worker,
+        io_timeout: Duration,
+    ) -> (Box<dyn BodySource>, Rc<BodyPipe>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let near = TcpStream::connect(address).await.unwrap();
         let (far, _) = listener.accept().await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
-        let body = open(near, Rc::clone(&pipe), io_timeout);
+        let body = open(worker, near, Rc::clone(&pipe), io_timeout);
         (body.into_source(), pipe, far)
     }
 
-    fn run(future: impl Future<Output = ()>) {
+    fn run(test: impl AsyncFnOnce(&Worker)) {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build_local(tokio::runtime::LocalOptions::default())
             .unwrap()
-            .block_on(async { tokio::time::timeout(LIMIT, future).await.unwrap() });
+            .block_on(async {
+                let worker = Worker::new(0, Arc::default(), Arc::default());
+                let test = worker.timeout(LIMIT, test(&worker));
+                worker.run(test).await.unwrap();
+            });
     }
 
     async fn next(source: &mut Box<dyn BodySource>) -> Result<Bytes, String> {
@@ -134,8 +147,8 @@ mod tests {
 
     #[test]
     fn octets_go_both_ways_and_the_destination_may_end_first() {
-        run(async {
-            let (mut source, pipe, mut far) = tunnel(LIMIT).await;
+        run(async |worker| {
+            let (mut source, pipe, mut far) = tunnel(worker, LIMIT).await;
             pipe.push("hello");
             let mut read = [0; 5];
             far.read_exact(&mut read).await.unwrap();
@@ -158,8 +171,8 @@ mod tests {
 
     #[test]
     fn the_end_of_what_the_client_sends_is_that_of_the_tunnel() {
-        run(async {
-            let (mut source, pipe, mut far) = tunnel(LIMIT).await;
+        run(async |worker| {
+            let (mut source, pipe, mut far) = tunnel(worker, LIMIT).await;
             far.write_all(b"abc").await.unwrap();
             pipe.push("last words");
             pipe.finish(Ok(()));
@@ -176,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_client_that_is_gone_closes_the_connection() {
-        run(async {
-            let (source, pipe, mut far) = tunnel(LIMIT).await;
+        run(async |worker| {
+            let (source, pipe, mut far) = tunnel(worker, LIMIT).await;
             pipe.push("x");
             let mut read = [0; 10];
             assert_eq!(far.read(&mut read).await.unwrap(), 1);
@@ -189,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_destination_that_breaks_off_is_no_clean_end() {
-        run(async {
-            let (mut source, pipe, far) = tunnel(LIMIT).await;
+        run(async |worker| {
+            let (mut source, pipe, far) = tunnel(worker, LIMIT).await;
             far.set_zero_linger().unwrap();
             drop(far);
             assert_eq!(next(&mut source).await.unwrap_err(), "I/O error");
@@ -205,9 +218,9 @@ mod tests {
 
     #[test]
     fn a_tunnel_in_which_nothing_moves_is_given_up() {
-        run(async {
+        run(async |worker| {
             let limit = Duration::from_millis(400);
-            let (mut source, pipe, mut far) = tunnel(limit).await;
+            let (mut source, pipe, mut far) = tunnel(worker, limit).await;
             let begin = Instant::now();
             // Either direction keeps it alive.
             for octet in b"xyxy" {
@@ -234,8 +247,8 @@ mod tests {
 
     #[test]
     fn a_destination_that_does_not_read_fills_the_pipe_and_no_more() {
-        run(async {
-            let (_source, pipe, mut far) = tunnel(LIMIT).await;
+        run(async |worker| {
+            let (_source, pipe, mut far) = tunnel(worker, LIMIT).await;
             let mut pushed = 0;
             let full = async {
                 loop {

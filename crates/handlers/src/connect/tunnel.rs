@@ -12,9 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodyPipe};
+use h2o_exchange::{BodyError, BodyPipe, Timer, Worker};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, Sleep, sleep};
 
 /// Where the octets of the client go.
 pub(super) trait Sink: Unpin + 'static {
@@ -35,8 +34,9 @@ pub(super) struct Tunnel {
 }
 
 struct Moves {
-    /// When octets last went either way.
-    latest: Cell<Instant>,
+    /// Fires when no octets have gone either way for `io_timeout`.
+    idle: Timer,
+    io_timeout: Duration,
     upload: Cell<Upload>,
     /// Who waits for the far end.
     reader: Cell<Option<Waker>>,
@@ -52,34 +52,46 @@ enum Upload {
     Refused,
 }
 
+impl Moves {
+    /// Octets went either way.
+    fn note(&self) {
+        self.idle.set_after(self.io_timeout);
+    }
+}
+
 impl Tunnel {
     /// Begins to move what comes out of `pipe` to `sink`. When nothing moves for `io_timeout` the pipe is given up. Must be
     /// called within the worker's runtime.
-    pub(super) fn open(sink: impl Sink, pipe: Rc<BodyPipe>, io_timeout: Duration) -> Self {
+    pub(super) fn open(
+        worker: &Worker,
+        sink: impl Sink,
+        pipe: Rc<BodyPipe>,
+        io_timeout: Duration,
+    ) -> Self {
         let moves = Rc::new(Moves {
-            latest: Cell::new(Instant::now()),
+            idle: Timer::new(&worker.timers),
+            io_timeout,
             upload: Cell::new(Upload::Open),
             reader: Cell::default(),
         });
+        moves.note();
         let mover = Mover {
             moves: Rc::clone(&moves),
             sink,
             pipe,
             piece: Bytes::new(),
             is_sending: false,
-            idle: Box::pin(sleep(io_timeout)),
-            io_timeout,
         };
         Self {
             moves,
-            task: tokio::task::spawn_local(mover).abort_handle(),
+            task: worker.spawn(mover).abort_handle(),
             is_complete: false,
         }
     }
 
     /// Octets have come from the far end.
     pub(super) fn on_received(&self) {
-        self.moves.latest.set(Instant::now());
+        self.moves.note();
     }
 
     /// The far end will send no more.
@@ -122,8 +134,6 @@ struct Mover<S> {
     piece: Bytes,
     /// The sink may hold octets that are not sent, also if the piece is at its end.
     is_sending: bool,
-    idle: Pin<Box<Sleep>>,
-    io_timeout: Duration,
 }
 
 impl<S: Sink> Future for Mover<S> {
@@ -146,15 +156,11 @@ impl<S: Sink> Future for Mover<S> {
                 reader.wake();
             }
         }
-        while this.idle.as_mut().poll(context).is_ready() {
-            let until = this.moves.latest.get() + this.io_timeout;
-            if until <= Instant::now() {
-                this.pipe.give_up("I/O timeout");
-                return Poll::Ready(());
-            }
-            this.idle.as_mut().reset(until);
+        if this.moves.idle.poll_fired(context).is_pending() {
+            return Poll::Pending;
         }
-        Poll::Pending
+        this.pipe.give_up("I/O timeout");
+        Poll::Ready(())
     }
 }
 
@@ -174,7 +180,7 @@ impl<S: Sink> Mover<S> {
             self.is_sending = true;
             let sent = self.sink.poll_send(&mut self.piece, context);
             if self.piece.len() < had {
-                self.moves.latest.set(Instant::now());
+                self.moves.note();
             }
             match sent {
                 Poll::Pending => return Poll::Pending,

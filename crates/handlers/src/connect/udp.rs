@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Worker};
 use tokio::net::UdpSocket;
 
 use super::capsule::{self, CapsuleReader, Format};
@@ -20,6 +20,7 @@ const BATCH: usize = 16 * 1024;
 /// The content of a response that carries what `socket`, which is connected, receives, while the datagrams that come out
 /// of `pipe` are sent by it. Must be called within the worker's runtime.
 pub(super) fn open(
+    worker: &Worker,
     socket: UdpSocket,
     format: Format,
     pipe: Rc<BodyPipe>,
@@ -32,7 +33,7 @@ pub(super) fn open(
         payload: None,
     };
     Body::Stream(Box::new(Download {
-        tunnel: Tunnel::open(upload, pipe, io_timeout),
+        tunnel: Tunnel::open(worker, upload, pipe, io_timeout),
         socket,
         format,
         capsules: BytesMut::new(),
@@ -145,27 +146,35 @@ impl Sink for Upload {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::Arc;
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    fn run(future: impl Future<Output = ()>) {
+    fn run(test: impl AsyncFnOnce(&Worker)) {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build_local(tokio::runtime::LocalOptions::default())
             .unwrap()
-            .block_on(async { tokio::time::timeout(LIMIT, future).await.unwrap() });
+            .block_on(async {
+                let worker = Worker::new(0, Arc::default(), Arc::default());
+                let test = worker.timeout(LIMIT, test(&worker));
+                worker.run(test).await.unwrap();
+            });
     }
 
     /// A tunnel, and its far end.
-    async fn tunnel(format: Format) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
+    async fn tunnel(
+        worker: &Worker,
+        format: Format,
+    ) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
         let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         near.connect(far.local_addr().unwrap()).await.unwrap();
         far.connect(near.local_addr().unwrap()).await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
-        let body = open(near, format, Rc::clone(&pipe), LIMIT);
+        let body = open(worker, near, format, Rc::clone(&pipe), LIMIT);
         (body.into_source(), pipe, far)
     }
 
@@ -177,8 +186,8 @@ mod tests {
     #[test]
     fn datagrams_go_both_ways() {
         for (format, head) in [(Format::ContextId, "\0\x05\0"), (Format::Bare, "\0\x04")] {
-            run(async {
-                let (mut source, pipe, far) = tunnel(format).await;
+            run(async |worker| {
+                let (mut source, pipe, far) = tunnel(worker, format).await;
                 // In two pieces.
                 pipe.push(format!("{head}pi"));
                 pipe.push("ng");
@@ -209,8 +218,8 @@ mod tests {
 
     #[test]
     fn nonsense_ends_the_tunnel() {
-        run(async {
-            let (_source, pipe, _far) = tunnel(Format::ContextId).await;
+        run(async |worker| {
+            let (_source, pipe, _far) = tunnel(worker, Format::ContextId).await;
             pipe.push(vec![0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0]);
             while pipe.given_up().is_none() {
                 tokio::task::yield_now().await;

@@ -7,9 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodySource, Worker};
+use h2o_exchange::{BodyError, BodySource, Timer, Worker};
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::{Sleep, sleep};
 
 /// A close frame with the code 1001, "going away" (RFC 6455 §5.5.1, §7.4.1).
 const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
@@ -21,6 +20,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// under way, and nothing more: no data may follow. It answers with a close frame of its own, which goes to the backend, and that ends
 /// the connection.
 pub(super) struct UntilGoodbye {
+    worker: Rc<Worker>,
     frames: Box<dyn BodySource>,
     place: Place,
     state: State,
@@ -33,7 +33,7 @@ enum State {
     Ending,
     /// Nothing of the backend is handed on any more: after `rest` of the close frame, what it sends is dropped until it ends, up to
     /// a limit.
-    Closed { rest: Bytes, limit: Pin<Box<Sleep>> },
+    Closed { rest: Bytes, limit: Timer },
     /// The backend closes by itself, or what it sends are no frames.
     LeftAlone,
 }
@@ -47,6 +47,7 @@ impl UntilGoodbye {
             State::Open(Box::pin(shutdown.notified_owned()))
         };
         Self {
+            worker: Rc::clone(worker),
             frames,
             place: Place::START,
             state,
@@ -74,9 +75,11 @@ impl UntilGoodbye {
     }
 
     fn close(&mut self) {
+        let limit = Timer::new(&self.worker.timers);
+        limit.set_after(CLOSING_TIME);
         self.state = State::Closed {
             rest: Bytes::from_static(&GOING_AWAY),
-            limit: Box::pin(sleep(CLOSING_TIME)),
+            limit,
         };
     }
 }
@@ -99,7 +102,7 @@ impl BodySource for UntilGoodbye {
             if !rest.is_empty() {
                 return Poll::Ready(Some(Ok(rest.split_to(max.min(rest.len())))));
             }
-            while limit.as_mut().poll(context).is_pending() {
+            while limit.poll_fired(context).is_pending() {
                 match ready!(self.frames.poll_next(context, max)) {
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => break,

@@ -9,13 +9,13 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
-use tokio::time::{Instant, timeout_at};
 
 use report::{Module, Report};
 
@@ -82,10 +82,12 @@ fn json(exchange: &mut Exchange) -> Outcome {
     if others.is_empty() {
         return Outcome::Done(respond(headers, report));
     }
+    let worker = Rc::clone(&exchange.worker);
     Outcome::Later(Box::pin(async move {
-        let deadline = Instant::now() + ANSWER_TIME;
+        let deadline = worker.clock.now() + ANSWER_TIME;
         for answer in others {
-            if let Ok(Ok(requests)) = timeout_at(deadline, answer).await {
+            let left = deadline.saturating_duration_since(worker.clock.now());
+            if let Ok(Ok(requests)) = worker.timeout(left, answer).await {
                 report.add_requests(requests);
             }
         }

@@ -1,28 +1,24 @@
 //! Active checks: every backend that is to be checked is asked for a resource now and then.
 
 use std::any::Any;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use h2o_exchange::{BackgroundService, RequestBody};
+use h2o_exchange::{BackgroundService, RequestBody, TimedOut, Worker};
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead, StatusCode};
 use h2o_http1::{ClientConnection, ClientReceived, ClientRequest};
 use h2o_log::report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
 
 use crate::connect::{Findings, connect_to, secure};
 use crate::dispatch::{BOTH, is_http2};
 use crate::stream::UpstreamStream;
-use crate::{
-    BackendHost, BackendUrl, Failure, HealthCheck, Resolver, Upstream, UpstreamSettings, http2,
-};
+use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSettings, http2};
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
@@ -96,46 +92,38 @@ fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
         }
     };
     runtime.block_on(async {
-        let resolver = Rc::new(Resolver::default());
+        let worker = Worker::new(0, Arc::default(), Arc::default());
         for upstream in upstreams {
             for (backend, check) in upstream.checks() {
-                let (upstream, resolver) = (Arc::clone(upstream), Rc::clone(&resolver));
-                tokio::task::spawn_local(watch(upstream, backend, check.clone(), resolver));
+                let upstream = Arc::clone(upstream);
+                let task = watch(upstream, backend, check.clone(), Rc::clone(&worker));
+                worker.spawn(task);
             }
         }
-        // It is dropped, not sent to.
-        let _ = is_stopped.await;
+        // The sender is dropped, nothing is sent.
+        let _ = worker.run(is_stopped).await;
     });
 }
 
 /// Checks one backend for ever.
-async fn watch(
-    upstream: Arc<Upstream>,
-    backend: usize,
-    check: HealthCheck,
-    resolver: Rc<Resolver>,
-) {
+async fn watch(upstream: Arc<Upstream>, backend: usize, check: HealthCheck, worker: Rc<Worker>) {
     let Some(health) = &upstream.health else {
         return;
     };
     // Not all backends at once, nor at the same time as other servers check them.
-    sleep(check.interval.mul_f64(random())).await;
+    worker.sleep(check.interval.mul_f64(fastrand::f64())).await;
     loop {
-        let asked = timeout(check.timeout, ask(&upstream, backend, &check, &resolver)).await;
+        let asked = ask(&upstream, backend, &check, &worker);
+        let asked = worker.timeout(check.timeout, asked).await;
         let result = match &asked {
             Ok(Ok(())) => Ok(()),
             Ok(Err(text)) => Err(&**text),
-            Err(_) => Err("health check timed out"),
+            Err(TimedOut) => Err("health check timed out"),
         };
-        health.on_check(backend, result, Instant::now().into_std());
-        sleep(check.interval.mul_f64(0.9 + 0.2 * random())).await;
+        health.on_check(backend, result, worker.clock.now());
+        let pause = check.interval.mul_f64(0.9 + 0.2 * fastrand::f64());
+        worker.sleep(pause).await;
     }
-}
-
-/// At least 0, and less than 1.
-fn random() -> f64 {
-    let number = RandomState::new().hash_one(0) >> 40;
-    u32::try_from(number).map_or(0.0, f64::from) / f64::from(1_u32 << 24)
 }
 
 /// Asks a backend once.
@@ -146,18 +134,18 @@ async fn ask(
     upstream: &Upstream,
     backend: usize,
     check: &HealthCheck,
-    resolver: &Resolver,
+    worker: &Rc<Worker>,
 ) -> Result<(), String> {
     let url = &upstream.backends[backend].url;
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
     let origin = upstream.settings.name_origin;
-    let socket = connect_to(resolver, url, origin, &mut Findings::default()).await?;
+    let socket = connect_to(worker, url, origin, &mut Findings::default()).await?;
     let secured = secure(upstream, url, alpn, socket, &Rc::default()).await;
     let stream = secured.map_err(text_of)?;
     let status = if is_http2(upstream, &stream).map_err(text_of)? {
-        ask_http2(upstream, url, check, stream).await
+        ask_http2(upstream, url, check, stream, worker).await
     } else {
-        ask_http1(upstream, url, check, stream).await
+        ask_http1(upstream, url, check, stream, worker).await
     };
     let status = status.map_err(text_of)?.as_u16();
     if (200..400).contains(&status) {
@@ -185,6 +173,7 @@ async fn ask_http1(
     url: &BackendUrl,
     check: &HealthCheck,
     mut stream: UpstreamStream,
+    worker: &Rc<Worker>,
 ) -> Result<StatusCode, Failure> {
     let mut out = Vec::new();
     if upstream.settings.proxy_protocol {
@@ -228,8 +217,9 @@ async fn ask_http1(
             | ClientReceived::BodyEnd { .. } => break,
         }
     }
-    // Who is cut off in the middle of an answer would log that. The check is over all the same.
-    tokio::task::spawn_local(timeout(LINGER, read_rest(stream)));
+    // The check is over. A backend that is cut off in the middle of its response would log that.
+    let rest = Rc::clone(worker);
+    worker.spawn(async move { rest.timeout(LINGER, read_rest(stream)).await });
     Ok(response.status)
 }
 
@@ -244,6 +234,7 @@ async fn ask_http2(
     url: &BackendUrl,
     check: &HealthCheck,
     stream: UpstreamStream,
+    worker: &Worker,
 ) -> Result<StatusCode, Failure> {
     let settings = UpstreamSettings {
         // The connection ends with the request.
@@ -251,7 +242,7 @@ async fn ask_http2(
         io_timeout: check.timeout,
         ..upstream.settings.clone()
     };
-    let connection = http2::Connections::new(1).open(&settings, 0, stream);
+    let connection = http2::Connections::new(1).open(worker, &settings, 0, stream);
     let mut head = RequestHead::default();
     head.method = Method::Get;
     head.scheme = url.scheme;

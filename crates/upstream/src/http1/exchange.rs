@@ -166,17 +166,17 @@ impl Exchange {
                 return Poll::Pending;
             }
         };
-        let deadline = &self.connection.deadline;
+        let timer = &self.connection.timer;
         if self.awaits.replace(awaits) != Some(awaits) {
-            deadline.set(self.worker.clock.now() + limit);
+            timer.set_after(limit);
         }
-        deadline.poll_passed(context).map(|()| text)
+        timer.poll_fired(context).map(|()| text)
     }
 
     /// Something has moved: the time limit begins anew when something is awaited again.
     pub(super) fn rest(&mut self) {
         if self.awaits.take().is_some() {
-            self.connection.deadline.clear();
+            self.connection.timer.clear();
         }
     }
 
@@ -297,9 +297,7 @@ impl Exchange {
     /// Octets of a tunnel went either way, or can from now on: its time begins anew.
     pub(super) fn note_transfer(&self) {
         let limit = self.local.upstream.settings.io_timeout;
-        // The worker's clock stands while the worker waits.
-        let now = tokio::time::Instant::now().into_std();
-        self.connection.deadline.set(now + limit);
+        self.connection.timer.set_after(limit);
     }
 
     /// Octets were written, perhaps the last ones.
@@ -358,8 +356,8 @@ impl Exchange {
             && !local.upstream.avoids(connection.backend)
         {
             connection.in_use = None;
-            connection.deadline.clear();
-            local.put(connection, worker.clock.now());
+            connection.timer.clear();
+            local.put(connection, &worker);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::Body;
+use h2o_exchange::{Body, Timer};
 use h2o_http::{BodyLength, ClientResponse, Known, Method};
 use h2o_http1::{Awaited, ClientConnection, ClientRequest};
 
@@ -24,7 +24,6 @@ use upload::{Content, Hold, Upload};
 
 use crate::balancer::InUse;
 use crate::connect::{Connected, connect};
-use crate::deadline::Deadline;
 use crate::pool::{Counted, Local};
 use crate::read_ahead::{self, Buffering};
 use crate::ready_body::ReadyBody;
@@ -39,7 +38,7 @@ pub(crate) struct Connection {
     /// Index of the backend.
     pub(crate) backend: usize,
     in_use: Option<InUse>,
-    deadline: Deadline,
+    timer: Timer,
     /// The request was given up midway.
     is_cut_off: bool,
     _counted: Counted,
@@ -94,7 +93,7 @@ pub(crate) async fn send_new(
         engine: ClientConnection::new(Arc::clone(&local.scratch.engine)),
         backend: connected.backend,
         in_use: connected.in_use,
-        deadline: Deadline::new(call.worker),
+        timer: Timer::new(&call.worker.timers),
         is_cut_off: false,
         _counted: local.count_http1(connected.backend),
     });

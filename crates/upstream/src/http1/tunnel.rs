@@ -48,6 +48,7 @@ impl TunnelSource {
     /// Must run in a local runtime of tokio.
     pub(super) fn open(exchange: Exchange, ready: Bytes) -> Self {
         exchange.note_transfer();
+        let worker = Rc::clone(&exchange.worker);
         let pipe = exchange.upload.pipe();
         let shared = Rc::new(Shared {
             exchange: RefCell::new(Some(exchange)),
@@ -62,7 +63,7 @@ impl TunnelSource {
         Self {
             shared,
             ready,
-            task: tokio::task::spawn_local(mover).abort_handle(),
+            task: worker.spawn(mover).abort_handle(),
         }
     }
 }
@@ -150,12 +151,7 @@ impl Future for Mover {
             let shut = Pin::new(&mut exchange.connection.stream).poll_shutdown(context);
             this.is_shut = shut.is_ready();
         }
-        if exchange
-            .connection
-            .deadline
-            .poll_passed(context)
-            .is_pending()
-        {
+        if exchange.connection.timer.poll_fired(context).is_pending() {
             return Poll::Pending;
         }
         match (shared.reader.take(), &this.pipe) {

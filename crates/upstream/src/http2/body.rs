@@ -4,7 +4,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodySource, Trailers};
-use tokio::time::Instant;
 
 use super::call::Owned;
 use super::stream::{Response, Stream, StreamFailure};
@@ -62,7 +61,7 @@ impl BodySource for ResponseBody {
         };
         if stream.queued() > 0 {
             let piece = stream.take_content(max);
-            state.moved_at = Instant::now();
+            state.moved_at = state.clock.now();
             let before = state.out.len();
             state
                 .engine

@@ -10,7 +10,7 @@ use h2o_http2::StreamKey;
 
 use super::body::ResponseBody;
 use super::connection::Connection;
-use super::stream::{Head, Response, Stream, StreamFailure, now};
+use super::stream::{Head, Response, Stream, StreamFailure, TimedTrace};
 use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
 use crate::{Cause, Failure, OnInformational, Protocol, Reply};
@@ -73,14 +73,17 @@ impl Connection {
 }
 
 impl Request {
-    /// Notes from now on when what happens. To be called before anything else can.
+    /// Records timings in `trace`. Call before the request can make progress.
     pub(crate) fn observe(&self, trace: &Rc<Trace>) {
         let connection = &self.owned.connection;
+        let mut state = connection.state.borrow_mut();
+        let clock = Rc::clone(&state.clock);
         let head_len = self.head_len as u64;
-        trace.begin_request(now(), head_len, connection.tls().cloned());
+        trace.begin_request(clock.now(), head_len, connection.tls().cloned());
         trace.sent.set(head_len);
-        if let Some(stream) = connection.state.borrow_mut().stream(self.owned.key) {
-            stream.trace = Some(Rc::clone(trace));
+        if let Some(stream) = state.stream(self.owned.key) {
+            let trace = Rc::clone(trace);
+            stream.trace = Some(TimedTrace { trace, clock });
         }
     }
 

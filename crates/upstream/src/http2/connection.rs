@@ -1,14 +1,14 @@
 //! A connection as calls see it.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
 use std::sync::Weak;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use h2o_exchange::{RequestBody, TlsInfo};
+use h2o_exchange::{Clock, RequestBody, TlsInfo};
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead};
 use h2o_http2::{ClientConnection, ErrorCode, StreamKey};
-use tokio::time::Instant;
 
 use super::Http2Settings;
 use super::stream::{End, Stream, StreamFailure};
@@ -29,6 +29,7 @@ pub(crate) struct Connection {
 
 /// What the task and the calls share.
 pub(super) struct State {
+    pub(super) clock: Rc<Clock>,
     pub(super) engine: ClientConnection,
     pub(super) settings: Http2Settings,
     /// To be sent; the first `written` octets have been.
@@ -57,15 +58,17 @@ pub(super) struct State {
 }
 
 impl Connection {
-    pub(super) fn new(settings: Http2Settings, backend: usize, now: Instant) -> Self {
+    pub(super) fn new(settings: Http2Settings, backend: usize, clock: Rc<Clock>) -> Self {
         let mut out = Vec::new();
-        let engine = ClientConnection::new(settings.engine.clone(), now.into_std(), &mut out);
+        let now = clock.now();
+        let engine = ClientConnection::new(settings.engine.clone(), now, &mut out);
         Self {
             backend,
             tls: OnceCell::new(),
             upstream: OnceCell::new(),
             has_answered: Cell::new(false),
             state: RefCell::new(State {
+                clock,
                 engine,
                 settings,
                 out,
@@ -205,7 +208,7 @@ impl State {
         }
         self.streams[key.index()] = Some(stream);
         self.has_begun = true;
-        self.moved_at = Instant::now();
+        self.moved_at = self.clock.now();
         self.wake_task();
         Ok(key)
     }
@@ -216,7 +219,7 @@ impl State {
     /// nobody is interested any more.
     pub(super) fn leave(&mut self, key: StreamKey) {
         let is_over = self.is_over;
-        let io_timeout = self.settings.io_timeout;
+        let until = self.clock.now() + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {
             return;
         };
@@ -225,7 +228,6 @@ impl State {
         if !stream.is_detached || stream.is_left() {
             self.forget(key);
         } else if stream.is_open() {
-            let until = Instant::now() + io_timeout;
             stream.deadline = Some((until, StreamFailure::IoTimeout));
             self.note_deadline(until);
             self.wake_task();

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use h2o_exchange::{Timer, Timers};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Http2Settings;
 use super::connection::{Connection, State};
@@ -23,8 +23,6 @@ const MAX_BACKLOG: usize = 256 * 1024;
 const KEPT_BUFFER: usize = 4 * 1024;
 /// A server that does not take what is left when a connection ends gets no more time than this.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-/// The timer's resolution.
-const TICK: Duration = Duration::from_millis(1);
 
 /// A buffer lent to whichever connection receives, so that idle ones need none.
 pub(super) type Scratch = Rc<Cell<Vec<u8>>>;
@@ -42,7 +40,7 @@ pub(super) struct Driver<S> {
     last_io: Instant,
     /// When the last request ended.
     idle_since: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
+    timer: Timer,
 }
 
 /// A connection that begins now, and its task.
@@ -51,10 +49,11 @@ pub(super) fn open<S>(
     backend: usize,
     stream: S,
     scratch: Scratch,
+    timers: &Rc<Timers>,
 ) -> (Rc<Connection>, Driver<S>) {
-    let now = Instant::now();
-    let timer = Box::pin(sleep_until(now + settings.io_timeout));
-    let connection = Rc::new(Connection::new(settings, backend, now));
+    let clock = timers.clock();
+    let last_io = clock.now();
+    let connection = Rc::new(Connection::new(settings, backend, Rc::clone(clock)));
     let driver = Driver {
         connection: Rc::clone(&connection),
         stream,
@@ -62,9 +61,9 @@ pub(super) fn open<S>(
         input: Vec::new(),
         needs_flush: false,
         is_closing: false,
-        last_io: now,
+        last_io,
         idle_since: None,
-        timer,
+        timer: Timer::new(timers),
     };
     (connection, driver)
 }
@@ -78,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         let state = &mut *connection.state.borrow_mut();
         // What happens in here need not wake us.
         state.task = None;
-        let now = Instant::now();
+        let now = state.clock.now();
         if !this.is_closing {
             this.go_on(state, task, now);
             this.mind_the_time(state, task, now);
@@ -228,28 +227,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         } else {
             self.idle_since.get_or_insert(now);
         }
-        // The timer is set to an earlier time only: when it fires, there is time to look more closely.
-        let due = self.due(state);
-        if due < self.timer.deadline() {
-            self.timer.as_mut().reset(due);
+        if self.due(state) <= now {
+            self.on_timer(state, now);
         }
-        if self.timer.as_mut().poll(task).is_pending() {
-            return;
-        }
-        self.on_timer(state, now);
         if !self.is_closing {
-            let due = self.due(state).max(now + TICK);
-            self.timer.as_mut().reset(due);
-            if self.timer.as_mut().poll(task).is_ready() {
-                task.waker().wake_by_ref();
-            }
+            self.timer.set(self.due(state));
+            // It fires later than now, also if it is due already.
+            let _ = self.timer.poll_fired(task);
         }
     }
 
     /// What is left is sent, in a limited time.
     fn begin_closing(&mut self, now: Instant) {
         self.is_closing = true;
-        self.timer.as_mut().reset(now + CLOSE_LIMIT);
+        self.timer.set(now + CLOSE_LIMIT);
     }
 
     /// When something may have taken too long.
@@ -298,7 +289,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if !state.is_over {
             state.fail_all(|_| StreamFailure::Io);
         }
-        if self.timer.as_mut().poll(task).is_ready() || self.write(state, task, now).is_err() {
+        if self.timer.poll_fired(task).is_ready() || self.write(state, task, now).is_err() {
             return Poll::Ready(());
         }
         if state.backlog() > 0 || self.needs_flush {

@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use h2o_exchange::Worker;
 use h2o_http2::ClientSettings;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -191,6 +192,7 @@ impl Connections {
     /// Must run in a local runtime of tokio.
     pub(crate) fn open<S>(
         &self,
+        worker: &Worker,
         settings: &UpstreamSettings,
         backend: usize,
         stream: S,
@@ -203,8 +205,9 @@ impl Connections {
             backend,
             stream,
             Rc::clone(&self.scratch),
+            &worker.timers,
         );
-        tokio::task::spawn_local(driver);
+        worker.spawn(driver);
         self.all.borrow_mut().push(Rc::clone(&connection));
         let openings = &self.openings[backend];
         openings.opened_so_far.update(|opened| opened + 1);

@@ -1,8 +1,9 @@
 //! What the server sends: heads, content and ends, each to its stream.
 
+use std::time::Instant;
+
 use h2o_http::StatusCode;
 use h2o_http2::{ClientReceived, PeerError, StreamKey};
-use tokio::time::Instant;
 
 use super::connection::State;
 use super::stream::StreamFailure;
@@ -19,7 +20,7 @@ impl State {
             let rest = &input[at..];
             let step = self
                 .engine
-                .receive(rest, &mut self.head, now.into_std(), &mut self.out)?;
+                .receive(rest, &mut self.head, now, &mut self.out)?;
             // A backend is not made to pay: what it costs is bounded by what is read from it at a time.
             self.engine.take_costs();
             at += step.taken;

@@ -1,9 +1,9 @@
 //! What is sent to the server: content of requests, stream by stream in turns.
 
 use std::task::Context;
+use std::time::Instant;
 
 use h2o_http2::StreamKey;
-use tokio::time::Instant;
 
 use super::connection::State;
 use super::stream::StreamFailure;

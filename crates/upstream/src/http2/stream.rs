@@ -1,14 +1,15 @@
 //! One request with its response, as the connection keeps it.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::task::{Context, Waker};
+use std::time::Instant;
 
 use bytes::Bytes;
-use h2o_exchange::{OctetQueue, Trace};
+use h2o_exchange::{Clock, OctetQueue, Trace};
 use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
 use h2o_http2::{ErrorCode, PeerError, StreamKey};
-use tokio::time::Instant;
 
 use super::upload::Upload;
 
@@ -18,9 +19,24 @@ const MAX_INFORMATIONAL: usize = 64;
 /// Octets of a frame's header (RFC 9113 §4.1).
 const FRAME_HEADER: usize = 9;
 
-/// The time for a [`Trace`]. The worker's clock may stand still while connections to backends are served.
-pub(super) fn now() -> std::time::Instant {
-    Instant::now().into_std()
+/// The trace of a request, with the clock its times are from.
+pub(super) struct TimedTrace {
+    pub(super) trace: Rc<Trace>,
+    pub(super) clock: Rc<Clock>,
+}
+
+impl TimedTrace {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+impl Deref for TimedTrace {
+    type Target = Trace;
+
+    fn deref(&self) -> &Trace {
+        &self.trace
+    }
 }
 
 /// Why a request failed.
@@ -128,8 +144,8 @@ pub(super) struct Stream {
     pub(super) asks_for_tunnel: bool,
     /// Octets go both ways as they are, for as long as there are any.
     pub(super) is_tunnel: bool,
-    /// When what happens, where somebody wants to know.
-    pub(super) trace: Option<Rc<Trace>>,
+    /// Timing trace, if an access log or filter asked for one.
+    pub(super) trace: Option<TimedTrace>,
 }
 
 impl Stream {
@@ -175,7 +191,7 @@ impl Stream {
     /// All of the request was written.
     pub(super) fn note_request_end(&self) {
         if let Some(trace) = &self.trace {
-            trace.request_ended.set(Some(now()));
+            trace.request_ended.set(Some(trace.now()));
         }
     }
 
@@ -213,7 +229,7 @@ impl Stream {
         self.deadline = None;
         self.note_section(received.section_len as usize);
         if let Some(trace) = &self.trace {
-            trace.response_begun.set(Some(now()));
+            trace.response_begun.set(Some(trace.now()));
         }
         self.is_tunnel = received.body == BodyLength::Tunnel;
         self.missing = match received.body {
@@ -247,7 +263,7 @@ impl Stream {
         if let Some(trace) = &self.trace
             && end.is_ok()
         {
-            trace.response_ended.set(Some(now()));
+            trace.response_ended.set(Some(trace.now()));
         }
         match &mut self.response {
             Response::Expected | Response::Content => self.response = Response::Ended(end),

@@ -144,13 +144,13 @@ impl Response {
 
     /// The client takes nothing for a while. The clock stands while a disk thread is at work.
     async fn block(&mut self, time: Duration) {
+        let worker = Rc::clone(&self.worker);
         let ahead = poll_fn(|context| {
-            self.worker.clock.begin_turn();
             self.body.poll_ahead(context);
             assert!(self.body.retained() <= MEMORY, "{}", self.body.retained());
             Poll::<()>::Pending
         });
-        let _ = tokio::time::timeout(time, ahead).await;
+        let _ = worker.run(worker.timeout(time, ahead)).await;
     }
 
     /// The client takes what is there, at most so many octets.

@@ -22,22 +22,25 @@ fn query(host: &str, port: u16, family: Family) -> Query {
 }
 
 /// While the clock stands, which is always, time limits end as soon as everybody waits.
-fn run<T>(future: impl Future<Output = T>) -> T {
-    run_by(true, future)
+fn run<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
+    run_by(true, test)
 }
 
 /// As `run`, with a clock that goes.
-fn run_in_time<T>(future: impl Future<Output = T>) -> T {
-    run_by(false, future)
+fn run_in_time<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
+    run_by(false, test)
 }
 
-fn run_by<T>(stands: bool, future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
+fn run_by<T>(stands: bool, test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(stands)
         .build_local(tokio::runtime::LocalOptions::default())
-        .unwrap()
-        .block_on(future)
+        .unwrap();
+    runtime.block_on(async {
+        let worker = Worker::new(0, Arc::default(), Arc::default());
+        worker.run(test(&worker)).await
+    })
 }
 
 /// Puts the clock forward, which goes before and after.
@@ -81,8 +84,13 @@ fn answering() -> (
 }
 
 impl Resolver {
-    async fn find(&self, host: &str, origin: NameOrigin) -> Result<Vec<SocketAddr>, ResolveError> {
-        let found = self.resolve(host, 80, origin).await;
+    async fn find(
+        &self,
+        worker: &Worker,
+        host: &str,
+        origin: NameOrigin,
+    ) -> Result<Vec<SocketAddr>, ResolveError> {
+        let found = self.resolve(worker, host, 80, origin).await;
         found.map(|found| found.to_vec())
     }
 }
@@ -90,13 +98,16 @@ impl Resolver {
 #[test]
 fn numeric_addresses_need_no_look_up() {
     let (resolver, asked) = counting(Err(ResolveError::Fail));
-    run(async {
-        assert_eq!(resolver.find("192.0.2.1", Configured).await, Ok(vec![ONE]));
+    run(async |worker| {
+        assert_eq!(
+            resolver.find(worker, "192.0.2.1", Configured).await,
+            Ok(vec![ONE])
+        );
         let six: SocketAddr = "[2001:db8::1]:7".parse().unwrap();
-        let found = resolver.resolve_family("2001:db8::1", 7, Family::V6, Requested);
+        let found = resolver.resolve_family(worker, "2001:db8::1", 7, Family::V6, Requested);
         assert_eq!(found.await.as_deref(), Ok(&[six][..]));
         for (host, family) in [("192.0.2.1", Family::V6), ("::ffff:1.2.3.4", Family::V4)] {
-            let found = resolver.resolve_family(host, 80, family, Requested);
+            let found = resolver.resolve_family(worker, host, 80, family, Requested);
             assert_eq!(found.await, Err(ResolveError::AddressFamily), "{host}");
         }
     });
@@ -110,11 +121,11 @@ fn answers_are_used_for_their_time() {
         (Err(ResolveError::NoName), NEGATIVE_LIFE),
     ] {
         let (resolver, asked) = counting(result.clone());
-        run(async {
+        run(async |worker| {
             let step = Duration::from_millis(1);
             for (wait, look_ups) in [(Duration::ZERO, 1), (life - step, 1), (step, 2)] {
                 tokio::time::advance(wait).await;
-                assert_eq!(resolver.find("name", Requested).await, result);
+                assert_eq!(resolver.find(worker, "name", Requested).await, result);
                 assert_eq!(asked.lock().unwrap().len(), look_ups, "{life:?}");
             }
         });
@@ -124,7 +135,7 @@ fn answers_are_used_for_their_time() {
 #[test]
 fn families_and_ports_are_asked_for_apart_and_origins_do_not_share_answers() {
     let (resolver, asked) = counting(Ok(vec![ONE]));
-    run(async {
+    run(async |worker| {
         for _ in 0..2 {
             for (family, port) in [
                 (Family::V4, 80),
@@ -132,11 +143,11 @@ fn families_and_ports_are_asked_for_apart_and_origins_do_not_share_answers() {
                 (Family::Any, 80),
                 (Family::Any, 81),
             ] {
-                let found = resolver.resolve_family("name", port, family, Requested);
+                let found = resolver.resolve_family(worker, "name", port, family, Requested);
                 assert_eq!(found.await.as_deref(), Ok(&[ONE][..]));
             }
         }
-        let _ = resolver.find("name", Configured).await;
+        let _ = resolver.find(worker, "name", Configured).await;
     });
     let want = [
         query("name", 80, Family::V4),
@@ -151,11 +162,11 @@ fn families_and_ports_are_asked_for_apart_and_origins_do_not_share_answers() {
 #[test]
 fn requests_at_the_same_time_share_a_look_up_that_outlives_the_first_of_them() {
     let (resolver, go) = answering();
-    run(async {
+    run(async |worker| {
         let resolver = Rc::new(resolver);
         let ask = || {
-            let resolver = Rc::clone(&resolver);
-            tokio::task::spawn_local(async move { resolver.find("name", Requested).await })
+            let (resolver, worker) = (Rc::clone(&resolver), Rc::clone(worker));
+            tokio::task::spawn_local(async move { resolver.find(&worker, "name", Requested).await })
         };
         let (first, second, third) = (ask(), ask(), ask());
         tokio::task::yield_now().await;
@@ -175,9 +186,9 @@ fn each_address_comes_first_now_and_then_and_the_others_follow_in_order() {
     let all = [ONE, TWO, address(3)];
     let (resolver, _) = counting(Ok(all.to_vec()));
     let mut came_first = [0; 3];
-    run(async {
+    run(async |worker| {
         for _ in 0..300 {
-            let found = resolver.find("name", Configured).await.unwrap();
+            let found = resolver.find(worker, "name", Configured).await.unwrap();
             let at = all.iter().position(|address| *address == found[0]).unwrap();
             came_first[at] += 1;
             let mut want = all;
@@ -192,10 +203,12 @@ fn each_address_comes_first_now_and_then_and_the_others_follow_in_order() {
 #[test]
 fn names_that_cannot_be_are_not_looked_up() {
     let (resolver, asked) = counting(Ok(vec![ONE]));
-    run(async {
+    run(async |worker| {
         let longest = "a".repeat(MAX_NAME_LEN);
-        assert!(resolver.find(&longest, Requested).await.is_ok());
-        let found = resolver.find(&format!("{longest}a"), Requested).await;
+        assert!(resolver.find(worker, &longest, Requested).await.is_ok());
+        let found = resolver
+            .find(worker, &format!("{longest}a"), Requested)
+            .await;
         assert_eq!(found, Err(ResolveError::NoName));
     });
     assert_eq!(asked.lock().unwrap().len(), 1);
@@ -204,7 +217,7 @@ fn names_that_cannot_be_are_not_looked_up() {
 #[test]
 fn nothing_found_is_an_error() {
     let (resolver, _) = counting(Ok(Vec::new()));
-    let found = run(resolver.find("name", Configured));
+    let found = run(async |worker| resolver.find(worker, "name", Configured).await);
     assert_eq!(found, Err(ResolveError::NoData));
 }
 
@@ -220,34 +233,46 @@ fn a_look_up_that_panics_is_an_error_and_the_next_is_tried() {
         assert!(time > 1, "this panic is part of the test");
         Ok(vec![ONE])
     });
-    run(async {
-        let found = resolver.find("name", Configured).await;
+    run(async |worker| {
+        let found = resolver.find(worker, "name", Configured).await;
         assert_eq!(found, Err(ResolveError::Other));
         tokio::time::advance(NEGATIVE_LIFE).await;
-        assert_eq!(resolver.find("name", Configured).await, Ok(vec![ONE]));
+        assert_eq!(
+            resolver.find(worker, "name", Configured).await,
+            Ok(vec![ONE])
+        );
     });
 }
 
 #[test]
 fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
     let (resolver, go) = answering();
-    run_in_time(async {
+    run_in_time(async |worker| {
         go.send(Ok(vec![ONE])).unwrap();
-        assert_eq!(resolver.find("name", Configured).await, Ok(vec![ONE]));
+        assert_eq!(
+            resolver.find(worker, "name", Configured).await,
+            Ok(vec![ONE])
+        );
         // A new answer that comes soon is used.
         pass(POSITIVE_LIFE).await;
         go.send(Ok(vec![TWO])).unwrap();
-        assert_eq!(resolver.find("name", Configured).await, Ok(vec![TWO]));
+        assert_eq!(
+            resolver.find(worker, "name", Configured).await,
+            Ok(vec![TWO])
+        );
         // It is waited for, but only for a moment since the first one asked for it.
         pass(POSITIVE_LIFE).await;
-        let soon = || tokio::time::timeout(PATIENCE / 2, resolver.find("name", Configured));
+        let soon = || tokio::time::timeout(PATIENCE / 2, resolver.find(worker, "name", Configured));
         assert!(soon().await.is_err());
-        assert_eq!(resolver.find("name", Configured).await, Ok(vec![TWO]));
+        assert_eq!(
+            resolver.find(worker, "name", Configured).await,
+            Ok(vec![TWO])
+        );
         assert_eq!(soon().await, Ok(Ok(vec![TWO])));
         // However late it comes, it is used from then on.
         go.send(Ok(vec![ONE])).unwrap();
         let late = async {
-            while resolver.find("name", Configured).await != Ok(vec![ONE]) {
+            while resolver.find(worker, "name", Configured).await != Ok(vec![ONE]) {
                 tokio::task::yield_now().await;
             }
         };
@@ -268,38 +293,54 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
         (NoData, Err(NoData)),
     ] {
         let (resolver, go) = answering();
-        run_in_time(async {
+        run_in_time(async |worker| {
             go.send(Ok(vec![ONE])).unwrap();
-            assert_eq!(resolver.find("name", Configured).await, Ok(vec![ONE]));
+            assert_eq!(
+                resolver.find(worker, "name", Configured).await,
+                Ok(vec![ONE])
+            );
             // Also when the failure is looked up anew.
             for life in [POSITIVE_LIFE, NEGATIVE_LIFE] {
                 pass(life).await;
                 go.send(Err(error)).unwrap();
-                assert_eq!(resolver.find("name", Configured).await, want, "{error:?}");
-                assert_eq!(resolver.find("name", Configured).await, want, "{error:?}");
+                assert_eq!(
+                    resolver.find(worker, "name", Configured).await,
+                    want,
+                    "{error:?}"
+                );
+                assert_eq!(
+                    resolver.find(worker, "name", Configured).await,
+                    want,
+                    "{error:?}"
+                );
             }
             pass(STALE_LIFE).await;
             go.send(Err(error)).unwrap();
-            assert_eq!(resolver.find("name", Configured).await, Err(error));
+            assert_eq!(resolver.find(worker, "name", Configured).await, Err(error));
         });
     }
     // Clients are told what is.
     let (resolver, go) = answering();
-    run_in_time(async {
+    run_in_time(async |worker| {
         go.send(Ok(vec![ONE])).unwrap();
-        assert_eq!(resolver.find("name", Requested).await, Ok(vec![ONE]));
+        assert_eq!(
+            resolver.find(worker, "name", Requested).await,
+            Ok(vec![ONE])
+        );
         pass(POSITIVE_LIFE).await;
         go.send(Err(Again)).unwrap();
-        assert_eq!(resolver.find("name", Requested).await, Err(Again));
+        assert_eq!(resolver.find(worker, "name", Requested).await, Err(Again));
     });
 }
 
 #[test]
 fn names_are_bounded() {
     let (resolver, asked) = counting(Ok(vec![ONE]));
-    run(async {
+    run(async |worker| {
         for number in 0..=MAX_NAMES {
-            let found = resolver.find(&format!("name{number}"), Requested).await;
+            let found = resolver
+                .find(worker, &format!("name{number}"), Requested)
+                .await;
             assert!(found.is_ok(), "{number}");
             assert!(resolver.requested.borrow().0.len() <= MAX_NAMES);
         }
@@ -324,17 +365,22 @@ fn slow(threads: usize) -> (Resolver, mpsc::Receiver<String>, mpsc::Sender<()>) 
 }
 
 /// Asks without waiting for the answer.
-fn begin(resolver: &Resolver, host: &str, origin: NameOrigin) -> watch::Receiver<Option<Answer>> {
-    let asked = resolver.ask(query(host, 80, Family::Any), origin);
+fn begin(
+    worker: &Worker,
+    resolver: &Resolver,
+    host: &str,
+    origin: NameOrigin,
+) -> watch::Receiver<Option<Answer>> {
+    let asked = resolver.ask(worker, query(host, 80, Family::Any), origin);
     asked.unwrap().answer
 }
 
 #[test]
 fn look_ups_wait_for_a_thread() {
     let (resolver, begins, go) = slow(2);
-    run(async {
+    run(async |worker| {
         let mut answers: VecDeque<_> = ["slow1", "slow2", "slow3"]
-            .map(|host| begin(&resolver, host, Configured))
+            .map(|host| begin(worker, &resolver, host, Configured))
             .into();
         tokio::task::yield_now().await;
         let mut begun = [begins.recv().unwrap(), begins.recv().unwrap()];
@@ -353,27 +399,35 @@ fn look_ups_wait_for_a_thread() {
 fn names_that_requests_bring_take_neither_threads_nor_places_from_backends() {
     for threads in [1, 2, 8] {
         let (resolver, begins, go) = slow(threads);
-        run(async {
+        run(async |worker| {
             let mut answers = Vec::new();
             for number in 0..MAX_NAMES {
-                answers.push(begin(&resolver, &format!("slow{number}"), Requested));
+                answers.push(begin(
+                    worker,
+                    &resolver,
+                    &format!("slow{number}"),
+                    Requested,
+                ));
             }
             tokio::task::yield_now().await;
             for _ in 0..(threads / 2).max(1) {
                 begins.recv().unwrap();
             }
-            let full = resolver.find("another", Requested).await;
+            let full = resolver.find(worker, "another", Requested).await;
             assert_eq!(full, Err(ResolveError::Again));
             // One that is known can still be waited for.
-            answers.push(begin(&resolver, "slow0", Requested));
+            answers.push(begin(worker, &resolver, "slow0", Requested));
             assert!(begins.try_recv().is_err());
-            assert_eq!(resolver.find("backend", Configured).await, Ok(vec![ONE]));
+            assert_eq!(
+                resolver.find(worker, "backend", Configured).await,
+                Ok(vec![ONE])
+            );
             assert_eq!(begins.recv().unwrap(), "backend");
             drop(go);
             for mut answer in answers {
                 assert!(answer.wait_for(Option::is_some).await.is_ok());
             }
-            assert!(resolver.find("another", Requested).await.is_ok());
+            assert!(resolver.find(worker, "another", Requested).await.is_ok());
         });
     }
 }
@@ -381,10 +435,10 @@ fn names_that_requests_bring_take_neither_threads_nor_places_from_backends() {
 #[test]
 fn a_name_that_nobody_waits_for_any_more_is_not_looked_up() {
     let (resolver, begins, go) = slow(2);
-    run(async {
-        let mut first = begin(&resolver, "slow", Requested);
-        drop(begin(&resolver, "left", Requested));
-        let mut last = begin(&resolver, "wanted", Requested);
+    run(async |worker| {
+        let mut first = begin(worker, &resolver, "slow", Requested);
+        drop(begin(worker, &resolver, "left", Requested));
+        let mut last = begin(worker, &resolver, "wanted", Requested);
         tokio::task::yield_now().await;
         drop(go);
         assert!(first.wait_for(Option::is_some).await.is_ok());
@@ -392,7 +446,10 @@ fn a_name_that_nobody_waits_for_any_more_is_not_looked_up() {
         let begun: Vec<_> = begins.try_iter().collect();
         assert_eq!(begun, ["slow", "wanted"]);
         // The next one who asks does not hear of that.
-        assert_eq!(resolver.find("left", Requested).await, Ok(vec![ONE]));
+        assert_eq!(
+            resolver.find(worker, "left", Requested).await,
+            Ok(vec![ONE])
+        );
     });
 }
 

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -158,7 +157,7 @@ fn worker() -> Rc<Worker> {
     Worker::new(0, Arc::default(), Arc::default())
 }
 
-/// Runs a test on a worker; each poll is a turn of its loop.
+/// Runs a test on a worker.
 pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -166,12 +165,8 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
         .unwrap();
     runtime.block_on(async {
         let worker = worker();
-        let mut test = pin!(tokio::time::timeout(LONG, test(Rc::clone(&worker))));
-        let turns = poll_fn(|context| {
-            worker.clock.begin_turn();
-            test.as_mut().poll(context)
-        });
-        turns.await.expect("nothing takes that long")
+        let test = tokio::time::timeout(LONG, test(Rc::clone(&worker)));
+        worker.run(test).await.expect("nothing takes that long")
     })
 }
 

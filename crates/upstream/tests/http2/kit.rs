@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -121,7 +120,7 @@ pub(crate) fn upstream(url: &str, settings: UpstreamSettings) -> Arc<Upstream> {
     Upstream::new(vec![backend], Balancing::RoundRobin, settings)
 }
 
-/// Runs a test on a worker; each poll is a turn of its loop.
+/// Runs a test on a worker.
 pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -129,12 +128,8 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
         .unwrap();
     runtime.block_on(async {
         let worker = Worker::new(0, Arc::default(), Arc::default());
-        let mut test = pin!(tokio::time::timeout(LONG, test(Rc::clone(&worker))));
-        let turns = poll_fn(|context| {
-            worker.clock.begin_turn();
-            test.as_mut().poll(context)
-        });
-        turns.await.expect("nothing takes that long")
+        let test = tokio::time::timeout(LONG, test(Rc::clone(&worker)));
+        worker.run(test).await.expect("nothing takes that long")
     })
 }
 

@@ -245,8 +245,9 @@ fn content_beyond_the_window_is_a_flow_control_error() {
 fn whoever_waits_is_told_when_the_task_ends() {
     run(async {
         let (ours, theirs) = tokio::io::duplex(1000);
-        let (connection, driver) = driver::open(settings(), 0, ours, Rc::default());
-        let task = tokio::task::spawn_local(driver);
+        let (connection, driver) =
+            driver::open(settings(), 0, ours, Rc::default(), &worker().timers);
+        let task = worker().spawn(driver);
         let (pipe, body) = pipe();
         let call = call(&connection, post(BodyLength::Unknown), body);
         settle().await;
@@ -262,8 +263,9 @@ fn whoever_waits_is_told_when_the_task_ends() {
 fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
     run(async {
         let (ours, theirs) = tokio::io::duplex(4096);
-        let (connection, driver) = driver::open(settings(), 0, ours, Rc::default());
-        tokio::task::spawn_local(driver);
+        let (connection, driver) =
+            driver::open(settings(), 0, ours, Rc::default(), &worker().timers);
+        worker().spawn(driver);
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let began = Instant::now();
         // PING after PING; the answers are never read.

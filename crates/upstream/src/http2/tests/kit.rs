@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, RequestBody};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, RequestBody, Worker};
 use h2o_http::{BodyLength, Headers, Method, RequestHead, ResponseHead, Scheme, StatusCode};
 use h2o_http2::frame::{self, HEADER_LEN};
 use h2o_http2::{
@@ -25,7 +25,16 @@ use crate::{Failure, OnInformational, Reply};
 /// Octets the link holds in each direction.
 const LINK: usize = 1 << 20;
 
-/// Runs a test like a worker does, but for the clock, which jumps to the next timer when nothing goes on.
+thread_local! {
+    static WORKER: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// The worker that [`run`] runs.
+pub(super) fn worker() -> Rc<Worker> {
+    WORKER.with_borrow(|worker| worker.clone().expect("a test runs"))
+}
+
+/// Runs a test as a worker does, but by a clock that jumps to the next timer whenever all tasks wait.
 pub(super) fn run(test: impl Future<Output = ()>) {
     Builder::new_current_thread()
         .enable_time()
@@ -34,7 +43,9 @@ pub(super) fn run(test: impl Future<Output = ()>) {
         .expect("a runtime")
         .block_on(async {
             let limit = Duration::from_secs(3600);
-            tokio::time::timeout(limit, test)
+            let worker = Worker::new(0, Arc::default(), Arc::default());
+            WORKER.set(Some(Rc::clone(&worker)));
+            tokio::time::timeout(limit, worker.run(test))
                 .await
                 .expect("the test goes on for ever");
         });
@@ -65,8 +76,8 @@ pub(super) fn with_window(window: u32) -> Http2Settings {
 /// A connection that begins, and the server's end of its link.
 pub(super) fn link(settings: Http2Settings) -> (Rc<Connection>, DuplexStream) {
     let (ours, theirs) = duplex(LINK);
-    let (connection, driver) = driver::open(settings, 7, ours, Rc::default());
-    tokio::task::spawn_local(driver);
+    let (connection, driver) = driver::open(settings, 7, ours, Rc::default(), &worker().timers);
+    worker().spawn(driver);
     (connection, theirs)
 }
 
