@@ -36,6 +36,7 @@ impl Tree {
     }
 
     /// The node that has the next turn, which is one that no ready node is above of.
+    #[inline]
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let mut at = ROOT;
         loop {
