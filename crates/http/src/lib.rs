@@ -23,6 +23,7 @@ pub mod priority;
 mod reference;
 mod response;
 mod status;
+mod time_limit;
 mod words;
 
 pub use head::{BodyLength, RequestHead, Scheme, Version};
@@ -32,3 +33,4 @@ pub use name::{Known, Name, is_token, is_token_octet};
 pub use reference::Reference;
 pub use response::{ClientResponse, ResponseHead};
 pub use status::StatusCode;
+pub use time_limit::TimeLimit;

@@ -76,5 +76,4 @@ pub use error::{Answer, ChunkError, FieldError, FramingError, PeerError};
 
 pub use server::{Next, Received, ServerConnection};
 pub use settings::{ClientSettings, Settings};
-pub use timers::TimedOut;
 pub use upstream_error::UpstreamError;

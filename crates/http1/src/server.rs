@@ -6,7 +6,7 @@ mod respond;
 use std::sync::Arc;
 use std::time::Instant;
 
-use h2o_http::{BodyLength, Method, RequestHead, Scheme, Version};
+use h2o_http::{BodyLength, Method, RequestHead, Scheme, TimeLimit, Version};
 
 pub use receive::Received;
 
@@ -15,7 +15,7 @@ use crate::chunked::ChunkedReader;
 use crate::encode::BodyWriter;
 use crate::field_lines::HeadScan;
 use crate::request_head::Wishes;
-use crate::timers::{TimedOut, Timers};
+use crate::timers::Timers;
 
 /// What follows a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,14 +233,15 @@ impl ServerConnection {
 
     /// The limit that has passed, if one has: the connection is to be closed without an answer.
     #[must_use]
-    pub fn on_timeout(&mut self, now: Instant) -> Option<TimedOut> {
+    pub fn on_timeout(&mut self, now: Instant) -> Option<TimeLimit> {
         let first_request = self.requests == 0;
-        let passed = self.timers.passed(first_request, now);
-        if passed.is_some() {
-            self.exchange.is_persistent = false;
-            self.timers.stop();
-        }
-        passed
+        let passed = self.timers.passed(first_request, now)?;
+        self.exchange.is_persistent = false;
+        self.timers.stop();
+        Some(match passed {
+            TimeLimit::Head { .. } if self.first_octet_at.is_none() => TimeLimit::Idle,
+            passed => passed,
+        })
     }
 
     /// Responses from here on say `Connection: close`, and no further request is taken. An idle

@@ -5,21 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Settings;
+use h2o_http::TimeLimit;
 
-/// What a client was too slow with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimedOut {
-    /// No complete head in time; also how an idle connection ends.
-    Head {
-        /// True before the first request of the connection, which the access log records.
-        first_request: bool,
-    },
-    /// Silence within a body.
-    Read,
-    /// The client takes none of our octets.
-    Write,
-}
+use crate::Settings;
 
 /// Limits on what the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,18 +141,18 @@ impl Timers {
     }
 
     /// The limit that has passed at `now`, if one has.
-    pub(crate) fn passed(&self, first_request: bool, now: Instant) -> Option<TimedOut> {
+    pub(crate) fn passed(&self, first_request: bool, now: Instant) -> Option<TimeLimit> {
         match self.reading {
             Reading::Head { until, silence }
                 if until <= now || silence.is_some_and(|silence| silence <= now) =>
             {
-                return Some(TimedOut::Head { first_request });
+                return Some(TimeLimit::Head { first_request });
             }
-            Reading::Body { silence } if silence <= now => return Some(TimedOut::Read),
+            Reading::Body { silence } if silence <= now => return Some(TimeLimit::Read),
             Reading::Off | Reading::Paused | Reading::Head { .. } | Reading::Body { .. } => {}
         }
         match self.writing {
-            Writing::Pending { silence } if silence <= now => Some(TimedOut::Write),
+            Writing::Pending { silence } if silence <= now => Some(TimeLimit::Write),
             Writing::Off | Writing::Pending { .. } => None,
         }
     }
@@ -213,7 +201,7 @@ mod tests {
         let passed = timers.passed(true, start + 10 * SECOND);
         assert_eq!(
             passed,
-            Some(TimedOut::Head {
+            Some(TimeLimit::Head {
                 first_request: true
             })
         );
@@ -229,7 +217,7 @@ mod tests {
         timers.on_read(&settings, start + 4 * SECOND);
         assert_eq!(timers.passed(true, start + 8 * SECOND), None);
         let passed = timers.passed(true, start + 9 * SECOND);
-        assert_eq!(passed, Some(TimedOut::Read));
+        assert_eq!(passed, Some(TimeLimit::Read));
     }
 
     #[test]
@@ -263,7 +251,7 @@ mod tests {
         timers.on_written(1, true, &settings, start + 2 * SECOND);
         assert_eq!(timers.next(), Some(start + 7 * SECOND));
         let passed = timers.passed(true, start + 7 * SECOND);
-        assert_eq!(passed, Some(TimedOut::Write));
+        assert_eq!(passed, Some(TimeLimit::Write));
         timers.on_written(1, false, &settings, start + 20 * SECOND);
         assert_eq!(timers.next(), None);
     }

@@ -7,6 +7,8 @@ mod respond;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use h2o_http::TimeLimit;
+
 use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
@@ -47,15 +49,6 @@ enum Shutdown {
         last: StreamId,
         until: Option<Instant>,
     },
-}
-
-/// Which limit has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimedOut {
-    /// Nothing was sent or received for too long. GOAWAY is written.
-    Idle,
-    /// Graceful shutdown took too long.
-    Shutdown,
 }
 
 /// The server role of one connection: octets and time in, events and octets out.
@@ -236,7 +229,7 @@ impl ServerConnection {
         now: Instant,
         is_waiting_for_us: bool,
         out: &mut Vec<u8>,
-    ) -> Option<TimedOut> {
+    ) -> Option<TimeLimit> {
         match self.shutdown {
             Shutdown::Announced { until } if until <= now => {
                 frame::goaway(out, self.newest, ErrorCode::NO_ERROR, "");
@@ -250,7 +243,7 @@ impl ServerConnection {
             }
             Shutdown::Draining {
                 until: Some(until), ..
-            } if until <= now => return Some(TimedOut::Shutdown),
+            } if until <= now => return Some(TimeLimit::Shutdown),
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
         }
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
@@ -259,7 +252,7 @@ impl ServerConnection {
                 frame::goaway(out, self.last_taken(), code, "idle timeout");
             }
             self.opening = Opening::Failed;
-            return Some(TimedOut::Idle);
+            return Some(TimeLimit::Idle);
         }
         None
     }

@@ -1,6 +1,7 @@
 //! Limits of time, rate, size and memory.
 
-use h2o_http1::{Next, PeerError, ServerConnection, Settings, TimedOut};
+use h2o_http::TimeLimit;
+use h2o_http1::{Next, PeerError, ServerConnection, Settings};
 
 use crate::kit::server::{Conversation, Event, request};
 use crate::{GET, SECOND, post};
@@ -77,7 +78,7 @@ fn a_body_that_does_not_wait_is_read() {
     talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"))
         .client_sends("ab");
     assert!(talk.connection.wants_continue(), "H2O answers nevertheless");
-    assert_eq!(talk.wait(100 * SECOND), Some(TimedOut::Read));
+    assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Read));
 
     let mut talk = Conversation::new();
     talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"))
@@ -90,22 +91,16 @@ fn a_body_that_does_not_wait_is_read() {
 fn heads_are_limited_in_time() {
     let mut talk = Conversation::new();
     let start = talk.now;
+    let passed = GET.as_bytes().chunks(1).find_map(|octet| {
+        talk.client_sends(octet);
+        talk.wait(SECOND)
+    });
     assert_eq!(
-        talk.wait(100 * SECOND),
-        Some(TimedOut::Head {
+        passed,
+        Some(TimeLimit::Head {
             first_request: true
         })
     );
-    assert_eq!(talk.now, start + 10 * SECOND);
-
-    let mut talk = Conversation::new();
-    let start = talk.now;
-    for octet in GET.as_bytes().chunks(1) {
-        talk.client_sends(octet);
-        if talk.wait(SECOND).is_some() {
-            break;
-        }
-    }
     assert_eq!(talk.now, start + 10 * SECOND, "the whole head is bounded");
 
     let mut talk = Conversation::new();
@@ -120,7 +115,7 @@ fn heads_are_limited_in_time() {
     let start = talk.now;
     assert_eq!(
         talk.wait(100 * SECOND),
-        Some(TimedOut::Head {
+        Some(TimeLimit::Head {
             first_request: false
         })
     );
@@ -132,13 +127,18 @@ fn heads_are_limited_in_time() {
 }
 
 #[test]
-fn an_idle_connection_is_not_closed_before_the_limit_on_requests() {
+fn a_connection_without_a_request_is_idle_and_not_slow() {
+    let mut talk = Conversation::new();
+    let start = talk.now;
+    assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Idle));
+    assert_eq!(talk.now, start + 10 * SECOND);
+
     let mut talk = Conversation::new();
     talk.client_sends(GET);
     assert_eq!(talk.answer(""), Next::Request);
     let start = talk.now;
-    assert!(talk.wait(100 * SECOND).is_some());
-    assert_eq!(talk.now, start + 10 * SECOND);
+    assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Idle));
+    assert_eq!(talk.now, start + 10 * SECOND, "also behind a request");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn bodies_are_limited_in_time() {
     let mut talk = Conversation::new();
     talk.client_sends(post("Content-Length: 1000"));
     assert_eq!(talk.connection.waits_for_client(), (true, false));
-    assert_eq!(talk.wait(100 * SECOND), Some(TimedOut::Read));
+    assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Read));
 
     let mut talk = Conversation::new();
     talk.client_sends(post("Content-Length: 60"));
@@ -170,7 +170,7 @@ fn back_pressure_is_not_held_against_the_client() {
     talk.connection.pause_reading();
     assert_eq!(talk.wait(1000 * SECOND), None);
     talk.connection.resume_reading(talk.now);
-    assert_eq!(talk.wait(1000 * SECOND), Some(TimedOut::Read));
+    assert_eq!(talk.wait(1000 * SECOND), Some(TimeLimit::Read));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn writing_is_timed_while_octets_wait() {
     );
     talk.send("abc");
     talk.connection.on_written(0, true, talk.now);
-    assert_eq!(talk.wait(1000 * SECOND), Some(TimedOut::Write));
+    assert_eq!(talk.wait(1000 * SECOND), Some(TimeLimit::Write));
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 }
 

@@ -1,7 +1,7 @@
 //! What the server role sends, and what becomes of the connection.
 
-use h2o_http::{Headers, Known, StatusCode};
-use h2o_http1::{BodyMode, ChunkError, Next, PeerError, TimedOut};
+use h2o_http::{Headers, Known, StatusCode, TimeLimit};
+use h2o_http1::{BodyMode, ChunkError, Next, PeerError};
 
 use crate::kit::server::{Conversation, Event, data, request};
 use crate::{GET, SECOND, post};
@@ -233,7 +233,7 @@ fn expectations_are_answered_when_the_handler_wants_the_body() {
         assert!(!talk.connection.wants_continue());
         assert_eq!(
             talk.wait(100 * SECOND),
-            Some(TimedOut::Read),
+            Some(TimeLimit::Read),
             "we wait for the client"
         );
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, RequestHead, ResponseHead, Scheme, StatusCode};
-use h2o_http1::{BodyMode, Next, PeerError, Received, ServerConnection, Settings, TimedOut};
+use h2o_http::{Headers, RequestHead, ResponseHead, Scheme, StatusCode, TimeLimit};
+use h2o_http1::{BodyMode, Next, PeerError, Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 
 /// What the server role reported.
@@ -169,7 +169,7 @@ impl Conversation {
     }
 
     /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
-    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimedOut> {
+    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout() {
             if at > until {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_http2::{PeerError, SHUTDOWN_GRACE, ServerConnection, Settings, State, TimedOut};
+use h2o_http::TimeLimit;
+use h2o_http2::{PeerError, SHUTDOWN_GRACE, ServerConnection, Settings, State};
 use h2o_testkit::any_moment;
 
 use crate::kit::frames::*;
@@ -70,7 +71,7 @@ fn shutdown_may_be_limited_in_time() {
     assert_eq!(talk.wait(5 * SECOND - Duration::from_millis(1)), None);
     assert_eq!(
         talk.wait(Duration::from_millis(1)),
-        Some(TimedOut::Shutdown)
+        Some(TimeLimit::Shutdown)
     );
 }
 
@@ -104,7 +105,7 @@ fn silence_ends_the_connection() {
         "our own silence is not the client's"
     );
     talk.is_waiting_for_us = false;
-    assert_eq!(talk.wait(Duration::from_millis(1)), Some(TimedOut::Idle));
+    assert_eq!(talk.wait(Duration::from_millis(1)), Some(TimeLimit::Idle));
     talk.expect_output("told so", &["GOAWAY 0 NO_ERROR idle timeout"]);
     talk.client_sends(get(1))
         .expect("nothing is looked at any more", &[]);
@@ -114,7 +115,7 @@ fn silence_ends_the_connection() {
 #[test]
 fn nothing_is_said_to_a_client_that_said_nothing() {
     let mut talk = Conversation::unopened(Settings::default());
-    assert_eq!(talk.wait(10 * SECOND), Some(TimedOut::Idle));
+    assert_eq!(talk.wait(10 * SECOND), Some(TimeLimit::Idle));
     talk.expect_output("no preface came", &[]);
 }
 

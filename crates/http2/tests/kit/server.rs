@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use h2o_http::{Headers, Name, RequestHead, ResponseHead, StatusCode};
-use h2o_http2::{Received, SchedulingHint, ServerConnection, Settings, State, StreamKey, TimedOut};
+use h2o_http::{Headers, Name, RequestHead, ResponseHead, StatusCode, TimeLimit};
+use h2o_http2::{Received, SchedulingHint, ServerConnection, Settings, State, StreamKey};
 use h2o_testkit::any_moment;
 
 use super::frames::{PREFACE, Reader, code, settings};
@@ -272,7 +272,7 @@ impl Conversation {
     }
 
     /// Time passes; gives the limit that passed, if one did. The engine is called when it asked to be.
-    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimedOut> {
+    pub(crate) fn wait(&mut self, time: Duration) -> Option<TimeLimit> {
         let until = self.now + time;
         while let Some(at) = self.connection.next_timeout(self.is_waiting_for_us) {
             if at > until {

@@ -10,8 +10,8 @@ use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
 use h2o_exchange::{BodyPipe, Counter, ExchangeRef};
-use h2o_http::Scheme;
-use h2o_http1::{ServerConnection, TimedOut};
+use h2o_http::{Scheme, TimeLimit};
+use h2o_http1::ServerConnection;
 
 use crate::collect::Collector;
 use crate::context::{Context, per_turn};
@@ -418,17 +418,20 @@ impl Http1 {
             return Flow::Close;
         };
         let counter = match passed {
-            TimedOut::Head { .. } => Counter::Http1RequestTimeout,
-            TimedOut::Read | TimedOut::Write => Counter::Http1RequestIoTimeout,
+            TimeLimit::Head { .. } => Some(Counter::Http1RequestTimeout),
+            TimeLimit::Read | TimeLimit::Write => Some(Counter::Http1RequestIoTimeout),
+            TimeLimit::Idle | TimeLimit::Shutdown => None,
         };
-        if self.active.is_some() || self.engine.first_octet_at().is_some() {
+        if let Some(counter) = counter
+            && (self.active.is_some() || self.engine.first_octet_at().is_some())
+        {
             turn.context.worker.counters.count(counter);
         }
-        let is_first = TimedOut::Head {
+        let is_first = TimeLimit::Head {
             first_request: true,
         };
         // Browsers open connections that they never use: these leave no line in the log (H2O compatibility: nor do they there).
-        if passed == is_first && self.active.is_none() && self.engine.first_octet_at().is_some() {
+        if passed == is_first && self.active.is_none() {
             let exchange = turn.context.worker.spare_exchange();
             self.begin_unparsed(turn, &exchange, now);
             serve::log(&exchange.borrow());

@@ -19,7 +19,8 @@ use std::task::Waker;
 use std::time::Instant;
 
 use h2o_exchange::{BodyPipe, BodySource, Counter, Exchange, ExchangeRef, Http2Stream, Response};
-use h2o_http2::{PeerError, ServerConnection, StreamKey, TimedOut};
+use h2o_http::TimeLimit;
+use h2o_http2::{PeerError, ServerConnection, StreamKey};
 
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
@@ -499,7 +500,7 @@ impl Http2 {
         self.end_partings(turn);
         let waits = self.is_waiting_for_us(turn.connection);
         let passed = self.engine.on_timeout(turn.now, waits, &mut turn.out);
-        if passed == Some(TimedOut::Idle) {
+        if passed == Some(TimeLimit::Idle) {
             turn.context
                 .worker
                 .counters
