@@ -1,6 +1,7 @@
 //! Streams: their states (RFC 9113 §5.1), and where they are kept.
 
 use h2o_http::priority::PriorityParameters;
+use slab::Slab;
 
 use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::StreamId;
@@ -111,19 +112,10 @@ impl Stream {
     }
 }
 
-#[derive(Debug)]
-enum Slot {
-    Free { next: u32 },
-    Used(Stream),
-}
-
-const NONE: u32 = u32::MAX;
-
 /// The streams of a connection that are not released. Memory is given back by [`Streams::shrink`].
 #[derive(Debug)]
 pub(crate) struct Streams {
-    slots: Vec<Slot>,
-    free: u32,
+    slots: Slab<Stream>,
     /// Identifier and slot of those that are not closed, in order of identifiers: new ones come last.
     open: Vec<(StreamId, u32)>,
     /// Slots used by streams that the peer opened.
@@ -133,8 +125,7 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) const fn new() -> Self {
         Self {
-            slots: Vec::new(),
-            free: NONE,
+            slots: Slab::new(),
             open: Vec::new(),
             held: 0,
         }
@@ -153,18 +144,8 @@ impl Streams {
     #[inline]
     pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
         let id = stream.id;
-        let index = if self.free == NONE {
-            self.slots.push(Slot::Used(stream));
-            u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
-        } else {
-            let index = self.free;
-            let slot = &mut self.slots[index as usize];
-            if let Slot::Free { next } = *slot {
-                self.free = next;
-            }
-            *slot = Slot::Used(stream);
-            index
-        };
+        let index = u32::try_from(self.slots.insert(stream))
+            .expect("a connection has no more streams than identifiers, which have 31 bits");
         self.held += u32::from(is_peers);
         match self.open.last() {
             Some(&(last, _)) if last > id => {
@@ -185,18 +166,12 @@ impl Streams {
 
     #[inline]
     pub(crate) fn get(&self, key: StreamKey) -> Option<&Stream> {
-        match self.slots.get(key.index()) {
-            Some(Slot::Used(stream)) => Some(stream),
-            Some(Slot::Free { .. }) | None => None,
-        }
+        self.slots.get(key.index())
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        match self.slots.get_mut(key.index()) {
-            Some(Slot::Used(stream)) => Some(stream),
-            Some(Slot::Free { .. }) | None => None,
-        }
+        self.slots.get_mut(key.index())
     }
 
     /// The stream closes: frames for it are from now on frames for a closed stream.
@@ -218,12 +193,9 @@ impl Streams {
     /// The caller is done with a stream that is closed.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
-        if self.get(key).is_none() {
-            return;
+        if self.slots.try_remove(key.index()).is_some() {
+            self.held -= u32::from(is_peers);
         }
-        self.slots[key.index()] = Slot::Free { next: self.free };
-        self.free = key.0;
-        self.held -= u32::from(is_peers);
     }
 
     /// All streams that are not closed, in order of identifiers.
@@ -243,19 +215,14 @@ impl Streams {
 
     /// Gives memory back when no stream is left.
     pub(crate) fn shrink(&mut self) {
-        if self.open.is_empty()
-            && self
-                .slots
-                .iter()
-                .all(|slot| matches!(slot, Slot::Free { .. }))
-        {
-            self.slots = Vec::new();
-            self.free = NONE;
+        if self.slots.is_empty() {
+            self.slots = Slab::new();
             self.open = Vec::new();
         }
     }
 
     pub(crate) fn retained(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>() + self.open.capacity() * 8
+        self.slots.capacity() * size_of::<Stream>()
+            + self.open.capacity() * size_of::<(StreamId, u32)>()
     }
 }
