@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 pub use receive::{ClientReceived, ClientStep};
 
-use crate::core::{CONNECTION_WINDOW, Core};
+use crate::connection::{CONNECTION_WINDOW, Connection};
 use crate::error::{ErrorCode, PeerError};
 use crate::frame::{self, PREFACE, StreamId};
 use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
@@ -30,7 +30,7 @@ enum Opening {
 /// knows for how long, and resets its stream.
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
-    core: Core,
+    connection: Connection,
     opening: Opening,
     /// Latest stream opened by us.
     newest: StreamId,
@@ -54,10 +54,10 @@ impl ClientConnection {
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
         // Streams are of different clients here: none is held up because of another one.
-        let mut core = Core::new(usize::MAX);
+        let mut connection = Connection::new(usize::MAX);
         // Servers take no pushes (RFC 9113 §8.4); one that says otherwise is found by that.
-        core.peer.enable_push = false;
-        core.settings_sent = Some(now);
+        connection.peer.enable_push = false;
+        connection.settings_sent = Some(now);
         out.extend_from_slice(PREFACE);
         frame::settings(
             out,
@@ -69,10 +69,10 @@ impl ClientConnection {
         );
         let increment = CONNECTION_WINDOW - DEFAULT_WINDOW;
         frame::window_update(out, StreamId::CONNECTION, increment);
-        core.recv_window.raise(increment);
+        connection.recv_window.raise(increment);
         Self {
             settings,
-            core,
+            connection,
             opening: Opening::Settings,
             newest: StreamId::CONNECTION,
             held: 0,
@@ -120,13 +120,13 @@ impl ClientConnection {
     /// Streams that are open.
     #[must_use]
     pub fn open_streams(&self) -> usize {
-        self.core.streams.open_count()
+        self.connection.streams.open_count()
     }
 
     /// Streams that may be open at a time: our limit, or the server's if that is lower.
     #[must_use]
     pub fn most_streams(&self) -> usize {
-        let theirs = self.core.peer.max_concurrent_streams;
+        let theirs = self.connection.peer.max_concurrent_streams;
         self.settings.max_streams.min(theirs) as usize
     }
 
@@ -135,14 +135,14 @@ impl ClientConnection {
     pub fn is_reusable(&self) -> bool {
         self.opening != Opening::Failed
             && !self.is_leaving
-            && !self.core.is_peer_leaving
+            && !self.connection.is_peer_leaving
             && self.newest.get() < StreamId::MAX.get()
     }
 
     /// True if the server takes extended CONNECT (RFC 8441). It says so in its SETTINGS.
     #[must_use]
     pub const fn takes_extended_connect(&self) -> bool {
-        self.core.peer.enable_connect_protocol
+        self.connection.peer.enable_connect_protocol
     }
 
     /// True once nothing is to come on the connection: no more requests can be made, and none is left.
@@ -159,7 +159,7 @@ impl ClientConnection {
 
     /// What the server has made us do since the last call, in the units of [`crate::ServerConnection::take_costs`].
     pub const fn take_costs(&mut self) -> u32 {
-        self.core.take_costs()
+        self.connection.take_costs()
     }
 
     /// True once the server's SETTINGS have come.
@@ -171,35 +171,38 @@ impl ClientConnection {
     /// The settings the server has announced.
     #[must_use]
     pub const fn peer_settings(&self) -> &PeerSettings {
-        &self.core.peer
+        &self.connection.peer
     }
 
     /// Octets that the server may still send, and that we may, on the connection as a whole.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
-        (self.core.recv_window.left(), self.core.send_window.get())
+        (
+            self.connection.recv_window.left(),
+            self.connection.send_window.get(),
+        )
     }
 
     /// Time between our SETTINGS and their acknowledgement; `None` before that.
     #[must_use]
     pub fn settings_rtt(&self) -> Option<Duration> {
         Some(
-            self.core
+            self.connection
                 .settings_acked?
-                .saturating_duration_since(self.core.settings_sent?),
+                .saturating_duration_since(self.connection.settings_sent?),
         )
     }
 
     /// The identifier of a stream.
     #[must_use]
     pub fn stream_id(&self, key: StreamKey) -> StreamId {
-        self.core.id_of(key)
+        self.connection.id_of(key)
     }
 
     /// The state of a stream.
     #[must_use]
     pub fn state(&self, key: StreamKey) -> State {
-        self.core
+        self.connection
             .streams
             .get(key)
             .map_or(State::Closed, |stream| stream.state)
@@ -208,33 +211,33 @@ impl ClientConnection {
     /// Ends a stream at once, with [`ErrorCode::CANCEL`] if its response is not wanted any more. What still comes for
     /// it is discarded.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
-        self.core.reset(key, code, out);
+        self.connection.reset(key, code, out);
     }
 
     /// The caller is done with a stream. One that is not over is cancelled.
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
-        if self.core.streams.get(key).is_none() {
+        if self.connection.streams.get(key).is_none() {
             return;
         }
-        self.core.reset(key, ErrorCode::CANCEL, out);
-        self.core.release(key, false, out);
+        self.connection.reset(key, ErrorCode::CANCEL, out);
+        self.connection.release(key, false, out);
         self.held -= 1;
     }
 
     /// `len` octets of a response's content are dealt with: the server may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
-        self.core.release_content(key, len, out);
+        self.connection.release_content(key, len, out);
     }
 
     /// Gives memory back while nothing goes on.
     pub fn shrink(&mut self) {
-        self.core.shrink();
+        self.connection.shrink();
     }
 
     /// Octets of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.core.retained()
+        self.connection.retained()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use h2o_http::Headers;
 
-use crate::core::Core;
+use crate::connection::Connection;
 use crate::encode::encode_fields;
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
-impl Core {
+impl Connection {
     /// Writes a DATA frame with `data`, which is no longer than what was granted.
     #[inline]
     pub(crate) fn write_data(

@@ -1,6 +1,6 @@
 //! Field sections: HEADERS with their CONTINUATION frames, in and out.
 
-use crate::core::{Core, cost};
+use crate::connection::{Connection, cost};
 use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::scheduler::Priority;
@@ -30,7 +30,7 @@ pub(crate) struct Section<'a> {
     pub(crate) octets: std::borrow::Cow<'a, [u8]>,
 }
 
-impl Core {
+impl Connection {
     /// HEADERS: its field section, if that is complete.
     #[inline]
     pub(crate) fn on_headers<'a>(

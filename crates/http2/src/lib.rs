@@ -65,8 +65,8 @@
 //! ```
 
 mod client;
+mod connection;
 mod content;
-mod core;
 mod encode;
 mod error;
 mod field_block;
@@ -79,8 +79,8 @@ pub mod settings;
 mod stream;
 mod turns;
 
-pub use self::core::CONNECTION_WINDOW;
 pub use client::{ClientConnection, ClientReceived, ClientStep};
+pub use connection::CONNECTION_WINDOW;
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use field_block::{MAX_CONTINUATIONS, MAX_SECTION};
 pub use flow_control::{RecvWindow, SendWindow, WindowExceeded, WindowOverflow};

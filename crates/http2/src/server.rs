@@ -13,7 +13,7 @@ use memo::{HeadMemo, RequestMemo};
 pub use receive::{Received, Step};
 pub use respond::SchedulingHint;
 
-use crate::core::{CONNECTION_WINDOW, Core, MAX_HELD};
+use crate::connection::{CONNECTION_WINDOW, Connection, MAX_HELD};
 use crate::error::{ErrorCode, PeerError};
 use crate::frame::{self, StreamId};
 use crate::hpack::{Decoder, Encoder};
@@ -58,7 +58,7 @@ enum Shutdown {
 /// call that causes it.
 pub struct ServerConnection {
     settings: Arc<Settings>,
-    core: Core,
+    connection: Connection,
     opening: Opening,
     shutdown: Shutdown,
     /// Latest stream opened by the client.
@@ -88,7 +88,7 @@ impl ServerConnection {
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
             settings,
-            core: Core::new(MAX_HELD),
+            connection: Connection::new(MAX_HELD),
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,
@@ -115,19 +115,19 @@ impl ServerConnection {
         now: Instant,
         out: &mut Vec<u8>,
     ) -> Result<(Self, StreamKey), PeerError> {
-        let mut connection = Self::new(settings, None, now);
-        connection.core.apply_settings(settings_payload)?;
-        connection.send_preface(now, out);
-        connection.newest = StreamId::new(1);
-        let window = connection.core.peer.initial_window_size;
+        let mut server = Self::new(settings, None, now);
+        server.connection.apply_settings(settings_payload)?;
+        server.send_preface(now, out);
+        server.newest = StreamId::new(1);
+        let window = server.connection.peer.initial_window_size;
         let stream = Stream::new(
-            connection.newest,
+            server.newest,
             State::HalfClosedRemote,
             window,
             DEFAULT_WINDOW,
         );
-        let key = connection.core.insert(stream, true);
-        Ok((connection, key))
+        let key = server.connection.insert(stream, true);
+        Ok((server, key))
     }
 
     /// The server's preface: SETTINGS, the connection's window, the origins (H2O compatibility for the values).
@@ -144,11 +144,11 @@ impl ServerConnection {
         );
         let increment = CONNECTION_WINDOW - DEFAULT_WINDOW;
         frame::window_update(out, StreamId::CONNECTION, increment);
-        self.core.recv_window.raise(increment);
+        self.connection.recv_window.raise(increment);
         if let Some(origins) = self.origins.take() {
             frame::origin(out, &origins);
         }
-        self.core.settings_sent = Some(now);
+        self.connection.settings_sent = Some(now);
     }
 
     /// Ends the connection because of `error`: GOAWAY is written, and nothing is received any more. The caller sends
@@ -260,7 +260,7 @@ impl ServerConnection {
     /// What the client has made us do since the last call, in units of its budget.
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
-        self.core.take_costs()
+        self.connection.take_costs()
     }
 
     /// The code by which a stream was refused in the last step that the caller has not heard of otherwise.
@@ -272,7 +272,7 @@ impl ServerConnection {
     /// Streams that are open, or closed with work for them going on.
     #[must_use]
     pub fn has_streams(&self) -> bool {
-        self.core.streams.open_count() > 0 || self.core.streams.held() > 0
+        self.connection.streams.open_count() > 0 || self.connection.streams.held() > 0
     }
 
     /// Latest stream opened by the client; 0 before the first.
@@ -284,34 +284,37 @@ impl ServerConnection {
     /// The settings the client has announced.
     #[must_use]
     pub const fn peer_settings(&self) -> &PeerSettings {
-        &self.core.peer
+        &self.connection.peer
     }
 
     /// Octets that the client may still send, and that we may, on the connection as a whole.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
-        (self.core.recv_window.left(), self.core.send_window.get())
+        (
+            self.connection.recv_window.left(),
+            self.connection.send_window.get(),
+        )
     }
 
     /// Time between our SETTINGS and their acknowledgement; `None` before that.
     #[must_use]
     pub fn settings_rtt(&self) -> Option<Duration> {
         Some(
-            self.core
+            self.connection
                 .settings_acked?
-                .saturating_duration_since(self.core.settings_sent?),
+                .saturating_duration_since(self.connection.settings_sent?),
         )
     }
 
     /// The two sides of header compression, for those who want to look into their tables.
     #[must_use]
     pub const fn compression(&self) -> (&Decoder, &Encoder) {
-        (&self.core.decoder, &self.core.encoder)
+        (&self.connection.decoder, &self.connection.encoder)
     }
 
     /// What is known of each stream that is open, in order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
-        self.core
+        self.connection
             .streams
             .iter_open()
             .map(|(key, stream)| StreamInfo {
@@ -328,13 +331,13 @@ impl ServerConnection {
     /// The identifier of a stream.
     #[must_use]
     pub fn stream_id(&self, key: StreamKey) -> StreamId {
-        self.core.id_of(key)
+        self.connection.id_of(key)
     }
 
     /// The state of a stream.
     #[must_use]
     pub fn state(&self, key: StreamKey) -> State {
-        self.core
+        self.connection
             .streams
             .get(key)
             .map_or(State::Closed, |stream| stream.state)
@@ -344,13 +347,13 @@ impl ServerConnection {
     pub fn shrink(&mut self) {
         self.memo = HeadMemo::default();
         self.request_memo = RequestMemo::default();
-        self.core.shrink();
+        self.connection.shrink();
     }
 
     /// Octets of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.core.retained() + self.memo.retained() + self.request_memo.retained()
+        self.connection.retained() + self.memo.retained() + self.request_memo.retained()
     }
 }
 

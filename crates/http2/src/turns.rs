@@ -2,7 +2,7 @@
 
 use h2o_http::priority::PriorityParameters;
 
-use crate::core::{Core, MAX_DUE_UPDATES, cost};
+use crate::connection::{Connection, MAX_DUE_UPDATES, cost};
 use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, StreamId};
 use crate::scheduler::Priority;
@@ -11,7 +11,7 @@ use crate::stream::StreamKey;
 /// DATA frames below this size that a window cut off cost something.
 const DRIBBLE_LEN: usize = 64;
 
-impl Core {
+impl Connection {
     /// PRIORITY (RFC 7540 §6.3).
     pub(crate) fn on_priority(
         &mut self,

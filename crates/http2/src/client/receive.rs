@@ -7,7 +7,7 @@ use h2o_http::field_section::{ResponseFields, SectionKind};
 use h2o_http::{BodyLength, ClientResponse, StatusCode, Version};
 
 use super::{ClientConnection, Opening};
-use crate::core::cost;
+use crate::connection::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
@@ -127,7 +127,7 @@ impl ClientConnection {
             if self.opening == Opening::Failed {
                 break ClientReceived::NeedMore;
             }
-            let Some((header, payload)) = self.core.next_frame(&input[taken..])? else {
+            let Some((header, payload)) = self.connection.next_frame(&input[taken..])? else {
                 break ClientReceived::NeedMore;
             };
             let at = taken + HEADER_LEN;
@@ -149,7 +149,7 @@ impl ClientConnection {
             if let Some(received) = received {
                 break received;
             }
-            if self.core.is_charged() {
+            if self.connection.is_charged() {
                 break ClientReceived::Charged;
             }
         };
@@ -160,7 +160,7 @@ impl ClientConnection {
     fn next_refused(&mut self) -> Option<ClientReceived> {
         while let Some(stream) = self.refused.pop() {
             // No stream takes its place, as no more are opened.
-            if self.core.streams.get(stream).is_some() {
+            if self.connection.streams.get(stream).is_some() {
                 return Some(ClientReceived::Refused { stream });
             }
         }
@@ -182,24 +182,24 @@ impl ClientConnection {
             self.opening = Opening::Done;
         }
         match header.kind {
-            FrameType::HEADERS => match self.core.on_headers(header, payload)? {
+            FrameType::HEADERS => match self.connection.on_headers(header, payload)? {
                 Some(section) => self.on_section(&section, head),
                 None => Ok(None),
             },
-            FrameType::CONTINUATION => match self.core.on_continuation(header, payload)? {
+            FrameType::CONTINUATION => match self.connection.on_continuation(header, payload)? {
                 Some(section) => self.on_section(&section, head),
                 None => Ok(None),
             },
             FrameType::DATA => self.on_data(header, payload, out),
             FrameType::WINDOW_UPDATE => {
                 let is_idle = self.is_idle(header.stream);
-                self.core.on_window_update(header, payload, is_idle)?;
+                self.connection.on_window_update(header, payload, is_idle)?;
                 Ok(None)
             }
             FrameType::RST_STREAM => Ok(self.on_rst_stream(header, payload)?),
             FrameType::SETTINGS => {
-                self.core.on_settings(header, payload, now, out)?;
-                if self.core.peer.enable_push {
+                self.connection.on_settings(header, payload, now, out)?;
+                if self.connection.peer.enable_push {
                     // Servers must not ask for pushes (RFC 9113 §6.5.2).
                     return Err(PeerError::SettingsValue.into());
                 }
@@ -216,7 +216,7 @@ impl ClientConnection {
             FrameType::PRIORITY_UPDATE => Err(PeerError::NotForClients.into()),
             _ => {
                 // RFC 9113 §4.1: frames of unknown types are ignored.
-                self.core.charge(cost::CONTROL);
+                self.connection.charge(cost::CONTROL);
                 Ok(None)
             }
         }
@@ -235,10 +235,10 @@ impl ClientConnection {
         out: &mut Vec<u8>,
     ) -> Option<ClientReceived> {
         // What comes for a stream that is over was sent before the server could know (RFC 9113 §5.1).
-        let stream = self.core.streams.find(id)?;
-        self.core.charge(cost::CAUSED_RESET);
+        let stream = self.connection.streams.find(id)?;
+        self.connection.charge(cost::CAUSED_RESET);
         let code = error.code();
-        self.core.reset(stream, code, out);
+        self.connection.reset(stream, code, out);
         Some(ClientReceived::Reset {
             stream,
             code,
@@ -264,9 +264,11 @@ impl ClientConnection {
             header.flags &= !flags::END_STREAM;
             self.cut_off = Some(header.stream);
         }
-        let (stream, data) = self.core.on_data(&header, payload, newest, u64::MAX, out)?;
+        let (stream, data) = self
+            .connection
+            .on_data(&header, payload, newest, u64::MAX, out)?;
         let has_response = self
-            .core
+            .connection
             .streams
             .get(stream)
             .is_some_and(|stream| stream.has_response);
@@ -275,7 +277,7 @@ impl ClientConnection {
         }
         let end_stream = header.has(flags::END_STREAM);
         if end_stream {
-            self.core.on_end_recv(stream);
+            self.connection.on_end_recv(stream);
         }
         // The octet in front of the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
@@ -288,8 +290,8 @@ impl ClientConnection {
 
     /// True if content that ends with this frame is shorter than announced.
     fn is_short(&self, header: &FrameHeader, payload: &[u8]) -> Result<bool, PeerError> {
-        let stream = self.core.streams.find(header.stream);
-        let Some(stream) = stream.and_then(|key| self.core.streams.get(key)) else {
+        let stream = self.connection.streams.find(header.stream);
+        let Some(stream) = stream.and_then(|key| self.connection.streams.get(key)) else {
             return Ok(false);
         };
         let received = stream.received + frame::without_padding(header, payload)?.len() as u64;
@@ -302,10 +304,10 @@ impl ClientConnection {
         payload: &[u8],
     ) -> Result<Option<ClientReceived>, PeerError> {
         let is_idle = self.is_idle(header.stream);
-        let reset = self.core.on_rst_stream(header, payload, is_idle)?;
+        let reset = self.connection.on_rst_stream(header, payload, is_idle)?;
         Ok(reset.map(|(stream, code)| {
             let has_response = self
-                .core
+                .connection
                 .streams
                 .get(stream)
                 .is_some_and(|stream| stream.has_response);
@@ -335,7 +337,7 @@ impl ClientConnection {
             self.pings -= 1;
             return Ok(Some(ClientReceived::Pong { data }));
         }
-        self.core.on_ping(header, payload, out)?;
+        self.connection.on_ping(header, payload, out)?;
         Ok(None)
     }
 
@@ -345,19 +347,19 @@ impl ClientConnection {
         header: &FrameHeader,
         payload: &[u8],
     ) -> Result<ClientReceived, PeerError> {
-        let (last, code) = self.core.on_goaway(header, payload)?;
+        let (last, code) = self.connection.on_goaway(header, payload)?;
         // A later one never names a later stream; if it does, the streams above are gone all the same.
         let last = self.last.map_or(last, |before| before.min(last));
         self.last = Some(last);
         let refused: Vec<_> = self
-            .core
+            .connection
             .streams
             .iter_open()
             .filter(|(_, stream)| stream.id > last && !stream.has_response)
             .map(|(key, _)| key)
             .collect();
         for stream in &refused {
-            self.core.close(*stream);
+            self.connection.close(*stream);
         }
         // They are taken from the end.
         self.refused.extend(refused.into_iter().rev());
@@ -372,7 +374,7 @@ impl ClientConnection {
         let Some((_, [])) = frame::parse_priority(payload) else {
             return Err(PeerError::FrameSize(header.kind));
         };
-        self.core.charge(cost::CONTROL);
+        self.connection.charge(cost::CONTROL);
         Ok(())
     }
 
@@ -388,21 +390,21 @@ impl ClientConnection {
         if id > self.newest {
             return Err(PeerError::IdleStream(FrameType::HEADERS).into());
         }
-        let found = self.core.streams.find(id);
-        let stream = found.and_then(|key| Some((key, self.core.streams.get(key)?)));
+        let found = self.connection.streams.find(id);
+        let stream = found.and_then(|key| Some((key, self.connection.streams.get(key)?)));
         let kind = match stream {
             Some((_, stream)) if !stream.state.can_recv() => SectionKind::Discarded,
             Some((_, stream)) if stream.has_response => SectionKind::Trailers,
             Some(_) => SectionKind::Head,
             None => {
-                self.core.charge(cost::EMPTY);
+                self.connection.charge(cost::EMPTY);
                 SectionKind::Discarded
             }
         };
         let stream = found.filter(|_| kind != SectionKind::Discarded);
         let mut fields = ResponseFields::new(kind, head, section.octets.len());
         // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
-        self.core.decoder.decode(&section.octets, |field| {
+        self.connection.decoder.decode(&section.octets, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         let checked = fields
@@ -426,11 +428,11 @@ impl ClientConnection {
             return Err(fault);
         }
         if kind == SectionKind::Trailers {
-            self.core.on_end_recv(stream);
+            self.connection.on_end_recv(stream);
             return Ok(Some(ClientReceived::Trailers { stream }));
         }
         if head.status.is_informational() {
-            self.core.charge(cost::EMPTY);
+            self.connection.charge(cost::EMPTY);
             return Ok(Some(ClientReceived::Informational { stream }));
         }
         self.on_response(stream, head, end_stream)
@@ -439,7 +441,7 @@ impl ClientConnection {
     }
 
     fn check_trailers(&self, key: StreamKey, end_stream: bool) -> Option<StreamError> {
-        let stream = self.core.streams.get(key)?;
+        let stream = self.connection.streams.get(key)?;
         if !end_stream || stream.is_tunnel {
             // RFC 9113 §8.1 and §8.5.
             return Some(StreamError::Malformed);
@@ -457,7 +459,7 @@ impl ClientConnection {
         head: &mut ClientResponse,
         end_stream: bool,
     ) -> Result<ClientReceived, StreamError> {
-        if let Some(stream) = self.core.streams.get_mut(key) {
+        if let Some(stream) = self.connection.streams.get_mut(key) {
             let is_success = (200..300).contains(&head.status.as_u16());
             stream.has_response = true;
             // Only success makes a tunnel (RFC 9110 §9.3.6). There, `content-length` means nothing.
@@ -481,7 +483,7 @@ impl ClientConnection {
             }
         }
         if end_stream {
-            self.core.on_end_recv(key);
+            self.connection.on_end_recv(key);
         }
         Ok(ClientReceived::Response {
             stream: key,

@@ -32,7 +32,7 @@ impl ClientConnection {
         self.newest = id;
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let at = begin_section(out, FrameType::HEADERS, end, id);
-        let encoder = &mut self.core.encoder;
+        let encoder = &mut self.connection.encoder;
         encoder.begin(out);
         encode_pseudo(encoder, head, protocol, out);
         if !head.expect().is_empty() {
@@ -45,7 +45,7 @@ impl ClientConnection {
         if let BodyLength::Known(length) = head.body {
             encode_length(encoder, length, out);
         }
-        end_section(out, at, id, self.core.peer.frame_size());
+        end_section(out, at, id, self.connection.peer.frame_size());
 
         let state = if end_stream {
             State::HalfClosedLocal
@@ -55,41 +55,41 @@ impl ClientConnection {
         let mut stream = Stream::new(
             id,
             state,
-            self.core.peer.initial_window_size,
+            self.connection.peer.initial_window_size,
             self.settings.stream_window(),
         );
         stream.is_bodyless = head.method == Method::Head;
         stream.is_tunnel = is_tunnel(&head.method);
         self.held += 1;
-        Some(self.core.insert(stream, false))
+        Some(self.connection.insert(stream, false))
     }
 
     /// Octets of content that the stream may send in one frame now, whoever else waits.
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
-        self.core.sendable(key)
+        self.connection.sendable(key)
     }
 
     /// True if [`ClientConnection::poll_send`] would name a stream.
     #[must_use]
     pub fn has_sendable(&self) -> bool {
-        self.core.has_sendable()
+        self.connection.has_sendable()
     }
 
     /// The stream whose turn it is, and how many octets of content its next frame may have. The caller answers with
     /// [`ClientConnection::send_data`], or takes the stream out by [`ClientConnection::set_content`].
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
-        self.core.poll_send()
+        self.connection.poll_send()
     }
 
     /// The caller has content for the stream, or has none for now.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
-        self.core.set_content(key, has_content);
+        self.connection.set_content(key, has_content);
     }
 
     /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
-        self.core.write_data(key, data, end_stream, out);
+        self.connection.write_data(key, data, end_stream, out);
         if end_stream {
             self.end_sending(key);
         }
@@ -107,7 +107,7 @@ impl ClientConnection {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
     ) -> Result<Option<(usize, bool)>, E> {
-        let written = self.core.write_data_with(key, max, out, fill)?;
+        let written = self.connection.write_data_with(key, max, out, fill)?;
         if let Some((_, true)) = written {
             self.end_sending(key);
         }
@@ -116,22 +116,22 @@ impl ClientConnection {
 
     /// The content ended: with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
-        if self.core.write_end(key, trailers, out) {
+        if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
 
     /// We have sent END_STREAM.
     fn end_sending(&mut self, key: StreamKey) {
-        let Some(stream) = self.core.streams.get_mut(key) else {
+        let Some(stream) = self.connection.streams.get_mut(key) else {
             return;
         };
         match stream.state {
             State::Open => {
                 stream.state = State::HalfClosedLocal;
-                self.core.set_content(key, false);
+                self.connection.set_content(key, false);
             }
-            State::HalfClosedRemote => self.core.close(key),
+            State::HalfClosedRemote => self.connection.close(key),
             State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
         }
     }

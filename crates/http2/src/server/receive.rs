@@ -8,7 +8,7 @@ use h2o_http::priority::PriorityField;
 use h2o_http::{RequestHead, Version};
 
 use super::{Opening, ServerConnection, Shutdown};
-use crate::core::cost;
+use crate::connection::cost;
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
@@ -102,7 +102,7 @@ impl ServerConnection {
             if matches!(self.opening, Opening::Preface(_) | Opening::Failed) {
                 break Received::NeedMore;
             }
-            let Some((header, payload)) = self.core.next_frame(&input[taken..])? else {
+            let Some((header, payload)) = self.connection.next_frame(&input[taken..])? else {
                 break Received::NeedMore;
             };
             let at = taken + HEADER_LEN;
@@ -124,7 +124,7 @@ impl ServerConnection {
             if let Some(received) = received {
                 break received;
             }
-            if self.core.is_charged() {
+            if self.connection.is_charged() {
                 break Received::Charged;
             }
         };
@@ -171,26 +171,26 @@ impl ServerConnection {
         }
         match header.kind {
             FrameType::HEADERS => {
-                let section = self.core.on_headers(header, payload)?;
+                let section = self.connection.on_headers(header, payload)?;
                 self.note_stream(header.stream);
                 match section {
                     Some(section) => self.on_section(&section, head),
                     None => Ok(None),
                 }
             }
-            FrameType::CONTINUATION => match self.core.on_continuation(header, payload)? {
+            FrameType::CONTINUATION => match self.connection.on_continuation(header, payload)? {
                 Some(section) => self.on_section(&section, head),
                 None => Ok(None),
             },
             FrameType::DATA => self.on_data(header, payload, out).map(Some),
             FrameType::WINDOW_UPDATE => {
                 let is_idle = self.is_idle(header.stream);
-                self.core.on_window_update(header, payload, is_idle)?;
+                self.connection.on_window_update(header, payload, is_idle)?;
                 Ok(None)
             }
             FrameType::RST_STREAM => {
                 let is_idle = self.is_idle(header.stream);
-                let reset = self.core.on_rst_stream(header, payload, is_idle)?;
+                let reset = self.connection.on_rst_stream(header, payload, is_idle)?;
                 Ok(reset.map(|(stream, code)| Received::Reset {
                     stream,
                     code,
@@ -198,19 +198,19 @@ impl ServerConnection {
                 }))
             }
             FrameType::PRIORITY => {
-                self.core.on_priority(header, payload, self.newest)?;
+                self.connection.on_priority(header, payload, self.newest)?;
                 Ok(None)
             }
             FrameType::SETTINGS => {
-                self.core.on_settings(header, payload, now, out)?;
+                self.connection.on_settings(header, payload, now, out)?;
                 Ok(None)
             }
             FrameType::PING => {
-                self.core.on_ping(header, payload, out)?;
+                self.connection.on_ping(header, payload, out)?;
                 Ok(None)
             }
             FrameType::GOAWAY => {
-                self.core.on_goaway(header, payload)?;
+                self.connection.on_goaway(header, payload)?;
                 Ok(None)
             }
             FrameType::PRIORITY_UPDATE => {
@@ -220,7 +220,7 @@ impl ServerConnection {
             FrameType::PUSH_PROMISE => Err(PeerError::PushPromise.into()),
             _ => {
                 // RFC 9113 §4.1: frames of unknown types are ignored.
-                self.core.charge(cost::CONTROL);
+                self.connection.charge(cost::CONTROL);
                 Ok(None)
             }
         }
@@ -252,7 +252,7 @@ impl ServerConnection {
         match self.shutdown {
             Shutdown::Draining { last, .. } if id > last && id.is_client() => true,
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {
-                self.core.is_abandoned(id)
+                self.connection.is_abandoned(id)
             }
         }
     }
@@ -267,20 +267,20 @@ impl ServerConnection {
         if error == StreamError::Closed && self.is_discarded(id) {
             return None;
         }
-        self.core.charge(match error {
+        self.connection.charge(match error {
             StreamError::TooManyStreams => cost::RESET,
             _ => cost::CAUSED_RESET,
         });
         let code = error.code();
         frame::rst_stream(out, id, code);
         if error != StreamError::Closed {
-            self.core.abandon(id);
+            self.connection.abandon(id);
         }
-        let Some(stream) = self.core.streams.find(id) else {
+        let Some(stream) = self.connection.streams.find(id) else {
             self.rejected = Some(code);
             return Some(Received::Charged);
         };
-        self.core.close(stream);
+        self.connection.close(stream);
         Some(Received::Reset {
             stream,
             code,
@@ -300,10 +300,12 @@ impl ServerConnection {
             self.promised
         };
         let limit = self.settings.limit_request_body;
-        let (stream, data) = self.core.on_data(header, payload, newest, limit, out)?;
+        let (stream, data) = self
+            .connection
+            .on_data(header, payload, newest, limit, out)?;
         let end_stream = header.has(flags::END_STREAM);
         if end_stream {
-            self.core.on_end_recv(stream);
+            self.connection.on_end_recv(stream);
         }
         // The octet in front of the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
@@ -330,9 +332,10 @@ impl ServerConnection {
         if id == StreamId::CONNECTION {
             return Err(PeerError::PriorityUpdate);
         }
-        self.core.charge(cost::CONTROL);
+        self.connection.charge(cost::CONTROL);
         let parameters = PriorityField::parse(value).into();
-        self.core.on_priority_update(id, parameters, self.newest)
+        self.connection
+            .on_priority_update(id, parameters, self.newest)
     }
 
     #[inline]
@@ -348,7 +351,7 @@ impl ServerConnection {
         if std::mem::take(&mut self.is_opening_stream) {
             return self.on_request(section, head);
         }
-        if self.core.streams.find(id).is_none() && self.is_discarded(id) {
+        if self.connection.streams.find(id).is_none() && self.is_discarded(id) {
             self.discard(section, head)?;
             return Ok(None);
         }
@@ -363,7 +366,7 @@ impl ServerConnection {
     ) -> Result<Option<Received>, Fault> {
         let id = section.stream;
         let end_stream = section.flags & flags::END_STREAM != 0;
-        let decoder = &mut self.core.decoder;
+        let decoder = &mut self.connection.decoder;
         let recalled = self
             .request_memo
             .recall(&section.octets, end_stream, decoder, head);
@@ -383,12 +386,12 @@ impl ServerConnection {
                 return Err(fault);
             }
         };
-        if self.core.streams.held() >= self.settings.max_streams {
+        if self.connection.streams.held() >= self.settings.max_streams {
             head.clear();
             return Err(Fault::Stream(id, StreamError::TooManyStreams));
         }
         if request.refusal == Some(Refusal::TooManyFields) {
-            self.core.charge(cost::BOMB);
+            self.connection.charge(cost::BOMB);
         }
         let state = if end_stream {
             State::HalfClosedRemote
@@ -398,21 +401,21 @@ impl ServerConnection {
         let mut stream = Stream::new(
             id,
             state,
-            self.core.peer.initial_window_size,
+            self.connection.peer.initial_window_size,
             DEFAULT_WINDOW,
         );
         stream.declared = request.content_length;
         stream.is_tunnel = request.is_tunnel;
         if let Some(field) = request.priority {
-            self.core.scheduler.use_urgencies();
+            self.connection.scheduler.use_urgencies();
             stream.parameters = Some(field.into());
         }
-        let stream = self.core.insert(stream, true);
+        let stream = self.connection.insert(stream, true);
         if let Some(priority) = section.priority {
-            self.core.place_at(stream, priority)?;
-        } else if self.core.scheduler.has_placeholders() {
+            self.connection.place_at(stream, priority)?;
+        } else if self.connection.scheduler.has_placeholders() {
             // PRIORITY frames may have given it a place already.
-            self.core.node(stream);
+            self.connection.node(stream);
         }
         Ok(Some(Received::Request {
             stream,
@@ -430,15 +433,15 @@ impl ServerConnection {
         head.clear();
         head.version = Version::Http2;
         let octets = &section.octets[..];
-        let generation = self.core.decoder.generation();
+        let generation = self.connection.decoder.generation();
         let mut fields = RequestFields::of_request(head, octets.len());
-        self.core.decoder.decode(octets, |field| {
+        self.connection.decoder.decode(octets, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         let request = fields
             .finish(end_stream)
             .map_err(|error| Fault::of_section(section.stream, error))?;
-        let decoder = &self.core.decoder;
+        let decoder = &self.connection.decoder;
         self.request_memo
             .note(octets, generation, decoder, head, request);
         Ok(request)
@@ -446,10 +449,10 @@ impl ServerConnection {
 
     /// Trailers that nobody waits for: the table of field sections is kept all the same (RFC 9113 §4.3).
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
-        self.core.charge(cost::EMPTY);
+        self.connection.charge(cost::EMPTY);
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.core.decoder.decode(&section.octets, |field| {
+        self.connection.decoder.decode(&section.octets, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         head.clear();
@@ -463,11 +466,11 @@ impl ServerConnection {
     ) -> Result<Received, Fault> {
         let id = section.stream;
         let stream = self
-            .core
+            .connection
             .streams
             .find(id)
             .ok_or(PeerError::HeadersOnClosed)?;
-        let state = self.core.streams.get(stream);
+        let state = self.connection.streams.get(stream);
         let (can_recv, is_tunnel, declared, received) =
             state.map_or((false, false, None, 0), |stream| {
                 (
@@ -488,7 +491,7 @@ impl ServerConnection {
         }
         head.clear();
         let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.core.decoder.decode(&section.octets, |field| {
+        self.connection.decoder.decode(&section.octets, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         if fields.finish_trailers().is_some() {
@@ -497,7 +500,7 @@ impl ServerConnection {
         if declared.is_some_and(|declared| declared != received) {
             return Err(Fault::Stream(id, StreamError::ContentLength));
         }
-        self.core.on_end_recv(stream);
+        self.connection.on_end_recv(stream);
         Ok(Received::Trailers { stream })
     }
 }

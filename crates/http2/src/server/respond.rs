@@ -35,7 +35,7 @@ impl ServerConnection {
         end_stream: bool,
         out: &mut Vec<u8>,
     ) -> usize {
-        let Some(stream) = self.core.streams.get_mut(key) else {
+        let Some(stream) = self.connection.streams.get_mut(key) else {
             return 0;
         };
         if stream.state == State::ReservedLocal {
@@ -49,7 +49,7 @@ impl ServerConnection {
         let id = stream.id;
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let at = begin_section(out, FrameType::HEADERS, end, id);
-        let encoder = &mut self.core.encoder;
+        let encoder = &mut self.connection.encoder;
         if let Some(section) = self.memo.find(head, encoder) {
             out.extend_from_slice(section);
         } else {
@@ -61,7 +61,7 @@ impl ServerConnection {
                 self.memo.note(head, encoder, generation, section);
             }
         }
-        let len = end_section(out, at, id, self.core.peer.frame_size());
+        let len = end_section(out, at, id, self.connection.peer.frame_size());
         if end_stream {
             self.end_sending(key);
         }
@@ -76,7 +76,7 @@ impl ServerConnection {
         headers: &Headers,
         out: &mut Vec<u8>,
     ) -> usize {
-        let Some(stream) = self.core.streams.get(key) else {
+        let Some(stream) = self.connection.streams.get(key) else {
             return 0;
         };
         if !stream.state.can_send() || stream.has_response {
@@ -84,35 +84,35 @@ impl ServerConnection {
         }
         let id = stream.id;
         let at = begin_section(out, FrameType::HEADERS, 0, id);
-        self.core.encoder.begin(out);
-        self.core.encoder.status(status, out);
-        encode_fields(&mut self.core.encoder, headers, out);
-        end_section(out, at, id, self.core.peer.frame_size())
+        self.connection.encoder.begin(out);
+        self.connection.encoder.status(status, out);
+        encode_fields(&mut self.connection.encoder, headers, out);
+        end_section(out, at, id, self.connection.peer.frame_size())
     }
 
     /// Octets of content that the stream may send in one frame now, whoever else waits.
     #[inline]
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
-        self.core.sendable(key)
+        self.connection.sendable(key)
     }
 
     /// True if [`ServerConnection::poll_send`] would name a stream.
     #[inline]
     #[must_use]
     pub fn has_sendable(&self) -> bool {
-        self.core.has_sendable()
+        self.connection.has_sendable()
     }
 
     /// The stream whose turn it is, and how many octets of content its next frame may have. The caller answers with
     /// [`ServerConnection::send_data`], or takes the stream out by [`ServerConnection::set_content`].
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
-        self.core.poll_send()
+        self.connection.poll_send()
     }
 
     /// The caller has content for the stream, or has none for now.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
-        self.core.set_content(key, has_content);
+        self.connection.set_content(key, has_content);
     }
 
     /// Says how the response, whose head is written, is to be scheduled.
@@ -120,10 +120,10 @@ impl ServerConnection {
         if hint == SchedulingHint::default() {
             return;
         }
-        let Some(node) = self.core.node(key) else {
+        let Some(node) = self.connection.node(key) else {
             return;
         };
-        let scheduler = &mut self.core.scheduler;
+        let scheduler = &mut self.connection.scheduler;
         if hint.is_critical {
             scheduler.elevate(node);
             return;
@@ -135,7 +135,7 @@ impl ServerConnection {
         }
         if hint.blocks_rendering {
             let is_push = !self
-                .core
+                .connection
                 .streams
                 .get(key)
                 .is_some_and(|stream| stream.id.is_client());
@@ -149,7 +149,7 @@ impl ServerConnection {
     /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
-        self.core.write_data(key, data, end_stream, out);
+        self.connection.write_data(key, data, end_stream, out);
         if end_stream {
             self.end_sending(key);
         }
@@ -167,7 +167,7 @@ impl ServerConnection {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<Option<(usize, bool)>, E>,
     ) -> Result<Option<(usize, bool)>, E> {
-        let written = self.core.write_data_with(key, max, out, fill)?;
+        let written = self.connection.write_data_with(key, max, out, fill)?;
         if let Some((_, true)) = written {
             self.end_sending(key);
         }
@@ -176,7 +176,7 @@ impl ServerConnection {
 
     /// The content ended: with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
-        if self.core.write_end(key, trailers, out) {
+        if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
@@ -184,61 +184,61 @@ impl ServerConnection {
     /// We have sent END_STREAM. The client may go on sending until the caller [releases](ServerConnection::release) the stream.
     #[inline]
     fn end_sending(&mut self, key: StreamKey) {
-        let Some(stream) = self.core.streams.get_mut(key) else {
+        let Some(stream) = self.connection.streams.get_mut(key) else {
             return;
         };
         match stream.state {
             State::Open => {
                 stream.state = State::HalfClosedLocal;
                 stream.has_content = false;
-                self.core.set_content(key, false);
+                self.connection.set_content(key, false);
             }
-            State::HalfClosedRemote => self.core.close(key),
+            State::HalfClosedRemote => self.connection.close(key),
             State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
         }
     }
 
     /// Ends a stream at once.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
-        self.core.reset(key, code, out);
+        self.connection.reset(key, code, out);
     }
 
     /// The caller is done with a stream. One that is not over is reset; where we have sent all we had to send, that is no
     /// error, only the end of our interest (RFC 9113 §8.1).
     #[inline]
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
-        let Some(stream) = self.core.streams.get(key) else {
+        let Some(stream) = self.connection.streams.get(key) else {
             return;
         };
         let is_peers = stream.id.is_client();
         match stream.state {
             State::Closed => {}
-            State::HalfClosedLocal => self.core.reset(key, ErrorCode::NO_ERROR, out),
+            State::HalfClosedLocal => self.connection.reset(key, ErrorCode::NO_ERROR, out),
             State::Open | State::HalfClosedRemote | State::ReservedLocal => {
-                self.core.reset(key, ErrorCode::INTERNAL_ERROR, out);
+                self.connection.reset(key, ErrorCode::INTERNAL_ERROR, out);
             }
         }
         if !is_peers {
             self.open_pushes = self.open_pushes.saturating_sub(1);
         }
-        self.core.release(key, is_peers, out);
+        self.connection.release(key, is_peers, out);
     }
 
     /// The content of the request is wanted: its window opens to what `http2-input-window-size` says.
     pub fn accept_content(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let window = self.settings.input_window;
-        self.core.accept_content(key, window, out);
+        self.connection.accept_content(key, window, out);
     }
 
     /// As [`ServerConnection::accept_content`], for `window` octets at most.
     pub fn accept_content_up_to(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         let window = self.settings.input_window.min(window);
-        self.core.accept_content(key, window, out);
+        self.connection.accept_content(key, window, out);
     }
 
     /// `len` octets of the request's content are dealt with: the client may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
-        self.core.release_content(key, len, out);
+        self.connection.release_content(key, len, out);
     }
 
     /// True if the client takes another push now (RFC 9113 §8.4).
@@ -248,9 +248,10 @@ impl ServerConnection {
     /// Where a stream is there, the client has said what it wants, if only in `HTTP2-Settings` (RFC 7540 §3.2.1).
     #[must_use]
     pub fn can_push(&self) -> bool {
-        let max_pushes = (self.core.peer.max_concurrent_streams).min(self.settings.max_streams);
-        self.core.peer.enable_push
-            && !self.core.is_peer_leaving
+        let max_pushes =
+            (self.connection.peer.max_concurrent_streams).min(self.settings.max_streams);
+        self.connection.peer.enable_push
+            && !self.connection.is_peer_leaving
             && self.shutdown == Shutdown::Running
             && self.opening != Opening::Failed
             && self.open_pushes < max_pushes
@@ -265,7 +266,7 @@ impl ServerConnection {
         request: &RequestHead,
         out: &mut Vec<u8>,
     ) -> Option<StreamKey> {
-        let on = self.core.streams.get(parent)?;
+        let on = self.connection.streams.get(parent)?;
         if !self.can_push() || !on.state.can_send() || !on.id.is_client() {
             return None;
         }
@@ -275,27 +276,27 @@ impl ServerConnection {
         self.open_pushes += 1;
         let at = begin_section(out, FrameType::PUSH_PROMISE, 0, on);
         out.extend_from_slice(&id.get().to_be_bytes());
-        let encoder = &mut self.core.encoder;
+        let encoder = &mut self.connection.encoder;
         encoder.begin(out);
         encoder.pseudo(Pseudo::Method, request.method.as_str().as_bytes(), out);
         encoder.pseudo(Pseudo::Scheme, request.scheme.as_str().as_bytes(), out);
         encoder.pseudo(Pseudo::Authority, request.authority(), out);
         encoder.pseudo(Pseudo::Path, request.target(), out);
         encode_fields(encoder, &request.headers, out);
-        end_section(out, at, on, self.core.peer.frame_size());
+        end_section(out, at, on, self.connection.peer.frame_size());
         let stream = Stream::new(
             id,
             State::ReservedLocal,
-            self.core.peer.initial_window_size,
+            self.connection.peer.initial_window_size,
             DEFAULT_WINDOW,
         );
-        let key = self.core.insert(stream, false);
-        if let Some(node) = self.core.node(parent) {
+        let key = self.connection.insert(stream, false);
+        if let Some(node) = self.connection.node(parent) {
             let pushed = self
-                .core
+                .connection
                 .scheduler
                 .open_pushed(id.get(), key.to_user(), node);
-            if let Some(stream) = self.core.streams.get_mut(key) {
+            if let Some(stream) = self.connection.streams.get_mut(key) {
                 stream.node = Some(pushed);
             }
         }
@@ -306,11 +307,11 @@ impl ServerConnection {
     /// closed. `None` for streams that never needed one: they have the default.
     #[must_use]
     pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Actual)> {
-        let stream = self.core.streams.get(key)?;
+        let stream = self.connection.streams.get(key)?;
         let Some(node) = stream.node else {
             return stream.last_place;
         };
-        let scheduler = &self.core.scheduler;
+        let scheduler = &self.connection.scheduler;
         Some((scheduler.received(node), scheduler.actual(node)))
     }
 }

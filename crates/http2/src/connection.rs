@@ -47,7 +47,7 @@ const REPORT_COSTS_AT: u32 = 32;
 const MAX_ABANDONED: usize = 128;
 
 /// The parts of a connection.
-pub(crate) struct Core {
+pub(crate) struct Connection {
     pub(crate) peer: PeerSettings,
     pub(crate) decoder: Decoder,
     pub(crate) encoder: Encoder,
@@ -73,7 +73,7 @@ pub(crate) struct Core {
     abandoned: VecDeque<StreamId>,
 }
 
-impl Core {
+impl Connection {
     pub(crate) fn new(max_held: usize) -> Self {
         Self {
             peer: PeerSettings::default(),
