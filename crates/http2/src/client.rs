@@ -26,8 +26,21 @@ enum Opening {
 
 /// The client role of one connection: octets and time in, events and octets out.
 ///
-/// Buffers are the caller's, as with [`crate::ServerConnection`]. There are no timers: whoever waits for a response
-/// knows for how long, and resets its stream.
+/// The contract is that of [`crate::ServerConnection`], and these are the differences.
+///
+/// **Input.** [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`], and the costs are those of the server. After
+/// [`ClientReceived::GoAway`] the next steps report a [`ClientReceived::Refused`] for each stream that the server will not
+/// answer, also if no more octets arrive: the caller goes on until [`ClientReceived::NeedMore`].
+///
+/// **Streams.** A stream begins with [`request`](Self::request), and ends with [`release`](Self::release): after the end of the
+/// response and of the request, after [`ClientReceived::Reset`] or [`ClientReceived::Refused`], or before, which cancels the
+/// request. The caller calls [`release_content`](Self::release_content) for the octets of each [`ClientReceived::Data`].
+///
+/// **Output.** The head is written by `request`. Content follows as in the server role.
+///
+/// **Time and the end.** There are no timers: the caller that waits for a response knows for how long, and
+/// [resets](Self::reset) its stream. Once [`is_reusable`](Self::is_reusable) is false no request can be made any more. The caller
+/// closes once [`is_over`](Self::is_over).
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
     connection: Connection,

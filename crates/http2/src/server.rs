@@ -53,9 +53,39 @@ enum Shutdown {
 
 /// The server role of one connection: octets and time in, events and octets out.
 ///
-/// The caller owns the buffers. It hands over all octets that it has received and not yet dropped, drops what a step
-/// took, and steps again until more octets are needed. Everything the engine sends is appended to the `out` of the
-/// call that causes it.
+/// The caller owns the socket, the clock and the buffers. Everything the engine sends is appended to the `out` of the call
+/// that causes it; the caller writes that to the socket before it closes. The calls are of four families.
+///
+/// **Input.** [`receive`](Self::receive) takes one step over all octets that were received and not yet taken. The caller
+/// repeats it until [`Received::NeedMore`]. After each step it
+///
+/// 1. charges the client's budget with [`take_costs`](Self::take_costs), and calls [`fail`](Self::fail) with
+///    [`PeerError::Overdrawn`] if that does not cover them;
+/// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
+/// 3. uses what was [received](Step::received): content is a range of the input, a head stays until the next step;
+/// 4. drops the octets that were [taken](Step::taken).
+///
+/// An error of `receive` and a call of `fail` are final. No step finds anything afterwards.
+///
+/// **Streams.** A stream begins with the [`StreamKey`] that [`Received::Request`], [`upgraded`](Self::upgraded) or
+/// [`promise`](Self::promise) gives, and ends with [`release`](Self::release). The caller releases each stream once, whatever
+/// has become of it: when its response is sent, after [`Received::Reset`], after its own [`reset`](Self::reset). Until then the
+/// stream counts for the limit on streams, and its index is not used again. If the request has content, the caller calls
+/// [`accept_content`](Self::accept_content) when a handler wants it, and [`release_content`](Self::release_content) for the octets
+/// of each [`Received::Data`] when they are used up: the client's window does not open without. `release` gives back the rest.
+///
+/// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
+/// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
+/// [`send_data`](Self::send_data), or [`finish`](Self::finish). Content is sent in one of two ways. Directly behind the head,
+/// up to [`sendable`](Self::sendable) octets. Or in turns: the caller says by [`set_content`](Self::set_content) that it has some;
+/// [`poll_send`](Self::poll_send) names the stream whose turn it is and how many octets it may send, and the caller answers each
+/// turn with `send_data` (or [`send_data_with`](Self::send_data_with)) or, without content, with `set_content`. Otherwise the
+/// same stream is named again. Calls for streams that may not send any more do nothing.
+///
+/// **Time and the end.** The caller reports by [`on_activity`](Self::on_activity) that octets came or went. Any call may change
+/// [`next_timeout`](Self::next_timeout); at that time the caller calls [`on_timeout`](Self::on_timeout), and closes if that
+/// names a limit. [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller closes once
+/// [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for connections that wait without streams.
 pub struct ServerConnection {
     settings: Arc<Settings>,
     connection: Connection,
