@@ -53,6 +53,7 @@ impl Tree {
     }
 
     /// The lower end of the run that begins with the child whose turn it is.
+    #[inline]
     fn turn(&mut self, at: u32, wheel: u32) -> u32 {
         let child = self.wheels[wheel].turn(&mut self.nodes);
         let end = self.nodes[child].other_end;

@@ -148,12 +148,14 @@ pub(super) struct Nodes(Vec<Node>);
 
 impl std::ops::Index<u32> for Nodes {
     type Output = Node;
+    #[inline]
     fn index(&self, node: u32) -> &Node {
         &self.0[node as usize]
     }
 }
 
 impl std::ops::IndexMut<u32> for Nodes {
+    #[inline]
     fn index_mut(&mut self, node: u32) -> &mut Node {
         &mut self.0[node as usize]
     }

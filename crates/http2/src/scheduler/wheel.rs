@@ -26,6 +26,7 @@ pub(super) struct Wheel {
 }
 
 impl Wheel {
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -55,6 +56,7 @@ impl Wheel {
     }
 
     /// Gives a turn. There must be a child.
+    #[inline]
     pub(super) fn turn(&mut self, nodes: &mut Nodes) -> u32 {
         if self.first != NONE {
             let child = self.first;
@@ -82,6 +84,7 @@ impl Wheel {
     }
 
     /// Whether there is one child left and none of those that left would have to wait any more.
+    #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.len == 1 && (self.first != NONE || self.now.wrapping_sub(self.owed_until) < 1 << 31)
     }
@@ -90,6 +93,7 @@ impl Wheel {
         self.now
     }
 
+    #[inline]
     fn place(&mut self, nodes: &mut Nodes, child: u32, ahead: u32) {
         let due = self.now.wrapping_add(ahead);
         let slot = due % SLOTS;
@@ -104,6 +108,7 @@ impl Wheel {
         push(nodes, head, child);
     }
 
+    #[inline]
     fn take(&mut self, nodes: &mut Nodes, child: u32) {
         let slot = nodes[child].slot;
         let head = &mut self.slots[usize::from(slot)];
@@ -201,18 +206,21 @@ impl Wheels {
 
 impl std::ops::Index<u32> for Wheels {
     type Output = Wheel;
+    #[inline]
     fn index(&self, wheel: u32) -> &Wheel {
         &self.wheels[wheel as usize]
     }
 }
 
 impl std::ops::IndexMut<u32> for Wheels {
+    #[inline]
     fn index_mut(&mut self, wheel: u32) -> &mut Wheel {
         &mut self.wheels[wheel as usize]
     }
 }
 
 /// Appends to a ring of turns.
+#[inline]
 pub(super) fn push(nodes: &mut Nodes, head: &mut u32, node: u32) {
     if *head == NONE {
         *head = node;
@@ -228,6 +236,7 @@ pub(super) fn push(nodes: &mut Nodes, head: &mut u32, node: u32) {
 }
 
 /// Takes a member out of a ring of turns.
+#[inline]
 pub(super) fn unlink(nodes: &mut Nodes, head: &mut u32, node: u32) {
     let (prev, next) = (nodes[node].turn.prev, nodes[node].turn.next);
     if next == node {
