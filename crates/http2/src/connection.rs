@@ -429,19 +429,19 @@ impl Connection {
         self.streams.insert(stream, is_peers)
     }
 
-    /// The payload of a stream's content was used up by `len` octets.
+    /// `len` octets of a stream's content are used up: the windows open by as many, but by no more than have come.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
+        let used = len.min(stream.held);
+        stream.held -= used;
+        self.held -= used;
         if stream.state.can_recv()
-            && let Some(increment) = stream.recv_window.give_back(len)
+            && let Some(increment) = stream.recv_window.give_back(used)
         {
             frame::window_update(out, stream.id, increment);
         }
-        let dealt_with = len.min(stream.held);
-        stream.held -= dealt_with;
-        self.held -= dealt_with;
         self.refill(0, out);
     }
 

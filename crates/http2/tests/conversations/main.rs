@@ -3,6 +3,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod calls;
 mod client;
 mod costs;
 mod errors;
