@@ -41,7 +41,7 @@ pub struct QueuedStream {
 #[derive(Debug, Default)]
 pub struct UrgencyQueue {
     /// By slot.
-    members: Vec<Option<Member>>,
+    members: Vec<Member>,
     /// A binary heap of the slots served in order; each member knows its place.
     in_order: Vec<(Rank, u32)>,
     /// By urgency, the slot of the next one of those that take turns; meaningless where `occupied` has no bit.
@@ -58,6 +58,8 @@ struct Member {
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
+    /// The slot has no stream.
+    Free,
     /// In the heap.
     InOrder { at: u32 },
     /// In the ring of its urgency, between these slots.
@@ -69,6 +71,22 @@ enum Place {
 struct Rank {
     class: u8,
     id: u64,
+}
+
+impl Member {
+    const FREE: Self = Self {
+        stream: QueuedStream {
+            id: 0,
+            priority: PriorityParameters::DEFAULT,
+            is_elevated: false,
+            has_sent: false,
+        },
+        place: Place::Free,
+    };
+
+    const fn is_free(&self) -> bool {
+        matches!(self.place, Place::Free)
+    }
 }
 
 impl QueuedStream {
@@ -102,7 +120,7 @@ impl UrgencyQueue {
     #[inline]
     #[must_use]
     pub fn contains(&self, slot: u32) -> bool {
-        matches!(self.members.get(slot as usize), Some(Some(_)))
+        (self.members.get(slot as usize)).is_some_and(|member| !member.is_free())
     }
 
     /// Queues a stream under a slot that is free.
@@ -110,14 +128,14 @@ impl UrgencyQueue {
         debug_assert!(!self.contains(slot), "a stream is queued once");
         let at = slot as usize;
         if at >= self.members.len() {
-            self.members.resize(at + 1, None);
+            self.members.resize(at + 1, Member::FREE);
         }
         let place = if stream.takes_turns() {
             self.join_ring(slot, stream.urgency())
         } else {
             Place::InOrder { at: 0 }
         };
-        self.members[at] = Some(Member { stream, place });
+        self.members[at] = Member { stream, place };
         if let Place::InOrder { .. } = place {
             let class = if stream.is_elevated {
                 0
@@ -132,8 +150,10 @@ impl UrgencyQueue {
 
     /// Takes a stream out. `None`: it was not queued.
     pub fn remove(&mut self, slot: u32) -> Option<QueuedStream> {
-        let Member { stream, place } = self.members.get_mut(slot as usize)?.take()?;
+        let member = self.members.get_mut(slot as usize)?;
+        let Member { stream, place } = std::mem::replace(member, Member::FREE);
         match place {
+            Place::Free => return None,
             Place::InTurns { prev, next } => self.leave_ring(slot, stream.urgency(), prev, next),
             Place::InOrder { at } => {
                 let at = at as usize;
@@ -159,7 +179,7 @@ impl UrgencyQueue {
         if let Some(&(rank, slot)) = self.in_order.first()
             && u32::from(rank.class) <= ring + 1
         {
-            if let Some(Some(Member { stream, .. })) = self.members.get_mut(slot as usize)
+            if let Some(Member { stream, .. }) = self.members.get_mut(slot as usize)
                 && !std::mem::replace(&mut stream.has_sent, true)
                 && stream.takes_turns()
             {
@@ -169,12 +189,10 @@ impl UrgencyQueue {
         }
         let head = self.rings.get_mut(ring as usize)?;
         let slot = *head;
-        if let Some(Some(Member {
-            place: Place::InTurns { next, .. },
-            ..
-        })) = self.members.get(slot as usize)
+        if let Some(member) = self.members.get(slot as usize)
+            && let Place::InTurns { next, .. } = member.place
         {
-            *head = *next;
+            *head = next;
         }
         Some(slot)
     }
@@ -189,7 +207,7 @@ impl UrgencyQueue {
 
     /// Gives back memory that is not in use.
     pub fn shrink(&mut self) {
-        while let Some(None) = self.members.last() {
+        while self.members.last().is_some_and(Member::is_free) {
             self.members.pop();
         }
         self.members.shrink_to_fit();
@@ -199,7 +217,7 @@ impl UrgencyQueue {
     /// Octets of memory held.
     #[must_use]
     pub const fn retained(&self) -> usize {
-        self.members.capacity() * size_of::<Option<Member>>()
+        self.members.capacity() * size_of::<Member>()
             + self.in_order.capacity() * size_of::<(Rank, u32)>()
     }
 
@@ -233,21 +251,14 @@ impl UrgencyQueue {
 
     /// Gives what was there before.
     fn set_prev(&mut self, slot: u32, to: u32) -> u32 {
-        match &mut self.members[slot as usize] {
-            Some(Member {
-                place: Place::InTurns { prev, .. },
-                ..
-            }) => std::mem::replace(prev, to),
-            Some(_) | None => to,
+        match &mut self.members[slot as usize].place {
+            Place::InTurns { prev, .. } => std::mem::replace(prev, to),
+            Place::Free | Place::InOrder { .. } => to,
         }
     }
 
     fn set_next(&mut self, slot: u32, to: u32) {
-        if let Some(Member {
-            place: Place::InTurns { next, .. },
-            ..
-        }) = &mut self.members[slot as usize]
-        {
+        if let Place::InTurns { next, .. } = &mut self.members[slot as usize].place {
             *next = to;
         }
     }
@@ -287,11 +298,9 @@ impl UrgencyQueue {
 
     fn put(&mut self, at: usize, entry: (Rank, u32)) {
         self.in_order[at] = entry;
-        if let Some(member) = &mut self.members[entry.1 as usize] {
-            member.place = Place::InOrder {
-                at: u32::try_from(at).expect("no more entries than slots, which are u32"),
-            };
-        }
+        self.members[entry.1 as usize].place = Place::InOrder {
+            at: u32::try_from(at).expect("no more entries than slots, which are u32"),
+        };
     }
 }
 
