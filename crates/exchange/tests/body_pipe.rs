@@ -41,6 +41,8 @@ fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String
 
 type Enter = fn(&BodyPipe);
 type Call = fn(&BodyPipe) -> String;
+/// What it is, how a pipe comes to it, and what each call leads to.
+type State = (&'static str, Enter, &'static [(&'static str, &'static str)]);
 
 fn done(call: impl FnOnce()) -> String {
     call();
@@ -112,7 +114,7 @@ fn take(pipe: &BodyPipe) {
 
 #[test]
 fn every_state_meets_every_call() {
-    let states: [(&str, Enter, &[(&str, &str)]); 14] = [
+    let states: [State; 14] = [
         (
             "new",
             |_| {},

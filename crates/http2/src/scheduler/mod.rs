@@ -405,16 +405,16 @@ impl Scheduler {
         if self.ready == 0 {
             return None;
         }
-        self.next_turn()
+        match &mut self.urgencies {
+            None => self.next_in_tree(),
+            Some(urgencies) => next_by_urgency(urgencies, &self.tree),
+        }
     }
 
     #[inline(never)]
-    fn next_turn(&mut self) -> Option<u32> {
-        let node = match &mut self.urgencies {
-            None => self.tree.next_ready(),
-            Some(urgencies) => urgencies.next(),
-        };
-        node.map(|node| self.tree.nodes[node].user)
+    fn next_in_tree(&mut self) -> Option<u32> {
+        let node = self.tree.next_ready()?;
+        Some(self.tree.nodes[node].user)
     }
 
     /// Puts a stream before all others: weight 257 directly under the root. PRIORITY frames no longer move it.
@@ -608,6 +608,12 @@ impl Scheduler {
             urgencies.shrink();
         }
     }
+}
+
+#[inline(never)]
+fn next_by_urgency(urgencies: &mut UrgencyQueue, tree: &Tree) -> Option<u32> {
+    let node = urgencies.next()?;
+    Some(tree.nodes[node].user)
 }
 
 /// A node as the queue of RFC 9218 knows its stream.
