@@ -117,10 +117,12 @@ impl ClientConnection {
         }
     }
 
-    /// Writes PING; [`ClientReceived::Pong`] answers it.
+    /// Writes PING, unless the connection has failed; [`ClientReceived::Pong`] answers it.
     pub fn ping(&mut self, data: [u8; 8], out: &mut Vec<u8>) {
-        self.pings += 1;
-        frame::ping(out, 0, data);
+        if self.opening != Opening::Failed {
+            self.pings += 1;
+            frame::ping(out, 0, data);
+        }
     }
 
     /// True if another request could be made now, as far as limits go: ours and the server's (RFC 9113 §5.1.2), that

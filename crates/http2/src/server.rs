@@ -243,6 +243,7 @@ impl ServerConnection {
     pub fn next_timeout(&self, is_waiting_for_us: bool) -> Option<Instant> {
         let idle = (!is_waiting_for_us).then(|| self.active_at + self.settings.idle_timeout);
         let shutdown = match self.shutdown {
+            Shutdown::Announced { .. } if self.opening == Opening::Failed => None,
             Shutdown::Running => None,
             Shutdown::Announced { until } => Some(until),
             Shutdown::Draining { until, .. } => until,
@@ -260,8 +261,9 @@ impl ServerConnection {
         is_waiting_for_us: bool,
         out: &mut Vec<u8>,
     ) -> Option<TimeLimit> {
+        let has_failed = self.opening == Opening::Failed;
         match self.shutdown {
-            Shutdown::Announced { until } if until <= now => {
+            Shutdown::Announced { until } if until <= now && !has_failed => {
                 frame::goaway(out, self.newest, ErrorCode::NO_ERROR, "");
                 self.shutdown = Shutdown::Draining {
                     last: self.newest,
@@ -277,7 +279,8 @@ impl ServerConnection {
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
         }
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
-            if self.is_preface_sent {
+            // A connection that has failed has said so, and waits for its last octets to leave.
+            if self.is_preface_sent && !has_failed {
                 let code = ErrorCode::NO_ERROR;
                 frame::goaway(out, self.last_taken(), code, "idle timeout");
             }

@@ -226,3 +226,20 @@ fn content_of_ignored_requests_is_discarded() {
         &["GOAWAY 1 PROTOCOL_ERROR invalid DATA frame"],
     );
 }
+
+#[test]
+fn nothing_is_written_behind_the_goaway_that_ends_a_connection() {
+    let mut talk = Conversation::new();
+    talk.client_sends(get(1));
+    talk.connection.shut_down(talk.now, &mut talk.out);
+    talk.output();
+    (talk.connection).fail(PeerError::Overdrawn, &mut talk.out);
+    talk.expect_output(
+        "why the connection ends",
+        &["GOAWAY 1 ENHANCE_YOUR_CALM the connection is overdrawn"],
+    );
+    // The client does not take it, and the limits of shutdown and idleness pass.
+    let passed = talk.wait(Duration::from_secs(3600));
+    assert_eq!(passed, Some(TimeLimit::Idle));
+    talk.expect_output("it would be the last word, and a wrong one", &[]);
+}
