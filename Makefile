@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run build test fmt-check lint advisories audit unit e2e bench bench-quick bench-micro docs install-build install-test install-bench
+.PHONY: run build test fmt-check lint advisories audit unit e2e bench bench-quick bench-micro docs install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -13,7 +13,10 @@ run: install-build build
 build:
 	$(CARGO) build --release -p h2o
 
-test: install-build install-test fmt-check lint advisories
+# What tests need is installed while lint compiles, which takes about as long.
+test: install-build install-lint fmt-check
+	@$(MAKE) --no-print-directory -j2 --output-sync=target install-test lint
+	@$(MAKE) --no-print-directory advisories
 	@mkdir -p target
 	@set -o pipefail; $(MAKE) --no-print-directory unit e2e 2>&1 | tee target/test.log
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' target/test.log
@@ -21,7 +24,7 @@ test: install-build install-test fmt-check lint advisories
 fmt-check:
 	$(CARGO) fmt --all --check
 
-lint:
+lint: install-lint
 	python3 -m doctest .ci/dependencies.py
 	.ci/dependencies.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -68,10 +71,13 @@ bench-micro: install-build
 	@.ci/install valgrind:valgrind
 	bench/micro.py
 
+install-lint: install-build
+	@.ci/install python3:python3
+
 install-build:
 	@.ci/install cc:gcc make:make openssl:openssl
 
-install-test:
+install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client \
 		nginx:nginx-light go:golang-go /usr/lib/python3/dist-packages/h2:python3-h2 \
 		certbot:certbot logrotate:logrotate systemd-analyze:systemd

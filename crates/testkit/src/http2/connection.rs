@@ -15,7 +15,7 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_WINDOW: usize = 65_535;
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection. Every frame that is read is noted in it.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use h2o_testkit::wait_until_read;
 use h2o_upstream::Cause;
 
 use crate::kit::{GET, ask, backend, on_worker, send, settings, upstream};
@@ -137,7 +138,7 @@ fn a_reset_ends_content_without_length_and_cuts_off_chunks() {
             // The request is not read as a whole: closing then resets the connection.
             peer.read(4);
             peer.0.write_all(answer.as_bytes()).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            wait_until_read(&peer.0);
         });
         let got = on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());

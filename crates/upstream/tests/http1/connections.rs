@@ -1,6 +1,6 @@
 //! Which connection a request goes over.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -10,14 +10,9 @@ use h2o_http::Method;
 use h2o_upstream::{Balancing, Cause, UpstreamSettings};
 
 use crate::kit::{
-    Ask, GET, OK, answering, ask, backend, balanced, next, on_worker, post, send, settings,
-    upstream,
+    Ask, GET, OK, answering, ask, backend, balanced, next, on_standing_clock, on_worker, pass,
+    post, send, settings, settle, until, upstream,
 };
-
-/// Lets the runtime look at its sockets.
-async fn pause(duration: u64) {
-    tokio::time::sleep(Duration::from_millis(duration)).await;
-}
 
 /// The connections that so many requests in turn went over.
 fn used(answer: &str, settings: UpstreamSettings, requests: usize) -> Vec<usize> {
@@ -26,7 +21,7 @@ fn used(answer: &str, settings: UpstreamSettings, requests: usize) -> Vec<usize>
         let upstream = upstream(&[address], settings);
         for _ in 0..requests {
             ask(&worker, &upstream, GET).await;
-            pause(20).await;
+            settle().await;
         }
     });
     heads.try_iter().map(|(index, _)| index).collect()
@@ -129,30 +124,35 @@ fn idle_connections_are_closed_in_time() {
         peer.rest();
         sender.send(()).unwrap();
     });
-    on_worker(|worker| async move {
+    on_standing_clock(|worker| async move {
         let settings = UpstreamSettings {
             keepalive: Duration::from_millis(300),
             ..settings()
         };
         let upstream = upstream(&[address], settings);
         assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
-        pause(100).await;
+        pass(Duration::from_millis(100)).await;
         assert!(ended.try_recv().is_err(), "it was idle for 100 ms only");
         // The sweep comes about a second later.
-        pause(2000).await;
-        assert!(ended.try_recv().is_ok(), "it was idle for 300 ms");
+        pass(Duration::from_secs(2)).await;
+        until(|| ended.try_recv().ok()).await;
     });
 }
 
 #[test]
 fn connections_closed_or_spoilt_while_idle_are_not_used() {
     for spoil in ["", "HTTP/1.1 408 Request Timeout\r\n\r\n"] {
+        let (go, wait) = mpsc::channel();
+        let (sender, is_spoilt) = mpsc::channel();
+        let wait = Mutex::new(wait);
         let address = backend(move |index, mut peer| {
             while !peer.head().is_empty() {
                 peer.send(OK);
                 if index == 0 {
-                    std::thread::sleep(Duration::from_millis(50));
+                    wait.lock().unwrap().recv().unwrap();
                     peer.send(spoil);
+                    peer.0.shutdown(Shutdown::Both).unwrap();
+                    sender.send(()).unwrap();
                     return;
                 }
             }
@@ -160,7 +160,9 @@ fn connections_closed_or_spoilt_while_idle_are_not_used() {
         on_worker(|worker| async move {
             let upstream = upstream(&[address], settings());
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
-            pause(200).await;
+            go.send(()).unwrap();
+            until(|| is_spoilt.try_recv().ok()).await;
+            settle().await;
             let request = Ask {
                 method: Method::Post,
                 ..GET
@@ -271,13 +273,13 @@ fn a_backend_that_takes_no_connection_does_not_hold_up_every_second_request() {
     let (full, _waiting) = full_listener();
     let (up, _heads) = answering(OK);
     let urls = [full.local_addr().unwrap(), up].map(|address| format!("http://{address}"));
-    on_worker(|worker| async move {
+    on_standing_clock(|worker| async move {
         let urls = [(&*urls[0], 1), (&*urls[1], 1)];
         let upstream = balanced(&urls, Balancing::RoundRobin, settings());
         let (first_worker, first) = (Rc::clone(&worker), Arc::clone(&upstream));
         let first = tokio::task::spawn_local(async move { ask(&first_worker, &first, GET).await });
         // As long as nobody knows that it takes long.
-        pause(200).await;
+        pass(Duration::from_millis(200)).await;
         for _ in 0..6 {
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
         }

@@ -11,9 +11,11 @@ use h2o_http::{BodyLength, Method};
 use h2o_upstream::{Balancing, UpstreamSettings};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use tokio::time::sleep;
 
-use crate::kit::{Ask, GET, LONG, OK, ask, balanced, on_worker, send, settings};
+use crate::kit::{
+    Ask, GET, LONG, OK, ask, balanced, on_standing_clock, on_worker, pass, send, settings, settle,
+    until,
+};
 
 type Peer = StreamOwned<ServerConnection, std::net::TcpStream>;
 
@@ -69,27 +71,27 @@ fn a_connection_that_is_not_needed_any_more_ends_with_a_word() {
             read_head(peer);
             peer.write_all(answer.as_bytes()).unwrap();
         });
-        on_worker(|worker| async move {
+        on_standing_clock(|worker| async move {
             let settings = UpstreamSettings {
                 keepalive,
                 ..settings()
             };
             let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings);
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
-            let end = loop {
-                match ends.try_recv() {
-                    Ok(end) => break end,
-                    Err(_) => sleep(Duration::from_millis(10)).await,
-                }
-            };
-            assert_eq!(end, Ok(()));
+            // The sweep comes about a second after the connection has become too old.
+            pass(keepalive.min(Duration::from_secs(1)) + Duration::from_secs(2)).await;
+            assert_eq!(until(|| ends.try_recv().ok()).await, Ok(()));
         });
     }
 }
 
 #[test]
 fn a_request_that_is_cut_off_does_not_end_as_if_it_were_whole() {
-    let (url, ends) = backend(read_head);
+    let (sender, has_read) = mpsc::channel();
+    let (url, ends) = backend(move |peer| {
+        read_head(peer);
+        sender.send(()).unwrap();
+    });
     on_worker(|worker| async move {
         let upstream = balanced(&[(&url, 1)], Balancing::RoundRobin, settings());
         let pipe = Rc::new(BodyPipe::default());
@@ -100,13 +102,14 @@ fn a_request_that_is_cut_off_does_not_end_as_if_it_were_whole() {
             ..GET
         };
         pipe.push("begun");
-        let sending = send(&worker, &upstream, request);
-        assert!(
-            tokio::time::timeout(Duration::from_millis(200), sending)
-                .await
-                .is_err()
-        );
-        let end = ends.recv_timeout(LONG).unwrap();
+        let sending =
+            tokio::task::spawn_local(
+                async move { send(&worker, &upstream, request).await.is_ok() },
+            );
+        until(|| has_read.try_recv().ok()).await;
+        settle().await;
+        sending.abort();
+        let end = until(|| ends.try_recv().ok()).await;
         assert_eq!(end, Err(ErrorKind::UnexpectedEof));
     });
 }

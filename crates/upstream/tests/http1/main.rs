@@ -1,10 +1,6 @@
 //! HTTP/1 exchanges with backends that are scripted octet for octet.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "helpers of tests may panic, and what takes how long is part of some claims"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod broken;
 mod connections;

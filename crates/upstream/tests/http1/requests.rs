@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use h2o_upstream::UpstreamSettings;
 
 use crate::kit::{
     Ask, GET, LONG, OK, Told, answering, ask, backend, content, next, on_worker, post, send,
-    send_and_tell, settings, upstream,
+    send_and_tell, settings, settle, until, upstream,
 };
 
 /// What a backend gets to see of a request whose content has that length.
@@ -183,14 +183,13 @@ fn streamed_content_leaves_as_it_comes() {
         let upstream = upstream(&[address], settings());
         let (request, pipe) = streamed(BodyLength::Unknown);
         let client = tokio::task::spawn_local(async move {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            settle().await;
             assert!(
                 received.try_recv().is_err(),
                 "nothing is sent before the first piece"
             );
             pipe.push("one");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let first = received.recv_timeout(LONG).unwrap();
+            let first = until(|| received.try_recv().ok()).await;
             assert!(first.ends_with("\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"));
             pipe.push("two");
             pipe.finish(Ok(()));
@@ -205,9 +204,11 @@ fn streamed_content_leaves_as_it_comes() {
 #[test]
 fn a_backend_that_does_not_read_holds_up_the_client() {
     const PIECE: usize = 32 * 1024;
-    let address = backend(|_, mut peer| {
+    let (go, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |_, mut peer| {
         peer.head();
-        std::thread::sleep(Duration::from_millis(500));
+        wait.lock().unwrap().recv().unwrap();
         peer.read(2000 * PIECE);
         peer.send(OK);
     });
@@ -226,7 +227,14 @@ fn a_backend_that_does_not_read_holds_up_the_client() {
         });
         let watch = Rc::clone(&pushed);
         let watcher = tokio::task::spawn_local(async move {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            // Until the client waits.
+            let mut before = 0;
+            until(|| {
+                let now = watch.get();
+                (now > 0 && std::mem::replace(&mut before, now) == now).then_some(())
+            })
+            .await;
+            go.send(()).unwrap();
             watch.get()
         });
         assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
@@ -276,9 +284,10 @@ fn is_kept_after(answer: &'static str, rest: &'static str) -> bool {
         if peer.head().starts_with("POST") {
             peer.send(answer);
             peer.read("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len());
-            std::thread::sleep(Duration::from_millis(50));
             peer.send(rest);
-            peer.head();
+            if peer.head().is_empty() {
+                return;
+            }
         }
         sender.send(index).unwrap();
         peer.send(OK);
@@ -335,7 +344,7 @@ fn a_client_that_breaks_off_is_no_complete_request() {
         pipe.push("one");
         let client = Rc::clone(&pipe);
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            settle().await;
             client.finish(Err("gone".into()));
         });
         assert_eq!(ask(&worker, &upstream, request).await, "I/O error");
@@ -357,13 +366,17 @@ fn content_waits_for_100_or_a_final_response() {
     ];
     for (first, second, told_of) in cases {
         let (sender, received) = mpsc::channel();
+        let (has_head, head_has_come) = mpsc::channel();
+        let (go, wait) = mpsc::channel();
+        let wait = Mutex::new(wait);
         let address = backend(move |_, mut peer| {
             let head = peer.head();
             assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
-            let quiet = Some(Duration::from_millis(150));
-            peer.0.set_read_timeout(quiet).unwrap();
+            has_head.send(()).unwrap();
+            wait.lock().unwrap().recv().unwrap();
+            peer.0.set_nonblocking(true).unwrap();
             assert!(peer.0.read(&mut [0]).is_err(), "the content is held back");
-            peer.0.set_read_timeout(Some(LONG)).unwrap();
+            peer.0.set_nonblocking(false).unwrap();
             peer.send(first);
             sender.send(peer.read(7)).unwrap();
             peer.send(second);
@@ -375,6 +388,10 @@ fn content_waits_for_100_or_a_final_response() {
                 expects_continue: true,
                 ..post("content")
             };
+            tokio::task::spawn_local(async move {
+                until(|| head_has_come.try_recv().ok()).await;
+                go.send(()).unwrap();
+            });
             let reply = send_and_tell(&worker, &upstream, request, &told)
                 .await
                 .unwrap();

@@ -1,6 +1,7 @@
 //! What comes back from backends that are right.
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use h2o_exchange::Body;
@@ -8,7 +9,7 @@ use h2o_http::Method;
 
 use crate::kit::{
     Ask, GET, Told, answering, ask, backend, content, next, on_worker, send, send_and_tell,
-    settings, text, upstream,
+    settings, settle, text, until, upstream,
 };
 
 #[test]
@@ -150,15 +151,23 @@ fn small_content_that_comes_with_the_head_is_not_streamed() {
 #[test]
 fn what_the_client_does_not_take_is_not_read() {
     const LEN: usize = 64 << 20;
-    let (sender, sent) = std::sync::mpsc::channel();
+    let (sender, stuck) = std::sync::mpsc::channel();
     let address = backend(move |_, mut peer| {
         peer.head();
         peer.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n"));
-        let piece = vec![0; 64 * 1024];
         let mut left = LEN;
-        while left > 0 && peer.0.write_all(&piece).is_ok() {
-            left -= piece.len();
-            sender.send(LEN - left).unwrap();
+        while left > 0 {
+            peer.0.set_nonblocking(true).unwrap();
+            let mut taken = peer.0.write(&vec![0; left.min(1 << 20)]);
+            peer.0.set_nonblocking(false).unwrap();
+            if taken.is_err() {
+                sender.send(LEN - left).unwrap();
+                taken = peer.0.write(&[0]);
+            }
+            match taken {
+                Ok(taken) => left -= taken,
+                Err(_) => return,
+            }
         }
     });
     on_worker(|worker| async move {
@@ -169,8 +178,13 @@ fn what_the_client_does_not_take_is_not_read() {
         };
         let first = next(&mut source).await.unwrap().unwrap();
         assert!(first.len() <= 64 * 1024);
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let before = sent.try_iter().last().unwrap();
+        // Until the backend can send no more.
+        let mut before = until(|| stuck.try_recv().ok()).await;
+        settle().await;
+        while let Some(more) = stuck.try_iter().last() {
+            before = more;
+            settle().await;
+        }
         assert!(before < LEN / 2, "{before} octets were taken");
         let (rest, end) = content(Body::Stream(source)).await;
         assert_eq!((first.len() + rest.len(), end), (LEN, Ok(())));
@@ -179,10 +193,12 @@ fn what_the_client_does_not_take_is_not_read() {
 
 #[test]
 fn small_chunks_do_not_make_small_pieces() {
-    let address = backend(|_, mut peer| {
+    let (go, wait) = std::sync::mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |_, mut peer| {
         peer.head();
         peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
-        std::thread::sleep(Duration::from_millis(100));
+        wait.lock().unwrap().recv().unwrap();
         peer.send("1\r\nx\r\n".repeat(1000) + "0\r\n\r\n");
     });
     on_worker(|worker| async move {
@@ -191,6 +207,7 @@ fn small_chunks_do_not_make_small_pieces() {
         let Body::Stream(mut source) = reply.body else {
             panic!("the content comes later")
         };
+        go.send(()).unwrap();
         let (mut pieces, mut len) = (0, 0);
         while let Some(piece) = next(&mut source).await {
             len += piece.unwrap().len();

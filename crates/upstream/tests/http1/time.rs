@@ -2,13 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use h2o_exchange::{BodyPipe, RequestBody};
 use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
-use crate::kit::{Ask, GET, Peer, ask, backend, on_worker, post, settings, upstream};
+use crate::kit::{
+    Ask, GET, Peer, ask, backend, on_standing_clock, pass, post, settings, until, upstream,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -24,25 +27,38 @@ fn with(limit: &str) -> UpstreamSettings {
     settings
 }
 
+/// How late a limit may be noticed.
+const LATE: Duration = Duration::from_millis(200);
+
 /// What comes of a request to a backend that does this and then nothing.
 fn outcome(settings: UpstreamSettings, request: Ask, script: fn(&mut Peer)) -> String {
+    let (sender, is_done) = mpsc::channel();
     let address = backend(move |_, mut peer| {
         script(&mut peer);
+        sender.send(()).unwrap();
         peer.rest();
     });
-    timed(address, settings, request)
+    timed(address, settings, request, || is_done.try_recv().ok())
 }
 
-fn timed(address: SocketAddr, settings: UpstreamSettings, request: Ask) -> String {
-    let begun = Instant::now();
-    let outcome = on_worker(|worker| async move {
+/// What comes of a request whose limit begins to run when the backend has done its part.
+fn timed(
+    address: SocketAddr,
+    settings: UpstreamSettings,
+    request: Ask,
+    is_done: impl FnMut() -> Option<()>,
+) -> String {
+    on_standing_clock(|worker| async move {
         let upstream = upstream(&[address], settings);
-        ask(&worker, &upstream, request).await
-    });
-    let took = begun.elapsed();
-    assert!(took >= SHORT, "{outcome} after {took:?}");
-    assert!(took < SHORT * 8, "{outcome} after {took:?}");
-    outcome
+        let asking =
+            tokio::task::spawn_local(async move { ask(&worker, &upstream, request).await });
+        until(is_done).await;
+        pass(SHORT - Duration::from_millis(1)).await;
+        assert!(!asking.is_finished(), "it is early");
+        pass(LATE).await;
+        assert!(asking.is_finished(), "the limit is not noticed");
+        asking.await.unwrap()
+    })
 }
 
 #[test]
@@ -76,30 +92,50 @@ fn every_phase_has_its_limit() {
 
 #[test]
 fn a_backend_that_takes_no_content_is_limited() {
-    let address = backend(|_, mut peer| {
-        peer.head();
-        std::thread::sleep(SHORT * 10);
-    });
     let request = post(vec![0; 64 << 20]);
-    assert_eq!(timed(address, with("io"), request), "I/O timeout");
+    let (sender, has_begun) = mpsc::channel();
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        sender.send(()).unwrap();
+        std::thread::park();
+    });
+    let got = timed(address, with("io"), request, || has_begun.try_recv().ok());
+    assert_eq!(got, "I/O timeout");
 }
 
 #[test]
 fn going_forward_begins_a_limit_anew() {
-    let address = backend(|_, mut peer| {
+    const PIECES: [&str; 5] = [
+        "HTTP/1.1 200 OK\r\n",
+        "content-length: 3\r\n\r\n",
+        "a",
+        "b",
+        "c",
+    ];
+    let (go, wait) = mpsc::channel();
+    let (sender, is_sent) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |_, mut peer| {
         peer.head();
-        for piece in [
-            "HTTP/1.1 200 OK\r\n",
-            "content-length: 3\r\n\r\n",
-            "a",
-            "b",
-            "c",
-        ] {
-            std::thread::sleep(SHORT / 2);
+        sender.send(()).unwrap();
+        for piece in PIECES {
+            wait.lock().unwrap().recv().unwrap();
             peer.send(piece);
+            sender.send(()).unwrap();
         }
     });
-    assert_eq!(timed(address, with("io"), GET), "200 abc");
+    let outcome = on_standing_clock(|worker| async move {
+        let upstream = upstream(&[address], with("io"));
+        let asking = tokio::task::spawn_local(async move { ask(&worker, &upstream, GET).await });
+        until(|| is_sent.try_recv().ok()).await;
+        for _ in PIECES {
+            pass(SHORT - Duration::from_millis(50)).await;
+            go.send(()).unwrap();
+            until(|| is_sent.try_recv().ok()).await;
+        }
+        asking.await.unwrap()
+    });
+    assert_eq!(outcome, "200 abc");
 }
 
 #[test]
@@ -111,7 +147,7 @@ fn the_client_has_its_own_time() {
     });
     let mut settings = with("io");
     settings.first_byte_timeout = SHORT;
-    let outcome = on_worker(|worker| async move {
+    let outcome = on_standing_clock(|worker| async move {
         let upstream = upstream(&[address], settings);
         let pipe = Rc::new(BodyPipe::default());
         let request = Ask {
@@ -123,7 +159,7 @@ fn the_client_has_its_own_time() {
         };
         pipe.push("o");
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(SHORT * 3).await;
+            pass(SHORT * 3).await;
             pipe.push("k");
             pipe.finish(Ok(()));
         });
@@ -143,5 +179,6 @@ fn connecting_is_limited() {
         waiting.push(stream);
         assert!(waiting.len() < 100, "the queue never fills");
     }
-    assert_eq!(timed(address, with("connect"), GET), "connection timeout");
+    let got = timed(address, with("connect"), GET, || Some(()));
+    assert_eq!(got, "connection timeout");
 }

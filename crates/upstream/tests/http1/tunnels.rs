@@ -2,15 +2,28 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use h2o_exchange::{Body, BodyPipe, BodySource, RequestBody};
 use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
-use tokio::time::sleep;
 
-use crate::kit::{Ask, GET, LONG, OK, backend, content, next, on_worker, send, settings, upstream};
+use crate::kit::{
+    Ask, GET, LONG, OK, backend, content, next, on_standing_clock, on_worker, pass, send, settings,
+    until, upstream,
+};
+
+/// A limit, and how late it may be noticed.
+const SHORT: Duration = Duration::from_millis(400);
+const LATE: Duration = Duration::from_millis(200);
+
+fn with_short_limit() -> UpstreamSettings {
+    UpstreamSettings {
+        io_timeout: SHORT,
+        ..settings()
+    }
+}
 
 fn asking_for(method: Method, upgrade: &'static str) -> (Ask, Rc<BodyPipe>) {
     let pipe = Rc::new(BodyPipe::default());
@@ -110,24 +123,33 @@ fn a_refused_tunnel_is_an_ordinary_response() {
 
 #[test]
 fn a_tunnel_without_traffic_is_closed() {
-    let address = backend(|_, mut peer| {
+    let (go, wait) = mpsc::channel();
+    let (sender, is_sent) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |_, mut peer| {
         peer.head();
         peer.send("HTTP/1.1 101 x\r\n\r\n");
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(200));
+        for () in wait.lock().unwrap().iter().take(3) {
             peer.send("x");
+            sender.send(()).unwrap();
         }
         peer.rest();
     });
-    on_worker(|worker| async move {
-        let settings = UpstreamSettings {
-            io_timeout: Duration::from_millis(400),
-            ..settings()
-        };
-        let upstream = upstream(&[address], settings);
+    on_standing_clock(|worker| async move {
+        let upstream = upstream(&[address], with_short_limit());
         let (request, _pipe) = asking_for(Method::Get, "x");
         let reply = send(&worker, &upstream, request).await.unwrap();
-        let (got, end) = content(reply.body).await;
+        let reading = tokio::task::spawn_local(content(reply.body));
+        for _ in 0..3 {
+            pass(SHORT - Duration::from_millis(50)).await;
+            go.send(()).unwrap();
+            until(|| is_sent.try_recv().ok()).await;
+        }
+        pass(SHORT - Duration::from_millis(50)).await;
+        assert!(!reading.is_finished(), "it is early");
+        pass(LATE).await;
+        assert!(reading.is_finished(), "the limit is not noticed");
+        let (got, end) = reading.await.unwrap();
         assert_eq!((&*got, end), (&b"xxx"[..], Err("I/O timeout".to_string())));
     });
 }
@@ -143,12 +165,8 @@ fn what_the_client_sends_arrives_though_it_takes_nothing() {
         sender.send(peer.read(PIECES * 10_000)).unwrap();
         peer.rest();
     });
-    on_worker(|worker| async move {
-        let settings = UpstreamSettings {
-            io_timeout: Duration::from_millis(400),
-            ..settings()
-        };
-        let upstream = upstream(&[address], settings);
+    on_standing_clock(|worker| async move {
+        let upstream = upstream(&[address], with_short_limit());
         let (request, pipe) = asking_for(Method::Get, "x");
         let reply = send(&worker, &upstream, request).await.unwrap();
         let mut source = stream(reply.body);
@@ -158,11 +176,9 @@ fn what_the_client_sends_arrives_though_it_takes_nothing() {
             poll_fn(|context| pipe.poll_room(context)).await;
             pipe.push([b'y'; 10_000]);
         }
-        while rest.try_recv().is_err() {
-            sleep(Duration::from_millis(10)).await;
-        }
+        until(|| rest.try_recv().ok()).await;
         assert_eq!(pipe.given_up(), None);
-        sleep(Duration::from_millis(1000)).await;
+        pass(SHORT + LATE).await;
         assert_eq!(pipe.given_up(), Some("I/O timeout"));
     });
 }

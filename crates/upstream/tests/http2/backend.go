@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-var cancelled atomic.Int64
+var waiting, cancelled atomic.Int64
 
 func handle(connections *atomic.Int64) http.Handler {
 	mux := http.NewServeMux()
@@ -57,8 +57,12 @@ func handle(connections *atomic.Int64) http.Handler {
 		io.WriteString(w, "hinted")
 	})
 	mux.HandleFunc("/wait", func(w http.ResponseWriter, r *http.Request) {
+		waiting.Add(1)
 		<-r.Context().Done()
 		cancelled.Add(1)
+	})
+	mux.HandleFunc("/waiting", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, waiting.Load())
 	})
 	mux.HandleFunc("/cancelled", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, cancelled.Load())
