@@ -136,17 +136,17 @@ impl Pools {
         if let Some(Some(local)) = locals.get(upstream.id) {
             return Rc::clone(local);
         }
-        // Those that nobody else knows any more are forgotten.
+        // Upstreams of earlier configurations are forgotten.
         for slot in locals.iter_mut() {
-            let is_known = |local: &Rc<Local>| {
-                Rc::strong_count(local) > 1 || Arc::strong_count(&local.upstream) > 1
-            };
+            let is_known =
+                |local: &Rc<Local>| Rc::strong_count(local) > 1 || !local.upstream.is_forgotten();
             *slot = slot.take().filter(is_known);
         }
         if locals.len() <= upstream.id {
             locals.resize_with(upstream.id + 1, || None);
         }
         let count = upstream.backends.len();
+        upstream.locals.fetch_add(1, Relaxed);
         let local = locals[upstream.id].insert(Rc::new(Local {
             upstream: Arc::clone(upstream),
             scratch: Rc::clone(&self.scratch),
@@ -158,6 +158,12 @@ impl Pools {
             unpaid: Cell::new(0),
         }));
         Rc::clone(local)
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.upstream.locals.fetch_sub(1, Relaxed);
     }
 }
 
@@ -397,6 +403,35 @@ fn warn_once(said: &AtomicBool, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_forget_upstreams_that_only_they_know() {
+        let upstream = || {
+            let url = crate::BackendUrl::parse("http://a/").expect("a URL");
+            let settings = crate::upstream::tests::settings();
+            Upstream::new(vec![(url, 1)], crate::Balancing::RoundRobin, settings)
+        };
+        let workers = [Pools::default(), Pools::default()];
+        let (first, second) = (upstream(), upstream());
+        let is_there = Arc::downgrade(&first);
+        for worker in &workers {
+            worker.of(&first);
+            worker.of(&second);
+        }
+        // Connections are kept while somebody holds the upstream, here a third one that is new.
+        let third = upstream();
+        let in_use = workers[0].of(&first);
+        drop(first);
+        workers.iter().for_each(|worker| drop(worker.of(&third)));
+        assert!(is_there.upgrade().is_some(), "a request is under way");
+        drop(in_use);
+        let fourth = upstream();
+        workers.iter().for_each(|worker| drop(worker.of(&fourth)));
+        assert!(is_there.upgrade().is_none());
+        for worker in &workers {
+            assert_eq!(worker.locals.borrow().iter().flatten().count(), 3);
+        }
+    }
 
     #[test]
     fn a_backend_is_doubtful_after_a_failure_and_while_an_attempt_takes_long() {

@@ -8,7 +8,7 @@ use h2o_tls::TlsClient;
 use crate::NameOrigin;
 
 /// What applies to all connections and requests of an upstream.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct UpstreamSettings {
     /// `proxy.timeout.connect`: name resolution, connecting (all attempts together) and TLS handshake.
     pub connect_timeout: Duration,

@@ -1,6 +1,7 @@
 //! A group of backends behind one directive.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -54,8 +55,11 @@ pub struct Upstream {
     pub(crate) health: Option<Health>,
     /// When requests are made again, and what is left for that.
     pub(crate) retry: Option<(Retry, Budget)>,
-    /// By backend.
-    checks: Vec<Option<HealthCheck>>,
+    /// Workers that keep connections and counters for it, and the upstream with those.
+    pub(crate) locals: AtomicUsize,
+    /// How it was configured.
+    balancing: Balancing,
+    care: Care,
 }
 
 /// Numbers are given again when nobody knows the upstream any more: workers find what they keep by it, in tables that are
@@ -124,17 +128,19 @@ impl Upstream {
             })
             .collect();
         let weights = backends.iter().map(|backend| backend.weight);
-        let mut cares = care.backends;
-        cares.resize(backends.len(), BackendCare::default());
+        let mut care = care;
+        (care.backends).resize(backends.len(), BackendCare::default());
         let names = backends.iter().map(|backend| &*backend.url.authority);
         let origin = tokio::time::Instant::now().into_std();
         let with_budget = |retry: Retry| (retry, Budget::new(retry.budget, origin));
         Arc::new(Self {
             id: ids().take(),
             balancer: Balancer::new(balancing, weights),
-            health: Health::new(names.zip(&cares), origin),
+            health: Health::new(names.zip(&care.backends), origin),
             retry: care.retry.map(with_budget),
-            checks: cares.into_iter().map(|care| care.active).collect(),
+            locals: AtomicUsize::new(0),
+            balancing,
+            care,
             backends,
             settings,
         })
@@ -148,8 +154,41 @@ impl Upstream {
 
     /// The backends that are checked, and how.
     pub(crate) fn checks(&self) -> impl Iterator<Item = (usize, &HealthCheck)> {
-        let checks = self.checks.iter().enumerate();
-        checks.filter_map(|(backend, check)| Some((backend, check.as_ref()?)))
+        let backends = self.care.backends.iter().enumerate();
+        backends.filter_map(|(backend, care)| Some((backend, care.active.as_ref()?)))
+    }
+
+    /// Of the upstreams of a running configuration the one that this one, of a new configuration, is the same as; else this one.
+    /// So health, turns of the balancer, retry budget and connections of an unchanged upstream outlive a reload.
+    #[must_use]
+    pub fn or_unchanged<'u>(
+        self: Arc<Self>,
+        running: impl IntoIterator<Item = &'u Arc<Self>>,
+    ) -> Arc<Self> {
+        let mut running = running.into_iter();
+        match running.find(|running| running.is_same_as(&self)) {
+            Some(running) => Arc::clone(running),
+            None => self,
+        }
+    }
+
+    /// Whether both have the same backends in the same order, and are balanced, looked after and connected to alike.
+    fn is_same_as(&self, other: &Self) -> bool {
+        let backends = |upstream: &Self| -> Vec<(BackendUrl, u32)> {
+            let backends = upstream.backends.iter();
+            backends
+                .map(|backend| (backend.url.clone(), backend.weight))
+                .collect()
+        };
+        self.balancing == other.balancing
+            && self.care == other.care
+            && self.settings == other.settings
+            && backends(self) == backends(other)
+    }
+
+    /// Whether only workers that keep something for the upstream know it.
+    pub(crate) fn is_forgotten(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) <= self.locals.load(Relaxed)
     }
 
     /// Whether a backend is in use, as far as checks and requests tell; `None` if it is not looked after.
@@ -234,7 +273,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::NameOrigin;
+    use crate::{NameOrigin, PassiveCheck};
     use h2o_tls::{TlsClient, TlsClientSettings};
 
     pub(crate) fn settings() -> UpstreamSettings {
@@ -257,6 +296,75 @@ pub(crate) mod tests {
             http2_max_streams: 100,
             name_origin: NameOrigin::Configured,
             tls: TlsClient::new(tls).expect("nothing is read"),
+        }
+    }
+
+    /// An upstream with passive checks and retries.
+    fn checked(
+        urls: &[(&str, u32)],
+        balancing: Balancing,
+        settings: UpstreamSettings,
+        fall: u32,
+    ) -> Arc<Upstream> {
+        let backends = urls
+            .iter()
+            .map(|(url, weight)| (BackendUrl::parse(url).expect("a URL"), *weight));
+        let passive = PassiveCheck {
+            fall,
+            ..PassiveCheck::default()
+        };
+        let backend = BackendCare {
+            active: None,
+            passive: Some(passive),
+        };
+        let care = Care {
+            backends: vec![backend; urls.len()],
+            retry: Some(Retry::default()),
+        };
+        Upstream::with_care(backends.collect(), balancing, settings, care)
+    }
+
+    #[test]
+    fn an_unchanged_upstream_keeps_what_is_known_of_its_backends() {
+        use Balancing::{LeastConn, RoundRobin};
+        let now = tokio::time::Instant::now().into_std();
+        let two = [("http://a/", 1), ("http://b/", 2)];
+        let other = checked(&[("http://c/", 1)], RoundRobin, settings(), 1);
+        let running = checked(&two, RoundRobin, settings(), 1);
+        let health = running.health.as_ref().expect("it is watched");
+        health.on_failure(1, "test", now);
+        let all = [other, Arc::clone(&running)];
+        let take_over = |upstream: Arc<Upstream>| {
+            let taken = upstream.or_unchanged(&all);
+            (Arc::ptr_eq(&taken, &running), taken.is_up(1))
+        };
+        // Settings are compared, not where they stand: each of these has read its own.
+        let again = checked(&two, RoundRobin, settings(), 1);
+        assert_eq!(take_over(again), (true, Some(false)));
+        let slower = UpstreamSettings {
+            io_timeout: Duration::from_secs(1),
+            ..settings()
+        };
+        let verifying = UpstreamSettings {
+            tls: TlsClient::new(TlsClientSettings {
+                verify_peer: true,
+                ca_file: None,
+                session_cache: None,
+            })
+            .expect("nothing is read"),
+            ..settings()
+        };
+        let (turned, heavier) = ([two[1], two[0]], [two[0], ("http://b/", 3)]);
+        let changed = [
+            checked(&turned, RoundRobin, settings(), 1),
+            checked(&heavier, RoundRobin, settings(), 1),
+            checked(&two, LeastConn, settings(), 1),
+            checked(&two, RoundRobin, settings(), 2),
+            checked(&two, RoundRobin, slower, 1),
+            checked(&two, RoundRobin, verifying, 1),
+        ];
+        for (index, upstream) in changed.into_iter().enumerate() {
+            assert_eq!(take_over(upstream), (false, Some(true)), "{index}");
         }
     }
 

@@ -39,7 +39,9 @@ pub struct TlsClientSettings {
 
 /// Does the handshakes with `https` backends. One for all workers.
 pub struct TlsClient {
-    verifies_peer: bool,
+    settings: TlsClientSettings,
+    /// What certificates of backends are verified against, and the certificates of the CA file.
+    trust: Option<Arc<Trust>>,
     config: ClientConfig,
     sessions: Option<Arc<SessionCache>>,
 }
@@ -70,9 +72,20 @@ impl fmt::Debug for TlsClient {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("TlsClient")
-            .field("verifies_peer", &self.verifies_peer)
+            .field("settings", &self.settings)
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()
+    }
+}
+
+/// Equal are those with the same settings and the same certificates in the CA file.
+impl PartialEq for TlsClient {
+    fn eq(&self, other: &Self) -> bool {
+        let pinned = |client: &Self| {
+            let trust = client.trust.as_ref();
+            trust.map_or_else(Vec::new, |trust| trust.pinned.clone())
+        };
+        self.settings == other.settings && pinned(self) == pinned(other)
     }
 }
 
@@ -90,7 +103,7 @@ impl TlsClient {
         };
         let provider = aws_lc_rs::default_provider();
         let verifier = Verifier::new(
-            trust.filter(|_| settings.verify_peer),
+            trust.clone().filter(|_| settings.verify_peer),
             provider.signature_verification_algorithms,
         );
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -103,9 +116,10 @@ impl TlsClient {
         config.enable_secret_extraction = true;
         let cache = |(lifetime, capacity)| Arc::new(SessionCache::new(lifetime, capacity));
         Ok(Arc::new(Self {
-            verifies_peer: settings.verify_peer,
             config,
             sessions: settings.session_cache.map(cache),
+            trust,
+            settings,
         }))
     }
 
@@ -136,7 +150,7 @@ impl TlsClient {
         let name = match server_name(name) {
             Some(name) => name,
             // In no certificate either.
-            None if self.verifies_peer => return Err(names::MISMATCH),
+            None if self.settings.verify_peer => return Err(names::MISMATCH),
             // An address keeps rustls from sending it.
             None => IpAddr::V4(Ipv4Addr::UNSPECIFIED).into(),
         };

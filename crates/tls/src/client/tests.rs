@@ -1067,6 +1067,25 @@ fn ca_files_must_have_a_certificate() {
 }
 
 #[test]
+fn clients_are_equal_as_long_as_their_ca_file_has_not_changed() {
+    let mut file = pem_file(&[root("trusted").der()]);
+    let open = |path: &Path| {
+        client_of(TlsClientSettings {
+            verify_peer: true,
+            ca_file: Some(path.to_owned()),
+            session_cache: None,
+        })
+    };
+    let before = open(file.path());
+    assert!(before == open(file.path()));
+    let more = std::fs::read(pem_file(&[root("another").der()]).path()).unwrap();
+    file.write_all(&more).unwrap();
+    assert!(before != open(file.path()));
+    assert!(before != careless(None));
+    assert!(careless(None) == careless(None));
+}
+
+#[test]
 fn the_bundle_of_the_system_is_the_default() {
     let client = client_of(TlsClientSettings {
         verify_peer: true,
