@@ -396,6 +396,40 @@ fn look_ups_wait_for_a_thread() {
 }
 
 #[test]
+fn a_new_limit_of_threads_holds_for_the_look_ups_that_begin_then() {
+    let (go, wait) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let look_up = move |query: &Query| {
+        begun.send(query.host.to_string()).unwrap();
+        let _ = wait.lock().unwrap().recv();
+        Ok(vec![ONE])
+    };
+    let threads: &'static Threads = Box::leak(Box::new(Threads::new(2)));
+    let resolver = Resolver::new(Arc::new(look_up), threads);
+    run(async |worker| {
+        let mut answers = Vec::new();
+        for (limit, hosts, starting) in [
+            (2, ["a", "b", "c"], 2),
+            (3, ["d", "e", "f"], 3),
+            (2, ["g", "h", "i"], 2),
+        ] {
+            threads.limit(limit);
+            answers.extend(hosts.map(|host| begin(worker, &resolver, host, Configured)));
+            tokio::task::yield_now().await;
+            let mut started: Vec<_> = (0..starting).map(|_| begins.recv().unwrap()).collect();
+            started.sort();
+            assert_eq!(started, hosts[..starting]);
+        }
+        assert!(begins.try_recv().is_err());
+        drop(go);
+        for mut answer in answers {
+            assert!(answer.wait_for(Option::is_some).await.is_ok());
+        }
+    });
+}
+
+#[test]
 fn names_that_requests_bring_take_neither_threads_nor_places_from_backends() {
     for threads in [1, 2, 8] {
         let (resolver, begins, go) = slow(threads);

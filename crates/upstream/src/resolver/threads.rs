@@ -1,11 +1,10 @@
 //! The threads that wait for the system's resolver.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use dns_lookup::{AddrInfoHints, getaddrinfo};
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{LookUp, NameOrigin, Query, ResolveError};
 
@@ -15,45 +14,61 @@ const MAX_THREADS: usize = 32;
 /// Addresses of a name that are kept.
 const MAX_ADDRESSES: usize = 64;
 
-pub(super) static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(LIMIT.load(Relaxed)));
-static LIMIT: AtomicUsize = AtomicUsize::new(MAX_THREADS);
+pub(super) static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(MAX_THREADS));
 
-/// Sets how many threads of the process look names up at a time, at least two. To be called before the first look-up.
+/// Sets how many threads of the process look names up at a time, at least two. A new configuration may set it anew: look-ups that
+/// run or wait by then are not counted.
 pub fn limit_threads(count: u32) {
-    LIMIT.store(count as usize, Relaxed);
+    THREADS.limit(count as usize);
 }
 
 /// How many look-ups may run at a time.
-pub(super) struct Threads {
-    all: Semaphore,
+pub(super) struct Threads(Mutex<Places>);
+
+#[derive(Clone)]
+struct Places {
+    all: Arc<Semaphore>,
     /// Of these, those for names that requests bring: their name servers may be made not to answer.
-    requested: Semaphore,
+    requested: Arc<Semaphore>,
 }
 
 /// A place among the look-ups that run.
 pub(super) struct Permit {
-    _all: SemaphorePermit<'static>,
-    _requested: Option<SemaphorePermit<'static>>,
+    _all: OwnedSemaphorePermit,
+    _requested: Option<OwnedSemaphorePermit>,
+}
+
+impl Places {
+    /// `count` threads, half of them for names that requests bring; at least one for each origin.
+    fn new(count: usize) -> Self {
+        let requested = (count / 2).max(1);
+        Self {
+            all: Arc::new(Semaphore::new(count.max(requested + 1))),
+            requested: Arc::new(Semaphore::new(requested)),
+        }
+    }
 }
 
 impl Threads {
     /// `count` threads, half of them for names that requests bring; at least one for each origin.
     pub(super) fn new(count: usize) -> Self {
-        let requested = (count / 2).max(1);
-        Self {
-            all: Semaphore::new(count.max(requested + 1)),
-            requested: Semaphore::new(requested),
-        }
+        Self(Mutex::new(Places::new(count)))
+    }
+
+    /// Look-ups that begin from now on are limited to `count` threads.
+    pub(super) fn limit(&self, count: usize) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Places::new(count);
     }
 
     /// Waits for a thread; `None` if there will be none.
-    pub(super) async fn permit(&'static self, origin: NameOrigin) -> Option<Permit> {
+    pub(super) async fn permit(&self, origin: NameOrigin) -> Option<Permit> {
+        let places = (self.0.lock().unwrap_or_else(PoisonError::into_inner)).clone();
         let requested = match origin {
             NameOrigin::Configured => None,
-            NameOrigin::Requested => Some(self.requested.acquire().await.ok()?),
+            NameOrigin::Requested => Some(places.requested.acquire_owned().await.ok()?),
         };
         Some(Permit {
-            _all: self.all.acquire().await.ok()?,
+            _all: places.all.acquire_owned().await.ok()?,
             _requested: requested,
         })
     }
