@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use h2o_exchange::{
     ContentUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody,
@@ -53,6 +53,8 @@ pub(super) struct ProxyHandler {
     /// Tells handlers apart in what workers keep.
     id: u64,
     proxy: Arc<Proxy>,
+    /// Tells workers that the handler is there.
+    alive: Arc<()>,
 }
 
 impl ProxyHandler {
@@ -62,6 +64,7 @@ impl ProxyHandler {
         Self {
             id: NEXT.fetch_add(1, Relaxed),
             proxy: Arc::new(Proxy::new(upstream, settings)),
+            alive: Arc::new(()),
         }
     }
 }
@@ -77,9 +80,35 @@ impl std::ops::Deref for LocalProxy {
     }
 }
 
-/// The proxies that were asked on a worker.
+/// The proxies that were asked on a worker, by the number of their handler.
 #[derive(Default)]
-struct Proxies(RefCell<FxHashMap<u64, Rc<LocalProxy>>>);
+struct Proxies(RefCell<FxHashMap<u64, KnownProxy>>);
+
+struct KnownProxy {
+    proxy: Rc<LocalProxy>,
+    /// Of the handler.
+    alive: Weak<()>,
+}
+
+impl Proxies {
+    fn of(&self, handler: &ProxyHandler) -> Rc<LocalProxy> {
+        let mut known = self.0.borrow_mut();
+        if let Some(known) = known.get(&handler.id) {
+            return Rc::clone(&known.proxy);
+        }
+        // A handler that is new may be that of a new configuration: those of earlier ones are gone.
+        known.retain(|_, known| known.alive.strong_count() > 0);
+        let proxy = Rc::new(LocalProxy(Arc::clone(&handler.proxy)));
+        known.insert(
+            handler.id,
+            KnownProxy {
+                proxy: Rc::clone(&proxy),
+                alive: Arc::downgrade(&handler.alive),
+            },
+        );
+        proxy
+    }
+}
 
 impl Handler for ProxyHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
@@ -87,11 +116,7 @@ impl Handler for ProxyHandler {
             return Outcome::Done(*answer);
         }
         let proxies = exchange.worker.local::<Proxies>();
-        let mut proxies = proxies.0.borrow_mut();
-        let proxy = proxies
-            .entry(self.id)
-            .or_insert_with(|| Rc::new(LocalProxy(Arc::clone(&self.proxy))));
-        hand_over(Rc::clone(proxy), exchange, Aim::Below)
+        hand_over(proxies.of(self), exchange, Aim::Below)
     }
 
     fn content_use(&self, _: &Exchange) -> ContentUse {
@@ -242,4 +267,39 @@ fn trace(exchange: &mut Exchange) -> Option<Rc<Trace>> {
 /// True for protocols that backends of any version of HTTP may be asked for (RFC 9298 §3).
 fn is_of_every_version(token: &[u8]) -> bool {
     token.eq_ignore_ascii_case(b"connect-udp")
+}
+
+#[cfg(test)]
+mod tests {
+    use h2o_upstream::{BackendUrl, Balancing};
+
+    use super::*;
+
+    #[test]
+    fn workers_forget_handlers_that_are_gone() {
+        let settings = ProxySettings::default();
+        let handler = || {
+            let url = BackendUrl::parse("http://127.0.0.1:1/").expect("a URL");
+            let upstream = settings.upstream().expect("no CA file");
+            let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, upstream);
+            ProxyHandler::new(upstream, &settings)
+        };
+        let workers = [Proxies::default(), Proxies::default()];
+        let (first, second) = (handler(), handler());
+        let upstream = Arc::downgrade(&first.proxy.upstream);
+        for worker in &workers {
+            let known = worker.of(&first);
+            assert!(Rc::ptr_eq(&known, &worker.of(&first)));
+            worker.of(&second);
+            assert_eq!(worker.0.borrow().len(), 2);
+        }
+        drop(first);
+        let third = handler();
+        for worker in &workers {
+            assert!(upstream.strong_count() > 0);
+            worker.of(&third);
+            assert_eq!(worker.0.borrow().len(), 2);
+        }
+        assert_eq!(upstream.strong_count(), 0);
+    }
 }
