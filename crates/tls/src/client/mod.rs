@@ -8,7 +8,6 @@ mod trust;
 mod verifier;
 
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -197,14 +196,6 @@ pub fn handshake_text(error: &TlsError) -> &'static str {
 }
 
 const HANDSHAKE_FAILURE: &str = "ssl handshake failure";
-
-fn io_reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((reason, _)) => reason.to_owned(),
-        None => text,
-    }
-}
 
 #[cfg(test)]
 mod tests;

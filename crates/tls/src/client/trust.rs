@@ -9,8 +9,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::TlsClientError;
 use super::names::CommonName;
-use super::{TlsClientError, io_reason};
 
 /// Where systems keep the authorities they trust, in order of preference. The first is the one of Debian, Alpine and Arch; then
 /// Fedora's and openSUSE's.
@@ -108,7 +108,7 @@ pub(super) fn bundle() -> &'static Result<Arc<Trust>, TlsClientError> {
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsClientError> {
     let fault = |reason: String| fault(path, reason);
-    let text = fs::read(path).map_err(|error| fault(io_reason(&error)))?;
+    let text = fs::read(path).map_err(|error| fault(h2o_log::reason(&error)))?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let certificates = certificates.map_err(|error| fault(error.to_string()))?;
     if certificates.is_empty() {

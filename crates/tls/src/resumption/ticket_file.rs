@@ -183,7 +183,7 @@ impl TicketFile {
         self.next_poll = now + POLL_SECS;
         let path = &*self.path;
         let text = h2o_opener::read(path.as_ref()).map_err(|error| {
-            let reason = crate::settings::identity::io_reason(&error);
+            let reason = h2o_log::reason(&error);
             format!("cannot load session ticket secrets from file:{path}:{reason}")
         })?;
         if self.text.as_ref() == Some(&text) {

@@ -210,7 +210,7 @@ fn certificate_fault(path: &str, reason: &str) -> Fault {
 
 fn load_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let fault = |reason: &str| certificate_fault(path, reason);
-    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
         match section.map_err(|error| fault(&error.to_string()))? {
@@ -233,7 +233,7 @@ fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
         message: format!("failed to load private key file:{path}:{reason}"),
         reason: None,
     };
-    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&io_reason(&error)))?;
+    let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
     if is_encrypted(&text) {
         return Err(fault("encrypted keys are not supported"));
     }
@@ -249,15 +249,6 @@ fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
 fn is_encrypted(pem: &[u8]) -> bool {
     let contains = |needle: &[u8]| pem.windows(needle.len()).any(|window| window == needle);
     contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED")
-}
-
-/// What is wrong in the words of the C library.
-pub(crate) fn io_reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((reason, _)) => reason.to_owned(),
-        None => text,
-    }
 }
 
 fn belongs_to(key: &dyn SigningKey, public_key: &[u8]) -> bool {

@@ -15,7 +15,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
 
-use crate::settings::identity::{Identity, io_reason};
+use crate::settings::identity::Identity;
 use crate::versions::Versions;
 use crate::{groups, suites};
 
@@ -450,7 +450,7 @@ impl ClientCa {
     /// # Errors
     /// The reason, to be told after [`Self::fault`].
     fn load(path: &str) -> Result<Self, String> {
-        let text = h2o_opener::read(path.as_ref()).map_err(|error| io_reason(&error))?;
+        let text = h2o_opener::read(path.as_ref()).map_err(|error| h2o_log::reason(&error))?;
         let mut roots = RootCertStore::empty();
         let mut digest = digest::Context::new(&digest::SHA256);
         for certificate in CertificateDer::pem_slice_iter(&text) {
