@@ -127,7 +127,7 @@ pub(crate) struct Handshake<R> {
 }
 
 /// Where the handshake stands after a step.
-pub(crate) enum Step {
+pub(crate) enum HandshakeStep {
     /// It needs more octets.
     NeedMore,
     /// The peer closed the connection without an error.
@@ -160,13 +160,13 @@ impl<R: Role> Handshake<R> {
         plain: &mut Vec<u8>,
         out: &mut OutputBuffer,
         is_blocked: impl FnMut(&R, &mut Unseen<'_>) -> bool,
-    ) -> Result<Step, TlsError> {
+    ) -> Result<HandshakeStep, TlsError> {
         self.received.extend_from_slice(input);
         match self.advance(plain, out, is_blocked) {
             Err(TlsError::PeerAlert(description))
                 if description == Alert::CLOSE_NOTIFY.description =>
             {
-                Ok(Step::ClosedByPeer)
+                Ok(HandshakeStep::ClosedByPeer)
             }
             Err(error) => {
                 // rustls has no alert for some faults of a first message.
@@ -184,11 +184,11 @@ impl<R: Role> Handshake<R> {
         plain: &mut Vec<u8>,
         out: &mut OutputBuffer,
         mut is_blocked: impl FnMut(&R, &mut Unseen<'_>) -> bool,
-    ) -> Result<Step, TlsError> {
+    ) -> Result<HandshakeStep, TlsError> {
         loop {
             match self.step(plain, out)? {
-                Step::NeedMore => {}
-                step @ (Step::ClosedByPeer | Step::Done) => return Ok(step),
+                HandshakeStep::NeedMore => {}
+                step @ (HandshakeStep::ClosedByPeer | HandshakeStep::Done) => return Ok(step),
             }
             let mut unseen = Unseen {
                 received: &mut self.received,
@@ -203,7 +203,7 @@ impl<R: Role> Handshake<R> {
                 if self.received.len() > MAX_KEPT_LEN {
                     return Err(TlsError::HandshakeTooLarge);
                 }
-                return Ok(Step::NeedMore);
+                return Ok(HandshakeStep::NeedMore);
             };
             self.shown += len;
         }
@@ -221,7 +221,11 @@ impl<R: Role> Handshake<R> {
     }
 
     /// Lets rustls work until it has used up what it is shown.
-    fn step(&mut self, plain: &mut Vec<u8>, out: &mut OutputBuffer) -> Result<Step, TlsError> {
+    fn step(
+        &mut self,
+        plain: &mut Vec<u8>,
+        out: &mut OutputBuffer,
+    ) -> Result<HandshakeStep, TlsError> {
         loop {
             let status = self.rustls.process(&mut self.received[..self.shown]);
             let discard = status.discard;
@@ -246,12 +250,12 @@ impl<R: Role> Handshake<R> {
                     None
                 }
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
-                    Some(Step::ClosedByPeer)
+                    Some(HandshakeStep::ClosedByPeer)
                 }
-                Ok(ConnectionState::BlockedHandshake) => Some(Step::NeedMore),
+                Ok(ConnectionState::BlockedHandshake) => Some(HandshakeStep::NeedMore),
                 Ok(ConnectionState::WriteTraffic(_)) => {
                     self.may_send = true;
-                    Some(Step::NeedMore)
+                    Some(HandshakeStep::NeedMore)
                 }
                 Ok(_) => return Err(TlsError::Crypto),
                 Err(error) => {
@@ -262,7 +266,9 @@ impl<R: Role> Handshake<R> {
             self.discard(discard);
             self.taken += discard;
             match next {
-                Some(Step::NeedMore) if !self.rustls.is_handshaking() => return Ok(Step::Done),
+                Some(HandshakeStep::NeedMore) if !self.rustls.is_handshaking() => {
+                    return Ok(HandshakeStep::Done);
+                }
                 Some(step) => return Ok(step),
                 None => {}
             }

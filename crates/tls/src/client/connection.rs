@@ -8,7 +8,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 
 use crate::error::TlsError;
-use crate::handshake::{Handshake, Progress, Step};
+use crate::handshake::{Handshake, HandshakeStep, Progress};
 use crate::record::output::OutputBuffer;
 use crate::record::size::RecordSize;
 use crate::record::traffic::{PlainSink, Traffic};
@@ -83,18 +83,18 @@ impl ClientConnection {
     ) -> Result<Progress, TlsError> {
         // rustls sees no record with application data.
         match handshake.receive(input, &mut Vec::new(), out, |_, _| false)? {
-            Step::NeedMore => {
+            HandshakeStep::NeedMore => {
                 self.state = State::Handshake(handshake);
                 Ok(Progress {
                     handshaking: true,
                     ..Progress::default()
                 })
             }
-            Step::ClosedByPeer => Ok(Progress {
+            HandshakeStep::ClosedByPeer => Ok(Progress {
                 closed_by_peer: true,
                 ..Progress::default()
             }),
-            Step::Done => {
+            HandshakeStep::Done => {
                 self.info = handshake.info().ok_or(TlsError::Crypto)?;
                 self.alpn = handshake.alpn().map(Box::from);
                 let (mut traffic, mut rest) = handshake.finish(RecordSize::full(), false)?;

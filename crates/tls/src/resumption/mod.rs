@@ -442,15 +442,15 @@ pub(crate) enum TicketUse {
     EarlyData,
 }
 
-/// Tickets as rustls asks for them, for one entry of a listener.
+/// The tickets of one `ssl` mapping, for rustls.
 #[derive(Debug)]
-pub(crate) struct EntryTickets {
+pub(crate) struct HostTickets {
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) binding: Binding,
     pub(crate) is_enabled: bool,
 }
 
-impl ProducesTickets for EntryTickets {
+impl ProducesTickets for HostTickets {
     fn enabled(&self) -> bool {
         self.is_enabled
     }
@@ -472,15 +472,15 @@ impl ProducesTickets for EntryTickets {
     }
 }
 
-/// Sessions kept here as rustls asks for them, for one entry of a listener.
+/// The cached sessions of one `ssl` mapping, for rustls.
 #[derive(Debug)]
-pub(crate) struct EntrySessions {
+pub(crate) struct HostSessions {
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) binding: Binding,
     pub(crate) purpose: Purpose,
 }
 
-/// What kept sessions are for.
+/// The kind of session that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Identifiers of TLS 1.2.
@@ -489,7 +489,7 @@ pub(crate) enum Purpose {
     Tickets { once: bool },
 }
 
-impl EntrySessions {
+impl HostSessions {
     fn cache(&self) -> Option<&SessionCache> {
         match self.purpose {
             Purpose::Ids => self.resumption.ids.as_ref(),
@@ -498,7 +498,7 @@ impl EntrySessions {
     }
 }
 
-impl StoresServerSessions for EntrySessions {
+impl StoresServerSessions for HostSessions {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         let Some(cache) = self.cache() else {
             return false;

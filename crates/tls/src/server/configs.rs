@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs as provider};
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 
 use crate::groups;
-use crate::resumption::{Binding, EntrySessions, EntryTickets, Purpose, Resumption, TicketUse};
+use crate::resumption::{Binding, HostSessions, HostTickets, Purpose, Resumption, TicketUse};
 use crate::server::client_hello::ClientHello;
 use crate::server::server_name::{RestoringVerifier, restoring};
 use crate::settings::TlsSettings;
@@ -185,8 +185,8 @@ impl ConfigBuilder<'_> {
         Ok(config)
     }
 
-    fn tickets(&self, is_enabled: bool) -> Arc<EntryTickets> {
-        Arc::new(EntryTickets {
+    fn tickets(&self, is_enabled: bool) -> Arc<HostTickets> {
+        Arc::new(HostTickets {
             resumption: Arc::clone(self.resumption),
             binding: self.binding,
             is_enabled,
@@ -194,7 +194,7 @@ impl ConfigBuilder<'_> {
     }
 
     fn sessions(&self, purpose: Purpose) -> Arc<dyn StoresServerSessions> {
-        Arc::new(EntrySessions {
+        Arc::new(HostSessions {
             resumption: Arc::clone(self.resumption),
             binding: self.binding,
             purpose,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use h2o_exchange::TlsInfo;
 
 use crate::error::TlsError;
-use crate::handshake::{MAX_KEPT_LEN, Progress, Step};
+use crate::handshake::{HandshakeStep, MAX_KEPT_LEN, Progress};
 use crate::record::kernel::{Control, KernelKeys};
 use crate::record::output::OutputBuffer;
 use crate::record::traffic::Traffic;
@@ -129,7 +129,7 @@ impl TlsConnection {
             State::Established(_) | State::Ended => return Err(TlsError::Closed),
         };
         match step {
-            Step::NeedMore => {
+            HandshakeStep::NeedMore => {
                 let early = plain.len() > plain_start && handshake.may_answer();
                 if early && self.info.protocol.is_empty() {
                     self.info = handshake.info().unwrap_or_default();
@@ -141,11 +141,11 @@ impl TlsConnection {
                     ..Progress::default()
                 })
             }
-            Step::ClosedByPeer => Ok(Progress {
+            HandshakeStep::ClosedByPeer => Ok(Progress {
                 closed_by_peer: true,
                 ..Progress::default()
             }),
-            Step::Done => {
+            HandshakeStep::Done => {
                 let (mut traffic, info, mut rest) = handshake.finish()?;
                 self.info = info;
                 traffic.receive(&mut rest, plain, out)?;

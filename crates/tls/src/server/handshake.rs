@@ -9,7 +9,7 @@ use rustls::unbuffered::{ConnectionState, EncryptError, WriteTraffic};
 
 use crate::alpn;
 use crate::error::TlsError;
-use crate::handshake::{Handshake, Step, Unseen};
+use crate::handshake::{Handshake, HandshakeStep, Unseen};
 use crate::record::framing::ContentType;
 use crate::record::output::OutputBuffer;
 use crate::record::size::RecordSize;
@@ -58,7 +58,7 @@ impl ServerHandshake {
         input: &[u8],
         plain: &mut Vec<u8>,
         out: &mut OutputBuffer,
-    ) -> Result<Step, TlsError> {
+    ) -> Result<HandshakeStep, TlsError> {
         let retried_hello = &mut self.retried_hello;
         self.handshake.receive(input, plain, out, |rustls, unseen| {
             hide_name_again(retried_hello, rustls, unseen)

@@ -17,7 +17,7 @@ use rustls::{ClientConfig, NamedGroup};
 use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
 use crate::OutputBuffer;
-use crate::resumption::{EntrySessions, Purpose, TicketUse};
+use crate::resumption::{HostSessions, Purpose, TicketUse};
 use crate::server::configs::binding;
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
@@ -513,7 +513,7 @@ fn tickets_are_encrypted_ones_when_there_is_no_room_to_keep_more() {
     let binding = [0; 32];
     let ticket_use = || resumption.ticket_use(None, false, &binding);
     assert_eq!(ticket_use(), TicketUse::Kept);
-    let sessions = EntrySessions {
+    let sessions = HostSessions {
         resumption: Arc::clone(&resumption),
         binding,
         purpose: Purpose::Tickets { once: false },
