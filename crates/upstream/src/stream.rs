@@ -66,7 +66,7 @@ impl PlainStream {
     }
 
     /// Ready when reading is worth a try.
-    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         let ready = match self {
             Self::Tcp(socket) => socket.poll_read_ready(context),
             Self::Unix(socket) => socket.poll_read_ready(context),
@@ -140,11 +140,11 @@ impl UpstreamStream {
         }
     }
 
-    /// Ready when reading is worth a try; what TLS holds back is not seen from outside, so it always is there.
+    /// Ready when there may be something to read.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain(socket) => socket.poll_readable(context),
-            Self::Tls(_) => Poll::Ready(()),
+            Self::Tls(stream) => stream.poll_readable(context),
         }
     }
 

@@ -134,6 +134,15 @@ impl TlsStream {
         }
     }
 
+    /// Ready when there may be something to read: decrypted octets, the end, or records in the socket.
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.unread.plain.is_empty() && !self.is_ended {
+            self.socket.poll_readable(context)
+        } else {
+            Poll::Ready(())
+        }
+    }
+
     /// The connection without its socket.
     pub(crate) const fn tls(&self) -> &ClientConnection {
         &self.tls
@@ -434,6 +443,40 @@ mod tests {
             assert_eq!(stream.read(&mut room).await.unwrap(), 0);
             let heard = server.join().unwrap();
             assert!(heard.contains("BadRecordMac"), "{heard}");
+        });
+    }
+
+    #[test]
+    fn a_reader_is_told_when_there_is_nothing_to_read() {
+        run(async {
+            let (mut stream, server) = connected(|mut server| {
+                server.write_all(b"two").unwrap();
+                server.flush().unwrap();
+                server
+            })
+            .await;
+            let server = server.join().unwrap();
+            let mut room = [0; 1];
+            let read = stream.read(&mut room).await.unwrap();
+            poll_fn(|context| {
+                assert_eq!(read, 1);
+                assert!(stream.poll_readable(context).is_ready(), "decrypted octets");
+                let mut room = [0; 10];
+                let mut room = ReadBuf::new(&mut room);
+                while Pin::new(&mut stream)
+                    .poll_read(context, &mut room)
+                    .is_ready()
+                {}
+                assert_eq!(room.filled(), b"wo");
+                assert!(stream.poll_readable(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            drop(server);
+            poll_fn(|context| stream.poll_readable(context)).await;
+            let error = stream.read(&mut room).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            poll_fn(|context| stream.poll_readable(context)).await;
         });
     }
 
