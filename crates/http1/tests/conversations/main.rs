@@ -5,6 +5,7 @@ mod kit;
 
 mod client;
 mod limits;
+mod properties;
 mod requests;
 mod responses;
 
