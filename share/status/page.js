@@ -139,6 +139,7 @@ function show(status) {
     : status[name] / Math.max(1, status.uptime);
   const since = last ? "" : " on average";
   $("version").textContent = "h2o " + status["server-version"] + ", " + status["openssl-version"];
+  const part = (name, word = name) => number(status["connections." + name]) + " " + word;
   const connections = status.connections, limit = status["max-connections"];
   const inFlight = status.requests.filter(request => request.path !== source);
   const cards = [
@@ -146,7 +147,8 @@ function show(status) {
     card("Sent per second" + since, size(perSecond("traffic.bytes-sent")), size(status["traffic.bytes-sent"]) + " so far"),
     card("Received per second" + since, size(perSecond("traffic.bytes-received")),
       size(status["traffic.bytes-received"]) + " so far"),
-    card("Connections", number(connections), "of at most " + number(limit), connections / limit),
+    card("Connections", number(connections), [part("active"), part("idle"), part("shutdown", "ending")].join(", ")
+      + "; at most " + number(limit), connections / limit),
     card("Accepted per second" + since, rate(perSecond("num-sessions")), number(status["num-sessions"]) + " connections so far"),
   ];
   const memory = status["memory.resident-bytes"];
