@@ -18,6 +18,12 @@ impl StreamKey {
         self.0 as usize
     }
 
+    /// The stream with that [index](Self::index).
+    #[must_use]
+    pub const fn from_index(index: u32) -> Self {
+        Self(index)
+    }
+
     pub(crate) const fn from_user(user: u32) -> Self {
         Self(user)
     }

@@ -76,11 +76,6 @@ impl Budget {
         Ok(())
     }
 
-    /// An HTTP/1 request was served: the connection is worth keeping.
-    pub(crate) fn earn(&mut self, settings: BudgetSettings) {
-        self.earn_units(settings.units / 20, settings);
-    }
-
     /// Something useful was done for the peer.
     pub(crate) fn earn_units(&mut self, units: u32, settings: BudgetSettings) {
         self.units = self.units.saturating_add(units).min(settings.units);
@@ -148,17 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_served_pay_for_what_they_cost() {
-        let settings = BudgetSettings::default();
-        let mut budget = Budget::new(settings);
-        for _ in 0..100_000 {
-            for _ in 0..50 {
-                assert_eq!(
-                    budget.spend(Cost::Fragment.units(), settings, Duration::ZERO),
-                    Ok(())
-                );
-            }
-            budget.earn(settings);
-        }
+    fn useful_work_earns_no_more_than_a_connection_begins_with() {
+        let mut budget = Budget::new(SETTINGS);
+        budget.earn_units(5, SETTINGS);
+        assert_eq!(budget.spend(11, SETTINGS, Duration::ZERO), Err(Overdrawn));
+        assert_eq!(budget.spend(10, SETTINGS, Duration::ZERO), Ok(()));
+        budget.earn_units(3, SETTINGS);
+        assert_eq!(budget.spend(3, SETTINGS, Duration::ZERO), Ok(()));
+        assert_eq!(budget.spend(1, SETTINGS, Duration::ZERO), Err(Overdrawn));
     }
 }

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use h2o_exchange::{Address, ConnectionInfo, Counter, TimerKey};
 
-use crate::budget::{Budget, Cost, Overdrawn};
+use crate::budget::{Budget, Overdrawn};
 use crate::context::Context;
-use crate::flow::Flow;
 use crate::io::Io;
 use crate::listener::LocalListener;
 
@@ -59,15 +58,10 @@ impl ConnectionState {
         info
     }
 
-    /// The peer made us do something that got nobody anywhere.
-    pub(crate) fn pay(&mut self, context: &Context, cost: Cost) -> Flow {
-        match self.pay_units(context, cost.units()) {
-            Ok(()) => Flow::Continue,
-            Err(Overdrawn) => Flow::Close,
-        }
-    }
-
-    /// As [`ConnectionState::pay`], for costs that an engine has worked out.
+    /// Charges the connection's abuse budget.
+    ///
+    /// # Errors
+    /// If the budget is used up.
     pub(crate) fn pay_units(&mut self, context: &Context, units: u32) -> Result<(), Overdrawn> {
         let age = context
             .worker
@@ -85,12 +79,6 @@ impl ConnectionState {
     #[inline]
     pub(crate) fn earn_units(&mut self, context: &Context, units: u32) {
         self.budget.earn_units(units, context.budget);
-    }
-
-    /// The peer was served.
-    #[inline]
-    pub(crate) fn earn(&mut self, context: &Context) {
-        self.budget.earn(context.budget);
     }
 
     /// Octets of memory held in buffers.

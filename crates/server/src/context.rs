@@ -11,11 +11,10 @@ use h2o_exchange::{LocalSite, Site, Worker};
 use crate::budget::BudgetSettings;
 use crate::event::event_loop::EventLoop;
 use crate::event::memory::MemoryAccount;
+use crate::event::pipes::Pipes;
 use crate::event::wake_queue::WakeQueue;
-use crate::http1::Active;
 use crate::site::http2_settings::LatencySettings;
 use crate::site::settings::{SendInformational, ServerSettings};
-use crate::splice::Pipes;
 use h2o_tls::OutputBuffer;
 
 /// Octets after which a connection has had its turn. Simulations reach this end with less.
@@ -47,9 +46,6 @@ pub(crate) struct Context {
     pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,
-    /// Kept for the next requests.
-    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
-    pub(crate) actives: RefCell<Vec<Box<Active>>>,
 }
 
 /// What the HTTP/2 connections of one worker obey.
@@ -89,7 +85,6 @@ pub(crate) struct Scratch {
     pub(crate) output: Lent<Vec<u8>>,
     pub(crate) cipher_in: Lent<Vec<u8>>,
     pub(crate) cipher_out: Lent<OutputBuffer>,
-    pub(crate) file: Lent<Vec<u8>>,
 }
 
 /// A value that is taken out, used and put back.
@@ -146,7 +141,6 @@ impl Context {
             unfinished: Rc::clone(event_loop.unfinished()),
             scratch: Scratch::default(),
             pipes: Pipes::new(settings.max_spare_pipes),
-            actives: RefCell::default(),
         }
     }
 

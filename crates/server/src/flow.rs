@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::budget::Overdrawn;
 use crate::connection_state::ConnectionState;
 use crate::context::Context;
 
@@ -28,6 +29,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Instant,
     /// Bytes for the client, in clear text, that the socket has not been offered yet.
     pub(crate) out: Vec<u8>,
+    /// Sent behind `out`.
+    tail: Bytes,
 }
 
 impl<'a> Turn<'a> {
@@ -38,22 +41,39 @@ impl<'a> Turn<'a> {
             connection,
             now: context.worker.clock.now(),
             out: context.scratch.output.take(),
+            tail: Bytes::new(),
         }
     }
 
     /// Offers the socket what has been written; it keeps what it cannot take.
     pub(crate) fn send(&mut self) -> io::Result<()> {
-        let sent = self.connection.io.send(self.context, &self.out);
+        let (context, io) = (self.context, &mut self.connection.io);
+        let sent = if self.tail.is_empty() {
+            io.send(context, &self.out)
+        } else {
+            io.send_with(context, &self.out, std::mem::take(&mut self.tail))
+        };
         self.out.clear();
         sent
     }
 
-    /// As [`Turn::send`], with `body` behind it, which is not copied first.
-    pub(crate) fn send_with(&mut self, body: Bytes) -> io::Result<()> {
-        let (context, io) = (self.context, &mut self.connection.io);
-        let sent = io.send_with(context, &self.out, body);
-        self.out.clear();
-        sent
+    /// Has the next [`Turn::send`] send `body` behind the output, which is not copied there. Nothing may be written after it.
+    pub(crate) fn send_behind(&mut self, body: Bytes) {
+        self.tail = body;
+    }
+
+    /// Charges the connection's abuse budget.
+    ///
+    /// # Errors
+    /// If the budget is used up.
+    pub(crate) fn pay(&mut self, units: u32) -> Result<(), Overdrawn> {
+        self.connection.pay_units(self.context, units)
+    }
+
+    /// Restores units of the connection's abuse budget.
+    #[inline]
+    pub(crate) fn earn(&mut self, units: u32) {
+        self.connection.earn_units(self.context, units);
     }
 
     /// Gives the buffer back. What is left in it is dropped.

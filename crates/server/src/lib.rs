@@ -18,13 +18,12 @@ mod io;
 mod latency;
 mod listener;
 mod pace;
+mod request;
 mod reroute;
-mod sending;
 mod serve;
 #[cfg(test)]
 mod simulation;
 mod site;
-mod splice;
 mod sys;
 mod tcp;
 mod worker;

@@ -2,6 +2,7 @@
 
 pub(crate) mod event_loop;
 pub(crate) mod memory;
+pub(crate) mod pipes;
 pub(crate) mod reactor;
 pub(crate) mod socket;
 pub(crate) mod wake_queue;

@@ -1,169 +1,49 @@
-//! The HTTP/1 driver: between the engine, the handlers and the socket of one connection.
+//! The HTTP/1 driver: between the engine, the request table and the socket of one connection.
 
-mod receiving;
-mod responding;
-mod tunnel;
+mod reading;
+mod refusing;
+mod splice;
+mod streams;
 mod upgrade;
 
-use std::rc::Rc;
-use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
-use h2o_exchange::{BodyPipe, Counter, ExchangeRef};
+use h2o_exchange::Counter;
 use h2o_http::{Scheme, TimeLimit};
-use h2o_http1::ServerConnection;
+use h2o_http1::{Next, ServerConnection};
 
-use crate::collect::Collector;
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
-use crate::pace::{ClientRate, Look, Pace};
-use crate::sending::Sending;
-use crate::serve::{self, Progress, Waiting};
+use crate::pace::{ClientRate, Look};
+use crate::request::{Pulled, Requests, SlotId, Stage};
+use crate::serve;
+use reading::{DISCARD_TIME, Discarding, Input, MAX_DISCARDED};
+use streams::Http1Streams;
 
-/// The HTTP/1 side of a connection.
-pub(crate) struct Http1 {
-    engine: ServerConnection,
-    active: Option<Box<Active>>,
-    /// No further request is taken; the connection ends when everything is written.
-    is_closing: bool,
-    /// The client was refused, or has more to say than is read: it must get to see our last octets.
-    lingers: bool,
-    /// The response has come before all of the request's content, the rest of which is read and dropped.
-    discarding: Option<Discarding>,
-    /// What the connection goes on as.
-    successor: Option<Box<Http2>>,
-    /// Octets that have left.
-    written: u64,
-    /// When the paces of the request in progress are to be looked at.
-    look_at: Option<Instant>,
-}
-
-/// Content that nobody wants any more, in the way of the next request.
-#[derive(Clone, Copy)]
-struct Discarding {
-    /// Octets of content that had come with the response.
-    before: u64,
-    until: Instant,
-}
-
-/// The request in progress.
-pub(crate) struct Active {
-    exchange: ExchangeRef,
-    step: Step,
-    /// A body on its way to a handler that pulls it.
-    upload: Option<Rc<BodyPipe>>,
-    /// `upload` is a tunnel's, or will be if the handler opens one.
-    is_tunnel: bool,
-    /// What the kernel had not got rid of when the socket took no more, or the write timer last rang.
-    unacknowledged: usize,
-    /// How fast the client sends its content, and takes ours. Made when the request is first looked at.
-    paces: Option<[Pace; 2]>,
-    waker: Option<Waker>,
-    /// The exchange has been given back.
-    is_over: bool,
-}
-
-/// Boxes kept for the next requests, so that a request allocates nothing for its own state.
-const KEPT_ACTIVES: usize = 128;
-
-impl Active {
-    fn new(context: &Context, exchange: ExchangeRef) -> Box<Self> {
-        if let Some(mut kept) = context.actives.borrow_mut().pop() {
-            kept.exchange = exchange;
-            kept.is_over = false;
-            return kept;
-        }
-        Box::new(Self {
-            exchange,
-            step: Step::Moving,
-            upload: None,
-            is_tunnel: false,
-            unacknowledged: 0,
-            paces: None,
-            waker: None,
-            is_over: false,
-        })
-    }
-
-    /// The waker of what the request waits for besides the socket.
-    fn waker(&mut self, turn: &Turn<'_>) -> Waker {
-        self.waker
-            .get_or_insert_with(|| turn.context.waker(turn.connection.token, 0))
-            .clone()
-    }
-
-    /// The request is over: it is logged, its exchange given back, and the box kept.
-    fn retire(mut self: Box<Self>, context: &Context) {
-        self.end();
-        let mut kept = context.actives.borrow_mut();
-        if kept.len() < KEPT_ACTIVES {
-            kept.push(self);
-        }
-    }
-
-    fn end(&mut self) {
-        if std::mem::replace(&mut self.is_over, true) {
-            return;
-        }
-        // What a handler or a body holds goes before the log line is written.
-        self.step = Step::Moving;
-        self.waker = None;
-        self.is_tunnel = false;
-        self.paces = None;
-        if let Some(pipe) = self.upload.take() {
-            pipe.finish(Err("the connection was closed".into()));
-        }
-        let worker = {
-            let Ok(mut exchange) = self.exchange.try_borrow_mut() else {
-                return;
-            };
-            exchange.timings.response_end = Some(exchange.worker.clock.now());
-            serve::log(&exchange);
-            Rc::clone(&exchange.worker)
-        };
-        worker.release(Rc::clone(&self.exchange));
-    }
-}
-
-/// However a request ends, a panic included, it is logged and its exchange given back.
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// What the request in progress waits for.
-enum Step {
-    /// Its content.
-    Collecting(Collector),
-    /// The first octets of content that its handler will pull.
-    AwaitingUpload,
-    /// A handler.
-    Waiting(Waiting),
-    /// Room in the socket, or more content of the response.
-    Sending(Sending),
-    /// Everything is handed over; the last octets have not left yet.
-    Flushing,
-    /// In transition.
-    Moving,
-}
-
-/// Received octets with the position of the first one not taken.
-struct Input<'a> {
-    buffer: &'a mut Vec<u8>,
-    at: usize,
-    /// Octets received and requests finished in this turn.
-    received: usize,
-    finished: usize,
-    /// Octets of large content sent in this turn, whichever request they belong to.
-    sent: u64,
-}
-
-/// Octets received from one connection, or sent to it behind heads, before others get their turn.
+/// Bytes of a response's body sent before other connections get their turn.
+const SEND_TURN: usize = per_turn(1024 * 1024);
+/// Bytes of bodies sent behind heads, whichever requests they belong to, before other connections get their turn.
 const TURN_OCTETS: usize = per_turn(1024 * 1024);
 /// Pipelined requests of one connection before others get their turn.
 const TURN_REQUESTS: usize = 32;
+
+/// The HTTP/1 side of a connection.
+pub(crate) struct Http1 {
+    /// One request at a time, in [`SlotId::ONLY`].
+    requests: Requests,
+    streams: Http1Streams,
+    /// The response has come before all of the request's body, the rest of which is read and dropped.
+    discarding: Option<Discarding>,
+    /// What the connection continues as.
+    successor: Option<Box<Http2>>,
+    /// Bytes that have left.
+    written: u64,
+    /// What the kernel had not got rid of when the socket took no more, or the write timer last fired.
+    unacknowledged: usize,
+    /// When the paces of the request in progress are to be looked at.
+    look_at: Option<Instant>,
+}
 
 impl Http1 {
     pub(crate) fn new(context: &Context, scheme: Scheme, now: Instant) -> Self {
@@ -172,18 +52,17 @@ impl Http1 {
             engine.shut_down();
         }
         Self {
-            engine,
-            active: None,
-            is_closing: false,
-            lingers: false,
+            requests: Requests::new(context, false),
+            streams: Http1Streams::new(engine),
             discarding: None,
             successor: None,
             written: 0,
+            unacknowledged: 0,
             look_at: None,
         }
     }
 
-    /// Goes on as far as possible.
+    /// Takes all steps that are possible now.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let owned = !turn.connection.input.is_empty();
         let mut buffer = if owned {
@@ -191,19 +70,11 @@ impl Http1 {
         } else {
             turn.context.scratch.input.take()
         };
-        let mut input = Input {
-            buffer: &mut buffer,
-            at: 0,
-            received: 0,
-            sent: 0,
-            finished: 0,
-        };
-        let flow = loop {
-            match self.step(turn, &mut input) {
-                Flow::Continue => {}
-                flow @ (Flow::Wait | Flow::Close) => break flow,
-            }
-        };
+        let mut input = Input::new(&mut buffer);
+        let mut flow = self.run_woken(turn);
+        while flow == Flow::Continue {
+            flow = self.step(turn, &mut input);
+        }
         let at = input.at;
         if at < buffer.len() && owned {
             buffer.drain(..at);
@@ -217,7 +88,7 @@ impl Http1 {
         if flow == Flow::Close {
             self.abandon();
         }
-        self.plan_look(turn.context);
+        self.plan_look(turn.now);
         flow
     }
 
@@ -226,194 +97,228 @@ impl Http1 {
         self.successor.take()
     }
 
-    /// Requests that are not answered at once are looked at from time to time.
-    #[inline]
-    fn plan_look(&mut self, context: &Context) {
-        match &self.active {
-            Some(active) if !self.engine.is_tunnel() => {
-                if self.look_at.is_none() {
-                    let rate = ClientRate::of(&active.exchange.borrow());
-                    self.look_at = Some(rate.next_look(context.worker.clock.now()));
-                }
-            }
-            Some(_) | None => self.look_at = None,
+    fn run_woken(&mut self, turn: &mut Turn<'_>) -> Flow {
+        let is_running = self.requests.stage(SlotId::ONLY) == Stage::Running;
+        // No client is there to be answered: what the handler holds, such as a connection to a backend, goes with it.
+        if is_running && turn.connection.io.is_broken() {
+            return Flow::Close;
         }
+        self.requests.run_woken(&mut self.streams, turn);
+        self.send_output(turn)
     }
 
-    /// Whether the client sends its content, and takes ours, as fast as it has to.
-    fn keeps_up(&mut self, turn: &Turn<'_>, now: Instant) -> bool {
-        let Some(active) = &mut self.active else {
-            return true;
-        };
-        if self.look_at.is_none_or(|at| at > now) {
-            return true;
+    /// Sends what a step has written.
+    fn send_output(&mut self, turn: &mut Turn<'_>) -> Flow {
+        if !turn.out.is_empty() {
+            if turn.send().is_err() {
+                return Flow::Close;
+            }
+            self.report_written(turn, false);
         }
-        let rate = ClientRate::of(&active.exchange.borrow());
-        self.look_at = Some(rate.next_look(now));
-        let (reads, writes) = self.engine.waits_for_client();
-        let taken = self
-            .written
-            .saturating_sub(turn.connection.io.socket.unacknowledged() as u64);
-        let look = |octets, waits_for_client| Look {
-            now,
-            octets,
-            waits_for_client,
-        };
-        let [sent, received] = active.paces.get_or_insert_with(|| [Pace::new(now); 2]);
-        sent.keeps_up(look(self.engine.body_received(), reads), &rate)
-            && received.keeps_up(look(taken, writes), &rate)
+        if self.streams.is_over {
+            return Flow::Close;
+        }
+        Flow::Continue
     }
 
     fn step(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
-        if self.engine.is_tunnel() && self.is_given_up(turn) {
+        if self.streams.engine.is_tunnel()
+            && (self.requests).check_tunnel(&mut self.streams, turn, SlotId::ONLY)
+        {
             return Flow::Close;
         }
         if turn.connection.io.has_output() {
             if turn.connection.io.flush().is_err() {
                 return Flow::Close;
             }
-            self.report_written(turn);
+            self.report_written(turn, false);
             if turn.connection.io.has_output() {
-                self.read_ahead(turn);
-                return self.upload(turn, input).unwrap_or(Flow::Wait);
+                self.requests.read_ahead(turn);
+                return self.read_body(turn, input);
             }
         }
-        let Some(active) = &mut self.active else {
-            if self.is_closing {
-                return Flow::Close;
+        match self.requests.stage(SlotId::ONLY) {
+            Stage::Free => self.step_between_requests(turn, input),
+            Stage::Receiving | Stage::Running => self.read_body(turn, input),
+            Stage::Sending => self.pump(turn, input),
+            Stage::Flushing => {
+                input.finished += 1;
+                self.finish(turn)
             }
-            if let Some(discarding) = self.discarding {
-                return self.discard(turn, input, discarding);
+        }
+    }
+
+    fn step_between_requests(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
+        if self.streams.is_closing {
+            return Flow::Close;
+        }
+        if let Some(discarding) = self.discarding {
+            return self.discard(turn, input, discarding);
+        }
+        if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS {
+            turn.context
+                .unfinished
+                .borrow_mut()
+                .push(turn.connection.token);
+            return Flow::Wait;
+        }
+        self.receive_head(turn, input)
+    }
+
+    /// Sends as much of a body as the socket takes, within this connection's turn.
+    fn pump(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
+        let mut sent = 0;
+        let pulled = loop {
+            if turn.connection.io.has_output() {
+                break Pulled::Blocked;
             }
-            if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS as u64 {
+            if sent >= SEND_TURN {
                 turn.context
                     .unfinished
                     .borrow_mut()
                     .push(turn.connection.token);
-                return Flow::Wait;
+                break Pulled::Waiting;
             }
-            return self.receive_head(turn, input);
-        };
-        if matches!(active.step, Step::Flushing) {
-            input.finished += 1;
-            return self.finish(turn);
-        }
-        match std::mem::replace(&mut active.step, Step::Moving) {
-            Step::Collecting(collector) => self.collect(turn, input, collector),
-            Step::AwaitingUpload => self.await_upload(turn, input),
-            // Nobody is there to be answered: what the handler holds goes with it, such as a connection to a backend.
-            Step::Waiting(_) if turn.connection.io.is_broken() => Flow::Close,
-            Step::Waiting(waiting) => {
-                let waker = active.waker(turn);
-                let progress = serve::resume(
-                    turn.context,
-                    &active.exchange,
-                    waiting,
-                    &mut TaskContext::from_waker(&waker),
-                );
-                if matches!(self.inform(turn), Flow::Close) {
-                    return Flow::Close;
+            let pulled = self.requests.pull_by(
+                &mut self.streams,
+                turn,
+                SlotId::ONLY,
+                |content, streams, turn, task| streams.pull(content, turn, task),
+            );
+            if turn.send().is_err() || self.streams.is_over {
+                return Flow::Close;
+            }
+            match pulled {
+                Some(Pulled::Data { len, is_end }) => {
+                    sent += len;
+                    input.sent += len;
+                    if is_end {
+                        break Pulled::Data { len, is_end };
+                    }
                 }
-                let waits = matches!(progress, Progress::Waiting(_));
-                let went = self.on_progress(turn, progress);
-                if waits {
-                    self.upload(turn, input).unwrap_or(Flow::Wait)
-                } else {
-                    went
+                Some(pulled @ (Pulled::Waiting | Pulled::Blocked)) => break pulled,
+                // The body could not be completed.
+                None => {
+                    self.report_written(turn, false);
+                    return Flow::Continue;
                 }
             }
-            Step::Sending(sending) => self.send(turn, input, sending),
-            Step::Flushing | Step::Moving => {
-                unreachable!("dealt with above; and every step leaves the next one behind")
-            }
-        }
-    }
-
-    fn start(&mut self, turn: &mut Turn<'_>) -> Flow {
-        let Some(active) = &mut self.active else {
-            return Flow::Close;
         };
-        {
-            let exchange = &mut *active.exchange.borrow_mut();
-            exchange.is_early = turn.connection.io.is_early();
-            exchange.timings.processed = Some(turn.now);
-            exchange.timings.processed_at = turn.context.worker.clock.unix();
+        let is_blocked = pulled == Pulled::Blocked;
+        if is_blocked {
+            self.requests.read_ahead(turn);
         }
-        let progress = serve::start(turn.context, &active.exchange);
-        self.on_progress(turn, progress)
+        self.report_written(turn, is_blocked);
+        match pulled {
+            Pulled::Data { .. } => Flow::Continue,
+            Pulled::Waiting | Pulled::Blocked => self.read_body(turn, input),
+        }
     }
 
-    /// A response that no handler makes; filters see it all the same.
-    fn answer(&mut self, turn: &mut Turn<'_>, response: h2o_exchange::Response) -> Flow {
-        let Some(active) = &mut self.active else {
-            return Flow::Close;
+    /// Tells the engine what has left. `is_blocked`: the socket takes no more.
+    fn report_written(&mut self, turn: &mut Turn<'_>, is_blocked: bool) {
+        let io = &mut turn.connection.io;
+        let written = io.take_written();
+        self.written += written as u64;
+        let is_pending = is_blocked || io.has_output();
+        self.streams
+            .engine
+            .on_written(written, is_pending, turn.now);
+        if is_pending {
+            self.unacknowledged = io.socket.unacknowledged();
+        }
+    }
+
+    /// The response has left as a whole.
+    fn finish(&mut self, turn: &mut Turn<'_>) -> Flow {
+        self.requests
+            .on_flushed(&mut self.streams, turn, SlotId::ONLY);
+        self.requests.earn_by_bodies(turn);
+        self.unacknowledged = 0;
+        let engine = &self.streams.engine;
+        if engine.can_discard() && !self.streams.is_rest_long() {
+            self.discarding = Some(Discarding {
+                before: engine.body_received(),
+                until: turn.now + DISCARD_TIME,
+            });
+        } else {
+            self.turn_to_next(turn.now);
+        }
+        Flow::Continue
+    }
+
+    /// The connection continues with its next request, if there may be one.
+    fn turn_to_next(&mut self, now: Instant) {
+        let engine = &mut self.streams.engine;
+        self.streams.lingers |= !engine.is_body_done();
+        match engine.next(now) {
+            Next::Request => {}
+            Next::Close => self.streams.is_closing = true,
+        }
+    }
+
+    /// Requests that are not answered at once are looked at from time to time.
+    #[inline]
+    fn plan_look(&mut self, now: Instant) {
+        let is_timed = !self.streams.engine.is_tunnel();
+        match self.requests.client_rate(SlotId::ONLY) {
+            Some(rate) if is_timed => {
+                self.look_at.get_or_insert_with(|| rate.next_look(now));
+            }
+            Some(_) | None => self.look_at = None,
+        }
+    }
+
+    /// Whether the client sends the body of its request, and takes that of the response, as fast as it has to.
+    fn keeps_up(&mut self, turn: &Turn<'_>) -> bool {
+        let now = turn.now;
+        let Some(rate) = self.requests.client_rate(SlotId::ONLY) else {
+            return true;
         };
-        {
-            let timings = &mut active.exchange.borrow_mut().timings;
-            timings.processed = Some(turn.now);
-            timings.processed_at = turn.context.worker.clock.unix();
+        if self.look_at.is_none_or(|at| at > now) {
+            return true;
         }
-        let progress = serve::answer(turn.context, &active.exchange, response);
-        self.on_progress(turn, progress)
+        self.look_at = Some(ClientRate::next_look(&rate, now));
+        let (reads, writes) = self.streams.engine.waits_for_client();
+        let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
+        let look = |octets, waits_for_client| Look {
+            now,
+            octets,
+            waits_for_client,
+        };
+        let received = look(self.streams.engine.body_received(), reads);
+        let taken = look(self.written.saturating_sub(unacknowledged), writes);
+        self.requests.keeps_up(SlotId::ONLY, received, taken, &rate)
     }
 
-    fn on_progress(&mut self, turn: &mut Turn<'_>, progress: Progress) -> Flow {
-        match progress {
-            // No request of HTTP/1 is held, so the second kind of answer does not come up.
-            Progress::Response(response) | Progress::TooEarly(response) => {
-                self.respond(turn, response)
-            }
-            Progress::Waiting(waiting) => {
-                // Polled at once by the next step; from then on its waker rings.
-                let Some(active) = &mut self.active else {
-                    return Flow::Close;
-                };
-                active.step = Step::Waiting(waiting);
-                Flow::Continue
-            }
-        }
+    /// The waker of the request has fired.
+    pub(crate) fn wake(&mut self, id: SlotId) {
+        self.requests.wake(id);
     }
 
-    /// Octets of memory held for the request in progress.
+    /// Bytes of memory held for the request in progress.
     pub(crate) fn retained(&self) -> usize {
-        let Some(active) = &self.active else {
-            return 0;
-        };
-        let exchange = active
-            .exchange
-            .try_borrow()
-            .map_or(0, |exchange| exchange.retained());
-        let content = match &active.step {
-            Step::Collecting(collector) => collector.retained(),
-            Step::Sending(sending) => sending.retained(),
-            Step::AwaitingUpload | Step::Waiting(_) | Step::Flushing | Step::Moving => 0,
-        };
-        // An upload is held up at the capacity of its pipe.
-        let upload = active.upload.as_ref();
-        let upload = upload.map_or(0, |pipe| BodyPipe::CAPACITY + pipe.kept());
-        exchange + content + upload
+        self.requests.retained()
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let discarding = self.discarding.map(|discarding| discarding.until);
-        let limits = [self.engine.next_timeout(), self.look_at, discarding];
+        let limits = [self.streams.engine.next_timeout(), self.look_at, discarding];
         limits.into_iter().flatten().min()
     }
 
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) -> Flow {
         let now = turn.now;
-        self.see_progress(turn, now);
-        let Some(passed) = self.engine.on_timeout(now) else {
+        let counters = &turn.context.worker.counters;
+        self.see_progress(turn);
+        let Some(passed) = self.streams.engine.on_timeout(now) else {
             if (self.discarding).is_some_and(|discarding| discarding.until <= now) {
                 return Flow::Close;
             }
-            if self.keeps_up(turn, now) {
+            if self.keeps_up(turn) {
                 return Flow::Wait;
             }
-            turn.context
-                .worker
-                .counters
-                .count(Counter::Http1RequestIoTimeout);
+            counters.count(Counter::Http1RequestIoTimeout);
             self.abandon();
             return Flow::Close;
         };
@@ -422,18 +327,20 @@ impl Http1 {
             TimeLimit::Read | TimeLimit::Write => Some(Counter::Http1RequestIoTimeout),
             TimeLimit::Idle | TimeLimit::Shutdown => None,
         };
+        let has_request = self.requests.stage(SlotId::ONLY) != Stage::Free;
+        let has_octets = self.streams.engine.first_octet_at().is_some();
         if let Some(counter) = counter
-            && (self.active.is_some() || self.engine.first_octet_at().is_some())
+            && (has_request || has_octets)
         {
-            turn.context.worker.counters.count(counter);
+            counters.count(counter);
         }
         let is_first = TimeLimit::Head {
             first_request: true,
         };
         // Browsers open connections that they never use: these leave no line in the log (H2O compatibility: nor do they there).
-        if passed == is_first && self.active.is_none() {
+        if passed == is_first && !has_request {
             let exchange = turn.context.worker.spare_exchange();
-            self.begin_unparsed(turn, &exchange, now);
+            self.begin_unparsed(turn, &exchange);
             serve::log(&exchange.borrow());
             turn.context.worker.release(exchange);
         }
@@ -441,42 +348,52 @@ impl Http1 {
         Flow::Close
     }
 
-    /// The kernel holds a good deal of what we wrote; a client that takes it makes progress although the
-    /// socket does not ring for each octet.
-    fn see_progress(&mut self, turn: &Turn<'_>, now: Instant) {
-        if let Some(active) = &mut self.active
-            && matches!(active.step, Step::Sending(_) | Step::Flushing)
-        {
-            let before = std::mem::replace(
-                &mut active.unacknowledged,
-                turn.connection.io.socket.unacknowledged(),
-            );
-            if active.unacknowledged < before {
-                self.engine
-                    .on_written(before - active.unacknowledged, true, now);
+    /// The kernel holds a good deal of what was written; a client that takes it makes progress although the socket does not
+    /// report each byte.
+    fn see_progress(&mut self, turn: &Turn<'_>) {
+        let stage = self.requests.stage(SlotId::ONLY);
+        if matches!(stage, Stage::Sending | Stage::Flushing) {
+            let left = turn.connection.io.socket.unacknowledged();
+            let before = std::mem::replace(&mut self.unacknowledged, left);
+            if left < before {
+                self.streams
+                    .engine
+                    .on_written(before - left, true, turn.now);
             }
         }
     }
 
+    /// The response in progress, if there is one, is the last of the connection.
     pub(crate) const fn shut_down(&mut self) {
-        self.engine.shut_down();
+        self.streams.engine.shut_down();
     }
 
-    pub(crate) const fn is_idle(&self) -> bool {
-        self.active.is_none() && self.discarding.is_none() && !self.is_closing
+    /// Whether no request is in progress.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.stage(SlotId::ONLY) == Stage::Free
+            && self.discarding.is_none()
+            && !self.streams.is_closing
     }
 
-    /// True if no request follows the one under way.
+    /// Whether no request follows the one in progress.
     pub(crate) const fn is_shutting_down(&self) -> bool {
-        self.is_closing || self.engine.is_shutting_down()
+        self.streams.is_closing || self.streams.engine.is_shutting_down()
     }
 
+    /// Whether the client must get to see the last bytes, and may still send some.
     pub(crate) const fn lingers(&self) -> bool {
-        self.lingers
+        self.streams.lingers
     }
 
     /// Ends the request in progress, if there is one.
     pub(crate) fn abandon(&mut self) {
-        self.active = None;
+        self.requests.abandon();
+    }
+}
+
+impl Http1Streams {
+    /// Whether more of a body is known to come than is worth being read for the sake of the next request.
+    pub(super) fn is_rest_long(&self) -> bool {
+        (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 }

@@ -3,9 +3,10 @@
 use h2o_exchange::{Exchange, ExchangeRef, Response};
 use h2o_http::{BodyLength, Known, StatusCode, Version, base64url};
 
-use super::{Active, Http1};
+use super::Http1;
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
+use crate::request::SlotId;
 
 /// Whether the client wants to go on with HTTP/2 and may: in clear text, without content, and not through a proxy. `Upgrade`
 /// is for the next hop (RFC 9110 §7.8): a proxy that hands it on does not know HTTP/2, and would let through unseen what
@@ -61,8 +62,9 @@ impl Http1 {
             turn.context.worker.counters.count_status(status);
             let text = "Broken upgrade request to HTTP/2";
             let response = Response::error(status, "Invalid Request", text);
-            self.active = Some(Active::new(turn.context, exchange));
-            return self.answer(turn, response);
+            self.requests
+                .answer(&mut self.streams, turn, SlotId::ONLY, exchange, response);
+            return self.send_output(turn);
         };
         {
             let request = &mut exchange.borrow_mut().request;

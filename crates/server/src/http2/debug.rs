@@ -6,19 +6,27 @@ use h2o_handlers::{HpackState, Http2State, StateSettings, StreamState};
 use h2o_http::Name;
 use h2o_http2::{State, StreamInfo, StreamKey};
 
-use super::Http2;
+use super::streams::{Http2Streams, slot};
 use crate::context::Context;
+use crate::flow::Turn;
+use crate::request::Requests;
 
-impl Http2 {
+impl Http2Streams {
     /// Fills the response in. `stream` is the one it is for, which `exchange` belongs to.
     pub(super) fn show_state(
         &self,
-        context: &Context,
+        table: &Requests,
+        turn: &Turn<'_>,
         stream: StreamKey,
         detail: DebugState,
         exchange: &Exchange,
         response: &mut Response,
     ) {
+        let context = turn.context;
+        let created_by = |stream| {
+            let exchange = table.exchange(slot(stream))?.try_borrow().ok()?;
+            Some(created(context, &exchange))
+        };
         let (flow_in, flow_out) = self.engine.windows();
         let peer = self.engine.peer_settings();
         let state = Http2State {
@@ -43,7 +51,7 @@ impl Http2 {
                     let created = if info.key == stream {
                         Some(created(context, exchange))
                     } else {
-                        self.created(context, info.key)
+                        created_by(info.key)
                     };
                     stream_state(&info, created.unwrap_or_default())
                 })
@@ -60,12 +68,6 @@ impl Http2 {
             let value = value.to_string();
             response.headers.push(Name::Other(name), value.as_bytes());
         }
-    }
-
-    /// When another stream began.
-    fn created(&self, context: &Context, stream: StreamKey) -> Option<u64> {
-        let exchange = self.works.get(stream.index())?.exchange.as_ref()?;
-        Some(created(context, &*exchange.try_borrow().ok()?))
     }
 
     fn hpack_state(&self) -> HpackState {

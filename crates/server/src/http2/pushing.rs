@@ -11,12 +11,11 @@ use std::task::{Context as TaskContext, Waker};
 
 use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, PushOrder, Response, Timings};
 use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
-use h2o_http2::{ErrorCode, SchedulingHint, State, StreamKey};
+use h2o_http2::{SchedulingHint, State, StreamKey};
 
-use super::responding::{blocks_rendering, scheduling_hint};
-use super::{Http2, Step, retire};
-use crate::context::Context;
+use super::streams::{Http2Streams, blocks_rendering, scheduling_hint, slot};
 use crate::flow::Turn;
+use crate::request::{Promised, Requests, retire};
 use crate::serve::{self, Progress};
 use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
@@ -50,6 +49,15 @@ pub(super) struct Pushing {
     due: Vec<StreamKey>,
     /// One of `due` is there and goes ahead of the response it comes with.
     has_urgent: bool,
+}
+
+/// A resource that is to be pushed.
+struct Push {
+    /// The stream of the response that it comes with.
+    parent: StreamKey,
+    head: RequestHead,
+    /// Whether it goes ahead of all others.
+    is_critical: bool,
 }
 
 impl Pushing {
@@ -122,12 +130,12 @@ impl Pushing {
     }
 }
 
-impl Http2 {
-    /// Gives a response what only this driver can: its pushes, the cookie that remembers them, the state of the
-    /// connection. False: the response is that of a push that is not to be sent; [`Http2::cancel_push`] ends it.
+impl Http2Streams {
+    /// Adds pushes, the CASPer cookie and debug state to a response. Returns `false` for a push that is not to be sent.
     #[cold]
-    pub(super) fn dress(
+    pub(super) fn add_http2_fields(
         &mut self,
+        table: &mut Requests,
         turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
@@ -135,14 +143,14 @@ impl Http2 {
     ) -> bool {
         let asked = exchange.http2.as_mut();
         if let Some(detail) = asked.and_then(|http2| http2.debug_state.take()) {
-            self.show_state(turn.context, stream, detail, exchange, response);
+            self.show_state(table, turn, stream, detail, exchange, response);
         }
         if !self.engine.stream_id(stream).is_client() {
-            return self.dress_pushed(stream, exchange, response);
+            return self.amend_pushed(stream, exchange, response);
         }
         let orders = std::mem::take(&mut exchange.pushes);
-        if !orders.is_empty() && self.may_push(turn.context, stream) {
-            self.push_all(turn, stream, exchange, &orders);
+        if !orders.is_empty() && self.may_push(table, turn, stream) {
+            self.push_all(table, turn, stream, exchange, &orders);
         }
         if let Some(pushing) = &mut self.pushing
             && settings(exchange).casper.is_some()
@@ -161,21 +169,19 @@ impl Http2 {
     /// Pushes what an interim response has ordered, ahead of that response (RFC 9113 §8.4.1).
     pub(super) fn push_early(
         &mut self,
+        table: &mut Requests,
         turn: &mut Turn<'_>,
         stream: StreamKey,
         exchange: &mut Exchange,
     ) {
-        if exchange.pushes.is_empty() || exchange.informational.is_empty() {
-            return;
-        }
         let orders = std::mem::take(&mut exchange.pushes);
-        if self.may_push(turn.context, stream) {
-            self.push_all(turn, stream, exchange, &orders);
+        if self.may_push(table, turn, stream) {
+            self.push_all(table, turn, stream, exchange, &orders);
         }
     }
 
     /// The handler of a push may have answered only now.
-    fn dress_pushed(
+    fn amend_pushed(
         &mut self,
         stream: StreamKey,
         exchange: &mut Exchange,
@@ -201,37 +207,22 @@ impl Http2 {
         true
     }
 
-    /// Ends a push that was promised and is not to be sent.
-    #[cold]
-    pub(super) fn cancel_push(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stream: StreamKey,
-        exchange: ExchangeRef,
-    ) {
-        let code = ErrorCode::INTERNAL_ERROR;
-        turn.context.worker.counters.count_http2_error(code.0);
-        self.engine.reset(stream, code, &mut turn.out);
-        self.work(stream).exchange = Some(exchange);
-        self.end_work(stream);
-        self.engine.release(stream, &mut turn.out);
-    }
-
     /// True if a push may come with the response of `stream` now. Requests go before pushes.
-    fn may_push(&mut self, context: &Context, stream: StreamKey) -> bool {
+    fn may_push(&mut self, table: &Requests, turn: &Turn<'_>, stream: StreamKey) -> bool {
         self.engine.can_push()
             && matches!(
                 self.engine.state(stream),
                 State::Open | State::HalfClosedRemote
             )
-            && self.queue.is_empty()
-            && self.has_place(context, false)
-            && !context.memory.is_tight()
+            && !table.has_queue()
+            && table.has_place(self, turn, false)
+            && !turn.context.memory.is_tight()
     }
 
     /// Pushes what was ordered as far as that is possible.
     fn push_all(
         &mut self,
+        table: &mut Requests,
         turn: &mut Turn<'_>,
         stream: StreamKey,
         page: &Exchange,
@@ -246,11 +237,16 @@ impl Http2 {
         }
         for order in orders {
             let head = promised_head(page, &order.target);
-            if self.may_push(turn.context, stream)
+            if self.may_push(table, turn, stream)
                 && !digests.is_fresh(&url(&head))
                 && pushing.begin(&head)
             {
-                self.push(turn, stream, &mut pushing, page, head, order.critical);
+                let push = Push {
+                    parent: stream,
+                    head,
+                    is_critical: order.critical,
+                };
+                self.push(table, turn, &mut pushing, page, push);
             }
         }
         self.pushing = Some(pushing);
@@ -259,13 +255,17 @@ impl Http2 {
     /// Asks for a resource, and promises it unless it is known already that it will not be sent.
     fn push(
         &mut self,
+        table: &mut Requests,
         turn: &mut Turn<'_>,
-        parent: StreamKey,
         pushing: &mut Pushing,
         page: &Exchange,
-        head: RequestHead,
-        critical: bool,
+        push: Push,
     ) {
+        let Push {
+            parent,
+            head,
+            is_critical,
+        } = push;
         let exchange = turn
             .context
             .worker
@@ -310,7 +310,7 @@ impl Http2 {
         if let Some(http2) = &mut exchange.borrow_mut().http2 {
             http2.id = self.engine.stream_id(stream).get();
         }
-        if critical {
+        if is_critical {
             let hint = SchedulingHint {
                 is_critical: true,
                 ..SchedulingHint::default()
@@ -320,26 +320,22 @@ impl Http2 {
         let is_urgent = match &progress {
             Progress::Response(response) | Progress::TooEarly(response) => {
                 let exchange = exchange.borrow();
-                critical || scheduling_hint(&exchange, &response.headers).blocks_rendering
+                is_critical || scheduling_hint(&exchange, &response.headers).blocks_rendering
             }
             Progress::Waiting(_) => false,
         };
-        let work = self.work(stream);
-        work.exchange = Some(exchange);
-        match progress {
+        let promised = match progress {
             Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                 response.headers.push(OUTCOME, b"pushed");
                 pushing.has_urgent |= is_urgent;
-                work.step = Step::Answered(Box::new(response));
+                Promised::Response(Box::new(response))
             }
             Progress::Waiting(waiting) => {
-                work.step = Step::Waiting(waiting);
-                work.is_at_work = true;
-                self.at_work += 1;
-                self.set_waits(stream, true);
                 pushing.awaited.push(stream);
+                Promised::Running(waiting)
             }
-        }
+        };
+        table.promise(slot(stream), exchange, promised);
         pushing.due.push(stream);
     }
 
@@ -366,35 +362,13 @@ impl Http2 {
     }
 
     /// The responses that promises came with are written: the pushed ones follow.
-    #[cold]
-    pub(super) fn send_pushes(&mut self, turn: &mut Turn<'_>) {
-        let due = self.pushing.as_mut().map(|pushing| {
-            pushing.has_urgent = false;
-            std::mem::take(&mut pushing.due)
-        });
-        for stream in due.unwrap_or_default() {
-            let Some(work) = self.works.get_mut(stream.index()) else {
-                continue;
-            };
-            match std::mem::replace(&mut work.step, Step::Moving) {
-                Step::Answered(response) => {
-                    if let Some(exchange) = work.exchange.take() {
-                        self.respond(turn, stream, exchange, *response);
-                    }
-                }
-                step @ Step::Waiting(_) => {
-                    work.step = step;
-                    self.resume(turn, stream);
-                }
-                // The client has reset the stream, and its place may be somebody else's.
-                step @ (Step::Moving
-                | Step::Collecting(_)
-                | Step::AwaitingUpload
-                | Step::Queued
-                | Step::Sending(_)
-                | Step::Receiving(_)
-                | Step::Parting) => work.step = step,
-            }
+    pub(super) fn send_pushes(&mut self, table: &mut Requests, turn: &mut Turn<'_>) {
+        let Some(pushing) = &mut self.pushing else {
+            return;
+        };
+        pushing.has_urgent = false;
+        for stream in std::mem::take(&mut pushing.due) {
+            table.send_promised(self, turn, slot(stream));
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::http1::Http1;
 use crate::http2::Http2;
 use crate::io::{Io, Read};
 use crate::listener::LocalListener;
+use crate::request::SlotId;
 use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
@@ -65,7 +66,7 @@ enum Phase {
         until: Instant,
         expects_proxy_header: bool,
     },
-    Http1(Http1),
+    Http1(Box<Http1>),
     Http2(Box<Http2>),
     /// Everything is written; what the client still sends is dropped for a while.
     Lingering {
@@ -98,7 +99,7 @@ impl Connection {
                 expects_proxy_header,
             }
         } else {
-            Phase::Http1(Http1::new(context, Scheme::Http, now))
+            Phase::Http1(Box::new(Http1::new(context, Scheme::Http, now)))
         };
         let mut connection = Self {
             state: ConnectionState {
@@ -227,7 +228,7 @@ impl Connection {
             return self.shake_hands(context, now);
         }
         self.state.take_number();
-        self.phase = Phase::Http1(Http1::new(context, Scheme::Http, now));
+        self.phase = Phase::Http1(Box::new(Http1::new(context, Scheme::Http, now)));
         Flow::Continue
     }
 
@@ -276,7 +277,7 @@ impl Connection {
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
             Phase::Http2(Box::new(Http2::new(context, &self.state, now)))
         } else {
-            Phase::Http1(Http1::new(context, Scheme::Https, now))
+            Phase::Http1(Box::new(Http1::new(context, Scheme::Https, now)))
         };
         Flow::Continue
     }
@@ -290,7 +291,7 @@ impl Connection {
         let mut turn = Turn::new(context, &mut self.state);
         http1.refuse_clear_text(&mut turn);
         turn.end();
-        self.phase = Phase::Http1(http1);
+        self.phase = Phase::Http1(Box::new(http1));
         Flow::Continue
     }
 
@@ -531,8 +532,11 @@ impl Connection {
 
     /// Something that a stream, or the connection, waits for is ready.
     pub(crate) fn wake(&mut self, stream: u32) {
-        if let Phase::Http2(http2) = &mut self.phase {
-            http2.wake(stream);
+        let id = SlotId::new(stream);
+        match &mut self.phase {
+            Phase::Http1(http1) => http1.wake(id),
+            Phase::Http2(http2) => http2.wake(id),
+            Phase::Opening { .. } | Phase::Lingering { .. } => {}
         }
     }
 

@@ -1,0 +1,279 @@
+//! The request side: heads, bodies as there is room for them, and what is left of a body behind its response.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use h2o_http1::{Answer, Received};
+
+use super::{Http1, upgrade};
+use crate::admission::Pending;
+use crate::budget::Cost;
+use crate::context::per_turn;
+use crate::flow::{Flow, Turn};
+use crate::http2::Http2;
+use crate::io::Read;
+use crate::request::{Arrived, BodyRoom, Requests, SlotId};
+use crate::serve;
+
+/// Bytes of a body that are read and dropped behind a response, and for how long: the connection can then be used again.
+pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
+pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
+/// Bytes received from one connection before others get their turn.
+const READ_TURN: usize = per_turn(1024 * 1024);
+/// Fewer bytes than this behind an incomplete piece are a fragment.
+const FRAGMENT: usize = 256;
+
+/// Received bytes with the position of the first one not taken, and what was done in this turn.
+pub(super) struct Input<'a> {
+    buffer: &'a mut Vec<u8>,
+    pub(super) at: usize,
+    received: usize,
+    /// Requests that were answered.
+    pub(super) finished: usize,
+    /// Bytes of bodies that were sent behind heads, whichever requests they belong to.
+    pub(super) sent: usize,
+}
+
+/// A body that no handler wants any more, in the way of the next request.
+#[derive(Clone, Copy)]
+pub(super) struct Discarding {
+    /// Bytes of the body that had come with the response.
+    pub(super) before: u64,
+    pub(super) until: Instant,
+}
+
+impl<'a> Input<'a> {
+    pub(super) const fn new(buffer: &'a mut Vec<u8>) -> Self {
+        Self {
+            buffer,
+            at: 0,
+            received: 0,
+            finished: 0,
+            sent: 0,
+        }
+    }
+
+    /// Receives more bytes behind those not taken yet.
+    fn fill(&mut self, turn: &mut Turn<'_>) -> Flow {
+        if self.at == self.buffer.len() {
+            self.buffer.clear();
+            self.at = 0;
+        }
+        if self.received >= READ_TURN {
+            turn.context
+                .unfinished
+                .borrow_mut()
+                .push(turn.connection.token);
+            return Flow::Wait;
+        }
+        let had = self.buffer.len();
+        let read = turn.connection.io.read(turn.context, self.buffer);
+        let came = self.buffer.len() - had;
+        self.received += came;
+        match read {
+            // What is still incomplete got few bytes: a client that drips pays for it.
+            Ok(Read::Data) if had > 0 && came < FRAGMENT => {
+                match turn.pay(Cost::Fragment.units()) {
+                    Ok(()) => Flow::Continue,
+                    Err(_) => Flow::Close,
+                }
+            }
+            Ok(Read::Data) => Flow::Continue,
+            Ok(Read::Blocked) => Flow::Wait,
+            Ok(Read::Eof) | Err(_) => Flow::Close,
+        }
+    }
+}
+
+impl Http1 {
+    pub(super) fn receive_head(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
+        if input.at == input.buffer.len() {
+            return input.fill(turn);
+        }
+        let spare = turn.context.worker.spare_exchange();
+        let received = self.streams.engine.receive(
+            &input.buffer[input.at..],
+            turn.now,
+            &mut spare.borrow_mut().request,
+        );
+        match received {
+            Ok(Received::Request { taken }) => {
+                input.at += taken;
+                let engine = &self.streams.engine;
+                let begun = engine.first_octet_at().unwrap_or(turn.now);
+                Requests::begin(turn, &spare, begun);
+                {
+                    let exchange = &mut *spare.borrow_mut();
+                    exchange.http1_index = engine.request_index();
+                    serve::route(exchange, &turn.connection.listener);
+                }
+                if turn.context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), turn)
+                {
+                    return self.upgrade(turn, spare);
+                }
+                let pending = (!engine.is_body_done()).then(|| Pending {
+                    expects_continue: engine.wants_continue(),
+                    has_begun: input.at < input.buffer.len(),
+                });
+                let arrived = Arrived {
+                    exchange: spare,
+                    pending,
+                    refusal: None,
+                };
+                self.requests
+                    .receive(&mut self.streams, turn, SlotId::ONLY, arrived);
+                self.send_output(turn)
+            }
+            Ok(Received::NeedMore { taken }) => {
+                turn.context.worker.put_back(spare);
+                input.at += taken;
+                input.fill(turn)
+            }
+            Ok(Received::Http2Preface) => {
+                turn.context.worker.put_back(spare);
+                let http2 = Http2::new(turn.context, turn.connection, turn.now);
+                self.successor = Some(Box::new(http2));
+                Flow::Close
+            }
+            Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
+                // They belong to a request.
+                debug_assert!(false, "an event without a request");
+                Flow::Close
+            }
+            Err(error) if matches!(error.answer(), Answer::CloseSilently) => {
+                turn.context.worker.put_back(spare);
+                self.streams.is_closing = true;
+                Flow::Continue
+            }
+            Err(error) => {
+                self.begin_unparsed(turn, &spare);
+                if !spare.borrow().request.target().is_empty() {
+                    // Understood, and refused for what it asks: its line is logged.
+                    let listener = &turn.connection.listener;
+                    serve::route(&mut spare.borrow_mut(), listener);
+                }
+                self.requests.enter(SlotId::ONLY, spare);
+                self.refuse(turn, error)
+            }
+        }
+    }
+
+    /// Moves the body of the request in progress from the socket to the table, as long as it wants more.
+    pub(super) fn read_body(&mut self, turn: &mut Turn<'_>, input: &mut Input<'_>) -> Flow {
+        let Some(exchange) = self.requests.exchange(SlotId::ONLY).map(Rc::clone) else {
+            return Flow::Wait;
+        };
+        let stage = self.requests.stage(SlotId::ONLY);
+        let mut is_refused = false;
+        while !self.streams.engine.is_body_done() {
+            match self.requests.poll_body_room(turn, SlotId::ONLY) {
+                BodyRoom::Free => {}
+                BodyRoom::Unwanted if self.streams.drops_body => {}
+                BodyRoom::Unwanted => break,
+                BodyRoom::Full => {
+                    self.streams.engine.pause_reading();
+                    break;
+                }
+            }
+            self.streams.engine.resume_reading(turn.now);
+            let received = self.streams.engine.receive(
+                &input.buffer[input.at..],
+                turn.now,
+                &mut exchange.borrow_mut().request,
+            );
+            let (requests, streams) = (&mut self.requests, &mut self.streams);
+            match received {
+                Ok(Received::Data { taken, data }) => {
+                    let piece = &input.buffer[input.at + data.start..input.at + data.end];
+                    requests.on_data(streams, turn, SlotId::ONLY, piece, false);
+                    input.at += taken;
+                }
+                Ok(Received::BodyEnd { taken }) => {
+                    input.at += taken;
+                    requests.on_data(streams, turn, SlotId::ONLY, &[], true);
+                }
+                Ok(Received::NeedMore { taken }) => {
+                    input.at += taken;
+                    match input.fill(turn) {
+                        Flow::Continue => {}
+                        Flow::Wait => break,
+                        // The client may still listen: the handler decides what becomes of the tunnel.
+                        Flow::Close if requests.has_tunnel() && turn.connection.io.has_ended() => {
+                            streams.engine.recv_end();
+                            requests.on_data(streams, turn, SlotId::ONLY, &[], true);
+                        }
+                        Flow::Close => {
+                            let reason = "the client closed the connection";
+                            requests.break_off_body(SlotId::ONLY, reason);
+                            return Flow::Close;
+                        }
+                    }
+                }
+                Ok(Received::Request { .. } | Received::Http2Preface) => return Flow::Close,
+                Err(error) => {
+                    requests.break_off_body(SlotId::ONLY, error.name());
+                    if self.refuse(turn, error) == Flow::Close {
+                        return Flow::Close;
+                    }
+                    is_refused = true;
+                    break;
+                }
+            }
+            if self.requests.stage(SlotId::ONLY) != stage {
+                // Handlers have run.
+                break;
+            }
+        }
+        if self.requests.has_begun_body(SlotId::ONLY) {
+            self.requests
+                .start_awaiting(&mut self.streams, turn, SlotId::ONLY);
+        }
+        let flow = self.send_output(turn);
+        let has_changed = is_refused || self.requests.stage(SlotId::ONLY) != stage;
+        if flow == Flow::Continue && !has_changed {
+            Flow::Wait
+        } else {
+            flow
+        }
+    }
+
+    /// Reads and drops a body that no handler wants any more: where it is not long the connection can be used again.
+    pub(super) fn discard(
+        &mut self,
+        turn: &mut Turn<'_>,
+        input: &mut Input<'_>,
+        discarding: Discarding,
+    ) -> Flow {
+        let spare = turn.context.worker.spare_exchange();
+        let is_done = loop {
+            let engine = &mut self.streams.engine;
+            if engine.body_received() - discarding.before > MAX_DISCARDED {
+                break true;
+            }
+            let received = engine.receive(
+                &input.buffer[input.at..],
+                turn.now,
+                &mut spare.borrow_mut().request,
+            );
+            match received {
+                Ok(Received::Data { taken, .. }) => input.at += taken,
+                Ok(Received::BodyEnd { taken }) => {
+                    input.at += taken;
+                    break true;
+                }
+                Ok(Received::NeedMore { taken }) => {
+                    input.at += taken;
+                    break false;
+                }
+                Ok(Received::Request { .. } | Received::Http2Preface) | Err(_) => break true,
+            }
+        };
+        turn.context.worker.put_back(spare);
+        if !is_done {
+            return input.fill(turn);
+        }
+        self.discarding = None;
+        self.turn_to_next(turn.now);
+        Flow::Continue
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests that are wrong, and answers that the engine writes by itself.
+
+use h2o_exchange::{ExchangeRef, Response, Timings};
+use h2o_http::StatusCode;
+use h2o_http1::{Answer, PeerError};
+
+use super::Http1;
+use crate::flow::{Flow, Turn};
+use crate::request::SlotId;
+use crate::serve;
+
+/// The answer to requests in clear text on a listener with TLS.
+const CLEAR_TEXT: Answer = Answer::Respond {
+    status: StatusCode::BAD_REQUEST,
+    reason: "Bad Request",
+    body: "this port speaks HTTPS, and the request came in plain HTTP: use https:// in the URL\n",
+};
+
+impl Http1 {
+    /// Answers a client that speaks clear text where TLS is expected, whatever it asks for.
+    pub(crate) fn refuse_clear_text(&mut self, turn: &mut Turn<'_>) {
+        let exchange = turn.context.worker.spare_exchange();
+        self.begin_unparsed(turn, &exchange);
+        self.requests.enter(SlotId::ONLY, exchange);
+        // If it cannot be sent, the next step finds the connection closed.
+        let _ = self.refuse_with(turn, CLEAR_TEXT);
+    }
+
+    /// Answers a request that is wrong, and closes.
+    pub(super) fn refuse(&mut self, turn: &mut Turn<'_>, error: PeerError) -> Flow {
+        match error.answer() {
+            Answer::Respond {
+                status,
+                reason,
+                body,
+            } if error.is_of_content() && self.streams.engine.awaits_response() => {
+                turn.context.worker.counters.count_status(status);
+                let response = Response::error(status, reason, body);
+                self.requests
+                    .refuse(&mut self.streams, turn, SlotId::ONLY, response);
+                self.send_output(turn)
+            }
+            answer => self.refuse_with(turn, answer),
+        }
+    }
+
+    /// Answers a request that cannot be understood, without handlers and filters, and closes.
+    fn refuse_with(&mut self, turn: &mut Turn<'_>, answer: Answer) -> Flow {
+        self.streams.engine.error_response(
+            answer,
+            turn.context.server_field.as_deref().map(str::as_bytes),
+            Some(&turn.context.worker.clock.date()),
+            &mut turn.out,
+        );
+        self.streams.is_closing = true;
+        self.streams.lingers = true;
+        let Answer::Respond { status, body, .. } = answer else {
+            self.requests.abandon();
+            return Flow::Continue;
+        };
+        if turn.out.is_empty() {
+            // A response has begun. It is sent to its end.
+            return Flow::Continue;
+        }
+        turn.context.worker.counters.count_status(status);
+        if let Some(exchange) = self.requests.exchange(SlotId::ONLY) {
+            let exchange = &mut *exchange.borrow_mut();
+            // HEAD: the text is left out.
+            let body_len = if turn.out.ends_with(body.as_bytes()) {
+                body.len()
+            } else {
+                0
+            };
+            exchange.sent.status = Some(status);
+            exchange.sent.first_status = Some(status);
+            exchange.sent.body_bytes = body_len as u64;
+            exchange.sent.header_bytes += (turn.out.len() - body_len) as u64;
+            exchange.timings.response_start = Some(turn.now);
+        }
+        self.requests.answered_by_engine(SlotId::ONLY);
+        self.send_output(turn)
+    }
+
+    /// Makes `exchange` one for a request that was never understood, for the log.
+    pub(super) fn begin_unparsed(&self, turn: &mut Turn<'_>, exchange: &ExchangeRef) {
+        let info = turn.connection.info();
+        let context = turn.context;
+        context.worker.begin(exchange, &context.site, &info);
+        let exchange = &mut *exchange.borrow_mut();
+        let engine = &self.streams.engine;
+        exchange.timings = Timings::starting(engine.first_octet_at().unwrap_or(turn.now));
+        exchange.timings.processed = Some(turn.now);
+        exchange.timings.processed_at = context.worker.clock.unix();
+        exchange.http1_index = engine.request_index() + 1;
+        let listener = &turn.connection.listener;
+        exchange.request.scheme = listener.scheme();
+        serve::route_unparsed(exchange, &listener.hosts);
+    }
+}

@@ -1,0 +1,84 @@
+//! Bodies that go from a backend's socket to a client's by way of a pipe, within the kernel (`splice(2)`).
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll};
+
+use h2o_exchange::BodySource;
+use h2o_http1::ServerConnection;
+
+use super::streams::TransferError;
+use crate::event::pipes::{Pipe, Pipes};
+use crate::flow::Turn;
+use crate::request::Pulled;
+
+/// A body for a connection that sends its bytes as they are.
+pub(super) struct Splicing {
+    /// Present from the first bytes that were spliced.
+    pipe: Option<Pipe>,
+    pipes: Rc<Pipes>,
+    /// Whether there was no pipe to be had: the rest is copied.
+    copies: bool,
+}
+
+impl Splicing {
+    pub(super) const fn new(pipes: Rc<Pipes>) -> Self {
+        Self {
+            pipe: None,
+            pipes,
+            copies: false,
+        }
+    }
+
+    /// Moves the next piece, where the source can do that. `None`: it is to be copied.
+    pub(super) fn send(
+        &mut self,
+        turn: &mut Turn<'_>,
+        engine: &mut ServerConnection,
+        source: &mut dyn BodySource,
+        task: &mut TaskContext<'_>,
+    ) -> Result<Option<Pulled>, TransferError> {
+        if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held > 0) {
+            let io = &mut turn.connection.io;
+            let Some(sent) = io.send_piped(pipe.read.as_fd(), pipe.held)? else {
+                return Ok(Some(Pulled::Blocked));
+            };
+            pipe.held -= sent;
+            // The length is known, so there are no chunks: this only counts.
+            let counted = engine.begin_data(sent, &mut Vec::new());
+            debug_assert_eq!(counted, sent, "a backend's content has its length");
+            return Ok(Some(Pulled::Data {
+                len: sent,
+                is_end: false,
+            }));
+        }
+        if self.copies {
+            return Ok(None);
+        }
+        let Some(source) = source.splice() else {
+            return Ok(None);
+        };
+        let Some(pipe) = self.pipes.lend(&mut self.pipe) else {
+            self.copies = true;
+            return Ok(None);
+        };
+        match source.poll_splice(task, pipe.write.as_fd(), pipe.capacity) {
+            Poll::Pending => Ok(Some(Pulled::Waiting)),
+            Poll::Ready(moved) => {
+                pipe.held = moved?;
+                Ok(Some(Pulled::Data {
+                    len: 0,
+                    is_end: false,
+                }))
+            }
+        }
+    }
+}
+
+impl Drop for Splicing {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.pipes.put(pipe);
+        }
+    }
+}

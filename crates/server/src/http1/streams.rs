@@ -1,0 +1,409 @@
+//! The one stream of HTTP/1 at a time, as the request table uses it.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, Exchange, ExchangeRef, FileReader, Response};
+use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
+use h2o_http1::{BodyMode, ServerConnection};
+use h2o_tls::OFFLOADED_FILE_LEN;
+
+use super::splice::Splicing;
+use crate::context::Context;
+use crate::flow::Turn;
+use crate::request::{CloseReason, Content, Pulled, Requests, SlotId, Source, Streams};
+
+/// Bytes of a body turned into records or chunks at once. What a client that does not read makes the server hold is this much at
+/// most.
+const PIECE: usize = 48 * 1024;
+/// Bytes sent by one `sendfile`. The page cache is probed in these steps.
+const FILE_PIECE: usize = 512 * 1024;
+/// Bodies up to this size are copied behind the head, so that both leave in one piece.
+const INLINE: usize = 8 * 1024;
+
+/// The engine of a connection, with what becomes of the connection behind the current request.
+pub(super) struct Http1Streams {
+    pub(super) engine: ServerConnection,
+    /// How the body of the current response is delimited.
+    mode: BodyMode,
+    /// Present while the body of the response may go from socket to socket within the kernel.
+    splicing: Option<Splicing>,
+    /// Whether the rest of the request's body is read and dropped.
+    pub(super) drops_body: bool,
+    /// No further request is taken; the connection ends when everything is written.
+    pub(super) is_closing: bool,
+    /// Whether the connection is to end at once.
+    pub(super) is_over: bool,
+    /// The client was refused, or sends more than is read: it must get to see the last bytes of the response.
+    pub(super) lingers: bool,
+}
+
+impl Http1Streams {
+    pub(super) const fn new(engine: ServerConnection) -> Self {
+        Self {
+            engine,
+            mode: BodyMode::None,
+            splicing: None,
+            drops_body: false,
+            is_closing: false,
+            is_over: false,
+            lingers: false,
+        }
+    }
+
+    /// Moves the next piece of a body to the client: a file by `sendfile`, a backend's socket by `splice`, where possible.
+    pub(super) fn pull(
+        &mut self,
+        content: &mut Content,
+        turn: &mut Turn<'_>,
+        task: &mut TaskContext<'_>,
+    ) -> Result<Pulled, BodyError> {
+        match &mut content.source {
+            Source::File(reader) if turn.connection.io.takes_files() => {
+                if let Some(sent) = self.send_file(turn, reader)? {
+                    let is_end = reader.remaining() == 0;
+                    return Ok(sent.map_or(Pulled::Blocked, |len| {
+                        if is_end {
+                            self.engine.finish(None, &mut turn.out);
+                        }
+                        content.moved(len, is_end)
+                    }));
+                }
+            }
+            Source::Stream(source) => {
+                if let Some(splicing) = &mut self.splicing {
+                    let moved = splicing.send(turn, &mut self.engine, source.as_mut(), task);
+                    match moved {
+                        Ok(Some(Pulled::Data { len, is_end })) => {
+                            return Ok(content.moved(len, is_end));
+                        }
+                        Ok(Some(pulled)) => return Ok(pulled),
+                        Ok(None) => {}
+                        Err(error) => return self.on_io_error(error),
+                    }
+                }
+            }
+            Source::Bytes(_) | Source::File(_) => {}
+        }
+        content.pull(self, turn, SlotId::ONLY, PIECE, task)
+    }
+
+    /// The socket has failed, or the body's source.
+    fn on_io_error(&mut self, error: TransferError) -> Result<Pulled, BodyError> {
+        match error {
+            TransferError::Socket => {
+                self.is_over = true;
+                Ok(Pulled::Blocked)
+            }
+            TransferError::Body(error) => Err(error),
+        }
+    }
+
+    /// Has the kernel copy from the page cache to the socket. `None`: the file has to be read first. `Some(None)`: the socket
+    /// takes no more for now.
+    fn send_file(
+        &mut self,
+        turn: &mut Turn<'_>,
+        reader: &mut FileReader,
+    ) -> Result<Option<Option<usize>>, BodyError> {
+        let Some(range) = reader.unread().filter(|range| range.len > 0) else {
+            return Ok((reader.remaining() == 0).then_some(Some(0)));
+        };
+        let len = FILE_PIECE.min(usize::try_from(range.len).unwrap_or(usize::MAX));
+        if !range.file.is_cached(range.offset, len) {
+            return Ok(None);
+        }
+        match turn.connection.io.send_file(range, len) {
+            Ok(None) => Ok(Some(None)),
+            Ok(Some(0)) => Err(BodyError::file_shrunk()),
+            Ok(Some(sent)) => {
+                // A file's length is known, so there are no chunks: this only counts.
+                let counted = self.engine.begin_data(sent, &mut Vec::new());
+                debug_assert_eq!(
+                    counted, sent,
+                    "a file is never longer than what was announced"
+                );
+                reader.skip(sent as u64);
+                Ok(Some(Some(sent)))
+            }
+            Err(error) if is_of_socket(&error) => {
+                self.is_over = true;
+                Ok(Some(None))
+            }
+            // The disk's, then.
+            Err(error) => Err(BodyError::Local(error)),
+        }
+    }
+}
+
+/// Why a transfer within the kernel has failed.
+pub(super) enum TransferError {
+    Socket,
+    Body(BodyError),
+}
+
+impl From<io::Error> for TransferError {
+    fn from(_: io::Error) -> Self {
+        Self::Socket
+    }
+}
+
+impl From<BodyError> for TransferError {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error)
+    }
+}
+
+/// Whether `sendfile` has failed because of the socket, and not of the disk.
+fn is_of_socket(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected
+            | io::ErrorKind::TimedOut
+    )
+}
+
+impl Streams for Http1Streams {
+    const ENDS_WHEN_FLUSHED: bool = true;
+    const ENDS_WITH_SOURCE: bool = true;
+    const READS_ON_DEMAND: bool = true;
+
+    fn may_run(&mut self, _turn: &Turn<'_>, _running: usize, _streaming: Option<usize>) -> bool {
+        true
+    }
+
+    fn on_streaming(&self, _turn: &Turn<'_>) {}
+
+    fn informs(&self, context: &Context) -> bool {
+        context.informs_http1
+    }
+
+    fn before_interim(
+        &mut self,
+        _table: &mut Requests,
+        _turn: &mut Turn<'_>,
+        _id: SlotId,
+        _exchange: &mut Exchange,
+    ) {
+    }
+
+    fn send_interim(
+        &mut self,
+        turn: &mut Turn<'_>,
+        _id: SlotId,
+        status: StatusCode,
+        headers: &Headers,
+    ) -> usize {
+        let had = turn.out.len();
+        match status {
+            StatusCode::CONTINUE if self.engine.wants_continue() => {
+                self.engine.send_continue(&mut turn.out, turn.now);
+            }
+            status => self
+                .engine
+                .send_informational(status, headers, &mut turn.out),
+        }
+        turn.out.len() - had
+    }
+
+    fn amend(
+        &mut self,
+        table: &mut Requests,
+        _turn: &mut Turn<'_>,
+        id: SlotId,
+        _exchange: &mut Exchange,
+        response: &mut Response,
+    ) -> bool {
+        if response.closes || self.is_rest_long() && table.is_body_abandoned(id) {
+            self.engine.shut_down();
+        }
+        true
+    }
+
+    fn amend_tunnel(&mut self, exchange: &Exchange, response: &mut Response, is_open: bool) {
+        if !is_open {
+            // The last response of its connection (H2O compatibility: H2O closes it, too): what the client has sent ahead must
+            // not be taken for requests.
+            self.engine.shut_down();
+            return;
+        }
+        let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_upgrade && response.headers.get(Known::Upgrade).is_none() {
+            let token = exchange.request.upgrade();
+            response.headers.push(Known::Upgrade, token);
+        }
+    }
+
+    fn send_head(
+        &mut self,
+        turn: &mut Turn<'_>,
+        _id: SlotId,
+        _exchange: &Exchange,
+        response: &Response,
+        has_body: bool,
+    ) -> (usize, bool) {
+        let had = turn.out.len();
+        let head = ResponseHead {
+            status: response.status,
+            reason: response.reason.as_deref(),
+            headers: &response.headers,
+            length: response.length,
+            server: turn.context.server_field.as_deref().map(str::as_bytes),
+        };
+        self.mode = self.engine.respond(&head, &mut turn.out, turn.now);
+        let len = turn.out.len() - had;
+        let has_body = has_body && self.mode != BodyMode::None;
+        if !has_body {
+            self.engine.finish(None, &mut turn.out);
+        }
+        (len, has_body)
+    }
+
+    fn send_at_once(&mut self, turn: &mut Turn<'_>, _id: SlotId, body: &mut Body) -> Option<u64> {
+        match body {
+            Body::Bytes(bytes) if bytes.len() <= INLINE => {
+                self.engine.send_data(bytes, &mut turn.out);
+                self.engine.finish(None, &mut turn.out);
+                return Some(bytes.len() as u64);
+            }
+            Body::Bytes(bytes) if bytes.len() <= PIECE => {
+                let len = self.engine.begin_data(bytes.len(), &mut turn.out);
+                let mut after = Vec::new();
+                self.engine.end_data(&mut after);
+                self.engine.finish(None, &mut after);
+                if after.is_empty() {
+                    turn.send_behind(bytes.slice(..len));
+                } else {
+                    turn.out.extend_from_slice(&bytes[..len]);
+                    turn.out.extend_from_slice(&after);
+                }
+                return Some(len as u64);
+            }
+            // In chunks, or with another length than the file's: as any other stream.
+            Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
+                *body = Body::Stream(Box::new(FileReader::new(range.clone())));
+            }
+            Body::File(range) if range.len >= OFFLOADED_FILE_LEN => turn.connection.io.offload(),
+            Body::Stream(_) if turn.connection.io.tls.is_none() => {
+                if matches!(self.mode, BodyMode::Identity(_)) {
+                    self.splicing = Some(Splicing::new(Rc::clone(&turn.context.pipes)));
+                }
+            }
+            Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {}
+        }
+        None
+    }
+
+    fn schedule(&mut self, _id: SlotId, _exchange: &Exchange) {}
+
+    fn set_ready(&mut self, _id: SlotId, _is_ready: bool) {}
+
+    fn send_data(&mut self, turn: &mut Turn<'_>, _id: SlotId, piece: &Bytes, is_end: bool) {
+        if self.engine.is_tunnel() && turn.out.is_empty() {
+            // Nothing is copied together.
+            if turn.connection.io.send(turn.context, piece).is_err() {
+                self.is_over = true;
+            }
+        } else {
+            self.engine.send_data(piece, &mut turn.out);
+        }
+        if is_end {
+            self.engine.finish(None, &mut turn.out);
+        }
+    }
+
+    fn send_file_data(
+        &mut self,
+        turn: &mut Turn<'_>,
+        _id: SlotId,
+        max: usize,
+        reader: &mut FileReader,
+        task: &mut TaskContext<'_>,
+    ) -> Result<Option<(usize, bool)>, BodyError> {
+        if reader.remaining() == 0 {
+            self.engine.finish(None, &mut turn.out);
+            return Ok(Some((0, true)));
+        }
+        let len = match reader.poll_append(task, max, &mut turn.out) {
+            Poll::Pending => return Ok(None),
+            Poll::Ready(len) => len?,
+        };
+        // A file's length is known, so there are no chunks: this only counts.
+        let counted = self.engine.begin_data(len, &mut Vec::new());
+        debug_assert_eq!(
+            counted, len,
+            "a file is never longer than what was announced"
+        );
+        let is_end = reader.remaining() == 0;
+        if is_end {
+            self.engine.finish(None, &mut turn.out);
+        }
+        Ok(Some((len, is_end)))
+    }
+
+    /// Of what a backend may have sent behind the body, times follow, nothing else (H2O compatibility: H2O sends no other
+    /// trailers over HTTP/1 either).
+    fn finish(&mut self, turn: &mut Turn<'_>, _id: SlotId, trailers: Option<Headers>) {
+        let mut trailers = trailers.unwrap_or_default();
+        trailers.retain(|field| field.name == Name::Known(Known::ServerTiming));
+        let trailers = (!trailers.is_empty()).then_some(trailers);
+        self.engine.finish(trailers.as_ref(), &mut turn.out);
+    }
+
+    fn on_finished(&mut self, _turn: &Turn<'_>) {}
+
+    fn reset(&mut self, turn: &mut Turn<'_>, _id: SlotId, reason: CloseReason) {
+        match reason {
+            CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => {}
+            CloseReason::Refused | CloseReason::PushCancelled | CloseReason::TooSlow => {
+                self.is_over = true;
+            }
+            CloseReason::TunnelBroken if self.engine.is_tunnel() => {
+                turn.connection.io.is_cut_off = true;
+                self.is_over = true;
+            }
+            CloseReason::TunnelBroken | CloseReason::BodyLost | CloseReason::BodyBroken => {
+                self.engine.abort(&mut turn.out);
+                turn.connection.io.is_cut_off = true;
+                self.is_closing = true;
+            }
+        }
+    }
+
+    fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
+
+    fn release(&mut self, _turn: &mut Turn<'_>, _id: SlotId) {
+        self.splicing = None;
+        self.drops_body = false;
+    }
+
+    fn is_input_open(&self, _id: SlotId) -> bool {
+        false
+    }
+
+    fn open_window(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _limit: Option<u32>) {}
+
+    fn credit(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _len: usize) {}
+
+    fn drop_rest(&mut self) {
+        // The response is the last one of the connection.
+        self.engine.shut_down();
+        self.drops_body = true;
+    }
+
+    fn stop_reading(&mut self) {
+        self.engine.shut_down();
+        self.lingers = true;
+    }
+
+    fn on_overdrawn(&mut self) {
+        // The client is told that this response is the last one.
+        self.engine.shut_down();
+        self.lingers = true;
+    }
+}

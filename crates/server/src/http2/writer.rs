@@ -1,0 +1,103 @@
+//! Response bodies on their way to the socket: how much is written at a time, in the order the scheduler says.
+
+use super::streams::{Http2Streams, slot};
+use crate::flow::Turn;
+use crate::latency::{self, Latency};
+use crate::request::Requests;
+
+/// Bytes of output per write while the socket does not take them at once: what is written cannot be overtaken.
+const FIRST_ROUND: usize = 16 * 1024;
+/// Bytes of output per write at most. Larger writes were measured to be dearer: the bytes leave the nearest cache.
+const LAST_ROUND: usize = 64 * 1024;
+/// Bytes that the kernel may hold without having sent them, where several responses compete.
+const UNSENT: u32 = 16 * 1024;
+
+/// How much of the connection's output is written at a time.
+pub(super) struct Writer {
+    /// Bytes of output per write.
+    round: usize,
+    /// Bytes that the kernel may hold unsent, so that a new response can overtake; 0: as many as it likes.
+    low_water: u32,
+    latency: Latency,
+}
+
+impl Writer {
+    pub(super) const fn new() -> Self {
+        Self {
+            round: FIRST_ROUND,
+            low_water: 0,
+            latency: Latency::Unknown,
+        }
+    }
+
+    /// The socket has taken `written` bytes.
+    pub(super) fn on_written(&mut self, turn: &Turn<'_>, written: usize) {
+        if turn.connection.io.has_output() {
+            self.round = FIRST_ROUND;
+        } else if written >= self.round {
+            self.round = (2 * self.round).min(LAST_ROUND);
+        }
+    }
+
+    /// Fills the output with bodies, up to one write's worth.
+    pub(super) fn pump(
+        &mut self,
+        requests: &mut Requests,
+        streams: &mut Http2Streams,
+        turn: &mut Turn<'_>,
+    ) {
+        let mut is_due = self.latency.is_due(turn.connection.io.tls.is_some());
+        while turn.out.len() < self.latency.round(self.round) {
+            let Some((stream, max)) = streams.engine.poll_send() else {
+                break;
+            };
+            if std::mem::take(&mut is_due) {
+                self.weigh_latency(turn);
+            }
+            let room = self
+                .latency
+                .round(self.round)
+                .saturating_sub(turn.out.len());
+            let max = self.latency.piece(max, room);
+            let _ = requests.pull(streams, turn, slot(stream), max);
+        }
+        if self.low_water == 0 && streams.engine.has_sendable() {
+            self.set_low_water(turn, UNSENT);
+        }
+    }
+
+    /// Finds out how bodies are best sent on this path, before some are.
+    #[cold]
+    fn weigh_latency(&mut self, turn: &mut Turn<'_>) {
+        let io = &mut turn.connection.io;
+        let overhead = io.tls.as_ref().map_or(0, |tls| tls.record_overhead());
+        self.latency = Latency::decide(
+            &turn.context.http2.latency,
+            io.socket.tcp_info().as_ref(),
+            turn.context.worker.clock.turn_time(),
+            u32::try_from(overhead).unwrap_or(0),
+        );
+        let record_payload = match self.latency {
+            Latency::Unknown | Latency::Off => return,
+            Latency::Write(round) => {
+                self.set_low_water(turn, latency::LOW_WATER);
+                round.record_payload as usize
+            }
+            Latency::Unlimited => {
+                if self.low_water == latency::LOW_WATER {
+                    self.set_low_water(turn, UNSENT);
+                }
+                usize::MAX
+            }
+        };
+        if let Some(tls) = &mut turn.connection.io.tls {
+            tls.choose_record_size(record_payload);
+        }
+    }
+
+    fn set_low_water(&mut self, turn: &Turn<'_>, bytes: u32) {
+        if std::mem::replace(&mut self.low_water, bytes) != bytes {
+            turn.connection.io.socket.set_not_sent_low_water(bytes);
+        }
+    }
+}

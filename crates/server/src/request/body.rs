@@ -1,0 +1,324 @@
+//! The bodies of requests: collected, or handed to a handler that pulls them.
+
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, Waker};
+
+use h2o_exchange::{BodyPipe, ExchangeRef, RequestBody};
+
+use super::slots::{Mark, Phase};
+use super::{Requests, SlotId, Streams};
+use crate::collect::{CannotCollect, Collector, NotCollected};
+use crate::flow::Turn;
+
+/// A body on its way into a [`Collector`].
+pub(super) struct Collecting {
+    collector: Collector,
+    /// Bytes for which the client has not been given window again, as the disk does not keep up.
+    owed: usize,
+    /// Whether all of the body has come.
+    is_complete: bool,
+}
+
+impl Collecting {
+    pub(super) const fn new(collector: Collector) -> Self {
+        Self {
+            collector,
+            owed: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.collector.retained()
+    }
+}
+
+/// A body on its way to a handler that pulls it.
+pub(super) struct Upload {
+    pub(super) pipe: Rc<BodyPipe>,
+    /// Bytes in the pipe when the client was last given window for what the handler took.
+    queued: usize,
+}
+
+impl Upload {
+    pub(super) const fn new(pipe: Rc<BodyPipe>) -> Self {
+        Self { pipe, queued: 0 }
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.pipe.queued() + self.pipe.kept()
+    }
+
+    /// Whether the handler can only wait for more from the client.
+    pub(super) fn is_starved(&self) -> bool {
+        self.pipe.is_starved()
+    }
+
+    /// The rest of the body will not come.
+    pub(super) fn break_off(&self, reason: &str) {
+        self.pipe.finish(Err(reason.into()));
+    }
+}
+
+impl Requests {
+    /// A piece of a body has come; with `is_end` the last one.
+    pub(crate) fn on_data<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        piece: &[u8],
+        is_end: bool,
+    ) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        slot.awaits_continue = false;
+        if let Some(exchange) = &slot.exchange
+            && let Ok(mut exchange) = exchange.try_borrow_mut()
+        {
+            exchange.request_body_bytes += piece.len() as u64;
+        }
+        match &mut slot.phase {
+            Phase::Collecting(collecting) => {
+                match collecting.collector.push(turn.context, piece) {
+                    Ok(()) => {}
+                    Err(NotCollected::Unwanted) => {
+                        let owed = collecting.owed + piece.len();
+                        streams.credit(turn, id, owed);
+                        streams.drop_rest();
+                        self.start_collected(streams, turn, id);
+                        return;
+                    }
+                    Err(NotCollected::Failed(error)) => {
+                        self.on_uncollected(streams, turn, id, &error);
+                        return;
+                    }
+                }
+                collecting.owed += piece.len();
+                collecting.is_complete = is_end;
+                self.collect(streams, turn, id);
+            }
+            Phase::AwaitingBody => {
+                self.push_upload(streams, turn, id, piece, is_end);
+                if !S::READS_ON_DEMAND {
+                    self.start_awaiting(streams, turn, id);
+                }
+            }
+            Phase::Queued | Phase::Running(_) | Phase::Sending(_) if slot.upload.is_some() => {
+                self.push_upload(streams, turn, id, piece, is_end);
+            }
+            // No handler has a use for the body, which is dropped.
+            Phase::Queued | Phase::Running(_) | Phase::Sending(_) | Phase::Flushing => {
+                streams.credit(turn, id, piece.len());
+            }
+            Phase::HalfClosed(_) => {
+                self.push_upload(streams, turn, id, piece, is_end);
+                if is_end {
+                    self.read_on(streams, turn, id);
+                }
+            }
+            Phase::InGrace if is_end => self.end_grace(streams, turn, id),
+            Phase::InGrace => streams.credit(turn, id, piece.len()),
+            // Promised streams bring no body (RFC 9113 §5.1).
+            Phase::InStep | Phase::Promised(_) => {}
+        }
+    }
+
+    /// Whether a driver that reads on demand is to read the body of a request, for which there is room. If there will be
+    /// later, the request's waker will fire.
+    pub(crate) fn poll_body_room(&mut self, turn: &Turn<'_>, id: SlotId) -> BodyRoom {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return BodyRoom::Unwanted;
+        };
+        match &slot.phase {
+            Phase::Collecting(_) if slot.is(Mark::Waiting) => BodyRoom::Full,
+            Phase::Collecting(_) | Phase::AwaitingBody if slot.upload.is_none() => BodyRoom::Free,
+            _ => {
+                let waker = slot.waker(turn, id);
+                let Some(upload) = &slot.upload else {
+                    return BodyRoom::Unwanted;
+                };
+                match upload.pipe.poll_room(&mut TaskContext::from_waker(&waker)) {
+                    Poll::Ready(_) => BodyRoom::Free,
+                    Poll::Pending => BodyRoom::Full,
+                }
+            }
+        }
+    }
+
+    /// The rest of a body that streams to its handler will not come.
+    pub(crate) fn break_off_body(&self, id: SlotId, reason: &str) {
+        if let Some(upload) = self.slots.get(id).and_then(|slot| slot.upload.as_ref()) {
+            upload.break_off(reason);
+        }
+    }
+
+    /// Whether a request waits for the first of its body, which has come.
+    pub(crate) fn has_begun_body(&self, id: SlotId) -> bool {
+        let slot = self.slots.get(id);
+        slot.is_some_and(|slot| matches!(slot.phase, Phase::AwaitingBody) && slot.upload.is_some())
+    }
+
+    /// Continues with a body that is collected: the client may send as much again as there is room for, and handlers run when
+    /// all of it is there.
+    pub(super) fn collect<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        let (needs_disk, is_unwanted) = match &slot.phase {
+            Phase::Collecting(Collecting { collector, .. }) => {
+                (collector.needs_disk(), collector.is_unwanted())
+            }
+            _ => return,
+        };
+        let waker = if needs_disk {
+            slot.waker(turn, id)
+        } else {
+            Waker::noop().clone()
+        };
+        let Phase::Collecting(collecting) = &mut slot.phase else {
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        let polled = if collecting.is_complete {
+            collecting.collector.poll_whole(&mut task).map_ok(Some)
+        } else {
+            collecting.collector.poll_room(&mut task).map_ok(|()| None)
+        };
+        match polled {
+            Poll::Pending => self.slots.mark(id, Mark::Waiting, true),
+            Poll::Ready(Ok(None)) => {
+                let owed = std::mem::take(&mut collecting.owed);
+                self.slots.mark(id, Mark::Waiting, false);
+                if !is_unwanted {
+                    streams.open_window(turn, id, None);
+                }
+                streams.credit(turn, id, owed);
+            }
+            Poll::Ready(Ok(Some(body))) => {
+                if let Some(exchange) = &slot.exchange {
+                    exchange.borrow_mut().body = body;
+                }
+                self.slots.mark(id, Mark::Waiting, false);
+                self.start_collected(streams, turn, id);
+            }
+            Poll::Ready(Err(error)) => self.on_uncollected(streams, turn, id, &error),
+        }
+    }
+
+    /// The exchange of a request whose next step is taken.
+    pub(super) fn take_exchange(&mut self, id: SlotId) -> Option<ExchangeRef> {
+        let slot = self.slots.get_mut(id)?;
+        slot.phase = Phase::InStep;
+        slot.exchange.take()
+    }
+
+    /// Handlers run. They have no use for what is still to come of the body, if anything is.
+    fn start_collected<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        if let Some(exchange) = self.take_exchange(id) {
+            self.queue_or_start(streams, turn, id, exchange);
+        }
+    }
+
+    fn on_uncollected<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        error: &CannotCollect,
+    ) {
+        let response = (self.exchange(id))
+            .map(|exchange| error.answer(turn.context, &mut exchange.borrow_mut()));
+        if let Some(response) = response {
+            self.refuse(streams, turn, id, response);
+        }
+    }
+
+    /// Starts a request that has waited for the first of its body.
+    pub(crate) fn start_awaiting<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        if !matches!(slot.phase, Phase::AwaitingBody) {
+            return;
+        }
+        let upload = slot
+            .upload
+            .get_or_insert_with(|| Upload::new(Rc::default()));
+        let pipe = Rc::clone(&upload.pipe);
+        if let Some(exchange) = self.take_exchange(id) {
+            exchange.borrow_mut().body = RequestBody::Stream(pipe);
+            self.queue_or_start(streams, turn, id, exchange);
+        }
+    }
+
+    /// Hands a piece of a body to the handler that pulls it.
+    fn push_upload<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        piece: &[u8],
+        is_end: bool,
+    ) {
+        let slot = self.slots.occupy(id);
+        let upload = slot
+            .upload
+            .get_or_insert_with(|| Upload::new(Rc::default()));
+        upload.pipe.push(piece);
+        upload.queued += piece.len();
+        if is_end {
+            upload.pipe.finish(Ok(()));
+        }
+        self.credit_upload(streams, turn, id);
+    }
+
+    /// Gives the client window for what a handler has taken out of its pipe.
+    pub(super) fn credit_upload<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) {
+        if S::READS_ON_DEMAND {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        let is_pulled = matches!(
+            slot.phase,
+            Phase::Running(_) | Phase::Sending(_) | Phase::HalfClosed(_)
+        );
+        if slot.upload.is_none() || !is_pulled {
+            return;
+        }
+        let waker = slot.waker(turn, id);
+        let Some(upload) = &mut slot.upload else {
+            return;
+        };
+        upload.pipe.watch(&mut TaskContext::from_waker(&waker));
+        let queued = upload.pipe.queued();
+        let taken = upload.queued.saturating_sub(queued);
+        upload.queued = queued;
+        streams.credit(turn, id, taken);
+    }
+}
+
+/// Whether there is room for more of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyRoom {
+    Free,
+    /// Not now: the request's waker will fire.
+    Full,
+    /// The request has no use for a body.
+    Unwanted,
+}

@@ -1,0 +1,170 @@
+//! The body of a response, pulled piece by piece, with its length and its trailers.
+
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
+
+use super::{SlotId, Streams};
+use crate::flow::Turn;
+
+/// What is left of a response's body.
+pub(crate) struct Content {
+    pub(crate) source: Source,
+    /// Bytes that are missing of the announced length.
+    left: Option<u64>,
+    /// Bytes that a stream gave beyond what it was asked for.
+    rest: Bytes,
+    /// Whether the source is listed to be told when the client takes nothing for now.
+    pub(super) is_listed: bool,
+}
+
+/// Where a body comes from.
+pub(crate) enum Source {
+    Bytes(Bytes),
+    File(FileReader),
+    Stream(Box<dyn BodySource>),
+}
+
+/// What came of moving a piece of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pulled {
+    /// A piece was written.
+    Data { len: usize, is_end: bool },
+    /// There is none for now; the task will be woken.
+    Waiting,
+    /// The socket takes no more for now.
+    Blocked,
+}
+
+impl Content {
+    /// All of a body that has `len` bytes, where that is known. `None`: it is empty.
+    pub(super) fn new(body: Body, len: Option<u64>) -> Option<Self> {
+        let source = match body {
+            Body::Empty => return None,
+            Body::Bytes(bytes) => Source::Bytes(bytes),
+            Body::File(range) => Source::File(FileReader::new(range)),
+            Body::Stream(source) => Source::Stream(source),
+        };
+        Some(Self {
+            source,
+            left: len,
+            rest: Bytes::new(),
+            is_listed: false,
+        })
+    }
+
+    /// Bytes of memory held that were not sent.
+    pub(super) fn retained(&self) -> usize {
+        let source = match &self.source {
+            Source::Bytes(bytes) => h2o_exchange::retained(bytes),
+            Source::File(reader) => reader.retained(),
+            Source::Stream(source) => source.retained(),
+        };
+        source + self.rest.len()
+    }
+
+    /// Whether the source says by itself when there is more.
+    pub(super) const fn needs_waker(&self) -> bool {
+        !matches!(self.source, Source::Bytes(_))
+    }
+
+    /// Moves up to `max` bytes to the client.
+    pub(crate) fn pull<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        max: usize,
+        task: &mut TaskContext<'_>,
+    ) -> Result<Pulled, BodyError> {
+        let max = self.left.map_or(max, |left| {
+            max.min(usize::try_from(left).unwrap_or(usize::MAX))
+        });
+        let (len, is_end) = match &mut self.source {
+            Source::Bytes(bytes) => {
+                let piece = bytes.split_to(max.min(bytes.len()));
+                let is_end = bytes.is_empty() || self.left == Some(piece.len() as u64);
+                streams.send_data(turn, id, &piece, is_end);
+                (piece.len(), is_end)
+            }
+            Source::File(reader) => match streams.send_file_data(turn, id, max, reader, task)? {
+                Some(sent) => sent,
+                None => return Ok(Pulled::Waiting),
+            },
+            Source::Stream(source) => {
+                let mut piece = std::mem::take(&mut self.rest);
+                if piece.is_empty() && self.left == Some(0) && !S::ENDS_WITH_SOURCE {
+                    // The source need not have ended with the content: it may still read the request's body.
+                    let trailers = match source.trailers() {
+                        Trailers::Unknown => None,
+                        Trailers::None => Some(None),
+                        Trailers::Fields(trailers) => Some(Some(trailers)),
+                    };
+                    if let Some(trailers) = trailers {
+                        streams.finish(turn, id, trailers);
+                        return Ok(self.moved(0, true));
+                    }
+                }
+                if piece.is_empty() {
+                    piece = match source.poll_next(task, max.max(1)) {
+                        Poll::Pending => return Ok(Pulled::Waiting),
+                        Poll::Ready(Some(piece)) => piece?,
+                        Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
+                            return Err(wrong_length("shorter"));
+                        }
+                        Poll::Ready(None) => {
+                            let trailers = match source.trailers() {
+                                Trailers::Fields(trailers) => Some(trailers),
+                                Trailers::None | Trailers::Unknown => None,
+                            };
+                            streams.finish(turn, id, trailers);
+                            self.source = Source::Bytes(Bytes::new());
+                            return Ok(self.moved(0, true));
+                        }
+                    };
+                }
+                if self.left == Some(0) && !piece.is_empty() {
+                    return Err(wrong_length("longer"));
+                }
+                if piece.len() > max {
+                    self.rest = piece.split_off(max);
+                }
+                let is_whole = !S::ENDS_WITH_SOURCE && self.left == Some(piece.len() as u64);
+                // The end is waited for where trailers may come with it.
+                let trailers = is_whole.then(|| source.trailers());
+                let is_end = match trailers {
+                    None => false,
+                    Some(Trailers::None) => true,
+                    Some(Trailers::Unknown) if !self.rest.is_empty() => {
+                        return Err(wrong_length("longer"));
+                    }
+                    Some(Trailers::Unknown) => false,
+                    Some(Trailers::Fields(trailers)) => {
+                        streams.send_data(turn, id, &piece, false);
+                        streams.finish(turn, id, Some(trailers));
+                        return Ok(self.moved(piece.len(), true));
+                    }
+                };
+                // After an empty piece the source is asked for more at the stream's next turn.
+                if !piece.is_empty() || is_end {
+                    streams.send_data(turn, id, &piece, is_end);
+                }
+                (piece.len(), is_end)
+            }
+        };
+        Ok(self.moved(len, is_end))
+    }
+
+    /// Notes that `len` bytes were moved.
+    pub(crate) const fn moved(&mut self, len: usize, is_end: bool) -> Pulled {
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(len as u64);
+        }
+        Pulled::Data { len, is_end }
+    }
+}
+
+fn wrong_length(how: &str) -> BodyError {
+    BodyError::Failed(format!("the content is {how} than announced"))
+}

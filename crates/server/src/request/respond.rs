@@ -1,0 +1,343 @@
+//! Responses: heads, what is sent at once behind them, and bodies that are pulled.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context as TaskContext, Waker};
+
+use h2o_exchange::{Body, BodyError, Counter, ExchangeRef, Response};
+use h2o_http::Method;
+
+use super::content::{Content, Pulled, Source};
+use super::slots::{Mark, Phase, log, retire};
+use super::{CloseReason, Requests, SlotId, Streams};
+use crate::budget::Cost;
+use crate::flow::Turn;
+use crate::serve;
+
+/// Units of the connection's budget that a request earns when it was served.
+const EARNED_BY_REQUEST: u32 = 2;
+/// Bytes of response bodies that earn a unit: the client's window updates and the like are paid by it.
+const BYTES_PER_UNIT: u64 = 2048;
+
+impl Requests {
+    /// Sends a response, or makes it one of those whose bodies are pulled.
+    pub(super) fn respond<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+        mut response: Response,
+    ) {
+        if response.is_refusal {
+            self.close_with(streams, turn, id, exchange, CloseReason::Refused);
+            return;
+        }
+        let mut guard = exchange.borrow_mut();
+        let this = &mut *guard;
+        let opens_tunnel =
+            self.has_tunnel() && self.prepare_tunnel(streams, id, this, &mut response);
+        if !streams.amend(self, turn, id, this, &mut response) {
+            drop(guard);
+            self.close_with(streams, turn, id, exchange, CloseReason::PushCancelled);
+            return;
+        }
+        if response.status.as_u16() >= 400 && turn.pay(Cost::Refusal.units()).is_err() {
+            streams.on_overdrawn();
+        }
+        serve::date(&turn.context.worker, &mut response);
+        this.timings.response_start = Some(turn.now);
+        this.sent.status = Some(response.status);
+        // 101 (Switching Protocols) is not followed by a body, but by the tunnel.
+        let is_bodyless = response.status.is_bodyless() && !opens_tunnel;
+        let has_body = !is_bodyless
+            && *this.original_method() != Method::Head
+            && match &response.body {
+                Body::Empty => false,
+                Body::Bytes(bytes) => !bytes.is_empty(),
+                Body::File(_) | Body::Stream(_) => true,
+            };
+        if is_bodyless {
+            response.length = None;
+        }
+        let (head_len, has_body) = streams.send_head(turn, id, this, &response, has_body);
+        this.sent.header_bytes += head_len as u64;
+        this.sent.headers = response.headers;
+        let mut body = response.body;
+        let sent = if has_body {
+            streams.send_at_once(turn, id, &mut body)
+        } else {
+            Some(0)
+        };
+        if let Some(len) = sent {
+            this.sent.body_bytes = len;
+            self.sent += len;
+            drop(guard);
+            if let Body::Stream(_) = body
+                && let Some(slot) = self.slots.get_mut(id)
+                && let Some(content) = Content::new(body, None)
+            {
+                // It may be the source that reads the request's body.
+                slot.phase = Phase::Sending(content);
+            }
+            self.on_written(streams, turn, id, Some(exchange));
+            return;
+        }
+        streams.schedule(id, this);
+        drop(guard);
+        let Some(content) = Content::new(body, response.length) else {
+            return;
+        };
+        let slot = self.slots.occupy(id);
+        slot.exchange = Some(exchange);
+        slot.phase = Phase::Sending(content);
+        self.list_ahead(id);
+        streams.set_ready(id, true);
+    }
+
+    /// The response has been written to its end.
+    fn on_written<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: Option<ExchangeRef>,
+    ) {
+        if !S::ENDS_WHEN_FLUSHED {
+            self.finish(streams, turn, id, exchange);
+            return;
+        }
+        let slot = self.slots.occupy(id);
+        slot.phase = Phase::Flushing;
+        if exchange.is_some() {
+            slot.exchange = exchange;
+        }
+    }
+
+    /// The last bytes of a response have left.
+    pub(crate) fn on_flushed<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) {
+        self.finish(streams, turn, id, None);
+    }
+
+    /// The response is sent. Ends the request, or its direction to the client.
+    pub(super) fn finish<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: Option<ExchangeRef>,
+    ) {
+        let is_half_open = streams.is_input_open(id);
+        if let Some(slot) = self.slots.get_mut(id) {
+            if exchange.is_some() {
+                slot.exchange = exchange;
+            }
+            if is_half_open && self.keep_half_open(id) {
+                self.read_on(streams, turn, id);
+                return;
+            }
+        } else if let Some(exchange) = exchange {
+            earn_by(turn, &exchange);
+            streams.before_log(id, &exchange);
+            self.keep_or_retire(exchange);
+        }
+        self.leave(streams, turn, id);
+    }
+
+    /// Nothing more comes of a request. Ends its stream, or leaves the client time to end its direction.
+    pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        streams.on_finished(turn);
+        if let Some(exchange) = self.exchange(id) {
+            earn_by(turn, exchange);
+        }
+        if streams.is_input_open(id) {
+            self.end_exchange(streams, id);
+            self.begin_grace(turn, id);
+        } else {
+            self.close(streams, turn, id, CloseReason::Complete);
+        }
+    }
+
+    /// Logs a request that is over, keeping its stream.
+    fn end_exchange<S: Streams>(&mut self, streams: &S, id: SlotId) {
+        if let Some(early) = &mut self.early {
+            early.forget(id);
+        }
+        if let Some(exchange) = self.exchange(id) {
+            streams.before_log(id, exchange);
+        }
+        self.slots.vacate(id);
+    }
+
+    /// Logs an exchange that is over, and keeps it for the next request of the batch, or gives it back.
+    fn keep_or_retire(&mut self, exchange: ExchangeRef) {
+        if self.spare.is_some() {
+            retire(&exchange);
+            return;
+        }
+        {
+            let exchange = &mut *exchange.borrow_mut();
+            log(exchange);
+            exchange.rewind();
+            exchange.request.clear();
+        }
+        self.spare = Some(exchange);
+    }
+
+    /// Moves up to `max` bytes of a response's body to the client.
+    pub(crate) fn pull<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        max: usize,
+    ) -> Option<Pulled> {
+        self.pull_by(streams, turn, id, |content, streams, turn, task| {
+            content.pull(streams, turn, id, max, task)
+        })
+    }
+
+    /// As [`Requests::pull`], by other means than the table's. `None`: the request is over, or has no body to be pulled.
+    pub(crate) fn pull_by<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        pull: impl FnOnce(
+            &mut Content,
+            &mut S,
+            &mut Turn<'_>,
+            &mut TaskContext<'_>,
+        ) -> Result<Pulled, BodyError>,
+    ) -> Option<Pulled> {
+        let Some(slot) = self.slots.get_mut(id) else {
+            streams.set_ready(id, false);
+            return None;
+        };
+        let waker = match &slot.phase {
+            Phase::Sending(content) if !content.needs_waker() => Waker::noop().clone(),
+            _ => slot.waker(turn, id),
+        };
+        let Phase::Sending(content) = &mut slot.phase else {
+            streams.set_ready(id, false);
+            return None;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        let pulled = if matches!(content.source, Source::Stream(_)) {
+            // A panic of a source ends one response.
+            let pull = || pull(content, streams, turn, &mut task);
+            catch_unwind(AssertUnwindSafe(pull)).unwrap_or_else(|_| {
+                turn.context.worker.counters.count(Counter::Panics);
+                Err(BodyError::Failed(
+                    "the source of the content panicked".into(),
+                ))
+            })
+        } else {
+            pull(content, streams, turn, &mut task)
+        };
+        match pulled {
+            Ok(Pulled::Data { len, is_end }) => {
+                self.sent += len as u64;
+                if let Some(exchange) = &slot.exchange {
+                    exchange.borrow_mut().sent.body_bytes += len as u64;
+                }
+                if is_end {
+                    self.on_written(streams, turn, id, None);
+                } else {
+                    self.list_ahead(id);
+                }
+            }
+            Ok(Pulled::Waiting) => {
+                // The source has just been asked.
+                content.is_listed = false;
+                streams.set_ready(id, false);
+                self.slots.mark(id, Mark::Waiting, true);
+            }
+            Ok(Pulled::Blocked) => {}
+            Err(error) => {
+                self.break_off(streams, turn, id, &error);
+                return None;
+            }
+        }
+        pulled.ok()
+    }
+
+    /// The body cannot be completed: the client must not take it for complete.
+    fn break_off<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        error: &BodyError,
+    ) {
+        let Some(slot) = self.slots.get(id) else {
+            return;
+        };
+        let reason = match error {
+            _ if slot.is(Mark::Tunnel) => CloseReason::TunnelBroken,
+            BodyError::Local(_) => CloseReason::BodyLost,
+            BodyError::Failed(_) => CloseReason::BodyBroken,
+        };
+        if let Some(exchange) = &slot.exchange {
+            exchange.borrow_mut().note_body_error(error);
+        }
+        self.close(streams, turn, id, reason);
+    }
+
+    /// Has the source of a response told once the client takes nothing for now.
+    pub(super) fn list_ahead(&mut self, id: SlotId) {
+        if let Some(slot) = self.slots.get_mut(id)
+            && let Phase::Sending(content) = &mut slot.phase
+            && matches!(content.source, Source::Stream(_))
+            && !std::mem::replace(&mut content.is_listed, true)
+        {
+            self.ahead.push(id);
+        }
+    }
+
+    /// The client takes nothing for now: sources may read on by themselves.
+    pub(crate) fn read_ahead(&mut self, turn: &Turn<'_>) {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        for id in ahead.drain(..) {
+            let Some(slot) = self.slots.get_mut(id) else {
+                continue;
+            };
+            let waker = slot.waker(turn, id);
+            if let Phase::Sending(content) = &mut slot.phase
+                && std::mem::take(&mut content.is_listed)
+                && let Source::Stream(source) = &mut content.source
+            {
+                source.poll_ahead(&mut TaskContext::from_waker(&waker));
+            }
+        }
+        // The memory is kept.
+        self.ahead = ahead;
+    }
+
+    /// Response bodies that were sent earn units of the connection's budget.
+    pub(crate) fn earn_by_bodies(&mut self, turn: &mut Turn<'_>) {
+        let unearned = self.sent - self.earned;
+        if unearned >= BYTES_PER_UNIT {
+            let units = u32::try_from(unearned / BYTES_PER_UNIT).unwrap_or(u32::MAX);
+            self.earned = self.sent - unearned % BYTES_PER_UNIT;
+            turn.earn(units);
+        }
+    }
+
+    /// Bytes of response bodies that were sent.
+    pub(crate) const fn sent(&self) -> u64 {
+        self.sent
+    }
+}
+
+/// A request that was served earns units of the connection's budget, one that is answered with an error has cost some.
+fn earn_by(turn: &mut Turn<'_>, exchange: &ExchangeRef) {
+    let status = exchange.borrow().sent.status;
+    if status.is_some_and(|status| status.as_u16() < 400) {
+        turn.earn(EARNED_BY_REQUEST);
+    }
+}

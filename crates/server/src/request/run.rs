@@ -1,0 +1,407 @@
+//! From a request's head to its handlers.
+
+use std::task::Context as TaskContext;
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2o_exchange::{ExchangeRef, RequestBody, Response, Timings, Worker};
+use h2o_http::{BodyLength, Headers, StatusCode};
+
+use super::body::Collecting;
+use super::slots::{Mark, Phase};
+use super::{CloseReason, Requests, SlotId, Streams};
+use crate::admission::{self, Admission, Pending};
+use crate::flow::Turn;
+use crate::serve::{self, Progress};
+
+/// A request whose head is complete.
+pub(crate) struct Arrived {
+    pub(crate) exchange: ExchangeRef,
+    /// The body, if some of it is still to come.
+    pub(crate) pending: Option<Pending>,
+    /// The answer, if the engine has found the request to be wrong.
+    pub(crate) refusal: Option<Response>,
+}
+
+impl Requests {
+    /// Makes a filled-in exchange one of this connection, begun at `begun`, and routes it.
+    pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
+        let info = turn.connection.info();
+        let context = turn.context;
+        if !Worker::is_begun(&exchange.borrow(), &context.site, &info) {
+            context.worker.begin(exchange, &context.site, &info);
+        }
+        let exchange = &mut *exchange.borrow_mut();
+        exchange.timings = Timings::starting(begun);
+        exchange.timings.head = Some(turn.now);
+    }
+
+    /// Takes in a request, begun and routed.
+    pub(crate) fn receive<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        arrived: Arrived,
+    ) {
+        let Arrived {
+            exchange,
+            pending,
+            refusal,
+        } = arrived;
+        if let Some(response) = refusal {
+            self.answer(streams, turn, id, exchange, response);
+            return;
+        }
+        let expects_continue = pending.is_some_and(|pending| pending.expects_continue);
+        let admission = {
+            let exchange = &mut *exchange.borrow_mut();
+            if pending.is_none() && matches!(exchange.request.body, BodyLength::Known(_)) {
+                // An empty body was announced.
+                exchange.body = RequestBody::Bytes(Bytes::new());
+            }
+            admission::admit(turn.context, exchange, pending)
+        };
+        match admission {
+            Admission::Refuse(response) => {
+                streams.stop_reading();
+                self.answer(streams, turn, id, exchange, response);
+            }
+            Admission::Start => self.queue_or_start(streams, turn, id, exchange),
+            Admission::StartUnwanted => {
+                streams.drop_rest();
+                self.queue_or_start(streams, turn, id, exchange);
+            }
+            Admission::Tunnel => self.start_tunnel(streams, turn, id, exchange),
+            Admission::StreamOnceAsked => {
+                self.await_body(id, exchange, Phase::AwaitingBody);
+                if let Some(slot) = self.slots.get_mut(id) {
+                    slot.awaits_continue = true;
+                }
+                self.start_awaiting(streams, turn, id);
+            }
+            Admission::Stream => {
+                if expects_continue {
+                    send_continue(streams, turn, id, &exchange);
+                }
+                self.await_body(id, exchange, Phase::AwaitingBody);
+            }
+            Admission::Collect(collector) => {
+                if expects_continue {
+                    send_continue(streams, turn, id, &exchange);
+                }
+                let collecting = Collecting::new(collector);
+                self.await_body(id, exchange, Phase::Collecting(collecting));
+            }
+        }
+    }
+
+    fn await_body(&mut self, id: SlotId, exchange: ExchangeRef, phase: Phase) {
+        let slot = self.slots.occupy(id);
+        slot.exchange = Some(exchange);
+        slot.phase = phase;
+    }
+
+    /// A response that no handler makes; the filters of the path see it all the same.
+    pub(crate) fn answer<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+        response: Response,
+    ) {
+        note_processed(turn, &exchange);
+        let progress = serve::answer(turn.context, &exchange, response);
+        self.on_progress(streams, turn, id, exchange, progress);
+    }
+
+    /// Hands a request to its handlers, or lets it wait for its turn.
+    pub(super) fn queue_or_start<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+    ) {
+        let is_streaming = matches!(exchange.borrow().body, RequestBody::Stream(_));
+        if self.queue.is_empty() && self.has_place(streams, turn, is_streaming) {
+            self.start(streams, turn, id, exchange);
+            return;
+        }
+        self.enqueue(id, exchange);
+        self.queue.push_back(id);
+    }
+
+    /// Has a request wait.
+    pub(crate) fn enqueue(&mut self, id: SlotId, exchange: ExchangeRef) {
+        let slot = self.slots.occupy(id);
+        slot.exchange = Some(exchange);
+        slot.phase = Phase::Queued;
+    }
+
+    /// Puts a request that has waited for the end of the handshake, or of an upgrade, into the queue.
+    pub(crate) fn line_up(&mut self, id: SlotId) {
+        self.queue.push_back(id);
+    }
+
+    pub(crate) fn has_place<S: Streams>(
+        &self,
+        streams: &mut S,
+        turn: &Turn<'_>,
+        is_streaming: bool,
+    ) -> bool {
+        let streaming = is_streaming.then(|| self.slots.count(Mark::Streaming));
+        streams.may_run(turn, self.slots.count(Mark::Running), streaming)
+    }
+
+    /// Starts requests whose turn has come.
+    pub(crate) fn start_queued<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
+        let mut from = 0;
+        while let Some(at) = self.next_startable(streams, turn, from) {
+            from = at;
+            let Some(id) = self.queue.remove(at) else {
+                return;
+            };
+            let slot = self.slots.occupy(id);
+            slot.phase = Phase::InStep;
+            if let Some(exchange) = slot.exchange.take() {
+                self.start(streams, turn, id, exchange);
+            }
+        }
+    }
+
+    /// Whether a request that waits can be started.
+    pub(crate) fn may_start<S: Streams>(&self, streams: &mut S, turn: &Turn<'_>) -> bool {
+        self.next_startable(streams, turn, 0).is_some()
+    }
+
+    /// The position in the queue of the next request that can be started, from position `from` on.
+    fn next_startable<S: Streams>(
+        &self,
+        streams: &mut S,
+        turn: &Turn<'_>,
+        from: usize,
+    ) -> Option<usize> {
+        if from >= self.queue.len() || !self.has_place(streams, turn, false) {
+            return None;
+        }
+        // Other requests need not wait for one that streams.
+        let may_stream = self.has_place(streams, turn, true);
+        (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
+    }
+
+    /// Whether the body of a request streams to its handler.
+    fn is_streaming(&self, id: SlotId) -> bool {
+        self.exchange(id)
+            .is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
+    }
+
+    pub(super) fn start<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+    ) {
+        note_processed(turn, &exchange);
+        let is_streaming = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.is_early = turn.connection.io.is_early();
+            if exchange.is_early {
+                self.keep_body(id, &exchange.body);
+            }
+            matches!(exchange.body, RequestBody::Stream(_))
+        };
+        if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
+            // The window opens now that a handler wants the body, which it takes out of the exchange.
+            streams.open_window(turn, id, None);
+            self.slots.mark(id, Mark::Streaming, true);
+            streams.on_streaming(turn);
+        }
+        let progress = serve::start(turn.context, &exchange);
+        self.on_progress(streams, turn, id, exchange, progress);
+        if is_streaming {
+            // A client that has used up its window sends nothing that would make the driver look at the pipe.
+            self.credit_upload(streams, turn, id);
+        }
+    }
+
+    pub(super) fn on_progress<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+        progress: Progress,
+    ) {
+        match progress {
+            Progress::Response(response) => self.respond(streams, turn, id, exchange, response),
+            Progress::TooEarly(response) => {
+                self.on_too_early(streams, turn, id, exchange, response);
+            }
+            Progress::Waiting(waiting) => {
+                let slot = self.slots.occupy(id);
+                slot.exchange = Some(exchange);
+                slot.phase = Phase::Running(waiting);
+                self.slots.mark(id, Mark::Running, true);
+                self.slots.mark(id, Mark::Waiting, true);
+                self.resume(streams, turn, id);
+            }
+        }
+    }
+
+    /// Polls the handler that a request waits for.
+    pub(super) fn resume<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        let slot = self.slots.occupy(id);
+        let waker = slot.waker(turn, id);
+        let Phase::Running(waiting) = std::mem::replace(&mut slot.phase, Phase::InStep) else {
+            return;
+        };
+        let Some(exchange) = slot.exchange.take() else {
+            return;
+        };
+        let mut task = TaskContext::from_waker(&waker);
+        let progress = serve::resume(turn.context, &exchange, waiting, &mut task);
+        self.send_interims(streams, turn, id, &exchange);
+        match progress {
+            Progress::Waiting(waiting) => {
+                let slot = self.slots.occupy(id);
+                slot.exchange = Some(exchange);
+                slot.phase = Phase::Running(waiting);
+                self.credit_upload(streams, turn, id);
+            }
+            progress @ (Progress::Response(_) | Progress::TooEarly(_)) => {
+                self.slots.mark(id, Mark::Waiting, false);
+                self.on_progress(streams, turn, id, exchange, progress);
+            }
+        }
+    }
+
+    /// Sends the interim responses that a handler has left behind, to clients that are to get them.
+    fn send_interims<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: &ExchangeRef,
+    ) {
+        let exchange = &mut *exchange.borrow_mut();
+        if exchange.informational.is_empty() {
+            return;
+        }
+        streams.before_interim(self, turn, id, exchange);
+        let interims = std::mem::take(&mut exchange.informational);
+        if !streams.informs(turn.context) || !serve::wants_informational(exchange) {
+            return;
+        }
+        for (status, headers) in &interims {
+            if *status == StatusCode::CONTINUE
+                && let Some(slot) = self.slots.get_mut(id)
+            {
+                slot.awaits_continue = false;
+            }
+            let len = streams.send_interim(turn, id, *status, headers);
+            exchange.sent.header_bytes += len as u64;
+        }
+    }
+
+    /// Takes the next step of the requests whose wakers have fired.
+    pub(crate) fn run_woken<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
+        let woken = std::mem::take(&mut self.woken);
+        for &id in &woken {
+            let Some(slot) = self.slots.get(id) else {
+                continue;
+            };
+            match slot.phase {
+                Phase::Running(_) => self.resume(streams, turn, id),
+                Phase::Sending(_) => {
+                    if self.check_tunnel(streams, turn, id) {
+                        continue;
+                    }
+                    self.slots.mark(id, Mark::Waiting, false);
+                    self.list_ahead(id);
+                    streams.set_ready(id, true);
+                    self.credit_upload(streams, turn, id);
+                }
+                Phase::HalfClosed(_) => {
+                    if !self.check_tunnel(streams, turn, id) {
+                        self.read_on(streams, turn, id);
+                    }
+                }
+                Phase::Collecting(_) => self.collect(streams, turn, id),
+                Phase::InStep
+                | Phase::AwaitingBody
+                | Phase::Queued
+                | Phase::Promised(_)
+                | Phase::Flushing
+                | Phase::InGrace => {}
+            }
+        }
+        // The memory is kept.
+        if self.woken.is_empty() {
+            self.woken = woken;
+            self.woken.clear();
+        }
+    }
+
+    /// The client has taken a request back, or its stream is gone otherwise.
+    pub(crate) fn on_reset<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) {
+        self.close(streams, turn, id, CloseReason::Reset);
+    }
+
+    /// The response that a promised one comes with is written.
+    pub(crate) fn send_promised<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+    ) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        match std::mem::replace(&mut slot.phase, Phase::InStep) {
+            Phase::Promised(response) => {
+                if let Some(exchange) = slot.exchange.take() {
+                    self.respond(streams, turn, id, exchange, *response);
+                }
+            }
+            phase @ Phase::Running(_) => {
+                slot.phase = phase;
+                self.resume(streams, turn, id);
+            }
+            // The client has reset the stream, and its slot may be another request's.
+            phase @ (Phase::InStep
+            | Phase::Collecting(_)
+            | Phase::AwaitingBody
+            | Phase::Queued
+            | Phase::Sending(_)
+            | Phase::Flushing
+            | Phase::HalfClosed(_)
+            | Phase::InGrace) => slot.phase = phase,
+        }
+    }
+}
+
+/// Tells the client that it may send its body.
+fn send_continue<S: Streams>(
+    streams: &mut S,
+    turn: &mut Turn<'_>,
+    id: SlotId,
+    exchange: &ExchangeRef,
+) {
+    let len = streams.send_interim(turn, id, StatusCode::CONTINUE, &Headers::new());
+    exchange.borrow_mut().sent.header_bytes += len as u64;
+}
+
+/// Notes when a request is handed to its handlers, or answered without them.
+pub(super) fn note_processed(turn: &Turn<'_>, exchange: &ExchangeRef) {
+    let timings = &mut exchange.borrow_mut().timings;
+    timings.processed = Some(turn.now);
+    timings.processed_at = turn.context.worker.clock.unix();
+}

@@ -1,0 +1,309 @@
+//! The slots of one connection's requests, and how many of them are doing what.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Waker;
+
+use h2o_exchange::{BodySource, Exchange, ExchangeRef, Response};
+
+use super::body::{Collecting, Upload};
+use super::content::Content;
+use crate::flow::Turn;
+use crate::pace::Pace;
+use crate::serve::{self, Waiting};
+
+/// Which slot of a connection a request has: a small number that is used again once the request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotId(u32);
+
+impl SlotId {
+    /// The slot of a connection that carries one request at a time.
+    pub(crate) const ONLY: Self = Self(0);
+
+    pub(crate) const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    pub(crate) const fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// One request of a connection, from the moment it has to wait for something.
+pub(crate) struct StreamSlot {
+    /// `None` while a step of the request is being taken.
+    pub(super) exchange: Option<ExchangeRef>,
+    pub(super) phase: Phase,
+    /// The body on its way to a handler that pulls it, or to a tunnel.
+    pub(super) upload: Option<Upload>,
+    /// Whether the client waits for 100 (Continue) before it sends the body.
+    pub(super) awaits_continue: bool,
+    /// How fast the client sends the body of the request, and takes that of the response. Made at the first look.
+    pub(super) paces: Option<Box<[Pace; 2]>>,
+    waker: Option<Waker>,
+    marks: [bool; Mark::COUNT],
+}
+
+/// What a request waits for.
+pub(super) enum Phase {
+    /// There is no request, or a step of it is being taken.
+    InStep,
+    /// All of its body.
+    Collecting(Collecting),
+    /// The first bytes of its body, which its handler will pull.
+    AwaitingBody,
+    /// A place among the requests that run, or the end of the TLS handshake.
+    Queued,
+    /// A handler.
+    Running(Waiting),
+    /// A pushed response: until the head of the response is sent that it was promised with.
+    Promised(Box<Response>),
+    /// Its turn to send, room, or more of the response's body.
+    Sending(Content),
+    /// The last bytes of the response, which have been written, to leave.
+    Flushing,
+    /// The end of the client's direction; ours has ended. Besides the handler of a tunnel, the source of the response's body may
+    /// still read the request's, and is polled for that.
+    HalfClosed(Option<Box<dyn BodySource>>),
+    /// The end of the client's direction. The request is over, and its body is dropped.
+    InGrace,
+}
+
+/// What requests are counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// A handler did not answer at once, and the request is not over.
+    Running,
+    /// A handler, or what makes its content, has to do something next.
+    Waiting,
+    /// The body streams to a handler.
+    Streaming,
+    /// The request asks for a tunnel, or has opened one.
+    Tunnel,
+}
+
+impl Mark {
+    const COUNT: usize = 4;
+}
+
+impl StreamSlot {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            exchange: None,
+            phase: Phase::InStep,
+            upload: None,
+            awaits_continue: false,
+            paces: None,
+            waker: None,
+            marks: [false; Mark::COUNT],
+        })
+    }
+
+    pub(super) const fn is(&self, mark: Mark) -> bool {
+        self.marks[mark as usize]
+    }
+
+    /// The waker of the request, made once.
+    pub(super) fn waker(&mut self, turn: &Turn<'_>, id: SlotId) -> Waker {
+        self.waker
+            .get_or_insert_with(|| turn.context.waker(turn.connection.token, id.0))
+            .clone()
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        let exchange = self.exchange.as_ref().map_or(0, |exchange| {
+            exchange
+                .try_borrow()
+                .map_or(0, |exchange| exchange.retained())
+        });
+        let body = match &self.phase {
+            Phase::Collecting(collecting) => collecting.retained(),
+            Phase::Sending(content) => content.retained(),
+            Phase::Promised(response) => response.body.retained(),
+            Phase::HalfClosed(Some(source)) => source.retained(),
+            Phase::InStep
+            | Phase::AwaitingBody
+            | Phase::Queued
+            | Phase::Running(_)
+            | Phase::Flushing
+            | Phase::HalfClosed(None)
+            | Phase::InGrace => 0,
+        };
+        let upload = self.upload.as_ref().map_or(0, Upload::retained);
+        exchange + body + upload
+    }
+
+    /// The request is over: its exchange is logged and given back.
+    fn end(&mut self) {
+        // What a handler or a body holds goes before the log line is written.
+        self.phase = Phase::InStep;
+        self.waker = None;
+        self.awaits_continue = false;
+        self.paces = None;
+        if let Some(upload) = self.upload.take() {
+            upload.break_off("the stream was closed");
+        }
+        if let Some(exchange) = self.exchange.take() {
+            retire(&exchange);
+        }
+    }
+}
+
+/// However a request ends, a panic included, its exchange is logged and given back.
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The response has left, or will not: the log line is written.
+pub(super) fn log(exchange: &mut Exchange) {
+    exchange.timings.response_end = Some(exchange.worker.clock.now());
+    serve::log(exchange);
+}
+
+/// Logs an exchange and gives it back.
+pub(crate) fn retire(reference: &ExchangeRef) {
+    let worker = {
+        let Ok(mut exchange) = reference.try_borrow_mut() else {
+            return;
+        };
+        log(&mut exchange);
+        Rc::clone(&exchange.worker)
+    };
+    worker.release(Rc::clone(reference));
+}
+
+/// The free slots of a worker: a request allocates nothing for its own state.
+#[derive(Default)]
+pub(super) struct SlotPool {
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    free: RefCell<Vec<Box<StreamSlot>>>,
+}
+
+impl SlotPool {
+    const KEPT: usize = 128;
+
+    fn take(&self) -> Box<StreamSlot> {
+        self.free.borrow_mut().pop().unwrap_or_else(StreamSlot::new)
+    }
+
+    fn give_back(&self, slot: Box<StreamSlot>) {
+        let mut free = self.free.borrow_mut();
+        if free.len() < Self::KEPT {
+            free.push(slot);
+        }
+    }
+}
+
+/// The slots of one connection.
+pub(super) struct Slots {
+    /// That of [`SlotId::ONLY`] needs no vector.
+    first: Option<Box<StreamSlot>>,
+    others: Vec<Option<Box<StreamSlot>>>,
+    counts: [usize; Mark::COUNT],
+    pool: Rc<SlotPool>,
+}
+
+impl Slots {
+    pub(super) const fn new(pool: Rc<SlotPool>) -> Self {
+        Self {
+            first: None,
+            others: Vec::new(),
+            counts: [0; Mark::COUNT],
+            pool,
+        }
+    }
+
+    fn place(&self, id: SlotId) -> Option<&Option<Box<StreamSlot>>> {
+        match id.0 {
+            0 => Some(&self.first),
+            index => self.others.get(index as usize - 1),
+        }
+    }
+
+    fn place_mut(&mut self, id: SlotId) -> Option<&mut Option<Box<StreamSlot>>> {
+        match id.0 {
+            0 => Some(&mut self.first),
+            index => self.others.get_mut(index as usize - 1),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: SlotId) -> Option<&StreamSlot> {
+        self.place(id)?.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut StreamSlot> {
+        self.place_mut(id)?.as_deref_mut()
+    }
+
+    /// The slot, which is taken if it is free.
+    pub(super) fn occupy(&mut self, id: SlotId) -> &mut StreamSlot {
+        let index = id.0 as usize;
+        if self.others.len() < index {
+            self.others.resize_with(index, || None);
+        }
+        let place = match index {
+            0 => &mut self.first,
+            _ => &mut self.others[index - 1],
+        };
+        place.get_or_insert_with(|| self.pool.take())
+    }
+
+    /// The request is over: it is logged, and its slot is free.
+    pub(super) fn vacate(&mut self, id: SlotId) {
+        let Some(mut slot) = self.place_mut(id).and_then(Option::take) else {
+            return;
+        };
+        for (count, mark) in self.counts.iter_mut().zip(&mut slot.marks) {
+            *count -= usize::from(std::mem::take(mark));
+        }
+        slot.end();
+        self.pool.give_back(slot);
+    }
+
+    /// Sets what a request is counted as.
+    pub(super) fn mark(&mut self, id: SlotId, mark: Mark, is_set: bool) {
+        let Some(slot) = self.get_mut(id) else {
+            return;
+        };
+        let was_set = std::mem::replace(&mut slot.marks[mark as usize], is_set);
+        let count = &mut self.counts[mark as usize];
+        *count = *count + usize::from(is_set) - usize::from(was_set);
+    }
+
+    /// Requests that are counted as `mark`.
+    #[inline]
+    pub(super) const fn count(&self, mark: Mark) -> usize {
+        self.counts[mark as usize]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &StreamSlot> {
+        let all = std::iter::once(&self.first).chain(&self.others);
+        all.filter_map(Option::as_deref)
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        let places = self.others.capacity() * size_of::<Option<Box<StreamSlot>>>();
+        let slots = self
+            .iter()
+            .map(|slot| size_of::<StreamSlot>() + slot.retained());
+        places + slots.sum::<usize>()
+    }
+
+    /// Gives memory back that can be allocated again.
+    pub(super) fn shrink(&mut self) {
+        self.others = Vec::new();
+    }
+
+    /// Ends all requests.
+    pub(super) fn clear(&mut self) {
+        self.first = None;
+        self.others.clear();
+        self.counts = [0; Mark::COUNT];
+    }
+}
