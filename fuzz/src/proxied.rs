@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use h2o_config::{Level, Memory, Registry, load};
@@ -32,7 +31,6 @@ impl Proxied {
         let shared = Shared {
             started: Duration::ZERO,
             generation: None,
-            connections: AtomicUsize::new(1),
             max_connections: 1,
             soft_connection_limit: 1,
             soft_connection_min_age: Duration::ZERO,

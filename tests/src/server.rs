@@ -67,6 +67,7 @@ pub struct Setup {
     config: Option<String>,
     directory: Option<PathBuf>,
     variables: Vec<(String, String)>,
+    descriptors: Option<u32>,
 }
 
 /// A server that ended before it served.
@@ -93,6 +94,7 @@ impl Setup {
             config: Some(config.to_owned()),
             directory: None,
             variables: Vec::new(),
+            descriptors: None,
         }
     }
 
@@ -105,6 +107,7 @@ impl Setup {
             config: None,
             directory: Some(directory),
             variables: Vec::new(),
+            descriptors: None,
         }
     }
 
@@ -119,6 +122,13 @@ impl Setup {
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// So many descriptors are all that the server may have.
+    #[must_use]
+    pub const fn descriptors(mut self, limit: u32) -> Self {
+        self.descriptors = Some(limit);
         self
     }
 
@@ -197,7 +207,15 @@ impl Setup {
     }
 
     fn spawn(&self) -> Process {
-        let mut command = Command::new(binary());
+        let mut command = match self.descriptors {
+            None => Command::new(binary()),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                let line = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(line).arg(binary());
+                shell
+            }
+        };
         if self.config.is_some() {
             command.arg("-c").arg(self.folder.at("h2o.conf"));
         }

@@ -3,23 +3,22 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::task::JoinHandle;
 
+use crate::descriptors::{Descriptor, Descriptors};
 use crate::file::OpenFile;
 use crate::octet_queue::OctetQueue;
+use crate::reported::Reported;
 use h2o_log::{reason, report};
 
 /// Slices written by one system call.
 const SLICES: usize = 16;
-/// What keeps a temporary file from being written is reported no more often than this.
-const REPORTS: Duration = Duration::from_secs(60);
 
 /// The temporary files of the process.
 #[derive(Debug)]
@@ -30,6 +29,7 @@ pub struct TempFiles {
     used: AtomicU64,
     made: AtomicU64,
     written: AtomicU64,
+    descriptors: Arc<Descriptors>,
     failures: Reported,
     refusals: Reported,
 }
@@ -39,15 +39,8 @@ pub struct TempFiles {
 pub(crate) struct TempSpace {
     files: Arc<TempFiles>,
     octets: AtomicU64,
-}
-
-/// What goes wrong: how often it did, and when that is reported.
-#[derive(Debug)]
-struct Reported {
-    count: AtomicU64,
-    start: Instant,
-    /// Milliseconds since `start` from which it may be reported again.
-    next: AtomicU64,
+    /// There from the first octet on.
+    descriptor: OnceLock<Descriptor>,
 }
 
 /// Octets that were not written.
@@ -80,44 +73,11 @@ impl Default for TempFiles {
             used: AtomicU64::new(0),
             made: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            descriptors: Arc::default(),
             failures: Reported::default(),
             refusals: Reported::default(),
         }
     }
-}
-
-impl Default for Reported {
-    fn default() -> Self {
-        Self {
-            count: AtomicU64::new(0),
-            start: now(),
-            next: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Reported {
-    /// Counts it. True if it is to be reported now.
-    fn count(&self) -> bool {
-        self.count.fetch_add(1, Relaxed);
-        self.is_due()
-    }
-
-    fn is_due(&self) -> bool {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let now = millis(now().saturating_duration_since(self.start));
-        self.next.load(Relaxed) <= now
-            && self.next.swap(now.saturating_add(millis(REPORTS)), Relaxed) <= now
-    }
-}
-
-/// The time: of rare events only, and on any thread.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "there is no worker's clock on the threads that ask"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 impl TempFiles {
@@ -131,6 +91,15 @@ impl TempFiles {
             directory,
             limit,
             ..Self::default()
+        }
+    }
+
+    /// The same, whose files count among `descriptors`.
+    #[must_use]
+    pub fn counted(self, descriptors: &Arc<Descriptors>) -> Self {
+        Self {
+            descriptors: Arc::clone(descriptors),
+            ..self
         }
     }
 
@@ -161,13 +130,13 @@ impl TempFiles {
     /// How often something could not be written.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.failures.count.load(Relaxed)
+        self.failures.counted()
     }
 
     /// How often a file was not to grow because of [`TempFiles::limit`].
     #[must_use]
     pub fn refusals(&self) -> u64 {
-        self.refusals.count.load(Relaxed)
+        self.refusals.counted()
     }
 
     /// Sets `octets` more aside, if there is room.
@@ -205,7 +174,12 @@ impl TempSpace {
         if octets <= had {
             return true;
         }
-        let has_room = self.files.reserve(octets - had);
+        let has_descriptor = self.descriptor.get().is_some()
+            || (self.files.limit > 0)
+                .then(|| self.files.descriptors.open())
+                .flatten()
+                .is_some_and(|descriptor| self.descriptor.set(descriptor).is_ok());
+        let has_room = has_descriptor && self.files.reserve(octets - had);
         if has_room {
             self.octets.store(octets, Relaxed);
         }
@@ -227,6 +201,7 @@ impl TempFile {
             space: Arc::new(TempSpace {
                 files: Arc::clone(files),
                 octets: AtomicU64::new(0),
+                descriptor: OnceLock::new(),
             }),
             file: None,
             write: None,
@@ -250,7 +225,7 @@ impl TempFile {
     /// Must run in a runtime of tokio.
     ///
     /// # Errors
-    /// The octets, if the files of the process may not hold that much.
+    /// The octets, if the files of the process may not hold that much, or there may not be another one.
     pub fn write(&mut self, octets: OctetQueue, offset: u64) -> Result<(), OctetQueue> {
         debug_assert!(self.write.is_none(), "one thing is written at a time");
         if !self.space.grow_to(offset + octets.len() as u64) {

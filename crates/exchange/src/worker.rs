@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Address, Clock, ConnectionInfo, Counters, Exchange, LocalSite, TempFiles, TimedOut, Timer,
-    Timers, Transport,
+    Address, Clock, ConnectionInfo, Counters, Descriptors, Exchange, LocalSite, TempFiles,
+    TimedOut, Timer, Timers, Transport,
 };
 
 /// An exchange of this worker. Free ones wait for the next request; all can be listed.
@@ -69,8 +68,8 @@ pub struct Shared {
     pub started: Duration,
     /// Generation under a supervisor.
     pub generation: Option<u64>,
-    /// Connections open now.
-    pub connections: AtomicUsize,
+    /// Descriptors, and who has them.
+    pub descriptors: Arc<Descriptors>,
     /// `max-connections`.
     pub max_connections: usize,
     /// `soft-connection-limit`.
@@ -89,7 +88,7 @@ impl Shared {
     /// Connections open now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.connections.load(Relaxed)
+        self.descriptors.clients()
     }
 }
 

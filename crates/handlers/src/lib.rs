@@ -21,7 +21,8 @@ mod testing;
 mod version;
 
 use h2o_config::Directive;
-use h2o_exchange::{FilterFactory, Scope};
+use h2o_exchange::{Exchange, FilterFactory, Response, Scope};
+use h2o_http::StatusCode;
 
 pub use http2_debug_state::{HpackState, Http2State, StateSettings, StreamState};
 pub use proxy::OtherServer;
@@ -33,6 +34,13 @@ pub mod fuzzing {
     pub use crate::connect::fuzzing::*;
     pub use crate::file::fuzzing::*;
     pub use crate::proxy::fuzzing::*;
+}
+
+/// The answer to a request for which no descriptor is left.
+fn unavailable(exchange: &Exchange) -> Response {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    exchange.worker.counters.count_status(status);
+    Response::error(status, status.reason(), "please try again later")
 }
 
 /// The directives of all features in this crate.

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use h2o_exchange::{
-    BackgroundServices, Counters, HostTable, Order, Shared, Site, Worker, WorkerHandle,
+    BackgroundServices, Counters, Descriptors, HostTable, Order, Shared, Site, Worker, WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -218,15 +218,17 @@ impl Server {
 
 /// What the workers of a process with these settings share.
 fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
+    let descriptors = Arc::new(Descriptors::of_process());
+    let temp_files = settings.temp_files().counted(&descriptors);
     Shared {
         started: h2o_exchange::Clock::default().unix(),
         generation: None,
-        connections: 0.into(),
+        descriptors,
         max_connections: settings.max_connections,
         soft_connection_limit: settings.soft_connection_limit,
         soft_connection_min_age: settings.soft_connection_min_age,
         listeners,
-        temp_files: Arc::new(settings.temp_files()),
+        temp_files: Arc::new(temp_files),
         workers: OnceLock::new(),
     }
 }

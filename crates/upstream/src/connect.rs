@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use h2o_exchange::{TimedOut, Worker};
+use h2o_exchange::{Descriptor, TimedOut, Worker};
 use h2o_http::Scheme;
 use h2o_tls::{OutputBuffer, handshake_text};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::balancer::InUse;
+use crate::failure::Cause;
 use crate::pool::Local;
 use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
@@ -87,6 +88,9 @@ async fn connect_any(
     trying: &mut Trying,
 ) -> Result<Connected, Failure> {
     let upstream = &local.upstream;
+    let Some(descriptor) = descriptor(worker, local) else {
+        return Err(Failure::unsent("too many open connections").with_cause(Cause::NoDescriptor));
+    };
     let mut last = Failure::unsent("connection failure");
     while let Some(backend) = aim.next(upstream, worker.clock.now()) {
         *trying = Trying {
@@ -99,7 +103,15 @@ async fn connect_any(
         let origin = upstream.settings.name_origin;
         let failure = match connect_to(worker, url, origin, &mut trying.findings).await {
             Err(text) => Failure::unsent(text),
-            Ok(socket) => match secure(upstream, url, alpn, socket, &local.tls_scratch).await {
+            Ok(socket) => match secure(
+                upstream,
+                url,
+                alpn,
+                socket.counted(descriptor),
+                &local.tls_scratch,
+            )
+            .await
+            {
                 Err(failure) => {
                     trying.fail(worker, local, &failure);
                     return Err(failure);
@@ -120,6 +132,15 @@ async fn connect_any(
     Err(last)
 }
 
+/// What the next connection counts as; for that, idle ones may have to go.
+fn descriptor(worker: &Worker, local: &Local) -> Option<Descriptor> {
+    let descriptors = &worker.shared.descriptors;
+    descriptors.open().or_else(|| {
+        local.close_idle();
+        descriptors.open()
+    })
+}
+
 /// Opens the socket.
 ///
 /// # Errors
@@ -133,7 +154,7 @@ pub(crate) async fn connect_to(
     let address = match &url.host {
         BackendHost::Unix(path) => {
             return match UnixStream::connect(path).await {
-                Ok(socket) => Ok(PlainStream::Unix(socket)),
+                Ok(socket) => Ok(socket.into()),
                 Err(error) => {
                     findings.error = Some(error);
                     Err(FAILURE)
@@ -152,7 +173,7 @@ pub(crate) async fn connect_to(
         }
     };
     match connect_tcp(address).await {
-        Ok(socket) => Ok(PlainStream::Tcp(socket)),
+        Ok(socket) => Ok(socket.into()),
         Err(error) => {
             let text = connect_error_text(&error);
             findings.error = Some(error).filter(|_| text == FAILURE);

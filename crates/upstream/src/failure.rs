@@ -23,6 +23,8 @@ pub struct Failure {
 pub enum Cause {
     /// There was no connection to send it over.
     NotConnected,
+    /// No descriptor was left for one.
+    NoDescriptor,
     /// Nothing of it was sent, or the backend said that it has not looked at it.
     NotSent,
     /// The backend closed the connection or gave the request up, and had said nothing.

@@ -297,6 +297,13 @@ impl Local {
         }
     }
 
+    /// Closes all idle connections.
+    pub(crate) fn close_idle(&self) {
+        for backend in &self.backends {
+            backend.idle.borrow_mut().clear();
+        }
+    }
+
     /// Closes idle connections that nobody is to use any more.
     fn clean(&self, now: Instant) {
         for (index, backend) in self.backends.iter().enumerate() {

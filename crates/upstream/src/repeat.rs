@@ -125,7 +125,7 @@ impl Unanswered {
             // Connections that are kept are closed now and then; whether the backend is well, the next one shows.
             Cause::NotSent | Cause::Silent => self.link == Link::New && !self.failure.refused,
             // Who could not be connected to has been blamed for that.
-            Cause::NotConnected | Cause::Client | Cause::Other => false,
+            Cause::NotConnected | Cause::NoDescriptor | Cause::Client | Cause::Other => false,
         };
         self.asked.filter(|_| is_fault)
     }
@@ -134,7 +134,7 @@ impl Unanswered {
     /// that come to their end are no failures if the request can be made again.
     pub(crate) fn reported(&self) -> Option<usize> {
         let is_told = match self.failure.cause {
-            Cause::NotConnected | Cause::Client => false,
+            Cause::NotConnected | Cause::NoDescriptor | Cause::Client => false,
             Cause::NotSent | Cause::Silent => !self.was_late() && !self.failure.refused,
             Cause::NotAnswered | Cause::TimedOut | Cause::Other => true,
         };
@@ -158,7 +158,7 @@ impl Unanswered {
             Cause::NotConnected => aim.has_untried(),
             Cause::NotSent => body.can_repeat(),
             Cause::Silent | Cause::NotAnswered => self.is_idempotent && body.can_repeat(),
-            Cause::TimedOut | Cause::Client | Cause::Other => false,
+            Cause::NoDescriptor | Cause::TimedOut | Cause::Client | Cause::Other => false,
         }
     }
 }

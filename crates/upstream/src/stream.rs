@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use h2o_exchange::TlsInfo;
+use h2o_exchange::{Descriptor, TlsInfo};
 use rustix::net::RecvFlags;
 use rustix::pipe::SpliceFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -13,8 +13,13 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::tls_stream::TlsStream;
 
-/// A socket.
-pub(crate) enum PlainStream {
+/// A socket, and the descriptor that it counts as.
+pub(crate) struct PlainStream {
+    socket: Socket,
+    _descriptor: Option<Descriptor>,
+}
+
+enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -46,13 +51,39 @@ pub(crate) enum Idle {
     Talks,
 }
 
+impl From<TcpStream> for PlainStream {
+    fn from(socket: TcpStream) -> Self {
+        Self {
+            socket: Socket::Tcp(socket),
+            _descriptor: None,
+        }
+    }
+}
+
+impl From<UnixStream> for PlainStream {
+    fn from(socket: UnixStream) -> Self {
+        Self {
+            socket: Socket::Unix(socket),
+            _descriptor: None,
+        }
+    }
+}
+
 impl PlainStream {
+    /// The same, which counts as `descriptor`.
+    pub(crate) fn counted(self, descriptor: Descriptor) -> Self {
+        Self {
+            _descriptor: Some(descriptor),
+            ..self
+        }
+    }
+
     /// Looks without a system call at what the runtime has been told about the socket, and with one if that is something.
     fn look(&self) -> Idle {
         let mut octet = [0];
-        let read = match self {
-            Self::Tcp(socket) => socket.try_read(&mut octet),
-            Self::Unix(socket) => socket.try_read(&mut octet),
+        let read = match &self.socket {
+            Socket::Tcp(socket) => socket.try_read(&mut octet),
+            Socket::Unix(socket) => socket.try_read(&mut octet),
         };
         Idle::from_read(read)
     }
@@ -67,9 +98,9 @@ impl PlainStream {
 
     /// Ready when reading is worth a try.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
-        let ready = match self {
-            Self::Tcp(socket) => socket.poll_read_ready(context),
-            Self::Unix(socket) => socket.poll_read_ready(context),
+        let ready = match &self.socket {
+            Socket::Tcp(socket) => socket.poll_read_ready(context),
+            Socket::Unix(socket) => socket.poll_read_ready(context),
         };
         // An error is found again by reading.
         ready.map(|_| ())
@@ -88,9 +119,9 @@ impl PlainStream {
         };
         loop {
             std::task::ready!(self.poll_readable(context));
-            let moved = match self {
-                Self::Tcp(socket) => socket.try_io(Interest::READABLE, splice),
-                Self::Unix(socket) => socket.try_io(Interest::READABLE, splice),
+            let moved = match &self.socket {
+                Socket::Tcp(socket) => socket.try_io(Interest::READABLE, splice),
+                Socket::Unix(socket) => socket.try_io(Interest::READABLE, splice),
             };
             match moved {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -188,9 +219,9 @@ impl UpstreamStream {
 
 impl AsFd for PlainStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(socket) => socket.as_fd(),
-            Self::Unix(socket) => socket.as_fd(),
+        match &self.socket {
+            Socket::Tcp(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
         }
     }
 }
@@ -201,9 +232,9 @@ impl AsyncRead for PlainStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
-            Self::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+        match &mut self.get_mut().socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
         }
     }
 }
@@ -214,9 +245,9 @@ impl AsyncWrite for PlainStream {
         context: &mut Context<'_>,
         octets: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(context, octets),
-            Self::Unix(socket) => Pin::new(socket).poll_write(context, octets),
+        match &mut self.get_mut().socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, octets),
+            Socket::Unix(socket) => Pin::new(socket).poll_write(context, octets),
         }
     }
 
@@ -225,9 +256,9 @@ impl AsyncWrite for PlainStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        match &mut self.get_mut().socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
         }
     }
 }

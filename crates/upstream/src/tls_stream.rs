@@ -328,7 +328,7 @@ mod tests {
         let mut hello = OutputBuffer::default();
         let tls = client.unwrap().connect("name.example", "", &[], &mut hello);
         ours.set_nonblocking(true).unwrap();
-        let socket = PlainStream::Unix(tokio::net::UnixStream::from_std(ours).unwrap());
+        let socket = PlainStream::from(tokio::net::UnixStream::from_std(ours).unwrap());
         let stream = TlsStream::handshake(socket, tls.unwrap(), &hello, Rc::default()).await;
         (stream.unwrap(), server)
     }

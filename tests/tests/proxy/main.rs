@@ -3,6 +3,7 @@
 mod aborts;
 mod broken;
 mod buffering;
+mod descriptors;
 mod early;
 mod expectations;
 mod health;

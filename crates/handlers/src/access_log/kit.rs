@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Exchange, Host, LocalSite, PathRoute, Shared, Site, TlsInfo,
-    Transport, Worker,
+    Address, ConnectionInfo, Counters, Descriptors, Exchange, Host, LocalSite, PathRoute, Shared,
+    Site, TlsInfo, Transport, Worker,
 };
 use h2o_http::{Known, Method, Name, StatusCode};
 
@@ -17,10 +16,12 @@ pub(crate) const WALL: Duration = Duration::from_micros(1_136_239_445_007_089);
 
 /// What workers share in tests.
 pub(crate) fn shared() -> Shared {
+    let descriptors = Descriptors::default();
+    (0..3).for_each(|_| descriptors.begin_client());
     Shared {
         started: WALL,
         generation: None,
-        connections: AtomicUsize::new(3),
+        descriptors: Arc::new(descriptors),
         max_connections: 1024,
         soft_connection_limit: 2_147_483_647,
         soft_connection_min_age: Duration::from_secs(30),

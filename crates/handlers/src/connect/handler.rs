@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{
-    Body, BodyPipe, ContentUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response,
-    TimedOut, Worker,
+    BodyPipe, ContentUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response, TimedOut,
+    Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
     ConnectError, Family, HappyEyeballs, NameOrigin, Resolver, connect, connect_error_text,
 };
-use tokio::net::UdpSocket;
+use tokio::net::{TcpStream, UdpSocket};
 
 use super::acl::Acl;
 use super::capsule::Format;
@@ -183,9 +183,27 @@ impl Service {
         pipe: Rc<BodyPipe>,
     ) -> Response {
         let worker = Rc::clone(&reference.borrow().worker);
+        let Some(descriptor) = worker.shared.descriptors.open() else {
+            let exchange = &mut *reference.borrow_mut();
+            exchange.note_error(LABEL, "too many open connections");
+            return crate::unavailable(exchange);
+        };
         let opened = match wanted {
-            Wanted::Tcp => self.open_tcp(&worker, &target, pipe).await,
-            Wanted::Udp { format, .. } => self.open_udp(&worker, &target, format, pipe).await,
+            Wanted::Tcp => {
+                let opened = self.open_tcp(&worker, &target).await;
+                opened.map(|(stream, address)| {
+                    let body = tcp::open(&worker, stream, descriptor, pipe, self.io_timeout);
+                    (body, address)
+                })
+            }
+            Wanted::Udp { format, .. } => {
+                let opened = self.open_udp(&worker, &target).await;
+                opened.map(|(socket, address)| {
+                    let body =
+                        udp::open(&worker, socket, descriptor, format, pipe, self.io_timeout);
+                    (body, address)
+                })
+            }
         };
         let (body, address) = match opened {
             Ok(opened) => opened,
@@ -217,28 +235,21 @@ impl Service {
         &self,
         worker: &Rc<Worker>,
         target: &Target,
-        pipe: Rc<BodyPipe>,
-    ) -> Result<(Body, SocketAddr), ConnectError> {
+    ) -> Result<(TcpStream, SocketAddr), ConnectError> {
         let is_permitted = |address| self.acl.permits(address);
         let Target { host, port } = target;
-        let connected = connect(worker, host, *port, self.limits, is_permitted).await;
-        connected
-            .map(|(stream, address)| (tcp::open(worker, stream, pipe, self.io_timeout), address))
+        connect(worker, host, *port, self.limits, is_permitted).await
     }
 
     async fn open_udp(
         &self,
         worker: &Rc<Worker>,
         target: &Target,
-        format: Format,
-        pipe: Rc<BodyPipe>,
-    ) -> Result<(Body, SocketAddr), ConnectError> {
+    ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
         let connecting = self.connect_udp(worker, target);
         let connected = worker.timeout(self.limits.connect_timeout, connecting);
         let timed_out = |TimedOut| Err(ConnectError::TimedOut { next_hop: None });
-        let (socket, address) = connected.await.unwrap_or_else(timed_out)?;
-        let body = udp::open(worker, socket, format, pipe, self.io_timeout);
-        Ok((body, address))
+        connected.await.unwrap_or_else(timed_out)
     }
 
     /// A socket that is connected with the first permitted address for which the system has a route; those of IPv6 go first

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Worker};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Descriptor, Worker};
 use tokio::net::TcpStream;
 
 use super::tunnel::{Sink, Tunnel, broken};
@@ -21,12 +21,13 @@ const MIN_READ: usize = 4096;
 pub(super) fn open(
     worker: &Worker,
     stream: TcpStream,
+    descriptor: Descriptor,
     pipe: Rc<BodyPipe>,
     io_timeout: Duration,
 ) -> Body {
     let stream = Rc::new(stream);
     Body::Stream(Box::new(Download {
-        tunnel: Tunnel::open(worker, Rc::clone(&stream), pipe, io_timeout),
+        tunnel: Tunnel::open(worker, Rc::clone(&stream), descriptor, pipe, io_timeout),
         stream,
         buffer: BytesMut::new(),
     }))
@@ -121,7 +122,8 @@ mod tests {
         let near = TcpStream::connect(address).await.unwrap();
         let (far, _) = listener.accept().await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
-        let body = open(worker, near, Rc::clone(&pipe), io_timeout);
+        let descriptor = worker.shared.descriptors.open().unwrap();
+        let body = open(worker, near, descriptor, Rc::clone(&pipe), io_timeout);
         (body.into_source(), pipe, far)
     }
 

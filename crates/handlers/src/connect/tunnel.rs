@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodyPipe, Timer, Worker};
+use h2o_exchange::{BodyError, BodyPipe, Descriptor, Timer, Worker};
 use tokio::task::AbortHandle;
 
 /// Where the octets of the client go.
@@ -40,6 +40,8 @@ struct Moves {
     upload: Cell<Upload>,
     /// Who waits for the far end.
     reader: Cell<Option<Waker>>,
+    /// What the socket of the far end counts as.
+    _descriptor: Descriptor,
 }
 
 /// The direction of the client.
@@ -65,6 +67,7 @@ impl Tunnel {
     pub(super) fn open(
         worker: &Worker,
         sink: impl Sink,
+        descriptor: Descriptor,
         pipe: Rc<BodyPipe>,
         io_timeout: Duration,
     ) -> Self {
@@ -73,6 +76,7 @@ impl Tunnel {
             io_timeout,
             upload: Cell::new(Upload::Open),
             reader: Cell::default(),
+            _descriptor: descriptor,
         });
         moves.note();
         let mover = Mover {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Worker};
+use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Descriptor, Worker};
 use tokio::net::UdpSocket;
 
 use super::capsule::{self, CapsuleReader, Format};
@@ -22,6 +22,7 @@ const BATCH: usize = 16 * 1024;
 pub(super) fn open(
     worker: &Worker,
     socket: UdpSocket,
+    descriptor: Descriptor,
     format: Format,
     pipe: Rc<BodyPipe>,
     io_timeout: Duration,
@@ -33,7 +34,7 @@ pub(super) fn open(
         payload: None,
     };
     Body::Stream(Box::new(Download {
-        tunnel: Tunnel::open(worker, upload, pipe, io_timeout),
+        tunnel: Tunnel::open(worker, upload, descriptor, pipe, io_timeout),
         socket,
         format,
         capsules: BytesMut::new(),
@@ -174,7 +175,8 @@ mod tests {
         near.connect(far.local_addr().unwrap()).await.unwrap();
         far.connect(near.local_addr().unwrap()).await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
-        let body = open(worker, near, format, Rc::clone(&pipe), LIMIT);
+        let descriptor = worker.shared.descriptors.open().unwrap();
+        let body = open(worker, near, descriptor, format, Rc::clone(&pipe), LIMIT);
         (body.into_source(), pipe, far)
     }
 

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use h2o_exchange::{
     Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Order, Outcome, Response, Shared,
@@ -375,7 +374,7 @@ fn runtime() -> tokio::runtime::Runtime {
 #[test]
 fn requests_and_counters_of_all_workers_are_gathered() {
     let (workers, mut inbox, shared) = two_workers();
-    shared.connections.store(1, Relaxed);
+    (0..2).for_each(|_| shared.descriptors.end_client());
     for worker in &workers {
         worker.counters.add(Counter::Sessions, 5);
     }

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use h2o_exchange::{Address, Counter, Shared, TimerKey};
@@ -111,7 +110,7 @@ impl Connections {
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         (self.context.worker.timers).remove(connection.state.timer);
-        self.context.worker.shared.connections.fetch_sub(1, Relaxed);
+        self.context.worker.shared.descriptors.end_client();
         if self.slab.is_empty() {
             self.slab.shrink_to_fit();
         }
@@ -123,7 +122,8 @@ impl Connections {
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPT_BATCH {
             let shared = Arc::clone(&self.context.worker.shared);
-            if shared.connections() >= shared.max_connections {
+            let is_full = shared.connections() >= shared.max_connections;
+            if is_full || !shared.descriptors.may_accept() {
                 self.set_full(true);
                 // Nobody else would: it is done on accept.
                 self.make_way(&shared);
@@ -183,7 +183,7 @@ impl Connections {
         let connection = Connection::new(&self.context, token, listener, socket, peer, now);
         connection.open_account(&self.context);
         entry.insert(Box::new(connection));
-        self.context.worker.shared.connections.fetch_add(1, Relaxed);
+        self.context.worker.shared.descriptors.begin_client();
         self.context.worker.counters.count(Counter::Sessions);
         // Listeners defer accepting, so the first octets are mostly there.
         self.run_connection(token, |connection, context| connection.run(context));

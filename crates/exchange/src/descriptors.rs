@@ -1,0 +1,168 @@
+//! The file descriptors of the process, which requests must not use up: `accept`, files and logs need some, too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use h2o_log::report;
+use rustix::process::{Resource, getrlimit};
+
+use crate::reported::Reported;
+
+/// Descriptors that are kept back for files, logs and look-ups: one in so many, and no more than [`MOST_KEPT_BACK`].
+const KEPT_BACK: usize = 8;
+const MOST_KEPT_BACK: usize = 1024;
+
+/// The descriptors of a process, as far as clients decide how many there are.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// Those that were to be had when the process began to serve.
+    limit: usize,
+    /// Connections of clients.
+    clients: AtomicUsize,
+    /// What their requests make us open: connections to backends, temporary files.
+    opened: AtomicUsize,
+    refusals: Reported,
+}
+
+/// One that a request has made us open. It counts until this is dropped.
+#[derive(Debug)]
+pub struct Descriptor(Arc<Descriptors>);
+
+/// As many as may ever be wanted.
+impl Default for Descriptors {
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
+impl Descriptors {
+    /// Those of a process that may have `limit` more than it has.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            clients: AtomicUsize::new(0),
+            opened: AtomicUsize::new(0),
+            refusals: Reported::default(),
+        }
+    }
+
+    /// Those that RLIMIT_NOFILE leaves to this process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        Self::new(
+            usize::try_from(limit)
+                .unwrap_or(usize::MAX)
+                .saturating_sub(open),
+        )
+    }
+
+    /// Connections of clients that are open.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.load(Relaxed)
+    }
+
+    /// A client is connected.
+    pub fn begin_client(&self) {
+        self.clients.fetch_add(1, Relaxed);
+    }
+
+    /// A client is not connected any more.
+    pub fn end_client(&self) {
+        self.clients.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether there is one for another client.
+    #[must_use]
+    pub fn may_accept(&self) -> bool {
+        self.leaves_enough(self.opened.load(Relaxed) + 1)
+    }
+
+    /// One for a connection to a backend, or for a temporary file. `None` if these have half of all, or too few would be left.
+    #[must_use]
+    pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
+        let opened = self.opened.fetch_add(1, Relaxed) + 1;
+        // Counted until it is dropped, here or by the caller.
+        let descriptor = Descriptor(Arc::clone(self));
+        if opened <= self.limit / 2 && self.leaves_enough(opened) {
+            return Some(descriptor);
+        }
+        if self.refusals.count() {
+            report!(
+                warning,
+                "{} connections of clients, {} connections to backends and temporary files are open, and RLIMIT_NOFILE allows no more; raise it (`LimitNOFILE` of systemd), or lower max-connections",
+                self.clients(),
+                opened - 1
+            );
+        }
+        None
+    }
+
+    /// How often a request was to make us open one too many.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refusals.counted()
+    }
+
+    const fn kept_back(&self) -> usize {
+        let part = self.limit / KEPT_BACK;
+        if part < MOST_KEPT_BACK {
+            part
+        } else {
+            MOST_KEPT_BACK
+        }
+    }
+
+    fn leaves_enough(&self, opened: usize) -> bool {
+        self.clients() + opened <= self.limit - self.kept_back()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.opened.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_leave_half_to_clients_and_some_to_files() {
+        let descriptors = Arc::new(Descriptors::new(80));
+        let open = || descriptors.open();
+        let mut opened: Vec<_> = std::iter::from_fn(open).collect();
+        assert_eq!(opened.len(), 40);
+        assert_eq!(descriptors.refusals(), 1);
+        let mut clients = 0;
+        while descriptors.may_accept() {
+            descriptors.begin_client();
+            clients += 1;
+        }
+        assert_eq!(
+            (clients, descriptors.clients()),
+            (30, 30),
+            "10 are kept back"
+        );
+        opened.truncate(20);
+        assert!(descriptors.may_accept());
+        (0..15).for_each(|_| descriptors.begin_client());
+        opened.extend(std::iter::from_fn(|| descriptors.open()));
+        assert_eq!(
+            opened.len(),
+            25,
+            "clients have taken what requests have left"
+        );
+        drop(opened);
+        descriptors.end_client();
+        assert_eq!(descriptors.clients(), 44);
+        assert!(descriptors.open().is_some());
+        assert!(Arc::new(Descriptors::default()).open().is_some());
+        assert!(Arc::new(Descriptors::new(0)).open().is_none());
+        assert!(Descriptors::of_process().may_accept());
+    }
+}

@@ -1,0 +1,55 @@
+//! What goes wrong again and again, and is reported now and then.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// It is reported no more often than this.
+const REPORTS: Duration = Duration::from_secs(60);
+
+/// What goes wrong: how often it did, and when that is reported.
+#[derive(Debug)]
+pub(crate) struct Reported {
+    count: AtomicU64,
+    start: Instant,
+    /// Milliseconds since `start` from which it may be reported again.
+    next: AtomicU64,
+}
+
+impl Default for Reported {
+    fn default() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            start: now(),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Reported {
+    /// Counts it. True if it is to be reported now.
+    pub(crate) fn count(&self) -> bool {
+        self.count.fetch_add(1, Relaxed);
+        self.is_due()
+    }
+
+    /// How often it happened.
+    pub(crate) fn counted(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let now = millis(now().saturating_duration_since(self.start));
+        self.next.load(Relaxed) <= now
+            && self.next.swap(now.saturating_add(millis(REPORTS)), Relaxed) <= now
+    }
+}
+
+/// The time: of rare events only, and on any thread.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "there is no worker's clock on the threads that ask"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
