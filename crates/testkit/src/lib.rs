@@ -6,9 +6,13 @@
 pub mod http2;
 mod patience;
 mod random;
+#[cfg(feature = "runtime")]
+mod standing_clock;
 pub mod table;
 #[cfg(feature = "tls")]
 pub mod tls;
 
 pub use patience::{Deadline, any_moment, eventually, patient, wait_until_read};
 pub use random::{Random, run_seeds};
+#[cfg(feature = "runtime")]
+pub use standing_clock::{on_standing_clock, pass, settle, until};

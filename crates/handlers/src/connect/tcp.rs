@@ -104,9 +104,9 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
 
+    use h2o_testkit::{on_standing_clock, pass};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -220,13 +220,13 @@ mod tests {
 
     #[test]
     fn a_tunnel_in_which_nothing_moves_is_given_up() {
-        run(async |worker| {
-            let limit = Duration::from_millis(400);
+        let limit = Duration::from_millis(400);
+        let moment = Duration::from_millis(50);
+        let test = async |worker: &Worker| {
             let (mut source, pipe, mut far) = tunnel(worker, limit).await;
-            let begin = Instant::now();
             // Either direction keeps it alive.
             for octet in b"xyxy" {
-                tokio::time::sleep(limit / 2).await;
+                pass(limit - moment).await;
                 if *octet == b'x' {
                     pipe.push("x");
                     far.read_exact(&mut [0]).await.unwrap();
@@ -234,16 +234,18 @@ mod tests {
                     far.write_all(b"y").await.unwrap();
                     next(&mut source).await.unwrap();
                 }
-                assert_eq!(pipe.given_up(), None, "after {:?}", begin.elapsed());
+                assert_eq!(pipe.given_up(), None);
             }
-            let begin = Instant::now();
-            while pipe.given_up().is_none() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            assert!(begin.elapsed() > limit / 2);
+            pass(limit - moment).await;
+            assert_eq!(pipe.given_up(), None);
+            pass(4 * moment).await;
             assert_eq!(pipe.given_up(), Some("I/O timeout"));
             drop(source);
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+        };
+        on_standing_clock(async {
+            let worker = Worker::new(0, Arc::default(), Arc::default());
+            worker.run(test(&worker)).await;
         });
     }
 

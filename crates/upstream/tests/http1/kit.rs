@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use h2o_exchange::{
     Address, Body, BodyError, BodySource, ConnectionInfo, RequestBody, Trace, Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, RequestHead, StatusCode};
+pub(crate) use h2o_testkit::{pass, settle, until};
 use h2o_tls::{TlsClient, TlsClientSettings};
 use h2o_upstream::{
     BackendUrl, Balancing, Call, Failure, NameOrigin, Protocol, Reply, Upstream, UpstreamSettings,
@@ -173,52 +173,10 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
 
 /// Runs a test on a worker whose clock stands, but for what the test passes.
 pub(crate) fn on_standing_clock<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build_local(tokio::runtime::LocalOptions::default())
-        .unwrap();
-    runtime.block_on(async {
-        // While such a task runs, the runtime does not go on to the next timer when it has nothing else to do.
-        let (is_over, wait) = mpsc::channel::<()>();
-        let mut patience = tokio::task::spawn_blocking(move || wait.recv_timeout(LONG).is_err());
+    h2o_testkit::on_standing_clock(async {
         let worker = worker();
-        let mut test = pin!(test(Rc::clone(&worker)));
-        let test = poll_fn(|context| {
-            let is_too_long = pin!(&mut patience).poll(context).is_ready();
-            assert!(!is_too_long, "nothing takes that long");
-            test.as_mut().poll(context)
-        });
-        let outcome = worker.run(test).await;
-        is_over.send(()).unwrap();
-        outcome
+        worker.run(test(Rc::clone(&worker))).await
     })
-}
-
-/// Has the runtime do all it can do now. What a backend has sent, or taken, before is seen.
-pub(crate) async fn settle() {
-    // It looks at its sockets after 61 tasks at the latest.
-    for _ in 0..200 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Lets time pass, on a clock that stands otherwise.
-pub(crate) async fn pass(time: Duration) {
-    settle().await;
-    tokio::time::advance(time).await;
-    settle().await;
-}
-
-/// Waits for what a backend or a task does.
-pub(crate) async fn until<T>(mut outcome: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(outcome) = outcome() {
-            return outcome;
-        }
-        settle().await;
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A request to be sent.

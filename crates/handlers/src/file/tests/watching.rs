@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use h2o_http::Known;
+use h2o_testkit::eventually;
 use tempfile::TempDir;
 
 use super::super::cache::ContentCache;
@@ -35,9 +36,17 @@ fn is_watched(kit: &Kit, target: &str) -> bool {
     cache.is_watched(target.as_bytes())
 }
 
-/// Asks until there is a watch. False if that takes longer than it should.
-fn comes_to_be_watched(kit: &Kit, target: &str) -> bool {
-    (0..200).any(|_| {
+/// Asks until there is a watch.
+fn until_watched(kit: &Kit, target: &str) {
+    eventually(&format!("a watch of {target}"), || {
+        get(kit, target);
+        is_watched(kit, target).then_some(())
+    });
+}
+
+/// Asks for longer than it takes another file to be watched. Whether there is no watch.
+fn stays_unwatched(kit: &Kit, target: &str) -> bool {
+    !(0..200).any(|_| {
         std::thread::sleep(Duration::from_micros(200));
         get(kit, target);
         is_watched(kit, target)
@@ -46,7 +55,7 @@ fn comes_to_be_watched(kit: &Kit, target: &str) -> bool {
 
 /// Has `target` watched, makes the change, and tells what the next request gets and one in the turn after.
 fn after(kit: &Kit, target: &str, change: impl FnOnce()) -> String {
-    assert!(comes_to_be_watched(kit, target), "{target}");
+    until_watched(kit, target);
     let before = get(kit, target);
     assert_eq!(get(kit, target), before);
     change();
@@ -119,7 +128,7 @@ fn directories_above_a_watched_file_are_watched_too() {
         symlink(path("third"), path("x/y")).unwrap();
     };
     assert_eq!(after(&kit, target, link), "200 3");
-    assert!(!comes_to_be_watched(&kit, target), "a link leads there now");
+    assert!(stays_unwatched(&kit, target), "a link leads there now");
     fs::remove_file(path("x/y")).unwrap();
     fs::rename(path("x/y.old"), path("x/y")).unwrap();
     assert_eq!(get(&kit, target), "200 new");
@@ -153,7 +162,7 @@ fn what_a_link_leads_to_is_not_watched() {
     symlink("nowhere", root.join("d/b.gz")).unwrap();
     let kit = serve(&root);
     for target in ["/l/a", "/d/l", "/d/b"] {
-        assert!(!comes_to_be_watched(&kit, target), "{target}");
+        assert!(stays_unwatched(&kit, target), "{target}");
     }
     write(&root, "d/a", "two");
     assert_eq!(get(&kit, "/l/a"), "200 two");
@@ -168,7 +177,7 @@ fn more_events_than_are_kept_are_seen() {
     let root = real(&root);
     let mode = fs::metadata(root.join("d/t1")).unwrap().permissions();
     let kit = serve(&root);
-    assert!(comes_to_be_watched(&kit, "/d/b"));
+    until_watched(&kit, "/d/b");
     let flood = || {
         for n in 0..20_000 {
             let name = if n % 2 == 0 { "d/t1" } else { "d/t2" };
@@ -180,7 +189,7 @@ fn more_events_than_are_kept_are_seen() {
     for _ in 0..2000 {
         get(&kit, "/d/b");
     }
-    assert!(comes_to_be_watched(&kit, "/d/b"));
+    until_watched(&kit, "/d/b");
     assert_eq!(
         after(&kit, "/d/b", || write(&root, "d/b", "new")),
         "200 new"
@@ -194,7 +203,7 @@ fn files_of_a_watched_directory_need_no_watches_of_their_own() {
     let root = tree(&files);
     let root = real(&root);
     let kit = serve(&root);
-    assert!(comes_to_be_watched(&kit, "/d/0"));
+    until_watched(&kit, "/d/0");
     let targets: Vec<_> = names.iter().map(|name| format!("/{name}")).collect();
     for _ in 0..2 {
         for target in &targets {
