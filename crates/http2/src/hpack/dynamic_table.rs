@@ -139,6 +139,7 @@ impl<N: Copy> DynamicTable<N> {
 
     /// Inserts an entry for which others may have to go; one that is larger than the table leaves it empty
     /// (RFC 7541 §4.4). True if it is in the table now.
+    #[inline]
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
         let (Some((name_len, value_len)), Some(room)) = (
             u32::try_from(name.len())

@@ -110,6 +110,7 @@ pub(super) fn index_of(name: NameKind) -> u8 {
 }
 
 /// The index of the entry with this name and value, of which `first` is the index of the name.
+#[inline]
 pub(super) fn exact_match(name: NameKind, first: u8, value: &[u8]) -> Option<u8> {
     let from = usize::from(first).checked_sub(1)?;
     // Entries of the same name stand next to each other.
