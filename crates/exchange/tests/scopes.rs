@@ -1,0 +1,429 @@
+//! Levels of a configuration: what an inner level inherits, what it keeps to itself and what goes through all of them, with
+//! directives made for the test.
+
+use std::sync::Arc;
+
+use h2o_config::{Directive, Error, Level, Levels, Memory, Node, Pass, Registry};
+use h2o_exchange::{
+    Exchange, Features, Filter, Filtered, Handler, Logger, Outcome, PathCheck, PathNeed, PathRoute,
+    Response, RunningUser, Scope,
+};
+use h2o_http::{Headers, Known};
+
+/// What `number` and `word` set.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Set {
+    number: u32,
+    words: Vec<String>,
+}
+
+/// What all levels add to.
+#[derive(Clone, Debug, Default)]
+struct Seen(Vec<String>);
+
+/// The routes that `inner` made, in the order of the file.
+#[derive(Clone, Default)]
+struct Made(Vec<(String, u32, Vec<String>, usize, usize, usize)>);
+
+struct Answer;
+impl Handler for Answer {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        Outcome::Done(Response::not_found())
+    }
+}
+
+struct Traced {
+    wants_trace: bool,
+    hints: Option<Headers>,
+}
+impl Filter for Traced {
+    fn on_response(&self, _: &mut Exchange, _: &mut Response) -> Filtered {
+        Filtered::Continue
+    }
+    fn wants_trace(&self) -> bool {
+        self.wants_trace
+    }
+    fn early_hints(&self) -> Option<&Headers> {
+        self.hints.as_ref()
+    }
+}
+
+struct Log {
+    wants_unfiltered: bool,
+}
+impl Logger for Log {
+    fn log(&self, _: &Exchange) {}
+    fn wants_unfiltered_headers(&self) -> bool {
+        self.wants_unfiltered
+    }
+}
+
+static DIRECTIVES: &[Directive<Scope>] = &[
+    Directive::setting("number", "N", "0", "Sets the number.", |scope, command| {
+        scope.edit::<Set>().number = command.node.integer("a number", 0..=1000)?;
+        Ok(())
+    }),
+    Directive::setting("word", "TEXT", "none", "Adds a word.", |scope, command| {
+        let word = command.node.scalar()?.to_owned();
+        scope.edit::<Set>().words.push(word);
+        Ok(())
+    }),
+    Directive::setting(
+        "seen",
+        "TEXT",
+        "none",
+        "Notes a text for the whole site.",
+        |scope, command| {
+            let text = command.node.scalar()?.to_owned();
+            scope.shared.edit::<Seen>().0.push(text);
+            Ok(())
+        },
+    ),
+    Directive::setting("log", "ON|OFF", "none", "Adds a log.", |scope, command| {
+        let wants_unfiltered = command.node.on_off()?;
+        scope.loggers.push(Arc::new(Log { wants_unfiltered }));
+        Ok(())
+    }),
+    Directive::setting(
+        "variable",
+        "TEXT",
+        "none",
+        "Sets a variable.",
+        |scope, command| {
+            scope.env.set("name", command.node.scalar()?);
+            Ok(())
+        },
+    ),
+    Directive::setting("answer", "ON", "none", "Adds a handler.", |scope, _| {
+        scope.handlers.push(Box::new(Answer));
+        Ok(())
+    }),
+    Directive::setting("warn", "TEXT", "none", "Warns.", |scope, command| {
+        let error = command.error(command.node.scalar()?);
+        scope.warn(&error);
+        Ok(())
+    }),
+    Directive::setting("fail", "TEXT", "none", "Fails.", |_, command| {
+        Err(command.error(command.node.scalar()?))
+    }),
+    Directive {
+        kinds: h2o_config::Kinds::MAPPING,
+        levels: Levels::ALL,
+        pass: Pass::Content,
+        ..Directive::setting(
+            "inner",
+            "MAPPING",
+            "none",
+            "A level inside of this one.",
+            |scope, command| {
+                scope.enter(Level::Extension, |inner| {
+                    inner.run(command.node)?;
+                    let set = inner.settings.get::<Set>();
+                    let route = inner.build_path("/inner");
+                    let counts = (
+                        route.handlers.len(),
+                        route.loggers.len(),
+                        route.filters.len(),
+                    );
+                    let entry = (
+                        String::from(&*route.path),
+                        set.number,
+                        set.words.clone(),
+                        counts.0,
+                        counts.1,
+                        counts.2,
+                    );
+                    inner.shared.edit::<Made>().0.push(entry);
+                    Ok(())
+                })
+            },
+        )
+    },
+];
+
+/// Executes a configuration at the global level.
+fn run(text: &str) -> (Scope, Result<(), Error>) {
+    run_with(text, Vec::new())
+}
+
+fn run_with(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> (Scope, Result<(), Error>) {
+    let mut scope = Scope::new(Arc::new(Features {
+        registry: Registry::new(&[DIRECTIVES]),
+        filters,
+    }));
+    let node = loaded(text);
+    let result = scope.run(&node);
+    (scope, result)
+}
+
+fn loaded(text: &str) -> Node {
+    let memory = Memory::new().file("t.conf", text);
+    h2o_config::load("t.conf", &memory).expect("a tree")
+}
+
+#[test]
+fn an_inner_level_inherits_and_changes_its_own() {
+    let (mut scope, result) = run(
+        "number: 1\nword: outer\nlog: OFF\ninner:\n  number: 2\n  word: middle\n  log: ON\n  \
+        answer: ON\n  inner:\n    word: deepest\n    answer: ON\n",
+    );
+    result.expect("it is right");
+    let made = scope.shared.get::<Made>();
+    let words = |words: &[&str]| {
+        words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        made.0,
+        [
+            // Its handler is its own, and its log is beside those of the levels around.
+            (
+                "/inner".into(),
+                2,
+                words(&["outer", "middle", "deepest"]),
+                1,
+                2,
+                0
+            ),
+            ("/inner".into(), 2, words(&["outer", "middle"]), 1, 2, 0),
+        ]
+    );
+    // The outer level is as it was.
+    let set = scope.settings.get::<Set>();
+    assert_eq!((set.number, &set.words), (1, &words(&["outer"])));
+    let route = scope.build_path("/");
+    assert_eq!((route.handlers.len(), route.loggers.len()), (0, 1));
+}
+
+#[test]
+fn what_is_shared_goes_through_all_levels_in_their_order() {
+    let (scope, result) =
+        run("seen: a\ninner:\n  seen: b\n  inner:\n    seen: c\n  warn: careful\nwarn: later\n");
+    result.expect("it is right");
+    // Content is executed behind the settings of its level.
+    assert_eq!(scope.shared.get::<Seen>().0, ["a", "b", "c"]);
+    assert_eq!(scope.warnings.len(), 2);
+    assert!(scope.warnings[0].contains("later"), "{:?}", scope.warnings);
+    assert!(
+        scope.warnings[1].contains("careful"),
+        "{:?}",
+        scope.warnings
+    );
+}
+
+#[test]
+fn nothing_that_was_collected_is_lost_with_an_error_inside() {
+    let (scope, result) = run("seen: a\ninner:\n  seen: b\n  fail: no use\n");
+    let error = result.expect_err("the inner level fails").to_string();
+    assert_eq!(error, "[t.conf:4] in command fail, no use (column 9)");
+    assert_eq!(scope.shared.get::<Seen>().0, ["a", "b"]);
+}
+
+#[test]
+fn variables_of_a_level_are_behind_those_of_the_levels_around_it() {
+    let (mut scope, result) = run("variable: outer\n");
+    result.expect("it is right");
+    assert!(scope.build_path("/").env.is_some());
+    let (mut scope, _) = run("number: 1\n");
+    assert!(scope.build_path("/").env.is_none(), "no level has commands");
+    let inner = scope.enter(Level::Path, |inner| {
+        inner.env.set("name", "inner");
+        Ok(inner.build_path("/a"))
+    });
+    assert!(inner.expect("no error").env.is_some());
+    assert!(
+        scope.build_path("/").env.is_none(),
+        "the outer level is as it was"
+    );
+}
+
+/// Routes of a scope whose filters are made by these factories.
+fn route(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> PathRoute {
+    let (mut scope, result) = run_with(text, filters);
+    result.expect("it is right");
+    scope.build_path("/")
+}
+
+#[test]
+fn a_route_has_the_filters_that_apply_and_what_they_ask_for() {
+    let plain = |_: &Scope| -> Option<Box<dyn Filter>> {
+        Some(Box::new(Traced {
+            wants_trace: false,
+            hints: None,
+        }))
+    };
+    let tracing = |_: &Scope| -> Option<Box<dyn Filter>> {
+        Some(Box::new(Traced {
+            wants_trace: true,
+            hints: None,
+        }))
+    };
+    let hinting = |_: &Scope| -> Option<Box<dyn Filter>> {
+        let mut hints = Headers::new();
+        hints.push(Known::Link, b"</a>; rel=preload");
+        Some(Box::new(Traced {
+            wants_trace: false,
+            hints: Some(hints),
+        }))
+    };
+    let by_number = |scope: &Scope| -> Option<Box<dyn Filter>> {
+        let applies = scope.settings.get::<Set>().number == 7;
+        applies.then(|| {
+            Box::new(Traced {
+                wants_trace: false,
+                hints: None,
+            }) as Box<dyn Filter>
+        })
+    };
+    let none = route("number: 1\n", vec![by_number]);
+    assert_eq!(
+        (
+            none.filters.len(),
+            none.keep_trace,
+            none.early_hints.is_some()
+        ),
+        (0, false, false)
+    );
+    let one = route("number: 7\n", vec![by_number]);
+    assert_eq!((one.filters.len(), one.keep_trace), (1, false));
+    let three = route("number: 7\n", vec![plain, tracing, by_number]);
+    assert_eq!(
+        (
+            three.filters.len(),
+            three.keep_trace,
+            three.early_hints.is_some()
+        ),
+        (3, true, false)
+    );
+    let hinted = route("number: 1\n", vec![plain, hinting]);
+    let hints = hinted.early_hints.expect("one filter has some");
+    assert_eq!(hints.get(Known::Link), Some(&b"</a>; rel=preload"[..]));
+}
+
+#[test]
+fn unfiltered_fields_are_kept_if_some_log_wants_them() {
+    for (text, want) in [
+        ("number: 1\n", false),
+        ("log: OFF\n", false),
+        ("log: ON\n", true),
+    ] {
+        assert_eq!(route(text, Vec::new()).keep_unfiltered, want, "{text}");
+    }
+    let (mut scope, _) = run("log: ON\n");
+    let inner = scope.enter(Level::Path, |inner| {
+        inner.loggers.push(Arc::new(Log {
+            wants_unfiltered: false,
+        }));
+        Ok(inner.build_path("/"))
+    });
+    assert!(
+        inner.expect("no error").keep_unfiltered,
+        "one of two is enough"
+    );
+}
+
+#[test]
+fn a_semicolon_at_the_end_is_warned_of_where_it_can_hardly_be_meant() {
+    let cases: &[(&str, usize)] = &[
+        ("word: text\n", 0),
+        ("word: text;\n", 1),
+        ("word: a;b\n", 0),
+        ("word: [a;, b]\n", 1),
+        ("word: a;\nseen: b;\n", 2),
+        ("inner:\n  word: a;\n", 1),
+    ];
+    for (text, want) in cases {
+        let (scope, _) = run(text);
+        let warnings: Vec<_> = scope
+            .warnings
+            .iter()
+            .filter(|warning| warning.contains("`;`"))
+            .collect();
+        assert_eq!(warnings.len(), *want, "{text}: {warnings:?}");
+    }
+}
+
+#[test]
+fn paths_that_a_configuration_relies_on_are_looked_at() {
+    let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
+    std::fs::write(directory.join("file"), "x").expect("a file is made");
+    let at = |name: &str| directory.join(name);
+    let directory_of = |is_listed| PathNeed::Directory { is_listed };
+    // The need, the path, and what is said to the starting and to the running user.
+    let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
+        (PathNeed::File, "file", None, None),
+        (PathNeed::File, "gone", None, Some("does not exist")),
+        (PathNeed::File, "below", None, Some("is a directory")),
+        (directory_of(false), "below", None, None),
+        (directory_of(true), "below", None, None),
+        (directory_of(true), "file", None, Some("is not a directory")),
+        (directory_of(false), "gone", None, Some("does not exist")),
+        (directory_of(false), "file/x", None, Some("does not exist")),
+        // A file that is yet to be made needs its directory.
+        (PathNeed::Parent, "new", None, None),
+        (PathNeed::Parent, "below/new", None, None),
+        (
+            PathNeed::Parent,
+            "gone/new",
+            Some("there is no directory"),
+            None,
+        ),
+        (
+            PathNeed::Parent,
+            "file/new",
+            Some("there is no directory"),
+            None,
+        ),
+    ];
+    let node = loaded("word: x\n");
+    let (key, value) = &node.as_mapping().expect("a mapping")[0];
+    let command = h2o_config::Command {
+        name: "word",
+        node: value,
+        key,
+        level: Level::Global,
+    };
+    for is_current in [false, true] {
+        let user = RunningUser {
+            name: "nobody",
+            is_current,
+        };
+        for (need, name, starting, running) in cases {
+            let check = PathCheck::new(&command, value, &at(name), *need);
+            let said = [
+                check.check_as_starting_user(),
+                check.check_as_running_user(user),
+            ];
+            for (said, want) in said.into_iter().zip([starting, running]) {
+                let said = said.map(|error| error.to_string());
+                match want {
+                    None => assert_eq!(said, None, "{need:?} of {name}"),
+                    Some(want) => {
+                        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing"));
+                        assert!(
+                            said.contains(want) && said.contains("word"),
+                            "{need:?} of {name}: {said}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(&directory).expect("it is removed");
+    let relative = PathCheck::new(&command, value, "no/such/file".as_ref(), PathNeed::File);
+    let user = RunningUser {
+        name: "nobody",
+        is_current: true,
+    };
+    let said = relative
+        .check_as_running_user(user)
+        .expect("it is not there");
+    assert!(said.to_string().contains("no/such/file"));
+    assert!(
+        said.hint
+            .is_some_and(|hint| hint.contains("a relative path counts from"))
+    );
+}

@@ -1,0 +1,238 @@
+//! Which host and which path serve a request, and to whom a host is closed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use h2o_exchange::{
+    Address, ConnectionInfo, Counters, Host, HostName, NoTransport, PathRoute, Route, Shared, Site,
+    TlsInfo, Worker,
+};
+use h2o_http::Scheme;
+
+fn name(name: &str, port: Option<u16>) -> HostName {
+    HostName {
+        name: name.into(),
+        port,
+    }
+}
+
+#[test]
+fn hosts_match_by_name_and_port() {
+    use Scheme::{Http, Https};
+    // Name and port of the entry, host and port of the request, its scheme, and whether they match.
+    type Case = (
+        &'static str,
+        Option<u16>,
+        &'static str,
+        Option<u16>,
+        Scheme,
+        bool,
+    );
+    let cases: &[Case] = &[
+        ("a.example", None, "a.example", None, Http, true),
+        ("a.example", None, "A.EXAMPLE", None, Http, true),
+        ("A.Example", None, "a.example", None, Http, true),
+        ("a.example", None, "b.example", None, Http, false),
+        ("a.example", None, "xa.example", None, Http, false),
+        ("a.example", None, "a.example.", None, Http, false),
+        ("a.example", None, "", None, Http, false),
+        // Without a port it is the default of the scheme, on either side.
+        ("a.example", None, "a.example", Some(80), Http, true),
+        ("a.example", None, "a.example", Some(443), Https, true),
+        ("a.example", None, "a.example", Some(443), Http, false),
+        ("a.example", None, "a.example", Some(8080), Http, false),
+        ("a.example", Some(80), "a.example", None, Http, true),
+        ("a.example", Some(80), "a.example", None, Https, false),
+        (
+            "a.example",
+            Some(8080),
+            "a.example",
+            Some(8080),
+            Https,
+            true,
+        ),
+        ("a.example", Some(8080), "a.example", None, Http, false),
+        // A star stands for something in front of the rest, or for everything.
+        ("*", None, "a.example", None, Http, true),
+        ("*", None, "", None, Http, true),
+        ("*", Some(81), "a.example", None, Http, false),
+        ("*.example", None, "a.example", None, Http, true),
+        ("*.example", None, "a.b.EXAMPLE", None, Http, true),
+        ("*.example", None, ".example", None, Http, false),
+        ("*.example", None, "example", None, Http, false),
+        ("*.example", None, "a.examples", None, Http, false),
+        ("*.example", Some(81), "a.example", Some(81), Http, true),
+        ("*.example", Some(81), "a.example", Some(82), Http, false),
+        ("[::1]", None, "[::1]", None, Http, true),
+    ];
+    for &(entry, entry_port, host, port, scheme, want) in cases {
+        let got = name(entry, entry_port).matches(host.as_bytes(), port, scheme);
+        assert_eq!(
+            got, want,
+            "{entry} {entry_port:?}, asked for {host} {port:?} by {scheme:?}"
+        );
+        if want {
+            assert!(
+                name(entry, entry_port).matches_name(host.as_bytes()),
+                "{entry}, {host}"
+            );
+        }
+    }
+    assert_eq!(name("a.example", None).to_authority(), "a.example");
+    assert_eq!(
+        name("a.example", Some(8080)).to_authority(),
+        "a.example:8080"
+    );
+}
+
+fn host_of(paths: &[&str]) -> Host {
+    let paths = paths.iter().map(|path| PathRoute {
+        path: (*path).into(),
+        ..PathRoute::default()
+    });
+    Host {
+        paths: paths.collect(),
+        ..Host::default()
+    }
+}
+
+/// Whether a path of the configuration takes a path of a request, as the manual says it.
+fn is_taken(key: &str, path: &str) -> bool {
+    match path.strip_prefix(key) {
+        Some(rest) => key.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
+        None => false,
+    }
+}
+
+#[test]
+fn a_path_takes_what_is_below_it() {
+    let parts = [
+        "", "/", "/a", "/a/", "/a/b", "/ab", "/b", "/a/b/", "/a//", "/A", "/a/b/c",
+    ];
+    for key in parts {
+        let route = PathRoute {
+            path: key.into(),
+            ..PathRoute::default()
+        };
+        for path in parts {
+            assert_eq!(
+                route.matches(path.as_bytes()),
+                is_taken(key, path),
+                "{key:?} and {path:?}"
+            );
+            if is_taken(key, path) {
+                assert_eq!(
+                    [key.as_bytes(), route.rest(path.as_bytes())].concat(),
+                    path.as_bytes()
+                );
+            }
+        }
+        assert_eq!(route.rest(b""), b"", "no panic for a path that is shorter");
+    }
+}
+
+#[test]
+fn the_first_path_that_matches_serves_and_else_the_last() {
+    let site = Site {
+        hosts: vec![
+            host_of(&["/a/b", "/a", "/"]),
+            host_of(&["/only"]),
+            host_of(&["/x", ""]),
+        ],
+        ..Site::default()
+    };
+    let cases = [
+        (0, "/a/b/c", "/a/b"),
+        (0, "/a/bc", "/a"),
+        (0, "/abc", "/"),
+        (0, "*", "/"),
+        (1, "/elsewhere", "/only"),
+        (2, "/x/y", "/x"),
+        (2, "", ""),
+        (2, "/", ""),
+    ];
+    for (host, path, want) in cases {
+        let route = site.select_path(host, path.as_bytes());
+        assert_eq!(&*site.path(route).path, want, "host {host}, {path}");
+        assert!(std::ptr::eq(
+            site.host(route),
+            &raw const site.hosts[host as usize]
+        ));
+    }
+    let nowhere = site.path(Route::default());
+    assert!(
+        nowhere.handlers.is_empty(),
+        "a request that was never routed"
+    );
+    assert!(std::ptr::eq(
+        site.host(Route::default()),
+        &raw const site.nowhere
+    ));
+}
+
+/// A connection of a listener, whose client has shown a certificate of that authority.
+fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
+    let worker = Worker::new(
+        0,
+        Arc::new(Counters::default()),
+        Arc::new(Shared::default()),
+    );
+    ConnectionInfo {
+        id: 1,
+        peer: Address::Unix,
+        accepted: worker.clock.now(),
+        tls: Some(Box::new(TlsInfo {
+            client_authority: shown.map(Into::into),
+            ..TlsInfo::default()
+        })),
+        transport: Rc::new(NoTransport),
+        listener,
+    }
+}
+
+#[test]
+fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
+    let wants = |authorities: &[(usize, Option<&str>)]| Host {
+        client_authorities: authorities
+            .iter()
+            .map(|&(listener, name)| (listener, name.map(Into::into)))
+            .collect(),
+        ..Host::default()
+    };
+    // What the host wants by listener, the listener of the connection, what the client has shown, and whether it is closed.
+    type Case = (
+        &'static [(usize, Option<&'static str>)],
+        usize,
+        Option<&'static str>,
+        bool,
+    );
+    let cases: &[Case] = &[
+        (&[], 0, None, false),
+        (&[(0, Some("A"))], 0, Some("A"), false),
+        (&[(0, Some("A"))], 0, None, true),
+        (&[(0, Some("A"))], 0, Some("B"), true),
+        // Each listener for itself.
+        (&[(0, Some("A")), (1, None)], 1, None, false),
+        (&[(0, Some("A")), (1, None)], 0, None, true),
+        (&[(0, Some("A")), (1, Some("B"))], 1, Some("A"), true),
+        (&[(0, Some("A")), (1, Some("B"))], 1, Some("B"), false),
+        // From a listener that does not serve the host: what one of its own gives to everybody is no secret.
+        (&[(0, Some("A"))], 7, None, true),
+        (&[(0, Some("A"))], 7, Some("A"), false),
+        (&[(0, Some("A")), (1, None)], 7, None, false),
+        (&[(0, Some("A")), (1, Some("B"))], 7, Some("B"), false),
+        (&[(0, Some("A")), (1, Some("B"))], 7, Some("C"), true),
+    ];
+    for &(authorities, listener, shown, want) in cases {
+        let is_closed = wants(authorities).is_closed_to(&connection(listener, shown));
+        assert_eq!(
+            is_closed, want,
+            "{authorities:?}: listener {listener}, shown {shown:?}"
+        );
+    }
+    // In clear text nothing can be shown.
+    let mut clear = connection(0, None);
+    clear.tls = None;
+    assert!(wants(&[(0, Some("A"))]).is_closed_to(&clear));
+    assert!(!wants(&[(0, None)]).is_closed_to(&clear));
+}
