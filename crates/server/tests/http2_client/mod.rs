@@ -174,6 +174,17 @@ impl Client {
         std::mem::take(&mut self.seen)
     }
 
+    /// As [`Client::next`]; `None`: the server has closed.
+    pub fn next_unless_closed(&mut self) -> Option<Vec<String>> {
+        match self.read_frame() {
+            Ok(()) => Some(std::mem::take(&mut self.seen)),
+            Err(error) => {
+                assert_ne!(error.kind(), ErrorKind::WouldBlock, "{:#?}", self.seen);
+                None
+            }
+        }
+    }
+
     /// Reads until so much content of a stream has come.
     pub fn until_content(&mut self, stream: u32, len: usize) {
         while self.content(stream).len() < len {
@@ -230,7 +241,9 @@ impl Client {
         for (name, value) in self.decoder.decode_text(section) {
             match &*name {
                 ":status" | ":path" => shown.push(value),
-                "link" | "x-http2-push" | "grpc-status" => shown.push(format!("{name}={value}")),
+                "link" | "x-rule" | "x-http2-push" | "grpc-status" => {
+                    shown.push(format!("{name}={value}"))
+                }
                 "set-cookie" => shown.push(value.split(';').next().unwrap_or("").to_owned()),
                 _ => {}
             }

@@ -1,0 +1,320 @@
+//! Rules that hold for a request whichever protocol version it comes by: each conversation is held over HTTP/1 and HTTP/2.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod embedded;
+mod http2_client;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use embedded::Embedded;
+use h2o_config::{Directive, Kinds, Levels, Pass};
+use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_http::{Headers, StatusCode};
+use h2o_testkit::{eventually, patient};
+
+/// Answers with the length of the body, all of which it wants first.
+struct Measure;
+
+impl Handler for Measure {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let text = match &exchange.body {
+            RequestBody::None => "no body".to_owned(),
+            RequestBody::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            RequestBody::File(_) | RequestBody::Stream(_) => "another body".to_owned(),
+        };
+        let body = Body::Bytes(text.into());
+        Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
+    }
+
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::Whole
+    }
+}
+
+const DIRECTIVES: &[Directive<Scope>] = &[Directive {
+    name: "test.measure",
+    levels: Levels::PATH,
+    kinds: Kinds::SCALAR,
+    pass: Pass::Content,
+    value: "ON",
+    default: "none",
+    help: "For tests.",
+    apply: |scope, _| {
+        scope.handlers.push(Box::new(Measure));
+        Ok(())
+    },
+}];
+
+fn start(settings: &str) -> Embedded {
+    Embedded::start(DIRECTIVES, |port| {
+        format!(
+            "num-threads: 1
+listen: {{ host: 127.0.0.1, port: {port} }}
+header.add: 'x-rule: seen by filters'
+{settings}
+hosts:
+  default:
+    paths:
+      /measure: {{ test.measure: ON }}
+"
+        )
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    Http1,
+    Http2,
+}
+
+const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+
+/// What a client says.
+#[derive(Clone, Copy, Debug)]
+enum Request<'a> {
+    Get(&'a str),
+    Connect(&'a str),
+    /// A body of some length, with 100 (Continue) expected.
+    Expect(&'a str, usize),
+    /// An empty body that is announced.
+    Empty(&'a str),
+}
+
+/// What it gets for that.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    /// Those of interim responses, and the final one.
+    statuses: Vec<u16>,
+    /// Whether the filters of the path have seen the response.
+    is_filtered: bool,
+    body: String,
+}
+
+fn answered(statuses: &[u16], body: &str) -> Option<Answer> {
+    Some(Answer {
+        statuses: statuses.to_vec(),
+        is_filtered: true,
+        body: body.to_owned(),
+    })
+}
+
+/// A connection on which requests follow each other.
+enum Client {
+    Http1(BufReader<TcpStream>),
+    Http2(http2_client::Client),
+}
+
+impl Client {
+    fn connect(server: &Embedded, version: Version) -> Self {
+        match version {
+            Version::Http1 => {
+                let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                Self::Http1(BufReader::new(patient(stream)))
+            }
+            Version::Http2 => Self::Http2(http2_client::Client::connect(server.port)),
+        }
+    }
+
+    /// `None`: the server has ended the connection before.
+    fn ask(&mut self, request: Request<'_>) -> Option<Answer> {
+        match self {
+            Self::Http1(stream) => ask_http1(stream, request),
+            Self::Http2(client) => ask_http2(client, request),
+        }
+    }
+}
+
+fn ask_http1(stream: &mut BufReader<TcpStream>, request: Request<'_>) -> Option<Answer> {
+    let (line, fields, body) = match request {
+        Request::Get(path) => (format!("GET {path}"), String::new(), 0),
+        Request::Connect(authority) => (format!("CONNECT {authority}"), String::new(), 0),
+        Request::Expect(path, len) => {
+            let fields = format!("Content-Length: {len}\r\nExpect: 100-continue\r\n");
+            (format!("POST {path}"), fields, len)
+        }
+        Request::Empty(path) => {
+            let fields = "Content-Length: 0\r\n".to_owned();
+            (format!("POST {path}"), fields, 0)
+        }
+    };
+    let host = match request {
+        Request::Connect(authority) => authority,
+        Request::Get(_) | Request::Expect(..) | Request::Empty(_) => "a.test",
+    };
+    let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+    stream.get_mut().write_all(head.as_bytes()).ok()?;
+    let mut answer = Answer {
+        statuses: Vec::new(),
+        is_filtered: false,
+        body: String::new(),
+    };
+    loop {
+        let (mut head, mut len) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let start = head.len();
+            if stream.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+            let line = head[start..].to_lowercase();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                len = value.trim().parse().unwrap();
+            }
+            answer.is_filtered |= line == "x-rule: seen by filters\r\n";
+        }
+        let status = head[9..12].parse().unwrap();
+        answer.statuses.push(status);
+        if status == 100 {
+            stream.get_mut().write_all(&vec![b'x'; body]).unwrap();
+            continue;
+        }
+        let mut content = vec![0; len];
+        stream.read_exact(&mut content).ok()?;
+        answer.body = String::from_utf8(content).unwrap();
+        return Some(answer);
+    }
+}
+
+fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<Answer> {
+    let (stream, len) = match request {
+        Request::Get(path) => (client.ask(path, &[]), 0),
+        Request::Connect(authority) => (client.connect_plain(authority), 0),
+        Request::Expect(path, len) => {
+            let fields = [
+                ("content-length", &*len.to_string()),
+                ("expect", "100-continue"),
+            ]
+            .map(|(name, value)| (name, value.to_owned()));
+            let fields = fields.each_ref().map(|(name, value)| (*name, &**value));
+            (client.post_with(path, &fields), len)
+        }
+        Request::Empty(path) => {
+            let stream = client.post_with(path, &[("content-length", "0")]);
+            client.send(stream, b"", true);
+            (stream, 0)
+        }
+    };
+    let mut answer = Answer {
+        statuses: Vec::new(),
+        is_filtered: false,
+        body: String::new(),
+    };
+    loop {
+        for frame in client.next_unless_closed()? {
+            let Some(seen) = frame.strip_prefix(&format!("{stream} ")) else {
+                if frame.starts_with("goaway") {
+                    return None;
+                }
+                continue;
+            };
+            if let Some(status) = seen.get(..3).and_then(|status| status.parse().ok())
+                && !seen.contains("octets")
+            {
+                answer.statuses.push(status);
+                answer.is_filtered |= seen.contains("x-rule=seen by filters");
+                if status == 100 {
+                    client.send(stream, &vec![b'x'; len], true);
+                }
+            }
+            if seen.ends_with('.') {
+                answer.body = String::from_utf8(client.content(stream).to_vec()).unwrap();
+                return Some(answer);
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
+    for version in VERSIONS {
+        let server = start("max-memory: 1048576\ntemp-buffer-threshold: OFF");
+        let connect = Request::Connect("b.test:443");
+        let refused = Client::connect(&server, version).ask(connect);
+        assert_eq!(
+            refused,
+            answered(&[405], "Method Not Allowed"),
+            "{version:?}"
+        );
+        // A body that is kept in memory brings the server near its ceiling.
+        let mut holder = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
+        let head = "POST /measure HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\n";
+        holder.write_all(head.as_bytes()).unwrap();
+        holder.write_all(&vec![b'x'; 990_000]).unwrap();
+        let refused = eventually("the memory is used up", || {
+            let answer = Client::connect(&server, version).ask(Request::Get("/measure"))?;
+            (answer.statuses == [503]).then_some(answer)
+        });
+        let want = answered(&[503], "please try again later");
+        assert_eq!(Some(refused), want, "{version:?}");
+    }
+}
+
+#[test]
+fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
+    for version in VERSIONS {
+        let server = start("connection-budget: 20\nconnection-budget.per-second: 0");
+        let mut client = Client::connect(&server, version);
+        // An error costs 5 units, a response that is none restores 2.
+        for round in 0..20 {
+            let found = client.ask(Request::Get("/measure"));
+            assert_eq!(found, answered(&[200], "no body"), "{version:?}, {round}");
+            if round % 3 == 2 {
+                let missing = client.ask(Request::Get("/missing"));
+                assert_eq!(
+                    missing,
+                    answered(&[404], "not found"),
+                    "{version:?}, {round}"
+                );
+            }
+        }
+        let missing = (0..20).map_while(|_| client.ask(Request::Get("/missing")));
+        // 19 units were left. The answer that costs more than there is goes out as the last one.
+        assert_eq!(missing.count(), 4, "{version:?}");
+    }
+}
+
+#[test]
+fn a_body_that_waits_for_100_is_collected_once_it_was_told() {
+    for version in VERSIONS {
+        for settings in ["", "send-informational: none"] {
+            let server = start(settings);
+            let mut client = Client::connect(&server, version);
+            let counted = client.ask(Request::Expect("/measure", 3000));
+            let want = answered(&[100, 200], "3000 bytes");
+            assert_eq!(counted, want, "{version:?}, {settings}");
+            let empty = client.ask(Request::Empty("/measure"));
+            assert_eq!(
+                empty,
+                answered(&[200], "0 bytes"),
+                "{version:?}, {settings}"
+            );
+            let none = client.ask(Request::Get("/measure"));
+            assert_eq!(none, answered(&[200], "no body"), "{version:?}, {settings}");
+        }
+    }
+}
+
+#[test]
+fn the_log_tells_the_same_of_a_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let log = VERSIONS.map(|version| {
+        let settings = format!(
+            "access-log: {{ path: {}, format: '%m %U %s %b %{{remote-user}}x %{{error}}x' }}",
+            path.display()
+        );
+        let mut server = start(&settings);
+        let mut client = Client::connect(&server, version);
+        client.ask(Request::Expect("/measure", 70_000)).unwrap();
+        client.ask(Request::Get("/missing")).unwrap();
+        client.ask(Request::Empty("/measure")).unwrap();
+        drop(client);
+        server.stop();
+        let lines = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        lines
+    });
+    assert_eq!(log[0].lines().count(), 3, "{log:?}");
+    assert_eq!(log[0], log[1]);
+}
