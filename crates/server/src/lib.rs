@@ -4,12 +4,9 @@
 //! listeners; [`Server::start`] runs one worker per configured core. A worker is one thread with one
 //! event loop, and shares nothing with the others that is written on a request's path.
 
-mod admission;
 mod budget;
-mod collect;
 mod connection_state;
 mod context;
-mod error_page;
 mod event;
 mod flow;
 mod http1;
@@ -19,8 +16,6 @@ mod latency;
 mod listener;
 mod pace;
 mod request;
-mod reroute;
-mod serve;
 #[cfg(test)]
 mod simulation;
 mod site;

@@ -16,8 +16,8 @@ use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
 use crate::pace::{ClientRate, Look};
+use crate::request::serve;
 use crate::request::{Pulled, Requests, SlotId, Stage};
-use crate::serve;
 use reading::{DISCARD_TIME, Discarding, Input, MAX_DISCARDED};
 use streams::Http1Streams;
 

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use h2o_http1::{Answer, Received};
 
 use super::{Http1, upgrade};
-use crate::admission::Pending;
 use crate::budget::Cost;
 use crate::context::per_turn;
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
 use crate::io::Read;
+use crate::request::Pending;
+use crate::request::routing;
 use crate::request::{Arrived, BodyRoom, Requests, SlotId};
-use crate::serve;
 
 /// Bytes of a body that are read and dropped behind a response, and for how long: the connection can then be used again.
 pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
@@ -105,7 +105,7 @@ impl Http1 {
                 {
                     let exchange = &mut *spare.borrow_mut();
                     exchange.http1_index = engine.request_index();
-                    serve::route(exchange, &turn.connection.listener);
+                    routing::route(exchange, &turn.connection.listener);
                 }
                 if turn.context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), turn)
                 {
@@ -150,7 +150,7 @@ impl Http1 {
                 if !spare.borrow().request.target().is_empty() {
                     // Understood, and refused for what it asks: its line is logged.
                     let listener = &turn.connection.listener;
-                    serve::route(&mut spare.borrow_mut(), listener);
+                    routing::route(&mut spare.borrow_mut(), listener);
                 }
                 self.requests.enter(SlotId::ONLY, spare);
                 self.refuse(turn, error)

@@ -7,7 +7,7 @@ use h2o_http1::{Answer, PeerError};
 use super::Http1;
 use crate::flow::{Flow, Turn};
 use crate::request::SlotId;
-use crate::serve;
+use crate::request::routing;
 
 /// The answer to requests in clear text on a listener with TLS.
 const CLEAR_TEXT: Answer = Answer::Respond {
@@ -94,6 +94,6 @@ impl Http1 {
         exchange.http1_index = engine.request_index() + 1;
         let listener = &turn.connection.listener;
         exchange.request.scheme = listener.scheme();
-        serve::route_unparsed(exchange, &listener.hosts);
+        routing::route_unparsed(exchange, &listener.hosts);
     }
 }

@@ -17,13 +17,13 @@ use h2o_http::TimeLimit;
 use h2o_http::field_section::Refusal;
 use h2o_http2::{PeerError, Received, ServerConnection, StreamKey};
 
-use crate::admission::Pending;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::io::Read;
+use crate::request::Pending;
+use crate::request::routing;
 use crate::request::{Arrived, Requests, SlotId};
-use crate::serve;
 use paces::Paces;
 use streams::{Http2Streams, slot};
 use writer::Writer;
@@ -326,7 +326,7 @@ impl Http2 {
                 id: self.streams.engine.stream_id(stream).get(),
                 ..Http2Stream::default()
             });
-            serve::route(exchange, &turn.connection.listener);
+            routing::route(exchange, &turn.connection.listener);
             !end_stream && !exchange.request.expect().is_empty()
         };
         let arrived = Arrived {

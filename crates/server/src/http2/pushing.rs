@@ -15,8 +15,9 @@ use h2o_http2::{SchedulingHint, State, StreamKey};
 
 use super::streams::{Http2Streams, blocks_rendering, scheduling_hint, slot};
 use crate::flow::Turn;
+use crate::request::routing;
+use crate::request::serve::{self, Progress};
 use crate::request::{Promised, Requests, retire};
-use crate::serve::{self, Progress};
 use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
 use h2o_handlers::push::{CasperSettings, PushSettings};
@@ -358,7 +359,7 @@ impl Http2Streams {
         exchange.is_early = page.is_early;
         // Not the number of a stream of the client's: pushes push nothing.
         exchange.http2 = Some(Http2Stream::default());
-        serve::route(exchange, &turn.connection.listener);
+        routing::route(exchange, &turn.connection.listener);
     }
 
     /// The responses that promises came with are written: the pushed ones follow.

@@ -7,8 +7,8 @@ use h2o_exchange::{BodyPipe, ExchangeRef, RequestBody};
 
 use super::slots::{Mark, Phase};
 use super::{Requests, SlotId, Streams};
-use crate::collect::{CannotCollect, Collector, NotCollected};
 use crate::flow::Turn;
+use crate::request::collect::{CannotCollect, Collector, NotCollected};
 
 /// A body on its way into a [`Collector`].
 pub(super) struct Collecting {

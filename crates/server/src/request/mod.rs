@@ -6,11 +6,17 @@
 //! [`Streams`], which each protocol version implements. A request that is answered at once never has a slot, unless the version
 //! keeps it until its last byte has left.
 
+mod admission;
 mod body;
+mod collect;
 mod content;
 mod early;
+mod error_page;
+mod reroute;
 mod respond;
+pub(crate) mod routing;
 mod run;
+pub(crate) mod serve;
 mod slots;
 mod streams;
 mod tunnel;
@@ -24,6 +30,7 @@ use h2o_exchange::{ExchangeRef, Response};
 use crate::context::Context;
 use crate::flow::Turn;
 use crate::pace::{ClientRate, Look, Pace};
+pub(crate) use admission::Pending;
 pub(crate) use body::BodyRoom;
 pub(crate) use content::{Content, Pulled, Source};
 use early::Early;
@@ -336,5 +343,5 @@ impl Requests {
 pub(crate) enum Promised {
     Response(Box<Response>),
     /// Its handler has not answered.
-    Running(crate::serve::Waiting),
+    Running(serve::Waiting),
 }

@@ -11,7 +11,7 @@ use super::slots::{Mark, Phase, log, retire};
 use super::{CloseReason, Requests, SlotId, Streams};
 use crate::budget::Cost;
 use crate::flow::Turn;
-use crate::serve;
+use crate::request::serve;
 
 /// Units of the connection's budget that a request earns when it was served.
 const EARNED_BY_REQUEST: u32 = 2;

@@ -10,9 +10,9 @@ use h2o_http::{BodyLength, Headers, StatusCode};
 use super::body::Collecting;
 use super::slots::{Mark, Phase};
 use super::{CloseReason, Requests, SlotId, Streams};
-use crate::admission::{self, Admission, Pending};
 use crate::flow::Turn;
-use crate::serve::{self, Progress};
+use crate::request::admission::{self, Admission, Pending};
+use crate::request::serve::{self, Progress};
 
 /// A request whose head is complete.
 pub(crate) struct Arrived {

@@ -10,7 +10,7 @@ use super::body::{Collecting, Upload};
 use super::content::Content;
 use crate::flow::Turn;
 use crate::pace::Pace;
-use crate::serve::{self, Waiting};
+use crate::request::serve::{self, Waiting};
 
 /// Which slot of a connection a request has: a small number that is used again once the request is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use h2o_exchange::{
 use h2o_handlers::OtherServer;
 use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 
-use crate::serve::{content_use, enter};
+use super::routing::{content_use, set_route};
 
 /// Who is asked when a request has been pointed at another place.
 pub(crate) enum Asked {
@@ -67,7 +67,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         Place::Host(host) => {
             exchange.asks_stranger = false;
             let route = exchange.site.select_path(host, exchange.request.path());
-            enter(exchange, route);
+            set_route(exchange, route);
             Asked::Handlers
         }
         Place::Elsewhere(server) => {

@@ -3,9 +3,9 @@
 use h2o_exchange::{ContentUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
-use crate::collect::Collector;
 use crate::context::Context;
-use crate::serve;
+use crate::request::collect::Collector;
+use crate::request::{routing, serve};
 
 /// What a driver does next with a request.
 pub(crate) enum Admission {
@@ -52,7 +52,7 @@ pub(crate) fn admit(
     if !asks_for_tunnel && pending.is_none() {
         return Admission::Start;
     }
-    let content_use = serve::content_use(exchange);
+    let content_use = routing::content_use(exchange);
     if asks_for_tunnel && content_use == ContentUse::Stream {
         return Admission::Tunnel;
     }
@@ -73,7 +73,7 @@ pub(crate) fn admit(
             let collector = Collector::unwanted(exchange.request.body);
             collector.map_or(Admission::StartUnwanted, Admission::Collect)
         }
-        ContentUse::Stream if pending.expects_continue && serve::meets_expectations(exchange) => {
+        ContentUse::Stream if pending.expects_continue && routing::meets_expectations(exchange) => {
             Admission::StreamOnceAsked
         }
         ContentUse::Stream => Admission::Stream,

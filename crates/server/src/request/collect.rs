@@ -9,8 +9,8 @@ use h2o_exchange::{
 };
 use h2o_http::BodyLength;
 
-use crate::admission;
 use crate::context::Context;
+use crate::request::admission;
 
 /// Octets of content without use that are read before the response: so that the connection can go on with the next request,
 /// and since some clients take an early response for a failure.

@@ -1,28 +1,26 @@
-//! From a request to its response: routing, handlers, filters, internal redirects, log. The same for every
-//! protocol version.
+//! From a request to its response: handlers, filters, internal redirects, log.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    ContentUse, Exchange, ExchangeRef, Filtered, Handler, HostTable, Links, LocalBoxFuture,
-    Outcome, RequestBody, Reroute, Response, Route, Worker,
+    Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Outcome, RequestBody, Reroute,
+    Response, Worker,
 };
 use h2o_handlers::push;
-use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
+use h2o_http::{BodyLength, Known, StatusCode};
 
 use crate::context::Context;
-use crate::error_page;
-use crate::listener::LocalListener;
-use crate::reroute::{Asked, reroute};
+use crate::request::error_page;
+use crate::request::reroute::{Asked, reroute};
 
 /// What a request waits for, or what came out of it.
 pub(crate) enum Progress {
     /// The final response, past all filters.
     Response(Response),
-    /// A handler of HTTP/2 will not answer a request before it is known not to be a replay: this response, which no
-    /// filter has seen, is not for the client if the request can be run again.
+    /// The handler answered 425 to a request from TLS early data. If the request can be rerun after the handshake, drop this
+    /// response (filters have not run).
     TooEarly(Response),
     /// A handler is not ready yet.
     Waiting(Waiting),
@@ -35,77 +33,6 @@ pub(crate) struct Waiting {
     next: usize,
 }
 
-/// Chooses host and path for a new request, and applies what entering the path entails.
-pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
-    let scheme = listener.scheme();
-    if exchange.request.scheme != scheme {
-        settle_scheme(exchange, listener);
-    }
-    let site = Rc::clone(&exchange.site);
-    let request = &exchange.request;
-    let Some(host) = (listener.hosts).select(request.authority(), request.scheme) else {
-        exchange.route = Route::default();
-        return;
-    };
-    if exchange.request.authority().is_empty() {
-        let authority = exchange
-            .request
-            .headers
-            .store(site.hosts[host as usize].authority.as_bytes());
-        exchange.request.set_authority(authority);
-    }
-    enter(exchange, site.select_path(host, exchange.request.path()));
-}
-
-/// The scheme is that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a server in
-/// front of us may know better.
-#[cold]
-fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
-    let request = &mut exchange.request;
-    let has_own_scheme = request.method == Method::Connect && request.upgrade().is_empty();
-    if listener.is_behind_proxy() || request.scheme == Scheme::Masque {
-        return;
-    }
-    // Plain CONNECT has none.
-    exchange.is_misdirected = !has_own_scheme;
-    request.scheme = listener.scheme();
-}
-
-/// The route that logs a request nobody could parse: that of the default host for "no path matched".
-pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
-    let site = Rc::clone(&exchange.site);
-    if let Some(host) = served.select(b"", Scheme::Http) {
-        exchange.route = site.select_path(host, b"");
-    }
-}
-
-/// The request goes to the handlers of this path.
-pub(crate) fn enter(exchange: &mut Exchange, route: Route) {
-    exchange.route = route;
-    let site = Rc::clone(&exchange.site);
-    if let Some(env) = &site.path(route).env {
-        env.apply(exchange);
-    }
-}
-
-/// What the handlers of the request's path do with its content: the first one that has a use for it decides.
-pub(crate) fn content_use(exchange: &Exchange) -> ContentUse {
-    first_content_user(exchange).map_or(ContentUse::None, |(_, content_use)| content_use)
-}
-
-/// Whether the handler that streams the content is the one to say that the client may send it.
-pub(crate) fn meets_expectations(exchange: &Exchange) -> bool {
-    first_content_user(exchange).is_some_and(|(handler, _)| handler.meets_expectations())
-}
-
-fn first_content_user(exchange: &Exchange) -> Option<(&dyn Handler, ContentUse)> {
-    let handlers = &exchange.site.path(exchange.route).handlers;
-    handlers.iter().find_map(|handler| {
-        let content_use = handler.content_use(exchange);
-        (content_use != ContentUse::None).then_some((handler.as_ref(), content_use))
-    })
-}
-
 /// False if the client has said that it does not want interim responses.
 pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
     exchange.request.headers.get(Known::NoEarlyHints) != Some(b"1")
@@ -116,7 +43,7 @@ pub(crate) fn wants_informational(exchange: &Exchange) -> bool {
 pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
     let outcome = {
         let exchange = &mut *exchange.borrow_mut();
-        let outcome = ask(exchange, 0);
+        let outcome = run_handlers(exchange, 0);
         if let (Outcome::Done(mut response), _) = outcome {
             // No filter is interested, nothing was rerouted: there is nothing to settle.
             if is_final(exchange, &response) {
@@ -129,10 +56,10 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
             outcome
         }
     };
-    settle(context, exchange, outcome)
+    run_to_response(context, exchange, outcome)
 }
 
-/// True if the response needs none of what [`settle`] and [`filter`] do, but for noting its status.
+/// True if the response needs none of what [`run_to_response`] and [`filter`] do, but for noting its status.
 fn is_final(exchange: &Exchange, response: &Response) -> bool {
     let path = exchange.site.path(exchange.route);
     path.filters.is_empty()
@@ -145,7 +72,7 @@ fn is_final(exchange: &Exchange, response: &Response) -> bool {
 
 /// Answers a request that no handler is asked about: the filters of its path see the response.
 pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Response) -> Progress {
-    settle(context, exchange, (Outcome::Done(response), usize::MAX))
+    run_to_response(context, exchange, (Outcome::Done(response), usize::MAX))
 }
 
 /// Goes on with a request that waits.
@@ -162,11 +89,13 @@ pub(crate) fn resume(
                 hint(&mut exchange.borrow_mut(), waiting.next);
                 return Progress::Waiting(waiting);
             }
-            Ok(Poll::Ready(Outcome::Declined)) => ask(&mut exchange.borrow_mut(), waiting.next),
+            Ok(Poll::Ready(Outcome::Declined)) => {
+                run_handlers(&mut exchange.borrow_mut(), waiting.next)
+            }
             Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
             Err(response) => (Outcome::Done(*response), waiting.next),
         };
-        match settle(context, exchange, outcome) {
+        match run_to_response(context, exchange, outcome) {
             // The next handler waits as well: nobody has polled its future yet.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
@@ -191,7 +120,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
 }
 
 /// Asks the handlers from number `first` on until one does not decline.
-fn ask(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
+fn run_handlers(exchange: &mut Exchange, first: usize) -> (Outcome, usize) {
     let site = Rc::clone(&exchange.site);
     if let Some(response) = refuse_misdirected(exchange) {
         return (Outcome::Done(response), usize::MAX);
@@ -241,7 +170,11 @@ fn misdirected(exchange: &mut Exchange) -> Response {
 }
 
 /// Runs what handlers and filters say until there is a response or something to wait for.
-fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) -> Progress {
+fn run_to_response(
+    context: &Context,
+    exchange: &ExchangeRef,
+    outcome: (Outcome, usize),
+) -> Progress {
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
@@ -261,11 +194,13 @@ fn settle(context: &Context, exchange: &ExchangeRef, outcome: (Outcome, usize)) 
                 }
             }
             Outcome::Reroute(order) => order,
-            Outcome::Declined => unreachable!("`ask` goes on to the next handler"),
+            Outcome::Declined => {
+                unreachable!("`run_handlers` asks the next one to the next handler")
+            }
         };
         let exchange = &mut exchange.borrow_mut();
         (outcome, next) = match reroute(exchange, order) {
-            Ok(Asked::Handlers) => ask(exchange, 0),
+            Ok(Asked::Handlers) => run_handlers(exchange, 0),
             Ok(Asked::Successor(successor)) => {
                 let asked = fenced(context, || successor(exchange));
                 let outcome = asked.unwrap_or_else(|response| Outcome::Done(*response));

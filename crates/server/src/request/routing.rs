@@ -1,0 +1,79 @@
+//! Host and path of a request, and what the handlers there do with its body.
+
+use std::rc::Rc;
+
+use h2o_exchange::{ContentUse, Exchange, Handler, HostTable, Route};
+use h2o_http::{Method, Scheme};
+
+use crate::listener::LocalListener;
+
+/// Chooses host and path for a new request, and applies what entering the path entails.
+pub(crate) fn route(exchange: &mut Exchange, listener: &LocalListener) {
+    let scheme = listener.scheme();
+    if exchange.request.scheme != scheme {
+        settle_scheme(exchange, listener);
+    }
+    let site = Rc::clone(&exchange.site);
+    let request = &exchange.request;
+    let Some(host) = (listener.hosts).select(request.authority(), request.scheme) else {
+        exchange.route = Route::default();
+        return;
+    };
+    if exchange.request.authority().is_empty() {
+        let authority = exchange
+            .request
+            .headers
+            .store(site.hosts[host as usize].authority.as_bytes());
+        exchange.request.set_authority(authority);
+    }
+    set_route(exchange, site.select_path(host, exchange.request.path()));
+}
+
+/// The scheme is that of the connection, whatever the target says: routing and `x-forwarded-proto` rely on it. Only a server in
+/// front of us may know better.
+#[cold]
+fn settle_scheme(exchange: &mut Exchange, listener: &LocalListener) {
+    let request = &mut exchange.request;
+    let has_own_scheme = request.method == Method::Connect && request.upgrade().is_empty();
+    if listener.is_behind_proxy() || request.scheme == Scheme::Masque {
+        return;
+    }
+    // Plain CONNECT has none.
+    exchange.is_misdirected = !has_own_scheme;
+    request.scheme = listener.scheme();
+}
+
+/// The route that logs a request nobody could parse: that of the default host for "no path matched".
+pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
+    let site = Rc::clone(&exchange.site);
+    if let Some(host) = served.select(b"", Scheme::Http) {
+        exchange.route = site.select_path(host, b"");
+    }
+}
+
+/// The request goes to the handlers of this path.
+pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
+    exchange.route = route;
+    let site = Rc::clone(&exchange.site);
+    if let Some(env) = &site.path(route).env {
+        env.apply(exchange);
+    }
+}
+
+/// What the handlers of the request's path do with its content: the first one that has a use for it decides.
+pub(crate) fn content_use(exchange: &Exchange) -> ContentUse {
+    first_content_user(exchange).map_or(ContentUse::None, |(_, content_use)| content_use)
+}
+
+/// Whether the handler that streams the content is the one to say that the client may send it.
+pub(crate) fn meets_expectations(exchange: &Exchange) -> bool {
+    first_content_user(exchange).is_some_and(|(handler, _)| handler.meets_expectations())
+}
+
+fn first_content_user(exchange: &Exchange) -> Option<(&dyn Handler, ContentUse)> {
+    let handlers = &exchange.site.path(exchange.route).handlers;
+    handlers.iter().find_map(|handler| {
+        let content_use = handler.content_use(exchange);
+        (content_use != ContentUse::None).then_some((handler.as_ref(), content_use))
+    })
+}
