@@ -6,6 +6,7 @@ use std::sync::Arc;
 use h2o_http::RequestHead;
 use h2o_http2::{Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
+use h2o_testkit::http2::{Frame, PREFACE, encode, flag, kind};
 
 /// A request as a server has it.
 #[derive(Clone, Default)]
@@ -16,16 +17,8 @@ pub(crate) struct Incoming {
     pub(crate) is_whole: bool,
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Octets of the preface that servers do not send.
-const MAGIC: usize = 24;
+/// The longest frame that may be sent without being asked for (RFC 9113 §4.2).
 const MAX_FRAME: usize = 16_384;
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// How a request is put into frames.
 #[derive(Clone, Copy)]
@@ -40,14 +33,14 @@ pub(crate) struct Framing {
 
 /// What a client sends: `text` is lines `name: value`, an empty line, content; behind a line `--` lines of trailers.
 pub(crate) fn write(text: &[u8], framing: Framing) -> Vec<u8> {
-    let mut out = PREFACE.to_vec();
+    let mut out = [PREFACE, &Frame::settings(&[]).octets()].concat();
     write_message(text, framing, &mut out);
     out
 }
 
 /// What a server sends. Ahead of the final head there may be others, which end with a line `--`.
 pub(crate) fn write_response(text: &[u8], framing: Framing) -> Vec<u8> {
-    let mut out = PREFACE[MAGIC..].to_vec();
+    let mut out = Frame::settings(&[]).octets();
     let mut rest = text;
     loop {
         let (interim, after) = split(rest, b"\n--\n");
@@ -72,12 +65,13 @@ fn write_message(text: &[u8], framing: Framing, out: &mut Vec<u8>) {
     let mut pieces = content.chunks(framing.piece.clamp(1, MAX_FRAME)).peekable();
     while let Some(piece) = pieces.next() {
         let is_end = ends_with_content && pieces.peek().is_none();
-        frame(DATA, if is_end { END_STREAM } else { 0 }, piece, out);
+        let end = if is_end { flag::END_STREAM } else { 0 };
+        out.extend(Frame::data(1, end, piece).octets());
     }
     if !trailers.is_empty() {
         section(trailers, ends, out);
     } else if ends && framing.ends_apart {
-        frame(DATA, END_STREAM, b"", out);
+        out.extend(Frame::data(1, flag::END_STREAM, b"").octets());
     }
 }
 
@@ -92,7 +86,7 @@ fn split<'t>(text: &'t [u8], separator: &[u8]) -> (&'t [u8], &'t [u8]) {
 }
 
 fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
-    let mut block = Vec::new();
+    let mut fields = Vec::new();
     for line in lines
         .split(|&octet| octet == b'\n')
         .filter(|line| !line.is_empty())
@@ -102,54 +96,26 @@ fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
             Some(at) => (&line[..at + 1], &line[at + 3..]),
             None => (line, &b""[..]),
         };
-        // Literals without indexing, and without Huffman's code (RFC 7541 §6.2.2).
-        block.push(0);
-        string(name, &mut block);
-        string(value, &mut block);
+        fields.push((name, value));
     }
+    let block = encode(&fields);
     let mut parts = block.chunks(MAX_FRAME).peekable();
-    let mut kind = HEADERS;
+    let mut kind = kind::HEADERS;
     loop {
         let part = parts.next().unwrap_or_default();
         let mut flags = 0;
-        if kind == HEADERS && is_end {
-            flags |= END_STREAM;
+        if kind == kind::HEADERS && is_end {
+            flags |= flag::END_STREAM;
         }
         if parts.peek().is_none() {
-            flags |= END_HEADERS;
+            flags |= flag::END_HEADERS;
         }
-        frame(kind, flags, part, out);
-        kind = CONTINUATION;
-        if flags & END_HEADERS != 0 {
+        out.extend(Frame::new(kind, flags, 1, part).octets());
+        kind = kind::CONTINUATION;
+        if flags & flag::END_HEADERS != 0 {
             return;
         }
     }
-}
-
-/// RFC 7541 §5.1 and §5.2.
-fn string(text: &[u8], out: &mut Vec<u8>) {
-    let mut rest = text.len();
-    if rest < 127 {
-        out.extend(u8::try_from(rest));
-    } else {
-        out.push(127);
-        rest -= 127;
-        while rest >= 128 {
-            out.extend(u8::try_from(rest % 128 + 128));
-            rest /= 128;
-        }
-        out.extend(u8::try_from(rest));
-    }
-    out.extend_from_slice(text);
-}
-
-fn frame(kind: u8, flags: u8, payload: &[u8], out: &mut Vec<u8>) {
-    let len = u32::try_from(payload.len())
-        .expect("a frame's")
-        .to_be_bytes();
-    out.extend_from_slice(&len[1..]);
-    out.extend_from_slice(&[kind, flags, 0, 0, 0, 1]);
-    out.extend_from_slice(payload);
 }
 
 /// Reads what a client has sent, all of which is there. What the server refuses is left out.
