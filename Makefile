@@ -47,10 +47,11 @@ audit: install-build
 unit:
 	$(CARGO) test --workspace --exclude h2o-tests
 
-# The real binary against clients of other people's making.
+# The real binary against clients of other people's making. These tests wait for programs and limits most of the time, so
+# more of them run at once than there are processors.
 e2e:
 	$(CARGO) build -p h2o
-	$(CARGO) test -p h2o-tests --tests
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test -p h2o-tests --tests
 	python3 -m unittest discover bench
 
 # Writes docs/directives.md anew from the table of directives.
