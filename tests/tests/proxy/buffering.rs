@@ -640,7 +640,7 @@ fn fill_disk(server: &Server, octets: Option<u64>) {
 }
 
 /// A server that hands requests to `backend` as they are, below `/up` once all of their content is there.
-fn collecting(settings: &str, backend: &Backend) -> Server {
+fn collecting(threshold: usize, backend: &Backend) -> Server {
     let folder = Folder::new();
     folder.make_dir("temp");
     // What runs as another user has limits of its own.
@@ -651,11 +651,10 @@ fn collecting(settings: &str, backend: &Backend) -> Server {
     };
     let config = format!(
         "{user}temp-buffer-path: '@DIR@/temp'
-temp-buffer-threshold: 1048576
+temp-buffer-threshold: {threshold}
 num-threads: 1
 http1-request-io-timeout: 60
 http2-idle-timeout: 60
-{settings}
 listen: @PORT@
 hosts:
   default:
@@ -673,7 +672,7 @@ hosts:
 fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
     let head = format!("HTTP/1.1 200 OK\ncontent-length: {LARGE}");
     let (backend, taken) = sending(&head, LARGE);
-    let server = collecting("", &backend);
+    let server = collecting(1 << 20, &backend);
     for (round, make) in Slow::EACH.into_iter().enumerate() {
         let failures = number(&server, "temp-files.write-failures");
         fill_disk(&server, Some(1_000_000));
@@ -694,7 +693,7 @@ fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
 #[test]
 fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     let backend = Backend::answering(FINE);
-    let server = collecting("", &backend);
+    let server = collecting(1 << 20, &backend);
     let post = |length: usize| {
         let content = server.folder.at("content");
         fs::write(&content, pattern(length)).expect("there is room");
@@ -712,6 +711,36 @@ fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     no_files(&server);
 }
 
+/// The most memory that the server has had, in octets.
+fn most_memory(server: &Server) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid()));
+    let status = status.expect("the server runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    number.expect("the kernel accounts memory") * 1024
+}
+
+#[test]
+fn content_that_grows_beyond_its_memory_is_not_there_twice() {
+    const THRESHOLD: usize = 16 << 20;
+    let backend = Backend::answering(FINE);
+    let server = collecting(THRESHOLD, &backend);
+    let content = server.folder.at("content");
+    let data = format!("@{}", content.display());
+    let url = server.url("/up");
+    let upload = |length: usize| {
+        fs::write(&content, pattern(length)).expect("there is room");
+        let chunked = "transfer-encoding: chunked";
+        let answer = curl(&["-H", chunked, "-X", "POST", "--data-binary", &data, &url]);
+        assert_eq!(answer.text(), "fine");
+    };
+    upload(10);
+    let before = most_memory(&server);
+    upload(THRESHOLD + 2_000_000);
+    let more = most_memory(&server) - before;
+    assert!(more < THRESHOLD / 2 * 3, "{more} more octets");
+}
+
 #[test]
 fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
     const LENGTH: usize = 20_000_000;
@@ -724,14 +753,7 @@ fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
             });
         }
     });
-    let server = collecting("", &backend);
-    let most = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", server.pid()));
-        let status = status.expect("the server runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
-        number.expect("the kernel accounts memory") * 1024
-    };
+    let server = collecting(1 << 20, &backend);
     let content = server.folder.at("content");
     fs::write(&content, pattern(LENGTH)).expect("there is room");
     let data = format!("@{}", content.display());
@@ -747,13 +769,13 @@ fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
     ] {
         // What is reached by one alone is the code, and buffers that are kept.
         ask(options);
-        let before = most();
+        let before = most_memory(&server);
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| ask(options));
             }
         });
-        let more = most() - before;
+        let more = most_memory(&server) - before;
         assert!(more < 2 * LENGTH, "{options:?}: {more} more octets");
     }
 }

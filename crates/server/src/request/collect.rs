@@ -23,11 +23,9 @@ const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 /// Content received so far.
 pub(crate) enum Collector {
     Memory {
-        content: Vec<u8>,
+        content: OctetQueue,
         /// Octets from which on the content goes into a file.
         threshold: usize,
-        /// Octets that the client has announced, if it has.
-        announced: Option<usize>,
     },
     /// Large, or announced to be.
     File(Box<FileWriter>),
@@ -94,9 +92,8 @@ impl Collector {
             return Self::File(Box::new(FileWriter::new(context)));
         }
         Self::Memory {
-            content: Vec::new(),
+            content: OctetQueue::default(),
             threshold: usize::try_from(threshold).unwrap_or(usize::MAX),
-            announced: announced.and_then(|len| usize::try_from(len).ok()),
         }
     }
 
@@ -115,28 +112,14 @@ impl Collector {
                 Ok(())
             }
             Self::File(writer) => writer.push(piece),
-            Self::Memory {
-                content, threshold, ..
-            } if content.len() + piece.len() >= *threshold => {
-                let mut writer = Box::new(FileWriter::new(context));
-                writer.push_piece(std::mem::take(content).into())?;
-                writer.push(piece)?;
-                *self = Self::File(writer);
-                Ok(())
-            }
-            Self::Memory {
-                content,
-                threshold,
-                announced,
-            } => {
-                let len = content.len() + piece.len();
-                if len > content.capacity() {
-                    // Twice as much as there is, but not what cannot come.
-                    let most = announced.unwrap_or(usize::MAX).min(*threshold);
-                    let capacity = (2 * content.capacity()).min(most).max(len);
-                    content.reserve_exact(capacity - content.len());
+            Self::Memory { content, threshold } => {
+                content.push(piece);
+                if content.len() >= *threshold {
+                    let content = std::mem::take(content);
+                    let mut writer = Box::new(FileWriter::new(context));
+                    writer.push_all(content)?;
+                    *self = Self::File(writer);
                 }
-                content.extend_from_slice(piece);
                 Ok(())
             }
         }
@@ -171,9 +154,7 @@ impl Collector {
     ) -> Poll<Result<RequestBody, CannotCollect>> {
         Poll::Ready(Ok(match self {
             Self::Unwanted { .. } => RequestBody::None,
-            Self::Memory { content, .. } => {
-                RequestBody::Bytes(Bytes::from(std::mem::take(content)))
-            }
+            Self::Memory { content, .. } => RequestBody::Bytes(in_one_piece(content)),
             Self::File(writer) => {
                 ready!(writer.poll_written(task, 1))?;
                 // Content of no octets is not in a file.
@@ -187,7 +168,7 @@ impl Collector {
     /// Octets of memory held.
     pub(crate) fn retained(&self) -> usize {
         match self {
-            Self::Memory { content, .. } => content.capacity(),
+            Self::Memory { content, .. } => content.len(),
             Self::File(writer) => writer.unwritten(),
             Self::Unwanted { .. } => 0,
         }
@@ -212,9 +193,9 @@ impl FileWriter {
         Ok(())
     }
 
-    fn push_piece(&mut self, piece: Bytes) -> Result<(), NotCollected> {
-        self.grow(piece.len())?;
-        self.queue.push_piece(piece);
+    fn push_all(&mut self, octets: OctetQueue) -> Result<(), NotCollected> {
+        self.grow(octets.len())?;
+        self.queue.append(octets);
         Ok(())
     }
 
@@ -268,4 +249,16 @@ impl FileWriter {
             len: self.written,
         })
     }
+}
+
+/// What `content` holds: each octet once in memory, but for those that are being moved.
+fn in_one_piece(content: &mut OctetQueue) -> Bytes {
+    if let Some(whole) = content.take_whole() {
+        return whole;
+    }
+    let mut octets = Vec::with_capacity(content.len());
+    while !content.is_empty() {
+        octets.extend_from_slice(&content.take(usize::MAX));
+    }
+    octets.into()
 }
