@@ -1,6 +1,7 @@
 //! The pipe that carries a request's content from its connection to its handler: every state with every call, and random calls
 //! against a plain model of it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -708,5 +709,185 @@ fn handlers_see_the_content_from_its_beginning_or_are_told_that_it_is_gone() {
             let rest = model.content[model.at..].to_vec();
             assert_eq!(pipe.take_whole(), Some(rest.into()), "seed {seed}");
         }
+    }
+}
+
+/// Ends a turn of the runtime now and then, so that the two sides meet in every order.
+async fn pause(random: &mut fastrand::Rng) {
+    for _ in 0..random.u8(..3) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Runs both sides of pipes as tasks of one thread. A wake-up that is lost leaves them waiting for ever.
+fn in_tasks(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let local = tokio::task::LocalSet::new();
+    // The clock stands while anything can run: it only passes the limit when all wait.
+    let limit = std::time::Duration::from_secs(3600);
+    let ended = local.block_on(&runtime.expect("a runtime starts"), async {
+        tokio::time::timeout(limit, test).await
+    });
+    ended.expect("nobody waits for something that has happened");
+}
+
+/// Both sides, each a task of its own: what wakes one is not to wake the other by chance.
+async fn both<A: 'static, B: 'static>(
+    one: impl Future<Output = A> + 'static,
+    other: impl Future<Output = B> + 'static,
+) -> (A, B) {
+    let (one, other) = (
+        tokio::task::spawn_local(one),
+        tokio::task::spawn_local(other),
+    );
+    (one.await.expect("no panic"), other.await.expect("no panic"))
+}
+
+/// The connection: pushes content as there is room, until it is all pushed or nobody wants it.
+async fn send(pipe: Rc<BodyPipe>, content: Rc<Vec<u8>>, seed: u64) -> usize {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut sent = 0;
+    while sent < content.len() {
+        let room = std::future::poll_fn(|context| pipe.poll_room(context)).await;
+        if pipe.is_abandoned() {
+            return sent;
+        }
+        assert!(
+            (1..=BodyPipe::CAPACITY).contains(&room),
+            "seed {seed}: {room}"
+        );
+        let len = random.usize(1..=room.min(content.len() - sent));
+        pipe.push(&content[sent..sent + len]);
+        sent += len;
+        assert!(pipe.queued() <= BodyPipe::CAPACITY, "seed {seed}");
+        pause(&mut random).await;
+    }
+    pipe.finish(Ok(()));
+    sent
+}
+
+/// The handler: takes pieces until the end, or until it has had `enough`.
+async fn receive(pipe: Rc<BodyPipe>, enough: usize, seed: u64) -> Result<Vec<u8>, String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut all = Vec::new();
+    while all.len() < enough {
+        if random.bool() {
+            std::future::poll_fn(|context| pipe.poll_begun(context)).await;
+        }
+        match std::future::poll_fn(|context| pipe.poll_next(context)).await {
+            Some(Ok(piece)) => all.extend_from_slice(&piece),
+            Some(Err(error)) => return Err(error.to_string()),
+            None => break,
+        }
+        pause(&mut random).await;
+    }
+    Ok(all)
+}
+
+fn content(len: usize) -> Rc<Vec<u8>> {
+    let octets = (0..len)
+        .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
+        .collect();
+    Rc::new(octets)
+}
+
+#[test]
+fn content_gets_through_whoever_is_faster() {
+    for seed in 0..60 {
+        let content = content(fastrand::Rng::with_seed(seed).usize(..400_000));
+        in_tasks(async move {
+            let pipe = Rc::new(BodyPipe::default());
+            let connection = send(Rc::clone(&pipe), Rc::clone(&content), seed);
+            let handler = receive(Rc::clone(&pipe), usize::MAX, seed + 1_000);
+            let (sent, received) = both(connection, handler).await;
+            assert_eq!(sent, content.len(), "seed {seed}");
+            assert!(received.expect("no error") == *content, "seed {seed}");
+            assert!(pipe.is_drained() && !pipe.is_starved(), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_connection_is_not_left_waiting_for_a_handler_that_has_gone() {
+    for seed in 0..60 {
+        let content = content(300_000);
+        let enough = fastrand::Rng::with_seed(seed).usize(..250_000);
+        in_tasks(async move {
+            let pipe = Rc::new(BodyPipe::default());
+            let connection = send(Rc::clone(&pipe), Rc::clone(&content), seed);
+            let its = Rc::clone(&pipe);
+            let handler = async move {
+                let taken = receive(Rc::clone(&its), enough, seed + 1_000).await;
+                its.abandon();
+                taken.expect("no error")
+            };
+            let (sent, taken) = both(connection, handler).await;
+            assert!(content.starts_with(&taken), "seed {seed}");
+            assert!(sent >= taken.len(), "seed {seed}");
+            assert!(
+                sent <= taken.len() + 2 * BodyPipe::CAPACITY,
+                "seed {seed}: {sent}"
+            );
+            assert_eq!(pipe.queued(), 0, "seed {seed}: memory of nobody");
+        });
+    }
+}
+
+#[test]
+fn a_handler_is_not_left_waiting_for_a_connection_that_has_failed() {
+    for seed in 0..60 {
+        let content = content(200_000);
+        let most = fastrand::Rng::with_seed(seed).usize(..content.len());
+        in_tasks(async move {
+            let pipe = Rc::new(BodyPipe::default());
+            let its = Rc::clone(&pipe);
+            let connection = async move {
+                let mut random = fastrand::Rng::with_seed(seed);
+                let mut sent = 0;
+                while sent < most {
+                    let room = std::future::poll_fn(|context| its.poll_room(context)).await;
+                    let len = room.min(most - sent);
+                    its.push(&content[sent..sent + len]);
+                    sent += len;
+                    pause(&mut random).await;
+                }
+                its.finish(Err("the client is gone".into()));
+            };
+            let handler = receive(Rc::clone(&pipe), usize::MAX, seed + 1_000);
+            let ((), received) = both(connection, handler).await;
+            assert_eq!(
+                received,
+                Err("the client is gone".to_owned()),
+                "seed {seed}"
+            );
+            assert!(pipe.take_whole().is_none(), "seed {seed}: it is not whole");
+            assert!(!pipe.is_complete() && !pipe.is_drained(), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_second_handler_gets_all_of_it_while_the_client_goes_on() {
+    for seed in 0..60 {
+        let content = content(300_000);
+        let enough = fastrand::Rng::with_seed(seed).usize(..200_000);
+        in_tasks(async move {
+            let pipe = Rc::new(BodyPipe::default());
+            pipe.keep();
+            let connection = send(Rc::clone(&pipe), Rc::clone(&content), seed);
+            let all = Rc::clone(&content);
+            let handlers = async move {
+                let first = receive(Rc::clone(&pipe), enough, seed + 1_000).await;
+                assert!(all.starts_with(&first.expect("no error")), "seed {seed}");
+                assert!(pipe.rewind(), "seed {seed}: it was kept");
+                receive(pipe, usize::MAX, seed + 2_000).await
+            };
+            let (sent, second) = both(connection, handlers).await;
+            assert_eq!(sent, content.len(), "seed {seed}");
+            assert!(second.expect("no error") == *content, "seed {seed}");
+        });
     }
 }

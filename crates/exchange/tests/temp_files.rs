@@ -1,0 +1,214 @@
+//! Temporary files: what is written can be read, space is given back, and files together stay below their ceiling.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use h2o_exchange::OctetQueue;
+use h2o_exchange::temp_file::{TempFile, TempFiles};
+
+fn queue(octets: &[u8]) -> OctetQueue {
+    let mut queue = OctetQueue::default();
+    queue.push(octets);
+    queue
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime starts").block_on(test)
+}
+
+/// Writes and waits. What could not be written is given back.
+async fn write(file: &mut TempFile, octets: &[u8], offset: u64) -> Result<usize, String> {
+    if let Err(refused) = file.write(queue(octets), offset) {
+        assert_eq!(refused.len(), octets.len(), "all of it is given back");
+        return Err("refused".to_owned());
+    }
+    assert_eq!(file.writing(), octets.len());
+    let written = poll_fn(|context| file.poll_written(context)).await;
+    assert_eq!(file.writing(), 0);
+    written.map_err(|unwritten| {
+        let octets = unwritten.octets.map_or(0, |octets| octets.len());
+        format!("{octets} octets not written: {:?}", unwritten.error.kind())
+    })
+}
+
+fn read(file: &TempFile, offset: u64, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0; len];
+    let file = file.file().expect("something was written");
+    let read = file
+        .read_blocking(offset, &mut buffer)
+        .expect("it can be read");
+    buffer.truncate(read);
+    buffer
+}
+
+#[test]
+fn files_hold_what_was_written_last_at_each_place() {
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let files = Arc::new(TempFiles::default());
+        run(async {
+            let mut file = TempFile::new(&files);
+            let mut model: Vec<u8> = Vec::new();
+            let mut octets_written = 0;
+            for _ in 0..30 {
+                let offset = random.usize(..=model.len());
+                let octets: Vec<u8> = (0..random.usize(1..60_000))
+                    .map(|_| random.u8(..))
+                    .collect();
+                let written = write(&mut file, &octets, offset as u64).await;
+                assert_eq!(written, Ok(octets.len()), "seed {seed}");
+                octets_written += octets.len() as u64;
+                model.resize(model.len().max(offset + octets.len()), 0);
+                model[offset..offset + octets.len()].copy_from_slice(&octets);
+                let at = random.usize(..model.len());
+                let len = random.usize(..100_000);
+                let want = &model[at..model.len().min(at + len)];
+                assert!(read(&file, at as u64, len) == want, "seed {seed}");
+                assert_eq!(
+                    files.used(),
+                    model.len() as u64,
+                    "seed {seed}: what is written again takes no more space"
+                );
+            }
+            assert_eq!(
+                (files.made(), files.written()),
+                (1, octets_written),
+                "seed {seed}"
+            );
+        });
+        assert_eq!(files.used(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn space_is_kept_for_as_long_as_something_can_be_read() {
+    let files = Arc::new(TempFiles::default());
+    run(async {
+        let mut file = TempFile::new(&files);
+        write(&mut file, &[1; 5_000], 0)
+            .await
+            .expect("there is room");
+        let reader = Arc::clone(file.file().expect("something was written"));
+        drop(file);
+        assert_eq!(files.used(), 5_000, "a response still reads it");
+        let mut buffer = [0; 10];
+        assert_eq!(
+            reader
+                .read_blocking(4_995, &mut buffer)
+                .expect("it can be read"),
+            5
+        );
+        drop(reader);
+        assert_eq!(files.used(), 0);
+        // One that is dropped while it is being written.
+        let mut file = TempFile::new(&files);
+        assert!(file.write(queue(&[2; 100]), 0).is_ok());
+        drop(file);
+    });
+    // The runtime has waited for the disk.
+    assert_eq!(files.used(), 0);
+}
+
+#[test]
+fn files_together_stay_below_their_ceiling_whatever_they_do() {
+    const LIMIT: u64 = 100_000;
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let all = Arc::new(TempFiles::new(std::env::temp_dir(), LIMIT));
+        run(async {
+            let mut files: Vec<(TempFile, u64)> = Vec::new();
+            let mut refused = 0;
+            for _ in 0..60 {
+                if files.len() < 8 && random.u8(..3) == 0 {
+                    files.push((TempFile::new(&all), 0));
+                }
+                if files.is_empty() {
+                    continue;
+                }
+                let at = random.usize(..files.len());
+                if random.u8(..5) == 0 {
+                    files.swap_remove(at);
+                } else {
+                    let sum: u64 = files.iter().map(|(_, size)| size).sum();
+                    let (file, size) = &mut files[at];
+                    let octets = vec![b'x'; random.usize(1..40_000)];
+                    let offset = random.u64(..=*size);
+                    let end = offset + octets.len() as u64;
+                    let grown = end.saturating_sub(*size);
+                    let fits = sum + grown <= LIMIT;
+                    let written = write(file, &octets, offset).await;
+                    assert_eq!(
+                        written.is_ok(),
+                        fits,
+                        "seed {seed}: {grown} more than {sum}"
+                    );
+                    refused += u64::from(!fits);
+                    if fits {
+                        *size = end.max(*size);
+                    }
+                }
+                let sum: u64 = files.iter().map(|(_, size)| size).sum();
+                assert_eq!(all.used(), sum, "seed {seed}");
+                assert!(all.used() <= LIMIT, "seed {seed}");
+            }
+            assert_eq!(all.refusals(), refused, "seed {seed}");
+        });
+        assert_eq!((all.used(), all.failures()), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn threads_that_write_at_once_do_not_pass_the_ceiling() {
+    const LIMIT: u64 = 200_000;
+    let all = Arc::new(TempFiles::new(std::env::temp_dir(), LIMIT));
+    let threads: Vec<_> = (0..4)
+        .map(|seed| {
+            let all = Arc::clone(&all);
+            std::thread::spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                run(async {
+                    for _ in 0..40 {
+                        let mut file = TempFile::new(&all);
+                        for _ in 0..4 {
+                            let octets = vec![b'x'; random.usize(1..50_000)];
+                            let offset = random.u64(..10_000);
+                            let written = write(&mut file, &octets, offset).await;
+                            assert!(all.used() <= LIMIT, "{written:?}");
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no thread has seen too much");
+    }
+    assert_eq!(all.used(), 0);
+    assert!(all.refusals() > 0, "the ceiling was met");
+}
+
+#[test]
+fn what_cannot_be_written_is_given_back_and_takes_no_space_for_long() {
+    let broken = Arc::new(TempFiles::new("/nonexistent".into(), 1 << 20));
+    run(async {
+        let mut file = TempFile::new(&broken);
+        for times in 1..=3 {
+            let written = write(&mut file, b"text", 0).await;
+            assert_eq!(written, Err("4 octets not written: NotFound".to_owned()));
+            assert!(file.file().is_none());
+            assert_eq!(broken.failures(), times);
+        }
+        let nothing = poll_fn(|context| file.poll_written(context)).await;
+        assert!(matches!(nothing, Ok(0)), "nothing is being written");
+    });
+    assert_eq!(
+        (
+            broken.used(),
+            broken.made(),
+            broken.written(),
+            broken.limit()
+        ),
+        (0, 0, 0, 1 << 20)
+    );
+}
