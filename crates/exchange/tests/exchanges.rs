@@ -515,3 +515,63 @@ fn a_reroute_takes_the_request_along_unless_it_says_otherwise() {
         (StatusCode::BAD_GATEWAY, "internal error")
     );
 }
+
+#[test]
+fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let worker = worker();
+        let (site, connection) = (site(RerouteLimits::default()), connection(&worker));
+        let mut busy: Vec<(u64, ExchangeRef)> = Vec::new();
+        let mut made = std::collections::BTreeSet::new();
+        let mut most = 0;
+        for number in 1..200 {
+            match random.u8(..5) {
+                0..=2 => {
+                    let exchange = worker.exchange(&site, &connection);
+                    assert_eq!(
+                        traces(&exchange.borrow()),
+                        Vec::<&str>::new(),
+                        "seed {seed}"
+                    );
+                    let address = exchange.as_ptr().addr();
+                    let is_in_use = busy.iter().any(|(_, other)| Rc::ptr_eq(other, &exchange));
+                    assert!(!is_in_use, "seed {seed}: one exchange for two requests");
+                    made.insert(address);
+                    exchange.borrow_mut().http1_index = number;
+                    busy.push((number, exchange));
+                }
+                3 if !busy.is_empty() => {
+                    let (_, exchange) = busy.swap_remove(random.usize(..busy.len()));
+                    fill(&mut exchange.borrow_mut());
+                    worker.release(exchange);
+                }
+                _ => {
+                    // A connection takes one for a head that does not come.
+                    let spare = worker.spare_exchange();
+                    made.insert(spare.as_ptr().addr());
+                    most = most.max(busy.len() + 1);
+                    worker.put_back(spare);
+                }
+            }
+            most = most.max(busy.len());
+            let mut live = Vec::new();
+            worker.each_live(|exchange| live.push(exchange.http1_index));
+            live.sort_unstable();
+            let mut want: Vec<u64> = busy.iter().map(|(number, _)| *number).collect();
+            want.sort_unstable();
+            assert_eq!(live, want, "seed {seed}");
+            for (number, exchange) in &busy {
+                let found = worker
+                    .reference(&exchange.borrow())
+                    .expect("it is under way");
+                assert_eq!(found.borrow().http1_index, *number, "seed {seed}");
+            }
+        }
+        assert_eq!(
+            made.len(),
+            most,
+            "seed {seed}: as many as there were at a time, and no more"
+        );
+    }
+}

@@ -23,7 +23,10 @@ struct Seen(Vec<String>);
 
 /// The routes that `inner` made, in the order of the file.
 #[derive(Clone, Default)]
-struct Made(Vec<(String, u32, Vec<String>, usize, usize, usize)>);
+struct Made(Vec<RouteMade>);
+
+/// Path, number, words, and how many handlers, logs and filters.
+type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
 
 struct Answer;
 impl Handler for Answer {
@@ -426,4 +429,89 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
         said.hint
             .is_some_and(|hint| hint.contains("a relative path counts from"))
     );
+}
+
+/// One level of a configuration as the model has it.
+#[derive(Clone, Default)]
+struct ModelLevel {
+    number: u32,
+    words: Vec<String>,
+    logs: usize,
+}
+
+/// Writes a random level, and notes what the routes and the site must be.
+fn random_level(
+    random: &mut fastrand::Rng,
+    depth: usize,
+    outer: &ModelLevel,
+    text: &mut String,
+    seen: &mut Vec<String>,
+    made: &mut Vec<RouteMade>,
+) {
+    use std::fmt::Write as _;
+    let indent = "  ".repeat(depth);
+    let (mut level, mut handlers) = (outer.clone(), 0);
+    let mut inner = String::new();
+    let mut kinds: Vec<u8> = (0..6).collect();
+    random.shuffle(&mut kinds);
+    // Each directive stands once in a mapping.
+    for kind in kinds.into_iter().take(random.usize(1..=6)) {
+        match kind {
+            0 => {
+                level.number = random.u32(..1000);
+                let _ = writeln!(text, "{indent}number: {}", level.number);
+            }
+            1 => {
+                let word = format!("w{}", random.u32(..100));
+                let _ = writeln!(text, "{indent}word: {word}");
+                level.words.push(word);
+            }
+            2 => {
+                let word = format!("s{}", random.u32(..100));
+                let _ = writeln!(text, "{indent}seen: {word}");
+                seen.push(word);
+            }
+            3 => {
+                let _ = writeln!(text, "{indent}log: OFF");
+                level.logs += 1;
+            }
+            4 => {
+                let _ = writeln!(text, "{indent}answer: ON");
+                handlers += 1;
+            }
+            _ if depth < 5 => inner = format!("{indent}inner:\n"),
+            _ => {}
+        }
+    }
+    if !inner.is_empty() {
+        // Executed behind all settings of its level, wherever it stands.
+        text.push_str(&inner);
+        random_level(random, depth + 1, &level, text, seen, made);
+    } else if text.is_empty() || text.ends_with("inner:\n") {
+        let _ = writeln!(text, "{indent}number: {}", level.number);
+    }
+    if depth > 0 {
+        made.push((
+            "/inner".into(),
+            level.number,
+            level.words,
+            handlers,
+            level.logs,
+            0,
+        ));
+    }
+}
+
+#[test]
+fn levels_inherit_as_the_rules_say_however_they_are_nested() {
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut text, mut seen, mut made) = (String::new(), Vec::new(), Vec::new());
+        let top = ModelLevel::default();
+        random_level(&mut random, 0, &top, &mut text, &mut seen, &mut made);
+        let (scope, result) = run(&text);
+        assert!(result.is_ok(), "seed {seed}: {result:?} of\n{text}");
+        assert_eq!(scope.shared.get::<Seen>().0, seen, "seed {seed}:\n{text}");
+        assert_eq!(scope.shared.get::<Made>().0, made, "seed {seed}:\n{text}");
+    }
 }

@@ -307,3 +307,122 @@ fn statuses_are_counted_by_their_class_and_errors_by_their_code() {
         "a request without an answer"
     );
 }
+
+/// The timers of an event loop, as the model has them: when each was set for.
+type Model = std::collections::BTreeMap<u32, Option<Duration>>;
+
+#[test]
+fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        run_loop(async move {
+            let worker = worker();
+            let (clock, timers) = (Rc::clone(&worker.clock), Rc::clone(&worker.timers));
+            let start = clock.now();
+            let (mut keys, mut model) = (std::collections::BTreeMap::new(), Model::new());
+            let mut names = 0;
+            for _ in 0..80 {
+                clock.begin_turn();
+                let some = random.choice(keys.keys().copied().collect::<Vec<u32>>());
+                match (random.u8(..6), some) {
+                    (0, _) => {
+                        names += 1;
+                        keys.insert(names, timers.add(names));
+                        model.insert(names, None);
+                    }
+                    (1..=3, Some(name)) => {
+                        let most = [100, 3_000, 500_000][random.usize(..3)];
+                        let at = clock.now() + random.u32(..most) * MS;
+                        timers.set(keys[&name], Some(at));
+                        model.insert(name, Some(at - start));
+                    }
+                    (4, Some(name)) => {
+                        timers.set(keys[&name], None);
+                        model.insert(name, None);
+                    }
+                    (5, Some(name)) => {
+                        timers.remove(keys.remove(&name).expect("it is known"));
+                        model.remove(&name);
+                    }
+                    _ => {}
+                }
+                tokio::time::sleep(random.u32(..300) * MS).await;
+                clock.begin_turn();
+                let mut due = Vec::new();
+                while poll_fn(|task| Poll::Ready(timers.poll_due(task, &mut due).is_ready())).await
+                {
+                    let now = clock.now() - start;
+                    for name in due.drain(..) {
+                        let at = model.insert(name, None).flatten();
+                        let at = at.unwrap_or_else(|| panic!("seed {seed}: {name} was not set"));
+                        assert!(at <= now, "seed {seed}: {name} is early");
+                    }
+                }
+                let now = clock.now() - start;
+                for (name, at) in &model {
+                    // The most that a timer of 500 seconds may be late.
+                    let is_overdue = at.is_some_and(|at| at + Duration::from_secs(63) < now);
+                    assert!(!is_overdue, "seed {seed}: {name} was forgotten");
+                }
+            }
+        });
+    }
+}
+
+/// Runs what is an event loop itself.
+fn run_loop(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.expect("a runtime starts").block_on(work);
+}
+
+#[test]
+fn tasks_of_a_worker_see_the_time_at_which_they_run() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime.expect("a runtime starts"), async {
+        let worker = worker();
+        let start = worker.clock.now();
+        let its = Rc::clone(&worker);
+        let task = worker.spawn(async move {
+            tokio::time::sleep(700 * MS).await;
+            its.clock.now()
+        });
+        let seen = task.await.expect("no panic");
+        assert!(seen >= start + 700 * MS, "{:?}", seen - start);
+    });
+}
+
+#[test]
+fn a_worker_that_shuts_down_says_so_to_those_who_ask_and_those_who_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime.expect("a runtime starts"), async {
+        let worker = worker();
+        let told = Rc::new(Cell::new(0));
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let (worker, told) = (Rc::clone(&worker), Rc::clone(&told));
+                tokio::task::spawn_local(async move {
+                    worker.shutdown.notified().await;
+                    told.set(told.get() + 1);
+                })
+            })
+            .collect();
+        tokio::time::sleep(MS).await;
+        assert_eq!((worker.shutting_down.get(), told.get()), (false, 0));
+        worker.shut_down();
+        for task in waiting {
+            task.await.expect("no panic");
+        }
+        assert_eq!((worker.shutting_down.get(), told.get()), (true, 3));
+    });
+}
