@@ -9,10 +9,10 @@ use h2o_http::Scheme;
 use h2o_tls::{OutputBuffer, handshake_text};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::backend_choice::BackendChoice;
 use crate::balancer::InUse;
 use crate::failure::Cause;
 use crate::pool::Local;
-use crate::repeat::Aim;
 use crate::stream::{PlainStream, UpstreamStream};
 use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
@@ -31,11 +31,11 @@ pub(crate) async fn connect(
     worker: &Rc<Worker>,
     local: &Local,
     alpn: &[&[u8]],
-    aim: &mut Aim,
+    backends: &mut BackendChoice,
 ) -> Result<Connected, Failure> {
     let limit = local.upstream.settings.connect_timeout;
     let mut trying = Trying::default();
-    let connecting = connect_any(worker, local, alpn, aim, &mut trying);
+    let connecting = connect_any(worker, local, alpn, backends, &mut trying);
     match worker.timeout(limit, connecting).await {
         Ok(connected) => connected,
         Err(TimedOut) => {
@@ -84,7 +84,7 @@ async fn connect_any(
     worker: &Rc<Worker>,
     local: &Local,
     alpn: &[&[u8]],
-    aim: &mut Aim,
+    backends: &mut BackendChoice,
     trying: &mut Trying,
 ) -> Result<Connected, Failure> {
     let upstream = &local.upstream;
@@ -92,12 +92,12 @@ async fn connect_any(
         return Err(Failure::unsent("too many open connections").with_cause(Cause::NoDescriptor));
     };
     let mut last = Failure::unsent("connection failure");
-    while let Some(backend) = aim.next(upstream, worker.clock.now()) {
+    while let Some(backend) = backends.next(upstream, worker.clock.now()) {
         *trying = Trying {
             backend: Some(backend),
             findings: Findings::default(),
         };
-        let attempt = local.begin_attempt(backend, worker.clock.now());
+        let opening = local.begin_opening(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
         let origin = upstream.settings.name_origin;
@@ -117,7 +117,7 @@ async fn connect_any(
                     return Err(failure);
                 }
                 Ok(stream) => {
-                    attempt.on_established(worker.clock.now());
+                    opening.on_established(worker.clock.now());
                     return Ok(Connected {
                         stream,
                         backend,
@@ -187,6 +187,22 @@ async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     // Requests and chunks are written whole.
     socket.set_nodelay(true)?;
     Ok(socket)
+}
+
+/// What is offered to backends that may choose.
+pub(crate) const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
+
+/// Whether the backend chose HTTP/2.
+///
+/// # Errors
+/// The backend chose a protocol that it was not offered.
+pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<bool, Failure> {
+    match (stream, stream.alpn()) {
+        (UpstreamStream::Plain(_), _) => Ok(upstream.settings.http2_force_cleartext),
+        (UpstreamStream::Tls(_), Some(b"h2")) => Ok(true),
+        (UpstreamStream::Tls(_), Some(b"http/1.1") | None) => Ok(false),
+        (UpstreamStream::Tls(_), Some(_)) => Err(Failure::unsent("unknown alpn protocol")),
+    }
 }
 
 /// Does the TLS handshake with `https` backends.

@@ -8,7 +8,6 @@ use h2o_http::{BodyLength, RequestHead};
 use crate::Call;
 
 /// The content of a request at the moment the request is sent.
-#[derive(Clone)]
 pub(crate) struct ReadyBody {
     body: RequestBody,
     /// Its length, if it was to be streamed and all of it was there.
@@ -34,18 +33,12 @@ impl ReadyBody {
         Self { body, whole: None }
     }
 
-    /// True if all of it is kept, and can be sent once more.
-    pub(crate) const fn can_repeat(&self) -> bool {
+    /// Whether all of it is kept, and can be sent again.
+    pub(crate) const fn can_resend(&self) -> bool {
         match self.body {
             RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => true,
             RequestBody::Stream(_) => false,
         }
-    }
-
-    /// What the request is made again with: a content that is kept, or with `untouched` any, for as long as nobody has taken
-    /// of it.
-    pub(crate) fn again(&self, untouched: bool) -> Option<Self> {
-        (untouched || self.can_repeat()).then(|| self.clone())
     }
 
     /// Puts the length into a head that does not know it.
@@ -55,8 +48,9 @@ impl ReadyBody {
         }
     }
 
-    pub(crate) fn into_inner(self) -> RequestBody {
-        self.body
+    /// The content for one attempt: a handle of it, as a retry may need it again.
+    pub(crate) fn to_send(&self) -> RequestBody {
+        self.body.clone()
     }
 }
 

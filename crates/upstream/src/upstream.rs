@@ -10,7 +10,7 @@ use h2o_log::{LineLimit, report};
 
 use crate::balancer::Balancer;
 use crate::health::{BackendCare, Budget, Chosen, Health, HealthCheck, Retry};
-use crate::{BackendUrl, Call, Failure, Reply, UpstreamSettings, dispatch};
+use crate::{BackendUrl, UpstreamSettings};
 
 /// How the backend of a request is chosen. H2O chooses that of a new connection, and sends requests over any that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,8 +198,8 @@ impl Upstream {
     }
 
     /// True if a backend is to be left alone: it is down, and another one is not.
-    pub(crate) fn avoids(&self, backend: usize) -> bool {
-        (self.health.as_ref()).is_some_and(|health| health.avoids(backend))
+    pub(crate) fn is_down(&self, backend: usize) -> bool {
+        (self.health.as_ref()).is_some_and(|health| health.is_down(backend))
     }
 
     /// The backend whose turn it is, of those that were not tried. `tried` may be empty.
@@ -254,17 +254,6 @@ impl Upstream {
         is_wanted
             && (settings.http2_force_cleartext
                 || (self.backends.iter()).any(|backend| backend.url.scheme == Scheme::Https))
-    }
-
-    /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime of tokio.
-    ///
-    /// Dropping the future, or later the body of the reply, closes the connection.
-    ///
-    /// # Errors
-    /// [`Failure`] if there is no response to pass on.
-    pub fn send(self: &Arc<Self>, call: Call<'_>) -> impl Future<Output = Result<Reply, Failure>> {
-        // Not `async`: the call would be moved once more.
-        dispatch::send(self, call)
     }
 }
 

@@ -15,8 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 
-use crate::connect::{Findings, connect_to, secure};
-use crate::dispatch::{BOTH, is_http2};
+use crate::connect::{BOTH, Findings, connect_to, is_http2, secure};
 use crate::stream::UpstreamStream;
 use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSettings, http2};
 

@@ -28,8 +28,8 @@ pub(super) struct Machine {
     unwell: u32,
     /// Requests in a row that failed.
     failures: u32,
-    /// Trials so far.
-    trials: u32,
+    /// Probes so far.
+    probes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ enum State {
     /// Requests failed: it is left alone until then, or until checks find it well.
     Paused { until: Instant },
     /// The pause is over, and one request is on its way to see.
-    OnTrial { number: u32, until: Instant },
+    OnProbe { number: u32, until: Instant },
 }
 
 /// What has become of a backend.
@@ -66,7 +66,7 @@ impl Machine {
             well: 0,
             unwell: 0,
             failures: 0,
-            trials: 0,
+            probes: 0,
         }
     }
 
@@ -86,18 +86,18 @@ impl Machine {
                 Change::Down
             }
             // From now on it takes checks to bring it back.
-            State::Paused { .. } | State::OnTrial { .. } if self.unwell >= fall => {
+            State::Paused { .. } | State::OnProbe { .. } if self.unwell >= fall => {
                 self.state = State::Down;
                 Change::Nothing
             }
-            State::Down | State::Paused { .. } | State::OnTrial { .. } if self.well >= rise => {
+            State::Down | State::Paused { .. } | State::OnProbe { .. } if self.well >= rise => {
                 self.come_up(now)
             }
             State::Up
             | State::Returning { .. }
             | State::Down
             | State::Paused { .. }
-            | State::OnTrial { .. } => Change::Nothing,
+            | State::OnProbe { .. } => Change::Nothing,
         }
     }
 
@@ -108,7 +108,7 @@ impl Machine {
                 self.failures = 0;
                 Change::Nothing
             }
-            State::OnTrial { .. } => self.come_up(now),
+            State::OnProbe { .. } => self.come_up(now),
             // An answer to what was asked before.
             State::Down | State::Paused { .. } => Change::Nothing,
         }
@@ -129,7 +129,7 @@ impl Machine {
                 self.pause(until);
                 Change::Down
             }
-            State::OnTrial { .. } => {
+            State::OnProbe { .. } => {
                 self.pause(until);
                 Change::Nothing
             }
@@ -137,27 +137,27 @@ impl Machine {
         }
     }
 
-    /// The number of a trial that begins now, if the pause is over and nobody else has begun one.
-    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<u32> {
+    /// The number of a probe that begins now, if the pause is over and nobody else has begun one.
+    pub(super) fn begin_probe(&mut self, now: Instant) -> Option<u32> {
         match self.state {
             State::Paused { until } if until <= now => {
-                self.trials = self.trials.wrapping_add(1);
-                let number = self.trials;
-                self.state = State::OnTrial { number, until };
+                self.probes = self.probes.wrapping_add(1);
+                let number = self.probes;
+                self.state = State::OnProbe { number, until };
                 Some(number)
             }
             State::Up
             | State::Returning { .. }
             | State::Down
             | State::Paused { .. }
-            | State::OnTrial { .. } => None,
+            | State::OnProbe { .. } => None,
         }
     }
 
-    /// The request of a trial is over. If nothing came of it, another one may try.
-    pub(super) fn end_trial(&mut self, number: u32) {
+    /// The request of a probe is over. If nothing came of it, another one may try.
+    pub(super) fn end_probe(&mut self, number: u32) {
         match self.state {
-            State::OnTrial {
+            State::OnProbe {
                 number: ours,
                 until,
             } if ours == number => {
@@ -167,7 +167,7 @@ impl Machine {
             | State::Returning { .. }
             | State::Down
             | State::Paused { .. }
-            | State::OnTrial { .. } => {}
+            | State::OnProbe { .. } => {}
         }
     }
 
@@ -183,7 +183,7 @@ impl Machine {
                 }
                 grown(passed, slow_start)
             }
-            State::Down | State::Paused { .. } | State::OnTrial { .. } => 0,
+            State::Down | State::Paused { .. } | State::OnProbe { .. } => 0,
         }
     }
 
@@ -191,7 +191,7 @@ impl Machine {
     pub(super) const fn is_down(&self) -> bool {
         match self.state {
             State::Up | State::Returning { .. } => false,
-            State::Down | State::Paused { .. } | State::OnTrial { .. } => true,
+            State::Down | State::Paused { .. } | State::OnProbe { .. } => true,
         }
     }
 
@@ -199,17 +199,17 @@ impl Machine {
     pub(super) const fn minds_answers(&self) -> bool {
         match self.state {
             State::Up | State::Returning { .. } => self.failures > 0,
-            State::OnTrial { .. } => true,
+            State::OnProbe { .. } => true,
             State::Down | State::Paused { .. } => false,
         }
     }
 
-    /// From when on its share, or a trial of it, has to do with the choice of backends; `None`: it has not, for now.
+    /// From when on its share, or a probe of it, has to do with the choice of backends; `None`: it has not, for now.
     pub(super) const fn asks_from(&self) -> Option<Instant> {
         match self.state {
             State::Returning { since } => Some(since),
             State::Paused { until } => Some(until),
-            State::Up | State::Down | State::OnTrial { .. } => None,
+            State::Up | State::Down | State::OnProbe { .. } => None,
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
     }
 
     /// What happens at which second: `+` and `-` are checks, `a` and `f` an answer and a failure, `t` and `e` the beginning and
-    /// the end of a trial.
+    /// the end of a probe.
     fn play(machine: &mut Machine, origin: Instant, events: &[(u64, char)]) -> String {
         let mut seen = String::new();
         for &(second, event) in events {
@@ -272,7 +272,7 @@ mod tests {
                 'a' => machine.on_answer(now),
                 'f' => machine.on_failure(now),
                 't' => {
-                    seen.push(if machine.begin_trial(now).is_some() {
+                    seen.push(if machine.begin_probe(now).is_some() {
                         't'
                     } else {
                         'n'
@@ -280,7 +280,7 @@ mod tests {
                     continue;
                 }
                 'e' => {
-                    machine.end_trial(machine.trials);
+                    machine.end_probe(machine.probes);
                     Change::Nothing
                 }
                 other => panic!("no event: {other}"),
@@ -354,16 +354,16 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_trial_does_not_end_the_next() {
+    fn the_end_of_an_old_probe_does_not_end_the_next() {
         let (mut machine, origin) = (machine(None, PASSIVE), origin());
         play(&mut machine, origin, &at_once("fff"));
-        let first = machine.begin_trial(origin + Duration::from_secs(10));
+        let first = machine.begin_probe(origin + Duration::from_secs(10));
         let first = first.expect("the pause is over");
         machine.on_failure(origin + Duration::from_secs(10));
-        let second = machine.begin_trial(origin + Duration::from_secs(20));
+        let second = machine.begin_probe(origin + Duration::from_secs(20));
         assert!(second.is_some());
-        machine.end_trial(first);
-        assert_eq!(machine.begin_trial(origin + Duration::from_secs(20)), None);
+        machine.end_probe(first);
+        assert_eq!(machine.begin_probe(origin + Duration::from_secs(20)), None);
     }
 
     #[test]

@@ -8,12 +8,12 @@
 //! * **Passive checks** are what [`crate::dispatch`] and [`mod@crate::connect`] tell of requests: whom nobody could connect to, who
 //!   broke off or took too long before a response, who answered. A connection that had been of use and is closed counts for
 //!   nothing: that happens to healthy ones.
-//! * **A backend that is down** is [avoided](Health::avoids): kept connections to it are dropped when one is looked for and by the
+//! * **A backend that is down** is [avoided](Health::is_down): kept connections to it are dropped when one is looked for and by the
 //!   sweep, HTTP/2 connections get no requests, the balancer passes it over. If all are down nobody is avoided. After a pause one
-//!   request at a time is a [`Trial`]; who answers is up.
+//!   request at a time is a [`Probe`]; who answers is up.
 //! * **A backend that is back** gets its share slowly, if so configured: until it has all of it, shares stand in for the weights of the
 //!   balancer.
-//! * **Requests are made again** by [`crate::repeat`], as far as the [`budget`] goes.
+//! * **Requests are made again** by [`crate::dispatch`], as far as the [`budget`] goes.
 
 mod budget;
 pub(crate) mod check;
@@ -132,36 +132,36 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Chosen {
     pub(crate) backend: usize,
     /// The request is to show whether the backend is well again.
-    pub(crate) trial: Option<Box<Trial>>,
+    pub(crate) probe: Option<Box<Probe>>,
 }
 
 impl Chosen {
     pub(crate) const fn certain(backend: usize) -> Self {
         Self {
             backend,
-            trial: None,
+            probe: None,
         }
     }
 }
 
 /// A request that is to show whether a backend is well again. When this is dropped, another one may try.
-pub(crate) struct Trial {
+pub(crate) struct Probe {
     upstream: Arc<Upstream>,
     backend: usize,
     number: u32,
 }
 
-impl std::fmt::Debug for Trial {
+impl std::fmt::Debug for Probe {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "trial {} of {}", self.number, self.backend)
+        write!(formatter, "probe {} of {}", self.number, self.backend)
     }
 }
 
-impl Drop for Trial {
+impl Drop for Probe {
     fn drop(&mut self) {
         if let Some(health) = &self.upstream.health {
             health.change(self.backend, |machine| {
-                machine.end_trial(self.number);
+                machine.end_probe(self.number);
                 Change::Nothing
             });
         }
@@ -207,13 +207,13 @@ impl Health {
     }
 
     /// True if a backend is to be left alone: it is down, and another one is not.
-    pub(crate) fn avoids(&self, backend: usize) -> bool {
+    pub(crate) fn is_down(&self, backend: usize) -> bool {
         let down = self.down.load(Relaxed);
         down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
     }
 
-    /// True if the machines have a say in which backend a request gets: one is on trial, or has not all of its share.
-    pub(crate) fn asks(&self, now: Instant) -> bool {
+    /// True if the machines have a say in which backend a request gets: one is on probe, or has not all of its share.
+    pub(crate) fn needs_balancer(&self, now: Instant) -> bool {
         let from = self.asks_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
     }
@@ -238,7 +238,7 @@ impl Health {
         self.tell(backend, change, result.err().unwrap_or_default());
     }
 
-    /// Chooses a backend that was not tried: one on trial, or one that is up, or any if none is.
+    /// Chooses a backend that was not tried: one on probe, or one that is up, or any if none is.
     pub(crate) fn choose(
         &self,
         upstream: &Arc<Upstream>,
@@ -247,7 +247,7 @@ impl Health {
     ) -> Option<Chosen> {
         let balancer = &upstream.balancer;
         let was_tried = |backend| tried.get(backend) == Some(&true);
-        if !self.asks(now) {
+        if !self.needs_balancer(now) {
             let is_down = |backend: usize| self.backends[backend].is_down.load(Relaxed);
             let chosen = balancer.choose(|backend| was_tried(backend) || is_down(backend));
             let chosen = chosen.or_else(|| balancer.choose(was_tried));
@@ -256,20 +256,20 @@ impl Health {
         let group = &mut *self.group();
         let machines = group.machines.iter_mut().enumerate();
         let mut untried = machines.filter(|(backend, _)| !was_tried(*backend));
-        let trial =
-            untried.find_map(|(backend, machine)| Some((backend, machine.begin_trial(now)?)));
+        let probe =
+            untried.find_map(|(backend, machine)| Some((backend, machine.begin_probe(now)?)));
         let shares = self.shares(upstream, group, was_tried, now);
         self.publish(group);
-        if let Some((backend, number)) = trial {
+        if let Some((backend, number)) = probe {
             let upstream = Arc::clone(upstream);
-            let trial = Trial {
+            let probe = Probe {
                 upstream,
                 backend,
                 number,
             };
             return Some(Chosen {
                 backend,
-                trial: Some(Box::new(trial)),
+                probe: Some(Box::new(probe)),
             });
         }
         let chosen = balancer.choose_by(&shares, &mut group.turns);
@@ -404,7 +404,7 @@ mod tests {
         for balancing in [Balancing::RoundRobin, Balancing::LeastConn] {
             let (upstream, now) = (upstream(balancing), origin());
             fail(&upstream, 0, now);
-            let avoided = |upstream: &Upstream| [0, 1, 2].map(|backend| upstream.avoids(backend));
+            let avoided = |upstream: &Upstream| [0, 1, 2].map(|backend| upstream.is_down(backend));
             assert_eq!(avoided(&upstream), [true, false, false]);
             assert!(!chosen(&upstream, 6, now).contains('0'), "{balancing:?}");
             // The others failed for this request.
@@ -426,21 +426,21 @@ mod tests {
         let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
         let health = health(&upstream);
         fail(&upstream, 1, now);
-        assert!(!health.asks(now + Duration::from_secs(9)));
+        assert!(!health.needs_balancer(now + Duration::from_secs(9)));
         let later = now + Duration::from_secs(10);
-        assert!(health.asks(later));
-        let trial = upstream.choose(&[], later).expect("one is tried");
-        assert_eq!((trial.backend, trial.trial.is_some()), (1, true));
-        assert!(!health.asks(later));
+        assert!(health.needs_balancer(later));
+        let probe = upstream.choose(&[], later).expect("one is tried");
+        assert_eq!((probe.backend, probe.probe.is_some()), (1, true));
+        assert!(!health.needs_balancer(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
         // It came to nothing.
-        drop(trial);
-        assert!(health.asks(later));
-        let trial = upstream.choose(&[], later).expect("one is tried");
-        assert_eq!(trial.backend, 1);
+        drop(probe);
+        assert!(health.needs_balancer(later));
+        let probe = upstream.choose(&[], later).expect("one is tried");
+        assert_eq!(probe.backend, 1);
         health.on_answer(1, later);
-        drop(trial);
-        assert!(!upstream.avoids(1));
+        drop(probe);
+        assert!(!upstream.is_down(1));
     }
 
     #[test]
@@ -453,13 +453,13 @@ mod tests {
         }
         for (seconds, want) in [(2, 25..=26), (4, 45..=46)] {
             let at = now + Duration::from_secs(seconds);
-            assert!(health.asks(at), "{seconds}");
+            assert!(health.needs_balancer(at), "{seconds}");
             let count = chosen(&upstream, 225, at).matches('2').count();
             assert!(want.contains(&count), "{count} after {seconds}");
         }
         let settled = now + Duration::from_secs(8);
         chosen(&upstream, 1, settled);
-        assert!(!health.asks(settled));
+        assert!(!health.needs_balancer(settled));
         assert_eq!(chosen(&upstream, 3, settled).matches('2').count(), 1);
     }
 
@@ -470,6 +470,6 @@ mod tests {
             health(&upstream).on_failure(0, "test", now);
             health(&upstream).on_answer(0, now);
         }
-        assert!(!upstream.avoids(0));
+        assert!(!upstream.is_down(0));
     }
 }

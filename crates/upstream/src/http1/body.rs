@@ -8,7 +8,7 @@ use h2o_exchange::{BodyError, BodySource, SpliceSource};
 use h2o_http::ClientResponse;
 use h2o_http1::ClientReceived;
 
-use super::exchange::{Awaits, Exchange, Rest, collect};
+use super::exchange::{Awaits, Rest, UpstreamExchange, collect};
 use super::upload::Went;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
@@ -20,7 +20,7 @@ const SPLICED: u64 = 64 * 1024;
 
 /// The content of a response. Owns the connection; reads when it is polled.
 pub(super) struct ContentSource {
-    exchange: Option<Exchange>,
+    exchange: Option<UpstreamExchange>,
     /// Content received and not taken.
     ready: Bytes,
     /// Octets received and not looked at.
@@ -31,7 +31,7 @@ pub(super) struct ContentSource {
 type Next = Poll<Option<Result<Bytes, BodyError>>>;
 
 impl ContentSource {
-    pub(super) fn new(exchange: Exchange, ready: Bytes, rest: Rest) -> Self {
+    pub(super) fn new(exchange: UpstreamExchange, ready: Bytes, rest: Rest) -> Self {
         Self {
             exchange: Some(exchange),
             ready,
@@ -53,7 +53,7 @@ impl ContentSource {
 
     fn report(&self, text: &str) {
         if let Some(exchange) = &self.exchange {
-            let upstream = &exchange.local.upstream;
+            let upstream = &exchange.pool.upstream;
             upstream.report_failure(exchange.connection.backend, None, text);
         }
     }
@@ -223,7 +223,7 @@ impl BodySource for ContentSource {
         let is_next = self.ready.is_empty() && self.raw.is_empty() && self.rest == Rest::More;
         let left = exchange.connection.engine.content_left();
         let can = is_next
-            && exchange.local.upstream.settings.zerocopy
+            && exchange.pool.upstream.settings.zerocopy
             && exchange.upload.is_done()
             && matches!(exchange.connection.stream, UpstreamStream::Plain(_))
             && left.is_some_and(|left| left >= SPLICED);
@@ -264,7 +264,7 @@ impl SpliceSource for ContentSource {
         let most = [
             left,
             exchange
-                .local
+                .pool
                 .upstream
                 .settings
                 .max_buffer_size

@@ -11,20 +11,19 @@ use h2o_http::{ClientResponse, StatusCode};
 use h2o_http1::{Awaited, ClientConnection, ClientReceived, UpstreamError};
 use tokio::io::AsyncReadExt;
 
-use super::Connection;
 use super::upload::{Hold, Upload, Went};
+use super::{Connection, Connections};
 use crate::failure::text_of;
-use crate::pool::Local;
 use crate::{Cause, Failure, OnInformational};
 
 /// Most octets of content read at once, and held.
 const PIECE: usize = 64 * 1024;
 
 /// One request and its response.
-pub(super) struct Exchange {
+pub(super) struct UpstreamExchange {
     pub(super) connection: Box<Connection>,
     pub(super) upload: Upload,
-    pub(super) local: Rc<Local>,
+    pub(super) pool: Rc<Connections>,
     pub(super) worker: Rc<Worker>,
     /// A head that is not complete.
     input: Vec<u8>,
@@ -66,18 +65,18 @@ pub(super) enum Rest {
     Broken(&'static str),
 }
 
-impl Exchange {
+impl UpstreamExchange {
     pub(super) const fn new(
         connection: Box<Connection>,
         upload: Upload,
-        local: Rc<Local>,
+        pool: Rc<Connections>,
         worker: Rc<Worker>,
         trace: Option<Rc<Trace>>,
     ) -> Self {
         Self {
             connection,
             upload,
-            local,
+            pool,
             worker,
             input: Vec::new(),
             has_begun: false,
@@ -99,7 +98,7 @@ impl Exchange {
             if let Some(text) = self.upload.broken {
                 return Poll::Ready(Err(Failure::sent(text).with_cause(Cause::Client)));
             }
-            let scratch = Rc::clone(&self.local.scratch);
+            let scratch = Rc::clone(&self.pool.scratch);
             let mut input = scratch.take_input();
             let read = self.connection.stream.poll_receive(context, &mut input);
             let arrived = match read {
@@ -130,7 +129,7 @@ impl Exchange {
         }
         let connection = &mut *self.connection;
         let (stream, engine) = (&mut connection.stream, &mut connection.engine);
-        let went = (self.upload).poll(context, stream, engine, &self.local.scratch);
+        let went = (self.upload).poll(context, stream, engine, &self.pool.scratch);
         connection.is_cut_off |= self.upload.broken.is_some();
         if std::mem::take(&mut self.upload.has_moved) {
             // The limit begins anew.
@@ -157,7 +156,7 @@ impl Exchange {
         context: &Context<'_>,
         awaits: Awaits,
     ) -> Poll<&'static str> {
-        let settings = &self.local.upstream.settings;
+        let settings = &self.pool.upstream.settings;
         let (limit, text) = match awaits {
             Awaits::Progress => (settings.io_timeout, Failure::IO_TIMEOUT),
             Awaits::FirstByte => (settings.first_byte_timeout, Failure::FIRST_BYTE_TIMEOUT),
@@ -265,7 +264,7 @@ impl Exchange {
         max: usize,
         piece: &mut BytesMut,
     ) -> Poll<io::Result<usize>> {
-        let limit = self.local.upstream.settings.max_buffer_size;
+        let limit = self.pool.upstream.settings.max_buffer_size;
         let limit = limit.map_or(PIECE, |limit| usize::try_from(limit).unwrap_or(PIECE));
         let room = max.min(PIECE).min(limit).max(1);
         let stream = &mut self.connection.stream;
@@ -296,7 +295,7 @@ impl Exchange {
 
     /// Octets of a tunnel went either way, or can from now on: its time begins anew.
     pub(super) fn note_transfer(&self) {
-        let limit = self.local.upstream.settings.io_timeout;
+        let limit = self.pool.upstream.settings.io_timeout;
         self.connection.timer.set_after(limit);
     }
 
@@ -342,22 +341,22 @@ impl Exchange {
         let Self {
             mut connection,
             upload,
-            local,
+            pool,
             worker,
             is_early,
             ..
         } = self;
         let leftover: &[u8] = if is_clean { b"" } else { b"?" };
-        let keeps = !local.upstream.settings.keepalive.is_zero();
+        let keeps = !pool.upstream.settings.keepalive.is_zero();
         if keeps
             && upload.is_done()
             && !is_early
             && connection.engine.is_reusable(leftover)
-            && !local.upstream.avoids(connection.backend)
+            && !pool.upstream.is_down(connection.backend)
         {
             connection.in_use = None;
             connection.timer.clear();
-            local.put(connection, &worker);
+            pool.put(connection, &worker);
         }
     }
 }

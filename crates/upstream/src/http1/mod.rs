@@ -1,7 +1,7 @@
 //! Requests over HTTP/1.
 //!
 //! A request normally costs one write, one read, and no system call to see whether the connection is still there: the runtime
-//! has been told if it is not. Buffers are the worker's ([`crate::pool::Scratch`]); a connection holds octets only while a head
+//! has been told if it is not. Buffers are the worker's ([`Scratch`]); a connection holds octets only while a head
 //! is incomplete or the socket does not take more.
 
 mod body;
@@ -9,37 +9,41 @@ mod exchange;
 mod tunnel;
 mod upload;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use h2o_exchange::{Body, Timer};
-use h2o_http::{BodyLength, ClientResponse, Known, Method};
+use h2o_exchange::{Body, Timer, Worker};
+use h2o_http::{BodyLength, ClientResponse, Known};
 use h2o_http1::{Awaited, ClientConnection, ClientRequest};
 
 use body::ContentSource;
-use exchange::{Arrived, Exchange, Rest};
+use exchange::{Arrived, Rest, UpstreamExchange};
 use tunnel::TunnelSource;
 use upload::{Content, Hold, Upload};
 
 use crate::balancer::InUse;
-use crate::connect::{Connected, connect};
-use crate::pool::{Counted, Local};
+use crate::idle_pool::IdlePool;
+use crate::local_upstream::LocalUpstream;
+use crate::protocol_choice::Http1Load;
 use crate::read_ahead::{self, Buffering};
 use crate::ready_body::ReadyBody;
-use crate::repeat::{Aim, Link, Unanswered};
+use crate::scratch::Scratch;
 use crate::stream::UpstreamStream;
+use crate::unanswered::{Reuse, Unanswered, is_idempotent};
 use crate::{Call, Protocol, Reply, proxy_protocol};
 
 /// A connection to a backend that speaks HTTP/1.
 pub(crate) struct Connection {
-    pub(crate) stream: UpstreamStream,
+    stream: UpstreamStream,
     engine: ClientConnection,
     /// Index of the backend.
-    pub(crate) backend: usize,
+    backend: usize,
     in_use: Option<InUse>,
     timer: Timer,
-    /// The request was given up midway.
+    /// Whether a request was cut off midway.
     is_cut_off: bool,
     _counted: Counted,
 }
@@ -53,68 +57,113 @@ impl Drop for Connection {
     }
 }
 
-/// Sends a request over the connection that was idle for longest of those that will do, or a new one.
+/// A connection counts for as long as this lives.
+struct Counted(Rc<Cell<usize>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.update(|count| count - 1);
+    }
+}
+
+/// The HTTP/1 connections of a worker to the backends of an upstream.
+pub(crate) struct Connections {
+    upstream: Rc<LocalUpstream>,
+    scratch: Rc<Scratch>,
+    idle: Rc<IdlePool<Box<Connection>>>,
+    /// Connections there are by backend, idle ones included.
+    counts: Box<[Rc<Cell<usize>>]>,
+}
+
+impl Connections {
+    pub(crate) fn new(upstream: Rc<LocalUpstream>, scratch: Rc<Scratch>) -> Self {
+        Self {
+            idle: Rc::new(IdlePool::new(Rc::clone(&upstream))),
+            counts: upstream.backends.iter().map(|_| Rc::default()).collect(),
+            upstream,
+            scratch,
+        }
+    }
+
+    /// Whether a connection to `backend` is idle.
+    pub(crate) fn has_idle(&self, backend: usize) -> bool {
+        self.idle.len(backend) > 0
+    }
+
+    /// How many connections there are to the backends that `suits` is true for.
+    pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http1Load {
+        let mut load = Http1Load { busy: 0, idle: 0 };
+        for (backend, count) in self.counts.iter().enumerate() {
+            if suits(backend) {
+                let idle = self.idle.len(backend);
+                load.idle += idle;
+                load.busy += count.get() - idle;
+            }
+        }
+        load
+    }
+
+    /// Of the idle connections to `backend` the one that was idle for longest, if it can be used. `thoroughly`: the kernel is
+    /// asked whether the backend has closed it.
+    pub(crate) fn take(
+        &self,
+        backend: usize,
+        now: Instant,
+        thoroughly: bool,
+    ) -> Option<Box<Connection>> {
+        (self.idle).take(backend, now, |connection| {
+            connection.stream.check(thoroughly)
+        })
+    }
+
+    /// Closes all idle connections.
+    pub(crate) fn close_idle(&self) {
+        self.idle.clear();
+    }
+
+    /// Keeps a connection on which nothing is outstanding.
+    fn put(&self, connection: Box<Connection>, worker: &Worker) {
+        self.idle.put(connection.backend, connection, worker);
+    }
+
+    /// A connection over a stream to `backend` that was just established.
+    pub(crate) fn open(
+        &self,
+        worker: &Worker,
+        backend: usize,
+        stream: UpstreamStream,
+        in_use: Option<InUse>,
+    ) -> Box<Connection> {
+        let count = &self.counts[backend];
+        count.update(|count| count + 1);
+        Box::new(Connection {
+            stream,
+            engine: ClientConnection::new(Arc::clone(&self.scratch.engine)),
+            backend,
+            in_use,
+            timer: Timer::new(&worker.timers),
+            is_cut_off: false,
+            _counted: Counted(Rc::clone(count)),
+        })
+    }
+}
+
+/// Sends a request over a connection and waits for the head of the response.
 pub(crate) async fn send(
-    local: &Rc<Local>,
-    call: &mut Call<'_>,
-    body: ReadyBody,
-    aim: &mut Aim,
-) -> Result<Reply, Unanswered> {
-    // What cannot be sent again is not risked on a connection that the backend may just have closed.
-    let can_repeat = body.can_repeat();
-    let now = call.worker.clock.now();
-    let kept = aim.kept();
-    let Some(connection) = kept.and_then(|backend| local.take(backend, now, !can_repeat)) else {
-        return Box::pin(send_fresh(local, call, body, aim)).await;
-    };
-    exchange(local, call, connection, body, Link::Kept).await
-}
-
-/// Sends a request over a new connection. Connecting takes a large future, which most requests can do without: callers box it.
-pub(crate) async fn send_fresh(
-    local: &Rc<Local>,
-    call: &mut Call<'_>,
-    body: ReadyBody,
-    aim: &mut Aim,
-) -> Result<Reply, Unanswered> {
-    let connected = connect(call.worker, local, &[], aim).await?;
-    send_new(local, call, connected, body).await
-}
-
-/// Sends a request over a connection that was just established.
-pub(crate) async fn send_new(
-    local: &Rc<Local>,
-    call: &mut Call<'_>,
-    connected: Connected,
-    body: ReadyBody,
-) -> Result<Reply, Unanswered> {
-    let connection = Box::new(Connection {
-        stream: connected.stream,
-        engine: ClientConnection::new(Arc::clone(&local.scratch.engine)),
-        backend: connected.backend,
-        in_use: connected.in_use,
-        timer: Timer::new(&call.worker.timers),
-        is_cut_off: false,
-        _counted: local.count_http1(connected.backend),
-    });
-    exchange(local, call, connection, body, Link::New).await
-}
-
-async fn exchange(
-    local: &Rc<Local>,
+    pool: &Rc<Connections>,
     call: &mut Call<'_>,
     mut connection: Box<Connection>,
-    body: ReadyBody,
-    link: Link,
+    body: &ReadyBody,
+    reuse: Reuse,
 ) -> Result<Reply, Unanswered> {
     let backend = connection.backend;
     if connection.in_use.is_none() {
-        connection.in_use = InUse::begin(&local.upstream, connection.backend);
+        connection.in_use = InUse::begin(&pool.upstream, backend);
     }
-    let (upload, is_idempotent) = begin(local, call, &mut connection, body);
+    let (upload, is_idempotent) = begin(pool, call, &mut connection, body);
     let worker = Rc::clone(call.worker);
     let trace = call.trace.clone();
-    let mut exchange = Exchange::new(connection, upload, Rc::clone(local), worker, trace);
+    let mut exchange = UpstreamExchange::new(connection, upload, Rc::clone(pool), worker, trace);
     let mut response = ClientResponse::new();
     response.headers = std::mem::take(&mut call.headers);
     let tell = &mut call.on_informational;
@@ -124,22 +173,22 @@ async fn exchange(
         Err(failure) => Err(Unanswered {
             failure,
             asked: Some(backend),
-            link,
+            reuse,
             is_idempotent,
         }),
     }
 }
 
-/// Encodes the request. True if its method is idempotent (RFC 9110 §9.2.2).
+/// Encodes the request. The flag says whether its method is idempotent (RFC 9110 §9.2.2).
 fn begin(
-    local: &Local,
+    pool: &Connections,
     call: &mut Call<'_>,
     connection: &mut Connection,
-    body: ReadyBody,
+    body: &ReadyBody,
 ) -> (Upload, bool) {
-    let (scratch, settings) = (&local.scratch, &local.upstream.settings);
+    let (scratch, settings) = (&pool.scratch, &pool.upstream.settings);
     let mut head = scratch.take_head();
-    let url = &local.upstream.backends[connection.backend].url;
+    let url = &pool.upstream.backends[connection.backend].url;
     (call.build)(url, Protocol::Http1, &mut head);
     body.fit(&mut head);
     let hold = match head.body {
@@ -168,27 +217,12 @@ fn begin(
     }
     let is_idempotent = is_idempotent(&head.method);
     scratch.put_head(head);
-    let content = Content::new(body.into_inner());
+    let content = Content::new(body.to_send());
     let upload = Upload::new(content, hold, &mut connection.engine, out);
     (upload, is_idempotent)
 }
 
-/// True for methods that may be repeated without further effect (RFC 9110 §9.2.2).
-pub(crate) fn is_idempotent(method: &Method) -> bool {
-    match method {
-        Method::Get
-        | Method::Head
-        | Method::Put
-        | Method::Delete
-        | Method::Options
-        | Method::Trace => true,
-        Method::Post | Method::Connect | Method::Patch | Method::ConnectUdp | Method::Other(_) => {
-            false
-        }
-    }
-}
-
-fn reply(exchange: Exchange, mut response: ClientResponse, arrived: Arrived) -> Reply {
+fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Arrived) -> Reply {
     let status = response.status;
     let reason = response.reason();
     let reason = (reason != status.reason().as_bytes())
@@ -215,7 +249,7 @@ fn reply(exchange: Exchange, mut response: ClientResponse, arrived: Arrived) -> 
             Body::Stream(Box::new(TunnelSource::open(exchange, arrived.content)))
         }
         rest => {
-            let buffering = Buffering::of(&exchange.worker, &exchange.local.upstream.settings);
+            let buffering = Buffering::of(&exchange.worker, &exchange.pool.upstream.settings);
             read_ahead::body(
                 ContentSource::new(exchange, arrived.content, rest),
                 buffering,

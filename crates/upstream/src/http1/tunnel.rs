@@ -10,7 +10,7 @@ use h2o_exchange::{BodyError, BodyPipe, BodySource};
 use tokio::io::AsyncWrite;
 use tokio::task::AbortHandle;
 
-use super::exchange::Exchange;
+use super::exchange::UpstreamExchange;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
 
@@ -26,7 +26,7 @@ pub(super) struct TunnelSource {
 /// What both directions share.
 struct Shared {
     /// Until the tunnel is over.
-    exchange: RefCell<Option<Exchange>>,
+    exchange: RefCell<Option<UpstreamExchange>>,
     /// What has broken the tunnel.
     broken: Cell<Option<&'static str>>,
     /// Who waits for the backend; none while the client takes nothing.
@@ -46,7 +46,7 @@ impl TunnelSource {
     /// The tunnel is open; `ready` came behind the head.
     ///
     /// Must run in a local runtime of tokio.
-    pub(super) fn open(exchange: Exchange, ready: Bytes) -> Self {
+    pub(super) fn open(exchange: UpstreamExchange, ready: Bytes) -> Self {
         exchange.note_transfer();
         let worker = Rc::clone(&exchange.worker);
         let pipe = exchange.upload.pipe();

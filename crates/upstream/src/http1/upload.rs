@@ -7,7 +7,7 @@ use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
 use h2o_http1::ClientConnection;
 
-use crate::pool::Scratch;
+use crate::scratch::Scratch;
 use crate::stream::UpstreamStream;
 
 /// Octets of content written at once.

@@ -14,6 +14,7 @@ mod call;
 mod connection;
 mod driver;
 mod receiving;
+mod send_request;
 mod sending;
 mod stream;
 mod upload;
@@ -33,6 +34,7 @@ use tokio::sync::Notify;
 
 pub(crate) use connection::Connection;
 use driver::Scratch;
+pub(crate) use send_request::send;
 
 use crate::UpstreamSettings;
 use crate::protocol_choice::Http2Load;

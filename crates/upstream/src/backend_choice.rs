@@ -1,0 +1,147 @@
+//! Which backend a request is sent to.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::Upstream;
+use crate::health::{Chosen, Probe};
+
+/// The backend of an attempt to send a request, and those of earlier attempts.
+#[derive(Debug, Default)]
+pub(crate) struct BackendChoice {
+    /// The backend to begin with; `None`: the only one, unless all that there are were tried.
+    pub(crate) chosen: Option<Chosen>,
+    /// Set if the attempt is a probe of its backend; must live until the result is recorded.
+    probe: Option<Box<Probe>>,
+    /// Whether each backend was tried for this request; empty: none was.
+    tried: Vec<bool>,
+}
+
+impl BackendChoice {
+    /// Begins with this backend.
+    pub(crate) fn new(chosen: Option<Chosen>) -> Self {
+        Self {
+            chosen,
+            ..Self::default()
+        }
+    }
+
+    /// Lets the balancer choose one of the backends that were not tried.
+    pub(crate) fn choose_again(&mut self, upstream: &Arc<Upstream>, now: Instant) {
+        self.chosen = upstream.choose(&self.tried, now);
+    }
+
+    /// The backend to begin with.
+    pub(crate) fn first(&self) -> usize {
+        self.chosen.as_ref().map_or(0, |chosen| chosen.backend)
+    }
+
+    /// The backend whose open connections can be used. A probe needs a new one.
+    pub(crate) fn reusable(&self) -> Option<usize> {
+        match &self.chosen {
+            Some(Chosen { probe: Some(_), .. }) => None,
+            Some(Chosen { probe: None, .. }) | None => Some(self.first()),
+        }
+    }
+
+    /// Whether an open connection to `backend` can be used.
+    pub(crate) fn suits(&self, upstream: &Upstream, backend: usize) -> bool {
+        self.reusable() == Some(backend) && !upstream.is_down(backend)
+    }
+
+    /// The next backend to be connected to, which then counts as tried.
+    pub(crate) fn next(&mut self, upstream: &Arc<Upstream>, now: Instant) -> Option<usize> {
+        self.tried.resize(upstream.backends.len(), false);
+        let chosen = match self.chosen.take() {
+            Some(chosen) => chosen,
+            None => upstream.choose(&self.tried, now)?,
+        };
+        self.tried[chosen.backend] = true;
+        self.probe = chosen.probe;
+        Some(chosen.backend)
+    }
+
+    /// Whether there is a backend that was not tried.
+    pub(crate) fn has_untried(&self) -> bool {
+        self.tried.contains(&false)
+    }
+
+    /// After `asked` was asked: another one is preferred. When all that can be have been tried, they can be once more.
+    pub(crate) fn turn_away_from(&mut self, asked: Option<usize>, upstream: &Upstream) {
+        let backends = upstream.backends.len();
+        self.chosen = None;
+        self.probe = None;
+        self.tried.resize(backends, false);
+        let usable = || (0..backends).filter(|&backend| !upstream.is_down(backend));
+        if let Some(asked) = asked {
+            self.tried[asked] = true;
+        }
+        if usable().all(|backend| self.tried[backend]) {
+            let has_others = usable().any(|backend| Some(backend) != asked);
+            self.tried.fill(false);
+            if let Some(asked) = asked {
+                self.tried[asked] = has_others;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::upstream::tests::settings;
+    use crate::{BackendCare, BackendUrl, Balancing, Care, PassiveCheck};
+
+    /// So many backends, which one failure takes down.
+    pub(crate) fn upstream(count: usize) -> Arc<Upstream> {
+        let url = BackendUrl::parse("http://a/").expect("a URL");
+        let care = BackendCare {
+            active: None,
+            passive: Some(PassiveCheck {
+                fall: 1,
+                ..PassiveCheck::default()
+            }),
+        };
+        let care = Care {
+            backends: vec![care; count],
+            retry: None,
+        };
+        let backends = vec![(url, 1); count];
+        Upstream::with_care(backends, Balancing::RoundRobin, settings(), care)
+    }
+
+    #[test]
+    fn another_backend_is_preferred() {
+        let three = upstream(3);
+        let mut backends = BackendChoice::default();
+        let mut seen = Vec::new();
+        for backend in [Some(0), Some(2), Some(1), None] {
+            backends.turn_away_from(backend, &three);
+            seen.push(backends.tried.clone());
+        }
+        let want = [
+            [true, false, false],
+            [true, false, true],
+            // All have been: all but the last can be again.
+            [false, true, false],
+            [false, true, false],
+        ];
+        assert_eq!(seen, want);
+        let mut only = BackendChoice::default();
+        only.turn_away_from(Some(0), &upstream(1));
+        assert_eq!(only.tried, [false]);
+        // One that is down is no better than the one that failed.
+        let health = three.health.as_ref().expect("they are looked after");
+        let now = tokio::time::Instant::now().into_std();
+        health.on_failure(1, "test", now);
+        for (asked, want) in [(0, [true, false, false]), (2, [false, false, true])] {
+            let mut backends = BackendChoice::default();
+            backends.turn_away_from(Some(asked), &three);
+            assert_eq!(backends.tried, want);
+        }
+        health.on_failure(2, "test", now);
+        let mut backends = BackendChoice::default();
+        backends.turn_away_from(Some(0), &three);
+        assert_eq!(backends.tried, [false; 3]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Sends a request over a connection.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use h2o_http::{BodyLength, Method};
+
+use super::Connection;
+use crate::balancer::InUse;
+use crate::local_upstream::LocalUpstream;
+use crate::read_ahead::Buffering;
+use crate::ready_body::ReadyBody;
+use crate::scratch::Scratch;
+use crate::unanswered::{Reuse, Unanswered, is_idempotent};
+use crate::{Call, Protocol, Reply};
+
+/// Sends a request over a connection and waits for the head of the response.
+pub(crate) async fn send(
+    upstream: &LocalUpstream,
+    scratch: &Scratch,
+    connection: &Rc<Connection>,
+    call: &mut Call<'_>,
+    body: &ReadyBody,
+) -> Result<Reply, Unanswered> {
+    let mut head = scratch.take_head();
+    let url = &upstream.backends[connection.backend()].url;
+    (call.build)(url, Protocol::Http2, &mut head);
+    body.fit(&mut head);
+    if head.method == Method::Connect && !head.upgrade().is_empty() {
+        // Only SETTINGS tell whether the server takes it (RFC 8441 §3).
+        poll_fn(|task| connection.poll_settings(task)).await;
+    }
+    let has_content = matches!(head.body, BodyLength::Unknown | BodyLength::Known(1..));
+    let expects_continue = call.expects_continue && has_content;
+    if expects_continue {
+        let value = head.headers.store(b"100-continue");
+        head.set_expect(value);
+    }
+    let is_idempotent = is_idempotent(&head.method);
+    let headers = std::mem::take(&mut call.headers);
+    let request = connection.request(&head, body.to_send(), expects_continue, headers);
+    scratch.put_head(head);
+    let response = match request {
+        Ok(mut request) => {
+            request.count(InUse::begin(upstream, connection.backend()));
+            if let Some(trace) = &call.trace {
+                request.observe(trace);
+            }
+            let buffering = Buffering::of(call.worker, &upstream.settings);
+            request
+                .response(&mut call.on_informational, buffering)
+                .await
+        }
+        Err(failure) => Err(failure),
+    };
+    match response {
+        Ok(reply) => {
+            connection.has_answered.set(true);
+            Ok(reply)
+        }
+        Err(failure) => Err(Unanswered {
+            failure,
+            asked: Some(connection.backend()),
+            reuse: if connection.has_answered.get() {
+                Reuse::Shared
+            } else {
+                Reuse::New
+            },
+            is_idempotent,
+        }),
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether a backend can be connected to, as far as a worker has seen.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// What a worker knows of whether a backend can be connected to: for a while, others are preferred to one that could not. Where
+/// there are health checks, these decide.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reach {
+    /// Connections that are being opened.
+    attempts: u32,
+    /// When the first of them began, or when one was last established since.
+    since: Option<Instant>,
+    /// When the last attempt failed, if none has succeeded since.
+    failed: Option<Instant>,
+}
+
+impl Reach {
+    /// How long others are preferred after a failure.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// How long an attempt may take until others are preferred.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    pub(crate) fn is_doubtful(self, now: Instant) -> bool {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        let has_failed = self.failed.is_some_and(|at| age(at) < Self::PAUSE);
+        let is_slow = || self.since.is_some_and(|at| age(at) >= Self::PATIENCE);
+        has_failed || (self.attempts > 0 && is_slow())
+    }
+
+    /// An attempt has failed.
+    pub(crate) fn fail(self, now: Instant) -> Self {
+        Self {
+            failed: Some(now),
+            ..self
+        }
+    }
+
+    fn begin(self, now: Instant) -> Self {
+        Self {
+            attempts: self.attempts + 1,
+            since: self.since.filter(|_| self.attempts > 0).or(Some(now)),
+            failed: self.failed,
+        }
+    }
+}
+
+/// A connection that is being opened.
+pub(crate) struct Opening<'r>(&'r Cell<Reach>);
+
+impl<'r> Opening<'r> {
+    /// The attempt lasts until the value is dropped.
+    pub(crate) fn begin(reach: &'r Cell<Reach>, now: Instant) -> Self {
+        reach.update(|reach| reach.begin(now));
+        Self(reach)
+    }
+
+    pub(crate) fn on_established(&self, now: Instant) {
+        self.0.update(|reach| Reach {
+            since: Some(now),
+            failed: None,
+            ..reach
+        });
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.update(|reach| Reach {
+            attempts: reach.attempts - 1,
+            ..reach
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_doubtful_after_a_failure_and_while_an_attempt_takes_long() {
+        let begin = tokio::time::Instant::now().into_std();
+        let after = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let reach = Cell::new(Reach::default());
+        let doubts = |milliseconds| reach.get().is_doubtful(after(milliseconds));
+        let attempt = |milliseconds| Opening::begin(&reach, after(milliseconds));
+        assert!(!doubts(0));
+        let first = attempt(0);
+        let second = attempt(50);
+        assert!(!doubts(99) && doubts(100), "the first takes long");
+        drop(first);
+        assert!(doubts(100), "the second came while it was not known");
+        second.on_established(after(110));
+        assert!(!doubts(110) && !doubts(209) && doubts(210));
+        drop(second);
+        assert!(!doubts(210), "there is nothing to wait for");
+        let third = attempt(300);
+        assert!(!doubts(399), "it is a new beginning");
+        reach.update(|reach| reach.fail(after(400)));
+        drop(third);
+        assert!(doubts(400) && doubts(1399) && !doubts(1400));
+        let fourth = attempt(1400);
+        fourth.on_established(after(1400));
+        assert!(!doubts(1400));
+    }
+}

@@ -1,0 +1,58 @@
+//! Buffers of a worker, lent to whichever exchange with a backend runs.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use h2o_http::RequestHead;
+use h2o_http1::ClientSettings;
+
+/// Buffers of a worker, lent to whichever exchange with a backend runs.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// What connections obey as HTTP/1 sees it.
+    pub(crate) engine: Arc<ClientSettings>,
+    input: Cell<Vec<u8>>,
+    output: Cell<Vec<u8>>,
+    head: Cell<RequestHead>,
+}
+
+impl Scratch {
+    /// Octets received at once.
+    pub(crate) const INPUT: usize = 64 * 1024;
+    /// Buffers that have grown beyond this are let go.
+    const KEPT: usize = 256 * 1024;
+
+    /// Room for [`Scratch::INPUT`] octets.
+    pub(crate) fn take_input(&self) -> Vec<u8> {
+        let mut input = self.input.take();
+        input.resize(Self::INPUT, 0);
+        input
+    }
+
+    pub(crate) fn put_input(&self, input: Vec<u8>) {
+        self.input.set(input);
+    }
+
+    /// An empty buffer.
+    pub(crate) fn take_output(&self) -> Vec<u8> {
+        self.output.take()
+    }
+
+    pub(crate) fn put_output(&self, mut output: Vec<u8>) {
+        if output.capacity() <= Self::KEPT {
+            output.clear();
+            self.output.set(output);
+        }
+    }
+
+    /// An empty head.
+    pub(crate) fn take_head(&self) -> RequestHead {
+        self.head.take()
+    }
+
+    pub(crate) fn put_head(&self, mut head: RequestHead) {
+        head.clear();
+        head.headers.shrink(Self::KEPT);
+        self.head.set(head);
+    }
+}

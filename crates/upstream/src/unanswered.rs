@@ -1,0 +1,201 @@
+//! Requests that got no response, and whether a retry is safe.
+
+use h2o_http::Method;
+
+use crate::backend_choice::BackendChoice;
+use crate::ready_body::ReadyBody;
+use crate::{Cause, Failure};
+
+/// Whether the connection that a request went out on had been of use before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// No response has come over it yet.
+    New,
+    /// An HTTP/1 connection that was idle before.
+    Idle,
+    /// An HTTP/2 connection that responses have come over.
+    Shared,
+}
+
+/// A request that got no response.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) failure: Failure,
+    /// The backend that was asked; `None` if none could be connected to.
+    pub(crate) asked: Option<usize>,
+    pub(crate) reuse: Reuse,
+    pub(crate) is_idempotent: bool,
+}
+
+/// No backend could be connected to.
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            asked: None,
+            reuse: Reuse::New,
+            is_idempotent: false,
+        }
+    }
+}
+
+impl Unanswered {
+    /// The backend that passive health checks count this against.
+    pub(crate) fn blamed(&self) -> Option<usize> {
+        let is_fault = match self.failure.cause {
+            Cause::TimedOut | Cause::NotAnswered => true,
+            // Healthy backends close connections now and then; a new connection shows whether the backend is up.
+            Cause::NotSent | Cause::Silent => self.reuse == Reuse::New && !self.failure.refused,
+            // Counted when connecting failed.
+            Cause::NotConnected | Cause::NoDescriptor | Cause::Client | Cause::Other => false,
+        };
+        self.asked.filter(|_| is_fault)
+    }
+
+    /// The backend whose failure belongs in the error log. A failure to connect is logged already; that a backend closes a
+    /// connection is no failure if the request can be retried.
+    pub(crate) fn reported(&self) -> Option<usize> {
+        let is_told = match self.failure.cause {
+            Cause::NotConnected | Cause::NoDescriptor | Cause::Client => false,
+            Cause::NotSent | Cause::Silent => !self.was_late() && !self.failure.refused,
+            Cause::NotAnswered | Cause::TimedOut | Cause::Other => true,
+        };
+        self.asked.filter(|_| is_told)
+    }
+
+    /// Whether the backend closed a connection that had been of use while the request was on its way.
+    pub(crate) fn was_late(&self) -> bool {
+        let is_silent = matches!(self.failure.cause, Cause::NotSent | Cause::Silent);
+        self.reuse != Reuse::New && is_silent && self.is_idempotent && !self.failure.refused
+    }
+
+    /// Whether the backend refused a stream of a connection that had been of use: it is closing the connection, or has no room.
+    pub(crate) fn was_refused_late(&self) -> bool {
+        self.failure.refused && self.reuse == Reuse::Shared
+    }
+
+    /// Whether a retry is safe: the backend cannot have acted on the request, or the request is idempotent.
+    pub(crate) fn is_safe(&self, backends: &BackendChoice, body: &ReadyBody) -> bool {
+        match self.failure.cause {
+            Cause::NotConnected => backends.has_untried(),
+            Cause::NotSent => body.can_resend(),
+            Cause::Silent | Cause::NotAnswered => self.is_idempotent && body.can_resend(),
+            Cause::NoDescriptor | Cause::TimedOut | Cause::Client | Cause::Other => false,
+        }
+    }
+}
+
+/// Whether a method may be repeated without further effect (RFC 9110 §9.2.2).
+pub(crate) fn is_idempotent(method: &Method) -> bool {
+    match method {
+        Method::Get
+        | Method::Head
+        | Method::Put
+        | Method::Delete
+        | Method::Options
+        | Method::Trace => true,
+        Method::Post | Method::Connect | Method::Patch | Method::ConnectUdp | Method::Other(_) => {
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn unanswered(cause: Cause, reuse: Reuse, is_idempotent: bool) -> Unanswered {
+        Unanswered {
+            failure: Failure::sent("x").with_cause(cause),
+            asked: Some(1),
+            reuse,
+            is_idempotent,
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_retried_only_if_that_changes_nothing() {
+        use h2o_exchange::{BodyPipe, RequestBody};
+        let kept = ReadyBody::from(RequestBody::Bytes(bytes::Bytes::from_static(b"x")));
+        let stream = ReadyBody::from(RequestBody::Stream(Rc::new(BodyPipe::default())));
+        let cases = [
+            // Cause; idempotent or not, then with a stream in place of a content that is kept.
+            (Cause::NotConnected, true, true, true),
+            (Cause::NotSent, true, true, false),
+            (Cause::Silent, true, false, false),
+            (Cause::NotAnswered, true, false, false),
+            (Cause::TimedOut, false, false, false),
+            (Cause::Client, false, false, false),
+            (Cause::Other, false, false, false),
+        ];
+        let two = crate::backend_choice::tests::upstream(2);
+        let mut backends = BackendChoice::default();
+        backends.turn_away_from(Some(0), &two);
+        for (cause, idempotent, not, streamed) in cases {
+            let is_safe = |is_idempotent, body| {
+                unanswered(cause, Reuse::New, is_idempotent).is_safe(&backends, body)
+            };
+            let got = (
+                is_safe(true, &kept),
+                is_safe(false, &kept),
+                is_safe(true, &stream),
+            );
+            assert_eq!(got, (idempotent, not, streamed), "{cause:?}");
+        }
+        while backends
+            .next(&two, tokio::time::Instant::now().into_std())
+            .is_some()
+        {}
+        let exhausted = unanswered(Cause::NotConnected, Reuse::New, true);
+        assert!(!exhausted.is_safe(&backends, &kept));
+    }
+
+    #[test]
+    fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
+        let cases = [
+            // Cause; on a new, a kept, a shared connection.
+            (Cause::NotConnected, [false; 3]),
+            (Cause::NotSent, [true, false, false]),
+            (Cause::Silent, [true, false, false]),
+            (Cause::NotAnswered, [true; 3]),
+            (Cause::TimedOut, [true; 3]),
+            (Cause::Client, [false; 3]),
+            (Cause::Other, [true; 3]),
+        ];
+        for (cause, want) in cases {
+            let reported = [Reuse::New, Reuse::Idle, Reuse::Shared]
+                .map(|reuse| unanswered(cause, reuse, true).reported().is_some());
+            assert_eq!(reported, want, "{cause:?}");
+        }
+        // It is not made again.
+        let lost = unanswered(Cause::Silent, Reuse::Idle, false);
+        assert_eq!(lost.reported(), Some(1));
+        let mut refused = unanswered(Cause::NotSent, Reuse::New, true);
+        refused.failure.refused = true;
+        assert_eq!(refused.reported(), None);
+    }
+
+    #[test]
+    fn backends_are_blamed_for_what_is_their_fault() {
+        let cases = [
+            // Cause; on a new, a kept, a shared connection.
+            (Cause::NotConnected, [false; 3]),
+            (Cause::NotSent, [true, false, false]),
+            (Cause::Silent, [true, false, false]),
+            (Cause::NotAnswered, [true; 3]),
+            (Cause::TimedOut, [true; 3]),
+            (Cause::Client, [false; 3]),
+            (Cause::Other, [false; 3]),
+        ];
+        for (cause, want) in cases {
+            let blamed = [Reuse::New, Reuse::Idle, Reuse::Shared]
+                .map(|reuse| unanswered(cause, reuse, true).blamed().is_some());
+            assert_eq!(blamed, want, "{cause:?}");
+        }
+        let mut refused = unanswered(Cause::NotSent, Reuse::New, true);
+        refused.failure.refused = true;
+        assert_eq!(refused.blamed(), None);
+    }
+}
