@@ -90,24 +90,24 @@ impl BackendChoice {
 pub(crate) mod tests {
     use super::*;
     use crate::upstream::tests::settings;
-    use crate::{BackendCare, BackendUrl, Balancing, Care, PassiveCheck};
+    use crate::{BackendHealthPolicy, BackendUrl, Balancing, HealthPolicy, PassiveCheck};
 
     /// So many backends, which one failure takes down.
     pub(crate) fn upstream(count: usize) -> Arc<Upstream> {
         let url = BackendUrl::parse("http://a/").expect("a URL");
-        let care = BackendCare {
+        let policy = BackendHealthPolicy {
             active: None,
             passive: Some(PassiveCheck {
                 fall: 1,
                 ..PassiveCheck::default()
             }),
         };
-        let care = Care {
-            backends: vec![care; count],
+        let policy = HealthPolicy {
+            backends: vec![policy; count],
             retry: None,
         };
         let backends = vec![(url, 1); count];
-        Upstream::with_care(backends, Balancing::RoundRobin, settings(), care)
+        Upstream::with_health_policy(backends, Balancing::RoundRobin, settings(), policy)
     }
 
     #[test]
@@ -131,7 +131,7 @@ pub(crate) mod tests {
         only.turn_away_from(Some(0), &upstream(1));
         assert_eq!(only.tried, [false]);
         // One that is down is no better than the one that failed.
-        let health = three.health.as_ref().expect("they are looked after");
+        let health = three.health.as_ref().expect("they are checked");
         let now = tokio::time::Instant::now().into_std();
         health.on_failure(1, "test", now);
         for (asked, want) in [(0, [true, false, false]), (2, [false, false, true])] {

@@ -9,7 +9,7 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, report};
 
 use crate::balancer::Balancer;
-use crate::health::{BackendCare, Budget, Chosen, Health, HealthCheck, Retry};
+use crate::health::{BackendHealthPolicy, Budget, Chosen, Health, HealthCheck, Retry};
 use crate::{BackendUrl, UpstreamSettings};
 
 /// How the backend of a request is chosen. H2O chooses that of a new connection, and sends requests over any that it has.
@@ -35,11 +35,11 @@ pub struct Backend {
 /// Messages about failures of a backend per minute; a dead one could fail with every request.
 const FAILURES_PER_MINUTE: u32 = 6;
 
-/// What is done about backends that fail, beyond passing over those that cannot be connected to. By default nothing.
+/// How failures of backends are found and made up for: health checks and retries. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Care {
-    /// How each backend is looked after, in their order; those that are missing are not.
-    pub backends: Vec<BackendCare>,
+pub struct HealthPolicy {
+    /// The checks of each backend, in their order; missing ones have none.
+    pub backends: Vec<BackendHealthPolicy>,
     /// `proxy.retry`
     pub retry: Option<Retry>,
 }
@@ -59,7 +59,7 @@ pub struct Upstream {
     pub(crate) locals: AtomicUsize,
     /// How it was configured.
     balancing: Balancing,
-    care: Care,
+    policy: HealthPolicy,
 }
 
 /// Numbers are given again when nobody knows the upstream any more: workers find what they keep by it, in tables that are
@@ -104,19 +104,19 @@ impl Upstream {
         balancing: Balancing,
         settings: UpstreamSettings,
     ) -> Arc<Self> {
-        Self::with_care(backends, balancing, settings, Care::default())
+        Self::with_health_policy(backends, balancing, settings, HealthPolicy::default())
     }
 
-    /// As [`Upstream::new`], with what is done about backends that fail.
+    /// As [`Upstream::new`], with health checks and retries.
     ///
     /// # Panics
     /// If there is no backend.
     #[must_use]
-    pub fn with_care(
+    pub fn with_health_policy(
         backends: Vec<(BackendUrl, u32)>,
         balancing: Balancing,
         settings: UpstreamSettings,
-        care: Care,
+        policy: HealthPolicy,
     ) -> Arc<Self> {
         assert!(!backends.is_empty(), "an upstream has a backend");
         let backends: Vec<_> = backends
@@ -128,19 +128,19 @@ impl Upstream {
             })
             .collect();
         let weights = backends.iter().map(|backend| backend.weight);
-        let mut care = care;
-        (care.backends).resize(backends.len(), BackendCare::default());
+        let mut policy = policy;
+        (policy.backends).resize(backends.len(), BackendHealthPolicy::default());
         let names = backends.iter().map(|backend| &*backend.url.authority);
         let origin = tokio::time::Instant::now().into_std();
         let with_budget = |retry: Retry| (retry, Budget::new(retry.budget, origin));
         Arc::new(Self {
             id: ids().take(),
             balancer: Balancer::new(balancing, weights),
-            health: Health::new(names.zip(&care.backends), origin),
-            retry: care.retry.map(with_budget),
+            health: Health::new(names.zip(&policy.backends), origin),
+            retry: policy.retry.map(with_budget),
             locals: AtomicUsize::new(0),
             balancing,
-            care,
+            policy,
             backends,
             settings,
         })
@@ -154,8 +154,8 @@ impl Upstream {
 
     /// The backends that are checked, and how.
     pub(crate) fn checks(&self) -> impl Iterator<Item = (usize, &HealthCheck)> {
-        let backends = self.care.backends.iter().enumerate();
-        backends.filter_map(|(backend, care)| Some((backend, care.active.as_ref()?)))
+        let backends = self.policy.backends.iter().enumerate();
+        backends.filter_map(|(backend, policy)| Some((backend, policy.active.as_ref()?)))
     }
 
     /// Of the upstreams of a running configuration the one that this one, of a new configuration, is the same as; else this one.
@@ -172,7 +172,7 @@ impl Upstream {
         }
     }
 
-    /// Whether both have the same backends in the same order, and are balanced, looked after and connected to alike.
+    /// Whether both have the same backends in the same order, and are balanced, checked and connected to alike.
     fn is_same_as(&self, other: &Self) -> bool {
         let backends = |upstream: &Self| -> Vec<(BackendUrl, u32)> {
             let backends = upstream.backends.iter();
@@ -181,7 +181,7 @@ impl Upstream {
                 .collect()
         };
         self.balancing == other.balancing
-            && self.care == other.care
+            && self.policy == other.policy
             && self.settings == other.settings
             && backends(self) == backends(other)
     }
@@ -191,13 +191,13 @@ impl Upstream {
         Arc::strong_count(self) <= self.locals.load(Relaxed)
     }
 
-    /// Whether a backend is in use, as far as checks and requests tell; `None` if it is not looked after.
+    /// Whether a backend is in use, as far as checks and requests tell; `None` if it is not checked.
     #[must_use]
     pub fn is_up(&self, backend: usize) -> Option<bool> {
         self.health.as_ref()?.is_up(backend)
     }
 
-    /// True if a backend is to be left alone: it is down, and another one is not.
+    /// Whether requests are to avoid a backend: it is down, and another one is not.
     pub(crate) fn is_down(&self, backend: usize) -> bool {
         (self.health.as_ref()).is_some_and(|health| health.is_down(backend))
     }
@@ -302,15 +302,15 @@ pub(crate) mod tests {
             fall,
             ..PassiveCheck::default()
         };
-        let backend = BackendCare {
+        let backend = BackendHealthPolicy {
             active: None,
             passive: Some(passive),
         };
-        let care = Care {
+        let policy = HealthPolicy {
             backends: vec![backend; urls.len()],
             retry: Some(Retry::default()),
         };
-        Upstream::with_care(backends.collect(), balancing, settings, care)
+        Upstream::with_health_policy(backends.collect(), balancing, settings, policy)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use h2o_config::{Attribute, Error, Kinds, Node};
 use h2o_upstream::{BackendUrl, Balancing, HealthCheck};
 
-use super::care;
+use super::health_policy;
 
 /// A backend as it is written.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ fn read_backend(node: &Node) -> Result<BackendSpec, Error> {
     Ok(BackendSpec {
         url: read_url(attributes.require("url")?)?,
         weight,
-        check: check.map(care::health_check).transpose()?,
+        check: check.map(health_policy::health_check).transpose()?,
     })
 }
 

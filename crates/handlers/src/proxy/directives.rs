@@ -11,8 +11,8 @@ use h2o_tls::{TlsClient, TlsClientError};
 use h2o_upstream::Upstream;
 
 use super::backends::{self, BackendSpec, Backends};
-use super::care;
 use super::handler::ProxyHandler;
+use super::health_policy;
 use super::settings::{ProxySettings, TlsRules};
 use super::upstreams::Upstreams;
 use crate::header::{self, Verb};
@@ -87,7 +87,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         },
     ),
     Directive {
-        kinds: Kinds::ANY.with_attributes(&care::HEALTH_CHECK),
+        kinds: Kinds::ANY.with_attributes(&health_policy::HEALTH_CHECK),
         ..Directive::setting(
             "proxy.health-check",
             "OFF|ON, or a mapping",
@@ -97,14 +97,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
              Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set. `ON` stands for the \
              defaults.",
             |scope, command| {
-                let check = care::health_check(command.node)?;
+                let check = health_policy::health_check(command.node)?;
                 settings(scope).health_check = check;
                 Ok(())
             },
         )
     },
     Directive {
-        kinds: Kinds::ANY.with_attributes(&care::PASSIVE_CHECK),
+        kinds: Kinds::ANY.with_attributes(&health_policy::PASSIVE_CHECK),
         ..Directive::setting(
             "proxy.passive-health-check",
             "OFF|ON, or a mapping",
@@ -112,14 +112,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "Not in H2O: a backend that several requests in a row could not connect to, or got no response from, gets no \
              requests for a while. Then one request at a time tries it. `ON` stands for the defaults.",
             |scope, command| {
-                let check = care::passive_check(command.node)?;
+                let check = health_policy::passive_check(command.node)?;
                 settings(scope).passive_check = Some(check);
                 Ok(())
             },
         )
     },
     Directive {
-        kinds: Kinds::ANY.with_attributes(&care::RETRY),
+        kinds: Kinds::ANY.with_attributes(&health_policy::RETRY),
         ..Directive::setting(
             "proxy.retry",
             "OFF|ON, or a mapping",
@@ -127,7 +127,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "Not in H2O: requests that got no response are sent again if nothing of them was sent before, or if their \
              method is idempotent and their body is at hand. `ON` stands for the defaults.",
             |scope, command| {
-                let retry = care::retry(command.node)?;
+                let retry = health_policy::retry(command.node)?;
                 settings(scope).retry = Some(retry);
                 Ok(())
             },
@@ -560,11 +560,11 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let upstream = settings
         .upstream()
         .map_err(|error| unreadable(command, &error))?;
-    let care = care::of(&settings, &backends.list);
+    let policy = health_policy::of(&settings, &backends.list);
     let list = backends.list.into_iter();
     let list = list.map(|backend| (backend.url, backend.weight)).collect();
-    let upstream = Upstream::with_care(list, backends.balancing, upstream, care);
-    care::check(scope, &upstream);
+    let upstream = Upstream::with_health_policy(list, backends.balancing, upstream, policy);
+    health_policy::check(scope, &upstream);
     Upstreams::note(scope, &upstream);
     let handler = ProxyHandler::new(upstream, &settings);
     scope.handlers.push(Box::new(handler));

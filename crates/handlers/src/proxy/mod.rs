@@ -6,12 +6,12 @@
 
 mod backends;
 mod built_in;
-mod care;
 mod connection_options;
 mod directives;
 pub(crate) mod fuzzing;
 mod goodbye;
 mod handler;
+mod health_policy;
 mod request;
 mod response;
 pub(crate) mod settings;

@@ -21,25 +21,24 @@ impl Default for Retry {
     }
 }
 
-/// What is left for making requests again, shared by the workers: a backend that is in trouble must not get several times the
-/// load.
+/// What is left for retries, shared by the workers: a backend that is in trouble must not get several times the load.
 ///
-/// Every request pays in its percentage of a try, and every try beyond the floor costs a whole one.
+/// Every request pays in its percentage of a retry, and every retry beyond the floor costs a whole one.
 #[derive(Debug)]
 pub(crate) struct Budget {
     percentage: u32,
-    /// Hundredths of tries.
+    /// Hundredths of retries.
     saved: AtomicI64,
-    /// The second that is counted in, in the upper half, and the tries made in it for nothing, in the lower.
+    /// The second that is counted in, in the upper half, and the free retries made in it, in the lower.
     floor: AtomicU64,
     origin: Instant,
 }
 
-/// A try, in what requests pay in.
+/// A retry, in the unit that requests pay in.
 const TRY: i64 = 100;
 /// Most that is saved: what a sudden failure may cost at once.
 const MAX_SAVED: i64 = 1000 * TRY;
-/// Tries per second that cost nothing: where requests are few, their percentage is none.
+/// Free retries per second, so that low-traffic upstreams can retry at all.
 const FLOOR: u32 = 10;
 
 impl Budget {

@@ -13,7 +13,7 @@
 //!   request at a time is a [`Probe`]; who answers is up.
 //! * **A backend that is back** gets its share slowly, if so configured: until it has all of it, shares stand in for the weights of the
 //!   balancer.
-//! * **Requests are made again** by [`crate::dispatch`], as far as the [`budget`] goes.
+//! * **Requests are retried** by [`crate::dispatch`], as far as the [`budget`] allows.
 
 mod budget;
 pub(crate) mod check;
@@ -82,16 +82,16 @@ impl Default for PassiveCheck {
     }
 }
 
-/// How it is found out whether a backend is well. By default it is not.
+/// Health checks of one backend; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BackendCare {
-    /// By asking it.
+pub struct BackendHealthPolicy {
+    /// Requests of a thread of their own.
     pub active: Option<HealthCheck>,
-    /// By what becomes of requests.
+    /// The results of clients' requests.
     pub passive: Option<PassiveCheck>,
 }
 
-impl BackendCare {
+impl BackendHealthPolicy {
     const fn is_some(&self) -> bool {
         self.active.is_some() || self.passive.is_some()
     }
@@ -171,22 +171,22 @@ impl Drop for Probe {
 impl Health {
     /// What is to be known of backends with these names; `None` if nobody wants to know anything.
     pub(crate) fn new<'c>(
-        backends: impl Iterator<Item = (&'c str, &'c BackendCare)>,
+        backends: impl Iterator<Item = (&'c str, &'c BackendHealthPolicy)>,
         origin: Instant,
     ) -> Option<Self> {
         let (mut seen, mut machines, mut is_wanted) = (Vec::new(), Vec::new(), false);
-        for (name, care) in backends {
-            is_wanted |= care.is_some();
+        for (name, policy) in backends {
+            is_wanted |= policy.is_some();
             seen.push(Seen {
                 name: name.into(),
-                is_watched: care.is_some(),
+                is_watched: policy.is_some(),
                 is_down: AtomicBool::new(false),
                 minds_answers: AtomicBool::new(false),
             });
-            let active = care.active.as_ref();
+            let active = policy.active.as_ref();
             machines.push(Machine::new(Rules {
                 active: active.map(|active| (active.rise, active.fall)),
-                passive: care.passive,
+                passive: policy.passive,
                 slow_start: active.map_or(Duration::ZERO, |active| active.slow_start),
             }));
         }
@@ -206,13 +206,13 @@ impl Health {
         seen.is_watched.then(|| !seen.is_down.load(Relaxed))
     }
 
-    /// True if a backend is to be left alone: it is down, and another one is not.
+    /// Whether requests are to avoid a backend: it is down, and another one is not.
     pub(crate) fn is_down(&self, backend: usize) -> bool {
         let down = self.down.load(Relaxed);
         down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
     }
 
-    /// True if the machines have a say in which backend a request gets: one is on probe, or has not all of its share.
+    /// Whether the machines decide which backend a request gets: one is to be probed, or does not have all of its share yet.
     pub(crate) fn needs_balancer(&self, now: Instant) -> bool {
         let from = self.asks_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
@@ -238,7 +238,7 @@ impl Health {
         self.tell(backend, change, result.err().unwrap_or_default());
     }
 
-    /// Chooses a backend that was not tried: one on probe, or one that is up, or any if none is.
+    /// Chooses a backend that was not tried: one that is to be probed, or one that is up, or any if none is.
     pub(crate) fn choose(
         &self,
         upstream: &Arc<Upstream>,
@@ -324,7 +324,7 @@ impl Health {
         self.asks_from.store(first, Relaxed);
     }
 
-    /// Since the origin, rounded up: what is early is late enough.
+    /// Milliseconds since `origin`, rounded up: a time is reached as soon as the clock is in its millisecond.
     fn milliseconds(&self, at: Instant) -> u64 {
         let passed = at.saturating_duration_since(self.origin);
         u64::try_from(passed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
@@ -344,7 +344,7 @@ impl Health {
 mod tests {
     use super::*;
     use crate::upstream::tests::settings;
-    use crate::{BackendUrl, Balancing, Care};
+    use crate::{BackendUrl, Balancing, HealthPolicy};
 
     const FALL: u32 = 2;
 
@@ -352,11 +352,11 @@ mod tests {
         tokio::time::Instant::now().into_std()
     }
 
-    /// Three backends of which each is looked after in both ways.
+    /// Three backends of which each has both kinds of checks.
     fn upstream(balancing: Balancing) -> Arc<Upstream> {
         let backends = ["http://a/", "http://b/", "http://c/"];
         let backends = backends.map(|url| (BackendUrl::parse(url).expect("a URL"), 1));
-        let care = BackendCare {
+        let policy = BackendHealthPolicy {
             active: Some(HealthCheck {
                 slow_start: Duration::from_secs(8),
                 ..HealthCheck::default()
@@ -366,15 +366,15 @@ mod tests {
                 ..PassiveCheck::default()
             }),
         };
-        let care = Care {
-            backends: vec![care; 3],
+        let policy = HealthPolicy {
+            backends: vec![policy; 3],
             retry: None,
         };
-        Upstream::with_care(backends.to_vec(), balancing, settings(), care)
+        Upstream::with_health_policy(backends.to_vec(), balancing, settings(), policy)
     }
 
     fn health(upstream: &Upstream) -> &Health {
-        upstream.health.as_ref().expect("they are looked after")
+        upstream.health.as_ref().expect("they are checked")
     }
 
     fn fail(upstream: &Upstream, backend: usize, now: Instant) {
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn nobody_asks_who_does_not_want_to_know() {
-        let none = BackendCare::default();
+        let none = BackendHealthPolicy::default();
         let backends = [("a", &none), ("b", &none)];
         assert!(Health::new(backends.into_iter(), origin()).is_none());
     }

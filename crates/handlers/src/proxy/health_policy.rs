@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use h2o_config::{Attribute, Attributes, Error, Kinds, Node, Unit};
 use h2o_exchange::{BackgroundServices, Scope};
-use h2o_upstream::{BackendCare, Care, HealthCheck, HealthChecks, PassiveCheck, Retry, Upstream};
+use h2o_upstream::{
+    BackendHealthPolicy, HealthCheck, HealthChecks, HealthPolicy, PassiveCheck, Retry, Upstream,
+};
 
 use super::backends::BackendSpec;
 use super::settings::ProxySettings;
@@ -206,7 +208,7 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
 }
 
 /// What is done about these backends under these settings.
-pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> Care {
+pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPolicy {
     let of_backend = |backend: &BackendSpec| {
         let active = match &backend.check {
             Some(own) => own.clone(),
@@ -217,15 +219,15 @@ pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> Care {
             Some(configured) => configured,
             None => active.as_ref().map(|_| PassiveCheck::default()),
         };
-        BackendCare { active, passive }
+        BackendHealthPolicy { active, passive }
     };
     let backends: Vec<_> = backends.iter().map(of_backend).collect();
-    let is_any = |care: &BackendCare| care.active.is_some() || care.passive.is_some();
+    let is_any = |policy: &BackendHealthPolicy| policy.active.is_some() || policy.passive.is_some();
     let retry = match settings.retry {
         Some(configured) => configured,
         None => backends.iter().any(is_any).then(Retry::default),
     };
-    Care { backends, retry }
+    HealthPolicy { backends, retry }
 }
 
 /// The checks of the configuration, once there are any.
@@ -259,13 +261,13 @@ mod tests {
         let text = format!("[ 'http://a', {{ url: 'http://b', health-check: {own} }} ]");
         let node = load("f", &Memory::new().file("f", &*text)).unwrap();
         let backends = super::super::backends::Backends::read(&node).unwrap();
-        let care = of(settings, &backends.list);
-        let kinds = care.backends.iter().map(|care| {
-            let active = care.active.as_ref().map_or("-", |_| "a");
-            let passive = care.passive.map_or("-", |_| "p");
+        let policy = of(settings, &backends.list);
+        let kinds = policy.backends.iter().map(|policy| {
+            let active = policy.active.as_ref().map_or("-", |_| "a");
+            let passive = policy.passive.map_or("-", |_| "p");
             format!("{active}{passive} ")
         });
-        (kinds.collect(), care.retry.map(|retry| retry.tries))
+        (kinds.collect(), policy.retry.map(|retry| retry.tries))
     }
 
     #[test]
