@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::handler::{LocalProxy, Proxy, hand_over};
 use super::response;
 use super::settings::ProxySettings;
-use super::target::Aim;
+use super::target::PathMapping;
 
 /// No name is longer (RFC 1035 §2.3.4), with its port.
 const MAX_AUTHORITY: usize = 255 + ":65535".len();
@@ -45,7 +45,7 @@ impl OtherServer {
     pub fn fetch(self, exchange: &mut Exchange) -> Outcome {
         let servers = exchange.worker.local::<OtherServers>();
         match servers.proxy(exchange, self.0) {
-            Ok(proxy) => hand_over(proxy, exchange, Aim::Whole),
+            Ok(proxy) => hand_over(proxy, exchange, PathMapping::Whole),
             Err(error) => {
                 exchange.note_error("core", &error.to_string());
                 Outcome::Done(response::bad_gateway(exchange, "internal error"))

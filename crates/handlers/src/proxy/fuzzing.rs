@@ -6,7 +6,7 @@ use h2o_upstream::{BackendUrl, Protocol, Reply};
 
 use super::response;
 use super::settings::ProxySettings;
-use super::target::Aim;
+use super::target::PathMapping;
 
 /// The request of `exchange`, as `backend` is to get it.
 ///
@@ -24,7 +24,14 @@ pub fn proxied_request(
         .admit(&exchange.request, settings.tunnels)
         .map_err(|refusal| refusal.status)?;
     let mut head = RequestHead::default();
-    rules.build(exchange, wanted, Aim::Below, backend, protocol, &mut head);
+    rules.build(
+        exchange,
+        wanted,
+        PathMapping::Below,
+        backend,
+        protocol,
+        &mut head,
+    );
     Ok(head)
 }
 

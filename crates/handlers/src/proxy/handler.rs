@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 use super::request::RequestRules;
 use super::response::{self, ResponseRules};
 use super::settings::ProxySettings;
-use super::target::Aim;
-use super::tunnel::Wanted;
+use super::target::PathMapping;
+use super::tunnel::TunnelKind;
 use crate::reproxy;
 
 /// Upstream servers with the rules for requests to them: those of a `proxy.reverse.url` with the final settings of its
@@ -116,7 +116,7 @@ impl Handler for ProxyHandler {
             return Outcome::Done(*answer);
         }
         let proxies = exchange.worker.local::<Proxies>();
-        hand_over(proxies.of(self), exchange, Aim::Below)
+        hand_over(proxies.of(self), exchange, PathMapping::Below)
     }
 
     fn content_use(&self, _: &Exchange) -> ContentUse {
@@ -133,7 +133,11 @@ impl Handler for ProxyHandler {
 }
 
 /// Answers the request with what a backend says.
-pub(super) fn hand_over(proxy: Rc<LocalProxy>, exchange: &mut Exchange, aim: Aim) -> Outcome {
+pub(super) fn hand_over(
+    proxy: Rc<LocalProxy>,
+    exchange: &mut Exchange,
+    mapping: PathMapping,
+) -> Outcome {
     let wanted = match proxy.request.admit(&exchange.request, proxy.tunnels) {
         Ok(wanted) => wanted,
         Err(refusal) => return Outcome::Done(refusal.response(exchange)),
@@ -142,25 +146,25 @@ pub(super) fn hand_over(proxy: Rc<LocalProxy>, exchange: &mut Exchange, aim: Aim
         // Only a test has exchanges that no worker knows.
         return Outcome::Declined;
     };
-    Outcome::Later(Box::pin(forward(proxy, reference, wanted, aim)))
+    Outcome::Later(Box::pin(forward(proxy, reference, wanted, mapping)))
 }
 
 async fn forward(
     proxy: Rc<LocalProxy>,
     reference: ExchangeRef,
-    wanted: Wanted,
-    aim: Aim,
+    wanted: TunnelKind,
+    mapping: PathMapping,
 ) -> Outcome {
     let (worker, client, body, headers, expects_continue, needs_http1) = {
         let exchange = &mut *reference.borrow_mut();
         // Without a tunnel there is nothing in the pipe that one would have.
-        let has_body = wanted != Wanted::Nothing || exchange.request.body != BodyLength::None;
+        let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
         let body = if has_body {
             exchange.body.clone()
         } else {
             RequestBody::None
         };
-        let has_content = wanted == Wanted::Nothing
+        let has_content = wanted == TunnelKind::Nothing
             && match &body {
                 RequestBody::None => false,
                 RequestBody::Bytes(content) => !content.is_empty(),
@@ -172,7 +176,7 @@ async fn forward(
             body,
             exchange.headers(),
             proxy.expects_continue && has_content,
-            wanted == Wanted::Protocol && !is_of_every_version(exchange.request.upgrade()),
+            wanted == TunnelKind::Protocol && !is_of_every_version(exchange.request.upgrade()),
         )
     };
     let trace = trace(&mut reference.borrow_mut());
@@ -182,7 +186,7 @@ async fn forward(
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
     };
     if let Some(pipe) = &pipe
-        && wanted == Wanted::Nothing
+        && wanted == TunnelKind::Nothing
         && may_be_rerouted(&reference.borrow())
     {
         pipe.keep();
@@ -195,10 +199,10 @@ async fn forward(
             build: &mut |backend, protocol, head| {
                 let exchange = &mut *reference.borrow_mut();
                 let rules = &proxy.request;
-                rules.build(exchange, wanted, aim, backend, protocol, head);
+                rules.build(exchange, wanted, mapping, backend, protocol, head);
             },
             body,
-            waits_for_content: wanted == Wanted::Nothing && !forwards_expectation,
+            waits_for_content: wanted == TunnelKind::Nothing && !forwards_expectation,
             needs_http1,
             expects_continue,
             on_informational: Some(&mut |status, headers| {
@@ -230,12 +234,14 @@ async fn forward(
             {
                 // Under the same settings (H2O compatibility).
                 let proxy = Rc::clone(&proxy);
-                order.successor = Some(Box::new(|exchange| hand_over(proxy, exchange, Aim::Whole)));
+                order.successor = Some(Box::new(|exchange| {
+                    hand_over(proxy, exchange, PathMapping::Whole)
+                }));
             }
             outcome
         }
         Err(failure) => {
-            let mut answer = response::failed(exchange, aim, &failure);
+            let mut answer = response::failed(exchange, mapping, &failure);
             if let Some(pipe) = pipe
                 && !pipe.is_complete()
             {

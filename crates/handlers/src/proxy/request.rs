@@ -11,8 +11,8 @@ use h2o_upstream::{BackendUrl, Protocol};
 
 use super::connection_options::ConnectionOptions;
 use super::response::Refusal;
-use super::target::{self, Aim};
-use super::tunnel::Wanted;
+use super::target::{self, PathMapping};
+use super::tunnel::TunnelKind;
 use super::websocket;
 use crate::header::Edit;
 
@@ -38,19 +38,23 @@ impl RequestRules {
     ///
     /// # Errors
     /// [`Refusal`] if no backend is to be asked.
-    pub(super) fn admit(&self, request: &RequestHead, tunnels: bool) -> Result<Wanted, Refusal> {
+    pub(super) fn admit(
+        &self,
+        request: &RequestHead,
+        tunnels: bool,
+    ) -> Result<TunnelKind, Refusal> {
         const INVALID: Refusal = Refusal {
             status: StatusCode::BAD_REQUEST,
             reason: "Invalid Request",
             text: "Invalid Request",
         };
-        let wanted = Wanted::of(request, tunnels)?;
+        let wanted = TunnelKind::of(request, tunnels)?;
         let has_host = match wanted {
-            Wanted::Connect => {
+            TunnelKind::Connect => {
                 let port = authority::split(request.authority()).and_then(|(_, port)| port);
                 port.is_some_and(|port| port != 0)
             }
-            Wanted::Nothing | Wanted::Protocol => {
+            TunnelKind::Nothing | TunnelKind::Protocol => {
                 !self.preserve_host || authority::is_valid(request.authority())
             }
         };
@@ -67,8 +71,8 @@ impl RequestRules {
     pub(super) fn build(
         &self,
         exchange: &mut Exchange,
-        wanted: Wanted,
-        aim: Aim,
+        wanted: TunnelKind,
+        mapping: PathMapping,
         backend: &BackendUrl,
         protocol: Protocol,
         head: &mut RequestHead,
@@ -82,9 +86,9 @@ impl RequestRules {
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
             // HTTP/1 asks for a protocol by `upgrade` (RFC 8441 §5).
-            (Wanted::Protocol, Protocol::Http1) => Method::Get,
-            (Wanted::Protocol, Protocol::Http2) => Method::Connect,
-            (Wanted::Nothing | Wanted::Connect, _) => request.method.clone(),
+            (TunnelKind::Protocol, Protocol::Http1) => Method::Get,
+            (TunnelKind::Protocol, Protocol::Http2) => Method::Connect,
+            (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);
         if self.forwards_expectation(exchange) {
@@ -92,7 +96,7 @@ impl RequestRules {
             let value = head.headers.store(CONTINUE);
             head.set_expect(value);
         }
-        if wanted == Wanted::Protocol {
+        if wanted == TunnelKind::Protocol {
             let token = head.headers.store(request.upgrade());
             head.set_upgrade(token);
             if protocol == Protocol::Http1 {
@@ -117,11 +121,11 @@ impl RequestRules {
         };
         head.set_authority(authority);
         let target = match wanted {
-            Wanted::Connect => authority,
-            Wanted::Nothing | Wanted::Protocol => {
+            TunnelKind::Connect => authority,
+            TunnelKind::Nothing | TunnelKind::Protocol => {
                 let mount = &*exchange.site.path(exchange.route).path;
-                let rest = aim.rest(mount, request);
-                let pieces = aim.target(mount, &backend.path, &rest);
+                let rest = mapping.rest(mount, request);
+                let pieces = mapping.target(mount, &backend.path, &rest);
                 head.headers.store_pieces(pieces)
             }
         };
@@ -134,8 +138,8 @@ impl RequestRules {
         head.set_scanned_target(target, &scanned);
         // CONNECT has no path: its target is the authority.
         let path = match wanted {
-            Wanted::Connect => &[][..],
-            Wanted::Nothing | Wanted::Protocol => head.target(),
+            TunnelKind::Connect => &[][..],
+            TunnelKind::Nothing | TunnelKind::Protocol => head.target(),
         };
         exchange.forwarded.set(head.authority(), [path]);
     }
@@ -261,8 +265,8 @@ fn listed(received: &Headers, name: Known) -> impl Iterator<Item = &[u8]> {
         .flat_map(|value| [value, b", "])
 }
 
-fn body_length(exchange: &Exchange, wanted: Wanted) -> BodyLength {
-    if wanted != Wanted::Nothing {
+fn body_length(exchange: &Exchange, wanted: TunnelKind) -> BodyLength {
+    if wanted != TunnelKind::Nothing {
         return BodyLength::Tunnel;
     }
     let length = match &exchange.body {

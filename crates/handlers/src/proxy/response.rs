@@ -10,8 +10,8 @@ use h2o_upstream::{BackendUrl, Cause, Failure, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::goodbye::UntilGoodbye;
-use super::target::{self, Aim, Place};
-use super::tunnel::Wanted;
+use super::target::{self, PathMapping, Place};
+use super::tunnel::TunnelKind;
 use super::websocket;
 use crate::{header, push};
 
@@ -56,19 +56,23 @@ impl ResponseRules {
     pub(super) fn answer(
         self,
         exchange: &Exchange,
-        wanted: Wanted,
+        wanted: TunnelKind,
         scheme: Scheme,
         backend: &BackendUrl,
         keeps_server: bool,
         mut reply: Reply,
     ) -> Outcome {
-        if wanted == Wanted::Protocol && !reply.is_tunnel && opens_tunnel(exchange, reply.status) {
+        if wanted == TunnelKind::Protocol
+            && !reply.is_tunnel
+            && opens_tunnel(exchange, reply.status)
+        {
             // The backend knows nothing of the protocol; to the client the status would say that it does.
             let text = "the upstream server did not switch protocols";
             return Outcome::Done(bad_gateway(exchange, text));
         }
         // The key that is answered was ours.
-        let is_extended = wanted == Wanted::Protocol && exchange.request.method == Method::Connect;
+        let is_extended =
+            wanted == TunnelKind::Protocol && exchange.request.method == Method::Connect;
         let mut seen = Seen::default();
         let mut options = Vec::new();
         reply.headers.retain(|field| match field.name {
@@ -121,8 +125,8 @@ impl ResponseRules {
         }
         Outcome::Done(Response {
             status: match wanted {
-                Wanted::Protocol if reply.is_tunnel => StatusCode::SWITCHING_PROTOCOLS,
-                Wanted::Nothing | Wanted::Protocol | Wanted::Connect => reply.status,
+                TunnelKind::Protocol if reply.is_tunnel => StatusCode::SWITCHING_PROTOCOLS,
+                TunnelKind::Nothing | TunnelKind::Protocol | TunnelKind::Connect => reply.status,
             },
             reason: reply.reason.map(|reason| Cow::Owned(reason.into())),
             headers: reply.headers,
@@ -232,18 +236,18 @@ pub(super) fn leads_back(exchange: &Exchange, scheme: Scheme, location: &[u8]) -
 }
 
 /// The answer to a request that got no response.
-pub(super) fn failed(exchange: &mut Exchange, aim: Aim, failure: &Failure) -> Response {
+pub(super) fn failed(exchange: &mut Exchange, mapping: PathMapping, failure: &Failure) -> Response {
     if exchange.forwarded.place().is_none() {
         // Nobody was asked: the log names the client's authority and what is below the key of the path.
         let mount = &exchange.site.path(exchange.route).path;
         let request = &exchange.request;
         let is_connect = request.method == Method::Connect && request.upgrade().is_empty();
-        let rest = aim.rest(mount, request);
+        let rest = mapping.rest(mount, request);
         let pieces = if is_connect {
             // CONNECT has no path: its target is the authority.
             [&[][..]; 3]
         } else {
-            aim.target(mount, b"/", &rest)
+            mapping.target(mount, b"/", &rest)
         };
         exchange.forwarded.set(request.authority(), pieces);
     }

@@ -6,16 +6,16 @@ use h2o_http::path::DotSegments;
 use h2o_http::{Reference, RequestHead, Scheme, authority, escape, path};
 use h2o_upstream::BackendUrl;
 
-/// What a backend is asked for.
+/// How the path of a request becomes the path that a backend is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum PathMapping {
     /// What the request has below the key of its path.
     Below,
     /// All of the request's target: a server has told us to go there.
     Whole,
 }
 
-impl Aim {
+impl PathMapping {
     /// The part of a request's path that goes behind the path of the backend's URL, with the query. `mount` is the key of the
     /// path.
     pub(super) fn rest<'a>(self, mount: &str, request: &'a RequestHead) -> Cow<'a, [u8]> {
@@ -25,7 +25,7 @@ impl Aim {
         }
     }
 
-    /// Path and query to ask a backend for, in pieces: the `base` of its URL, and what [`Aim::rest`] has found.
+    /// Path and query to ask a backend for, in pieces: the `base` of its URL, and what [`PathMapping::rest`] has found.
     pub(super) fn target<'a>(self, mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
         match self {
             Self::Below => forwarded(mount, base, rest),
@@ -199,9 +199,9 @@ mod tests {
         head
     }
 
-    fn sent(aim: Aim, mount: &str, base: &str, head: &RequestHead) -> Vec<u8> {
-        let rest = aim.rest(mount, head);
-        aim.target(mount, base.as_bytes(), &rest).concat()
+    fn sent(mapping: PathMapping, mount: &str, base: &str, head: &RequestHead) -> Vec<u8> {
+        let rest = mapping.rest(mount, head);
+        mapping.target(mount, base.as_bytes(), &rest).concat()
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
             ("/base/", "/base/x", "/base/x"),
         ];
         for (base, target, want) in cases {
-            let sent = sent(Aim::Whole, "/mount", base, &head(target));
+            let sent = sent(PathMapping::Whole, "/mount", base, &head(target));
             assert_eq!(sent.escape_ascii().to_string(), want, "{base} {target}");
         }
     }
@@ -290,7 +290,7 @@ mod tests {
             ("/c", "/", "/c//d", "//d"),
         ];
         for (mount, base, target, want) in cases {
-            let got = sent(Aim::Below, mount, base, &head(target));
+            let got = sent(PathMapping::Below, mount, base, &head(target));
             let got = got.escape_ascii().to_string();
             assert_eq!(got, want, "{mount} {base} {target}");
         }
@@ -348,7 +348,7 @@ mod tests {
                     continue;
                 }
                 count += 1;
-                let sent = sent(Aim::Below, mount, "/base", &head);
+                let sent = sent(PathMapping::Below, mount, "/base", &head);
                 for way in 0..8 {
                     let there = resolved(&sent, way & 1 > 0, way & 2 > 0, way & 4 > 0);
                     let is_below = there == "/base" || there.starts_with("/base/");

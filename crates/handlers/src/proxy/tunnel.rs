@@ -4,10 +4,10 @@ use h2o_http::{Method, RequestHead, StatusCode, escape};
 
 use super::response::Refusal;
 
-/// What besides a response a request asks for.
+/// The kind of tunnel that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// Nothing.
+pub(super) enum TunnelKind {
+    /// None: a response is all it asks for.
     Nothing,
     /// Another protocol on this connection: `upgrade`, or extended CONNECT (RFC 8441).
     Protocol,
@@ -15,7 +15,7 @@ pub(super) enum Wanted {
     Connect,
 }
 
-impl Wanted {
+impl TunnelKind {
     /// What `request` asks for, where `tunnels` says whether it may have it (`proxy.tunnel`).
     ///
     /// # Errors
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn tunnels_are_had_by_those_who_may() {
-        use Wanted::{Connect, Nothing, Protocol};
+        use TunnelKind::{Connect, Nothing, Protocol};
         let cases = [
             // Method, upgrade, what it is without and with tunnels.
             ("GET", "", Ok(Nothing), Ok(Nothing)),
@@ -81,7 +81,7 @@ mod tests {
             let token = request.headers.store(token.as_bytes());
             request.set_upgrade(token);
             for (tunnels, want) in [(false, off), (true, on)] {
-                let got = Wanted::of(&request, tunnels);
+                let got = TunnelKind::of(&request, tunnels);
                 let got = got.map_err(|refusal| refusal.status.as_u16());
                 assert_eq!(got, want, "{method} {tunnels}");
             }

@@ -9,13 +9,13 @@ use h2o_http::{BodyLength, Known, Method, RequestHead, Scheme, Version};
 use h2o_upstream::{BackendUrl, Protocol};
 
 use super::super::settings::ProxySettings;
-use super::super::target::Aim;
-use super::super::tunnel::Wanted;
+use super::super::target::PathMapping;
+use super::super::tunnel::TunnelKind;
 use super::{line, push, request, shown, site};
 
 fn built(
     exchange: &mut Exchange,
-    wanted: Wanted,
+    wanted: TunnelKind,
     backend: &str,
     protocol: Protocol,
 ) -> RequestHead {
@@ -24,7 +24,14 @@ fn built(
     let backend = BackendUrl::parse(backend).unwrap();
     let mut head = RequestHead::default();
     let rules = &settings.request;
-    rules.build(exchange, wanted, Aim::Below, &backend, protocol, &mut head);
+    rules.build(
+        exchange,
+        wanted,
+        PathMapping::Below,
+        &backend,
+        protocol,
+        &mut head,
+    );
     head
 }
 
@@ -47,7 +54,12 @@ fn ip(text: &str) -> Address {
 fn fields(config: &str, received: &str) -> String {
     let mut exchange = request(site("/", config), "GET /", "www.example.com", received);
     from(&mut exchange, ip("192.0.2.7"));
-    let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+    let head = built(
+        &mut exchange,
+        TunnelKind::Nothing,
+        "http://b",
+        Protocol::Http1,
+    );
     shown(&head.headers)
 }
 
@@ -57,7 +69,7 @@ fn a_get_goes_on_with_what_we_know_of_the_client() {
     let mut exchange = request(site("/", ""), "GET /ok", "www.example.com", received);
     from(&mut exchange, ip("192.0.2.7"));
     let backend = "http://127.0.0.1:9000";
-    let head = built(&mut exchange, Wanted::Nothing, backend, Protocol::Http1);
+    let head = built(&mut exchange, TunnelKind::Nothing, backend, Protocol::Http1);
     assert_eq!(line(&head), "GET /ok 127.0.0.1:9000");
     assert_eq!(head.body, BodyLength::None);
     assert_eq!(
@@ -108,7 +120,12 @@ fn what_concerns_one_connection_stays_there() {
             "h",
             received,
         );
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         assert_eq!(shown(&head.headers), want, "{received}");
     }
 }
@@ -137,7 +154,12 @@ fn the_chain_of_proxies_is_continued() {
     ] {
         let mut exchange = request(site("/", ""), "GET /", "h:8", "");
         exchange.request.version = version;
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         let via = head.headers.get(h2o_http::Known::Via).unwrap();
         assert_eq!(via.escape_ascii().to_string(), want);
     }
@@ -154,7 +176,12 @@ fn the_chain_of_proxies_is_continued() {
     ] {
         let mut exchange = request(site("/", ""), "GET /", "h", "");
         from(&mut exchange, peer);
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         let sent = head.headers.get(h2o_http::Known::XForwardedFor).unwrap();
         assert_eq!(sent.escape_ascii().to_string(), want);
     }
@@ -175,7 +202,12 @@ fn the_scheme_of_the_client_is_told_as_configured() {
         let site = super::SETUP.read([&config, "", ""]).unwrap();
         let mut exchange = request(site, "GET /", "h", received);
         exchange.request.scheme = Scheme::Https;
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         let sent = shown(&head.headers);
         let is_proto = |line: &&str| line.to_ascii_lowercase().starts_with("x-forwarded-proto");
         let sent = sent.lines().find(is_proto).unwrap_or_default();
@@ -200,7 +232,7 @@ fn the_host_is_that_of_the_backend_unless_the_clients_is_preserved() {
     ];
     for (config, backend, want) in cases {
         let mut exchange = request(site("/", config), "GET /", "Client:8", "");
-        let head = built(&mut exchange, Wanted::Nothing, backend, Protocol::Http1);
+        let head = built(&mut exchange, TunnelKind::Nothing, backend, Protocol::Http1);
         assert_eq!(line(&head), want, "{config}");
         assert_eq!(head.headers.get(h2o_http::Known::Host), None, "{config}");
     }
@@ -281,14 +313,24 @@ fn early_data_is_announced_once() {
     ] {
         let mut exchange = request(site("/", ""), "GET /", "h", received);
         exchange.is_early = is_early;
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         let values: Vec<_> = head.headers.get_all(h2o_http::Known::EarlyData).collect();
         assert_eq!(values, want.into_iter().collect::<Vec<_>>(), "{received}");
     }
     let received = "Cookie: a\nA: 1";
     let mut exchange = request(site("/", ""), "GET /", "h", received);
     exchange.is_early = true;
-    let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+    let head = built(
+        &mut exchange,
+        TunnelKind::Nothing,
+        "http://b",
+        Protocol::Http1,
+    );
     assert!(shown(&head.headers).starts_with("A: 1\nearly-data: 1\ncookie: a\nx-forwarded-proto"));
 }
 
@@ -314,7 +356,12 @@ fn the_length_is_told_as_soon_as_it_is_known() {
         let mut exchange = request(site("/", ""), &format!("{method} /"), "h", "");
         exchange.body = body;
         exchange.request.body = received;
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         assert_eq!(head.body, want, "{method} {received:?}");
     }
 }
@@ -336,7 +383,12 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         exchange.request.body = BodyLength::Known(1);
         let expect = exchange.request.headers.store(expect.as_bytes());
         exchange.request.set_expect(expect);
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", Protocol::Http1);
+        let head = built(
+            &mut exchange,
+            TunnelKind::Nothing,
+            "http://b",
+            Protocol::Http1,
+        );
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
@@ -347,7 +399,12 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
     exchange.request.set_expect(expect);
     let token = exchange.request.headers.store(b"websocket");
     exchange.request.set_upgrade(token);
-    let head = built(&mut exchange, Wanted::Protocol, "http://b", Protocol::Http1);
+    let head = built(
+        &mut exchange,
+        TunnelKind::Protocol,
+        "http://b",
+        Protocol::Http1,
+    );
     assert_eq!(head.headers.get(Known::Expect), None);
     assert!(head.expect().is_empty());
 }
@@ -395,9 +452,9 @@ fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
         let span = exchange.request.headers.store(token.as_bytes());
         exchange.request.set_upgrade(span);
         let wanted = if is_connect {
-            Wanted::Connect
+            TunnelKind::Connect
         } else {
-            Wanted::Protocol
+            TunnelKind::Protocol
         };
         let head = built(&mut exchange, wanted, "http://b/x", protocol);
         assert_eq!(line(&head), want);
@@ -409,7 +466,7 @@ fn tunnels_are_asked_for_in_the_way_of_the_protocol() {
     let mut exchange = request(site("/", ""), "CONNECT ", "t:1", "");
     let head = built(
         &mut exchange,
-        Wanted::Connect,
+        TunnelKind::Connect,
         "http://b:2/x",
         Protocol::Http1,
     );
@@ -427,7 +484,7 @@ fn trailers_are_asked_for_where_they_reach_the_client() {
     for (version, received, protocol, want) in cases {
         let mut exchange = request(site("/", ""), "POST /", "www.example.com", received);
         exchange.request.version = version;
-        let head = built(&mut exchange, Wanted::Nothing, "http://b", protocol);
+        let head = built(&mut exchange, TunnelKind::Nothing, "http://b", protocol);
         let is_asked = head.headers.get(Known::Te) == Some(b"trailers");
         assert_eq!(is_asked, want, "{version:?} {received} {protocol:?}");
     }

@@ -6,8 +6,8 @@ use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
 
 use super::super::response;
 use super::super::settings::ProxySettings;
-use super::super::target::Aim;
-use super::super::tunnel::Wanted;
+use super::super::target::PathMapping;
+use super::super::tunnel::TunnelKind;
 use super::{push, request, shown, site};
 
 fn reply(status: u16, fields: &str) -> Reply {
@@ -26,7 +26,7 @@ fn reply(status: u16, fields: &str) -> Reply {
     }
 }
 
-fn answered(exchange: &Exchange, wanted: Wanted, keeps_server: bool, reply: Reply) -> Outcome {
+fn answered(exchange: &Exchange, wanted: TunnelKind, keeps_server: bool, reply: Reply) -> Outcome {
     let path = exchange.site.path(exchange.route);
     let rules = path.settings.get::<ProxySettings>().response;
     let backend = BackendUrl::parse("http://b:81/base").unwrap();
@@ -51,7 +51,7 @@ fn fields(received: &str) -> String {
     let exchange = request(site("/a", ""), "GET /a/x", "Client:8", "");
     let received = format!("date: d\n{received}");
     let reply = reply(200, &received);
-    let response = done(answered(&exchange, Wanted::Nothing, false, reply));
+    let response = done(answered(&exchange, TunnelKind::Nothing, false, reply));
     let shown = shown(&response.headers);
     shown["date: d".len()..].trim_start().to_owned()
 }
@@ -93,7 +93,7 @@ fn responses_go_on_without_what_concerns_one_connection() {
     }
     let exchange = request(site("/", ""), "GET /", "h", "");
     let reply = reply(200, "Server: theirs\nDate: d");
-    let kept = done(answered(&exchange, Wanted::Nothing, true, reply));
+    let kept = done(answered(&exchange, TunnelKind::Nothing, true, reply));
     assert_eq!(shown(&kept.headers), "Server: theirs\nDate: d");
 }
 
@@ -102,7 +102,12 @@ fn the_answer_of_a_backend_without_date_gets_one_unless_nobody_wants_it() {
     for (config, want) in [("", true), ("proxy.emit-missing-date-header: OFF", false)] {
         let site = super::SETUP.read([config, "", ""]).unwrap();
         let exchange = request(site, "GET /", "h", "");
-        let response = done(answered(&exchange, Wanted::Nothing, false, reply(200, "")));
+        let response = done(answered(
+            &exchange,
+            TunnelKind::Nothing,
+            false,
+            reply(200, ""),
+        ));
         assert!(response.headers.get(Known::Date).is_none());
         assert_eq!(response.is_undated, !want, "{config}");
     }
@@ -114,7 +119,7 @@ fn status_reason_length_and_links_are_those_of_the_backend() {
     let mut received = reply(299, "Link: </a>; rel=preload");
     received.reason = Some("Quite".into());
     received.length = Some(7);
-    let response = done(answered(&exchange, Wanted::Nothing, false, received));
+    let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
     assert_eq!(
         (response.status.as_u16(), response.reason(), response.length),
         (299, "Quite", Some(7))
@@ -125,7 +130,7 @@ fn status_reason_length_and_links_are_those_of_the_backend() {
     );
     let mut received = reply(200, "");
     received.reason = Some("".into());
-    let response = done(answered(&exchange, Wanted::Nothing, false, received));
+    let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
     assert_eq!((response.reason(), response.links), ("", Links::Plain));
 }
 
@@ -180,7 +185,7 @@ fn closing_is_forwarded_if_asked_for() {
         let exchange = request(site("/", config), "GET /", "h", "");
         let mut received = reply(200, "Connection: close");
         received.closes = closes;
-        let response = done(answered(&exchange, Wanted::Nothing, false, received));
+        let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
         assert_eq!(response.closes, want, "{config}");
     }
 }
@@ -189,14 +194,14 @@ fn closing_is_forwarded_if_asked_for() {
 fn tunnels_open_only_where_the_backend_opens_one() {
     let cases = [
         // Method of the client, what it wants, status of the backend, opens, status for the client.
-        (Method::Get, Wanted::Protocol, 101, true, 101),
-        (Method::Get, Wanted::Protocol, 200, true, 101),
-        (Method::Get, Wanted::Protocol, 200, false, 200),
-        (Method::Get, Wanted::Protocol, 404, false, 404),
-        (Method::Connect, Wanted::Protocol, 101, true, 101),
-        (Method::Connect, Wanted::Protocol, 200, false, 502),
-        (Method::Connect, Wanted::Protocol, 404, false, 404),
-        (Method::Connect, Wanted::Connect, 204, true, 204),
+        (Method::Get, TunnelKind::Protocol, 101, true, 101),
+        (Method::Get, TunnelKind::Protocol, 200, true, 101),
+        (Method::Get, TunnelKind::Protocol, 200, false, 200),
+        (Method::Get, TunnelKind::Protocol, 404, false, 404),
+        (Method::Connect, TunnelKind::Protocol, 101, true, 101),
+        (Method::Connect, TunnelKind::Protocol, 200, false, 502),
+        (Method::Connect, TunnelKind::Protocol, 404, false, 404),
+        (Method::Connect, TunnelKind::Connect, 204, true, 204),
     ];
     for (method, wanted, status, is_tunnel, want) in cases {
         let mut exchange = request(site("/", ""), "GET /", "h", "");
@@ -239,7 +244,12 @@ fn redirects_of_delegated_requests_are_followed_here() {
         };
         for delegated in [false, true] {
             exchange.delegated = delegated;
-            let outcome = answered(&exchange, Wanted::Nothing, false, reply(status, &fields));
+            let outcome = answered(
+                &exchange,
+                TunnelKind::Nothing,
+                false,
+                reply(status, &fields),
+            );
             let followed = match outcome {
                 Outcome::Reroute(order) => {
                     assert_eq!(order.keep_body, order.method == exchange.request.method);
@@ -264,7 +274,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
     };
     let site = site("/nx", "");
     let mut exchange = request(site, "GET /nx/z?q", "www.example.com", "");
-    let response = response::failed(&mut exchange, Aim::Below, &failure);
+    let response = response::failed(&mut exchange, PathMapping::Below, &failure);
     assert_eq!(
         (response.status.as_u16(), response.reason()),
         (502, "Gateway Error")
@@ -290,11 +300,11 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         refused: true,
         ..failure.clone()
     };
-    assert!(response::failed(&mut exchange, Aim::Below, &refused).is_refusal);
+    assert!(response::failed(&mut exchange, PathMapping::Below, &refused).is_refusal);
     let counters = &exchange.worker.counters;
     assert_eq!(counters.get(h2o_exchange::Counter::Status502), 1);
     exchange.forwarded.set(b"b:81", [&b"/base"[..]]);
-    response::failed(&mut exchange, Aim::Below, &failure);
+    response::failed(&mut exchange, PathMapping::Below, &failure);
     assert_eq!(
         exchange.forwarded.place(),
         Some((&b"b:81"[..], &b"/base"[..]))
