@@ -12,18 +12,16 @@ use std::future::poll_fn;
 use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use h2o_exchange::{Body, Outcome};
 use h2o_http::{Known, Name, StatusCode};
 use h2o_http2::hpack::Encoder;
-use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ServerConfig, ServerConnection};
 use tokio::runtime::{Builder, LocalOptions};
 
 use site::Setup;
+
+const BODY: [u8; 1024] = [b'a'; 1024];
 
 const FIELDS: &[(Known, &str)] = &[
     (Known::Server, "backend"),
@@ -35,34 +33,21 @@ const FIELDS: &[(Known, &str)] = &[
     (Known::AcceptRanges, "bytes"),
 ];
 
-/// The handshake takes long under `valgrind`.
-const TLS: &str = ", proxy.ssl.verify-peer: OFF, proxy.timeout.connect: 600000";
-
 fn main() {
     let bench = kit::Bench::from_arguments();
     bench.case("http1", "Request to a backend over HTTP/1, 1 KB", || {
-        proxied::<Http1<1024>>("http", "")
+        proxied::<Http1>("")
     });
     bench.case("http2", "Request to a backend over HTTP/2, 1 KB", || {
-        let settings = ", proxy.http2.ratio: 100, proxy.http2.force-cleartext: ON";
-        proxied::<Http2>("http", settings)
-    });
-    bench.case("tls", "Request to a backend over TLS, 1 KB", || {
-        proxied::<Http1<1024>>("https", TLS)
-    });
-    bench.case("tls-64k", "Request to a backend over TLS, 64 KB", || {
-        proxied::<Http1<65536>>("https", TLS)
+        proxied::<Http2>(", proxy.http2.ratio: 100, proxy.http2.force-cleartext: ON")
     });
 }
 
 /// Requests over one connection, which the first of them opens.
-fn proxied<P: Protocol>(scheme: &str, settings: &str) -> impl FnMut() {
-    let url = format!("proxy.reverse.url: \"{scheme}://[unix:@root@/backend]/\"");
+fn proxied<P: Protocol>(settings: &str) -> impl FnMut() {
+    let url = "proxy.reverse.url: \"http://[unix:@root@/backend]/\"";
     let setup = Setup::new("", &format!("{url}{settings}"));
     let mut backend = Backend::<P>::new(&setup.root.path().join("backend"));
-    if scheme == "https" {
-        backend.tls = Some(tls_server());
-    }
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
@@ -98,7 +83,7 @@ async fn request<P: Protocol>(setup: &Setup, backend: &mut Backend<P>) {
         }
         Body::Empty | Body::File(_) => {}
     }
-    assert_eq!(received, P::BODY_LEN);
+    assert_eq!(received, BODY.len());
     setup.worker.release(reference);
 }
 
@@ -106,15 +91,12 @@ async fn request<P: Protocol>(setup: &Setup, backend: &mut Backend<P>) {
 struct Backend<P> {
     listener: UnixListener,
     stream: Option<UnixStream>,
-    tls: Option<ServerConnection>,
     protocol: P,
     input: Vec<u8>,
 }
 
 /// What the backend speaks.
 trait Protocol: Default {
-    const BODY_LEN: usize;
-
     /// Takes requests from `input`, and appends the responses to `out`.
     fn receive(&mut self, input: &mut Vec<u8>, out: &mut Vec<u8>);
 }
@@ -126,7 +108,6 @@ impl<P: Protocol> Backend<P> {
         Self {
             listener,
             stream: None,
-            tls: None,
             protocol: P::default(),
             input: Vec::new(),
         }
@@ -158,76 +139,34 @@ impl<P: Protocol> Backend<P> {
             return false;
         };
         let mut octets = [0; 4096];
-        let read = match &mut self.tls {
-            None => stream.read(&mut octets),
-            Some(tls) => {
-                let received = tls.read_tls(stream);
-                tls.process_new_packets().expect("a client with TLS");
-                received.and_then(|_| tls.reader().read(&mut octets))
-            }
-        };
-        match read {
+        match stream.read(&mut octets) {
             Ok(read) => self.input.extend_from_slice(&octets[..read]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
         let mut out = Vec::new();
         self.protocol.receive(&mut self.input, &mut out);
-        match &mut self.tls {
-            None => stream.write_all(&out).expect("an open connection"),
-            Some(tls) => {
-                tls.writer()
-                    .write_all(&out)
-                    .expect("a buffer without limit");
-                while tls.wants_write() {
-                    tls.write_tls(stream).expect("an open connection");
-                }
-            }
-        }
+        stream.write_all(&out).expect("an open connection");
         !out.is_empty()
     }
 }
 
-fn tls_server() -> ServerConnection {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let params = rcgen::CertificateParams::new(["backend".to_owned()]).expect("a name");
-    let certificate = params.self_signed(&key).expect("a certificate");
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("suites of both versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .expect("a certificate and its key");
-    let mut tls = ServerConnection::new(Arc::new(config)).expect("a good configuration");
-    tls.set_buffer_limit(None);
-    tls
-}
-
-/// With content of that many octets.
-struct Http1<const LEN: usize> {
+struct Http1 {
     response: Vec<u8>,
 }
 
-impl<const LEN: usize> Default for Http1<LEN> {
+impl Default for Http1 {
     fn default() -> Self {
         let mut response = b"HTTP/1.1 200 OK\r\n".to_vec();
-        let len = LEN.to_string();
         for (name, value) in FIELDS {
-            let value = match name {
-                Known::ContentLength => &len,
-                _ => *value,
-            };
             response.extend_from_slice(format!("{}: {value}\r\n", name.as_str()).as_bytes());
         }
         response.extend_from_slice(b"\r\n");
-        response.resize(response.len() + LEN, b'a');
+        response.extend_from_slice(&BODY);
         Self { response }
     }
 }
 
-impl<const LEN: usize> Protocol for Http1<LEN> {
-    const BODY_LEN: usize = LEN;
-
+impl Protocol for Http1 {
     fn receive(&mut self, input: &mut Vec<u8>, out: &mut Vec<u8>) {
         if input.ends_with(b"\r\n\r\n") {
             input.clear();
@@ -281,8 +220,6 @@ impl Http2 {
 }
 
 impl Protocol for Http2 {
-    const BODY_LEN: usize = 1024;
-
     fn receive(&mut self, input: &mut Vec<u8>, out: &mut Vec<u8>) {
         let mut rest = &input[..];
         if !self.has_preface && rest.len() >= Self::PREFACE {
@@ -301,13 +238,7 @@ impl Protocol for Http2 {
             if head[3] == Self::HEADERS {
                 let block = &self.blocks[usize::from(stream != [0, 0, 0, 1])];
                 Self::push_frame(out, Self::HEADERS, Self::END_HEADERS, stream, block);
-                Self::push_frame(
-                    out,
-                    Self::DATA,
-                    Self::END_STREAM,
-                    stream,
-                    &[b'a'; Self::BODY_LEN],
-                );
+                Self::push_frame(out, Self::DATA, Self::END_STREAM, stream, &BODY);
             }
         }
         let taken = input.len() - rest.len();
