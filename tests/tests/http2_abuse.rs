@@ -518,11 +518,11 @@ impl<T> Cost<T> {
     /// asks for a small file on a connection of its own.
     fn of(server: &Server, attack: impl FnOnce() -> (T, usize)) -> Self {
         let pid = server.pid();
-        let mut neighbour = Neighbour::new(server);
         // What is made once is made now.
         for path in ["/large", "/a.txt", "/none"] {
             let _ = server.ask(&format!("GET {path}"));
         }
+        let mut neighbour = Neighbour::new(server);
         let _ = neighbour.ask_while(pid, |asked| asked < USUAL);
         let usual = neighbour.ask_while(pid, |asked| asked < USUAL);
 
