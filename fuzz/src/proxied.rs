@@ -44,7 +44,7 @@ impl Proxied {
             accepted: worker.clock.now(),
             tls: None,
             transport: Rc::new(NoTransport),
-            listener: 0,
+            listener: Rc::default(),
         };
         Self {
             worker,

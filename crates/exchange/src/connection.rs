@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,22 @@ impl fmt::Display for Address {
             Self::Ip(address) => address.fmt(out),
             Self::Unix => out.write_str("a unix socket"),
         }
+    }
+}
+
+/// Where a listener is bound. A listener has the same endpoint in every configuration that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// The file of a Unix socket.
+    Unix(PathBuf),
+}
+
+/// That of a socket without a name, as tests have it.
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self::Unix(PathBuf::new())
     }
 }
 
@@ -66,6 +83,6 @@ pub struct ConnectionInfo {
     pub tls: Option<Box<TlsInfo>>,
     /// The socket, for what has to be asked.
     pub transport: Rc<dyn Transport>,
-    /// Which listener of the site it came through, by its place in the configuration.
-    pub listener: usize,
+    /// The listener it came through.
+    pub listener: Rc<Endpoint>,
 }

@@ -32,7 +32,7 @@ mod worker;
 pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
-pub use connection::{Address, ConnectionInfo, TlsInfo, Transport};
+pub use connection::{Address, ConnectionInfo, Endpoint, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
 pub use descriptors::{Descriptor, Descriptors};
 pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};

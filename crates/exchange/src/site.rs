@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use h2o_http::{Headers, Scheme};
 
-use crate::{ConnectionInfo, EnvCommands, Filter, Handler, Logger, SettingsMap};
+use crate::{ConnectionInfo, Endpoint, EnvCommands, Filter, Handler, Logger, SettingsMap};
 
 /// Everything that was configured. Built by [`crate::Scope`]; never changed afterwards.
 pub struct Site {
@@ -135,9 +135,8 @@ pub struct Host {
     pub authority: Box<str>,
     /// Never the fallback for a name that matches no entry.
     pub strict: bool,
-    /// Which `client-ca-file` clients of this host must have a certificate of, for each listener that serves it, by the
-    /// listener's place in the configuration; `None` where nothing is asked. Empty if no listener asks for anything.
-    pub client_authorities: Box<[(usize, Option<Arc<str>>)]>,
+    /// Which `client-ca-file` clients of this host must have a certificate of, for each listener that serves it; `None` where nothing is asked. Empty if no listener asks for anything.
+    pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// Its paths, longest first, equal lengths in file order. The last entry is the one for "no path matched".
     pub paths: Vec<PathRoute>,
 }
@@ -157,7 +156,7 @@ impl Host {
         let shown = shown.and_then(|tls| tls.client_authority.as_ref());
         let lacks = |wanted: &Option<Arc<str>>| wanted.is_some() && wanted.as_ref() != shown;
         let mut listeners = self.client_authorities.iter();
-        match listeners.find(|(listener, _)| *listener == connection.listener) {
+        match listeners.find(|(listener, _)| *listener == *connection.listener) {
             Some((_, wanted)) => lacks(wanted),
             // An internal redirect from a listener that does not serve this host: what one of its own gives to everybody is
             // no secret.

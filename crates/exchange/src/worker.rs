@@ -142,7 +142,7 @@ impl Worker {
             accepted: clock.now(),
             tls: None,
             transport: Rc::new(NoTransport),
-            listener: 0,
+            listener: Rc::default(),
         };
         Rc::new(Self {
             index,

@@ -27,7 +27,7 @@ fn connection(worker: &Worker) -> Rc<ConnectionInfo> {
         accepted: worker.clock.now(),
         tls: None,
         transport: Rc::new(NoTransport),
-        listener: 0,
+        listener: Rc::default(),
     })
 }
 

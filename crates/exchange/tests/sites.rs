@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Host, HostName, NoTransport, PathRoute, Route, Shared, Site,
-    TlsInfo, Worker,
+    Address, ConnectionInfo, Counters, Endpoint, Host, HostName, NoTransport, PathRoute, Route,
+    Shared, Site, TlsInfo, Worker,
 };
 use h2o_http::Scheme;
 
@@ -170,6 +170,11 @@ fn the_first_path_that_matches_serves_and_else_the_last() {
     ));
 }
 
+/// The listener of that number.
+fn endpoint(number: usize) -> Endpoint {
+    Endpoint::Unix(format!("/run/{number}").into())
+}
+
 /// A connection of a listener, whose client has shown a certificate of that authority.
 fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
     let worker = Worker::new(
@@ -186,7 +191,7 @@ fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
             ..TlsInfo::default()
         })),
         transport: Rc::new(NoTransport),
-        listener,
+        listener: Rc::new(endpoint(listener)),
     }
 }
 
@@ -195,7 +200,7 @@ fn a_host_is_closed_to_clients_without_the_certificate_that_it_wants() {
     let wants = |authorities: &[(usize, Option<&str>)]| Host {
         client_authorities: authorities
             .iter()
-            .map(|&(listener, name)| (listener, name.map(Into::into)))
+            .map(|&(listener, name)| (endpoint(listener), name.map(Into::into)))
             .collect(),
         ..Host::default()
     };

@@ -88,7 +88,7 @@ pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -
         accepted: worker.clock.now(),
         tls: None,
         transport: Rc::new(NoTransport),
-        listener: 0,
+        listener: Rc::default(),
     };
     let mut exchange = Exchange::new(
         worker,

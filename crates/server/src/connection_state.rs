@@ -52,7 +52,7 @@ impl ConnectionState {
             accepted: self.accepted,
             tls: self.io.tls.as_ref().map(|tls| Box::new(tls.info())),
             transport: Rc::clone(&self.io.socket) as Rc<_>,
-            listener: self.listener.index,
+            listener: Rc::clone(&self.listener.endpoint),
         });
         self.info = Some(Rc::clone(&info));
         info

@@ -1,8 +1,9 @@
 //! A listener as a worker and its connections see it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::HostTable;
+use h2o_exchange::{Endpoint, HostTable};
 use h2o_http::Scheme;
 
 use crate::site::certificates::AcceptorSlot;
@@ -10,8 +11,7 @@ use crate::site::listen::ProxyProtocol;
 
 /// A listener as its worker sees it.
 pub(crate) struct LocalListener {
-    /// Its place in the configuration.
-    pub(crate) index: usize,
+    pub(crate) endpoint: Rc<Endpoint>,
     /// Host entries it serves, in order of mention.
     pub(crate) hosts: HostTable,
     pub(crate) tls: Option<Arc<AcceptorSlot>>,

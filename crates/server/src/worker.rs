@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use h2o_exchange::{
-    BackgroundServices, Counters, Descriptors, HostTable, Order, Shared, Site, Worker, WorkerHandle,
+    BackgroundServices, Counters, Descriptors, Endpoint, HostTable, Order, Shared, Site, Worker,
+    WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -78,8 +79,8 @@ pub(crate) struct WorkerConfig {
 }
 
 pub(crate) struct ListenerConfig {
-    /// `None` for a listener that could not be bound.
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) fd: OwnedFd,
+    pub(crate) endpoint: Endpoint,
     pub(crate) hosts: Vec<u32>,
     pub(crate) tls: Option<Arc<AcceptorSlot>>,
     pub(crate) origins: Option<Arc<[Box<str>]>>,
@@ -271,23 +272,23 @@ fn share_out(
     let mut out: Vec<Vec<ListenerConfig>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = bound.sockets.into_iter().peekable();
     for (index, listener) in configured.0.iter().enumerate() {
-        // One that could not be bound keeps its place without a descriptor: others are known by theirs.
-        let sockets = bound.next_if(|(of, _)| *of == index);
-        let sockets = sockets.map_or_else(Vec::new, |(_, sockets)| sockets);
         let tls = tls_listeners.add(listener)?;
-        let mut sockets = sockets.into_iter();
+        // There are none if it could not be bound.
+        let sockets = bound.next_if(|(of, _)| *of == index);
+        let mut sockets = sockets
+            .map_or_else(Vec::new, |(_, sockets)| sockets)
+            .into_iter();
         let mut shared: Option<OwnedFd> = None;
         for worker in &mut out {
             let fd = match (sockets.next(), &shared) {
-                (Some(fd), _) => Some(fd),
-                (None, Some(fd)) => Some(fd.try_clone().map_err(failed)?),
-                (None, None) => None,
+                (Some(fd), _) => fd,
+                (None, Some(fd)) => fd.try_clone().map_err(failed)?,
+                (None, None) => break,
             };
-            if let Some(fd) = &fd {
-                shared = Some(fd.try_clone().map_err(failed)?);
-            }
+            shared = Some(fd.try_clone().map_err(failed)?);
             worker.push(ListenerConfig {
                 fd,
+                endpoint: listener.endpoint.clone(),
                 hosts: listener.hosts.clone().unwrap_or_default(),
                 tls: tls.clone(),
                 // Only the first entry of an address counts (H2O compatibility).
@@ -361,11 +362,11 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     } = config;
     let worker = Worker::new(config.index, config.counters, config.shared);
     let mut event_loop = EventLoop::new(worker, memory_share(&settings), config.orders)?;
-    let listeners = listeners.into_iter().enumerate();
     let listeners = listeners
-        .filter_map(|(index, listener)| {
+        .into_iter()
+        .map(|listener| {
             let local = LocalListener {
-                index,
+                endpoint: Rc::new(listener.endpoint),
                 hosts: HostTable::new(&site.hosts, &listener.hosts),
                 tls: listener.tls,
                 origins: listener.origins,
@@ -373,7 +374,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
                 is_unix: listener.is_unix,
                 unix_buffers: listener.unix_buffers,
             };
-            Some((listener.fd?, Rc::new(local)))
+            (listener.fd, Rc::new(local))
         })
         .collect();
     let context = Rc::new(Context::new(&event_loop, site, &settings));

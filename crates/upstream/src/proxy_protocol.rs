@@ -75,7 +75,7 @@ mod tests {
                 accepted: Clock::default().now(),
                 tls: None,
                 transport: Rc::new(Local(local)),
-                listener: 0,
+                listener: Rc::default(),
             };
             assert_eq!(line(&client), want.as_bytes());
         }

@@ -68,7 +68,7 @@ pub(crate) fn tls_connection(worker: &Worker) -> ConnectionInfo {
             client_authority: None,
         })),
         transport: Rc::new(Socket(ip("[2001:db8::1]:443"))),
-        listener: 0,
+        listener: Rc::default(),
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn unix_connection(worker: &Worker) -> ConnectionInfo {
         accepted: worker.clock.now(),
         tls: None,
         transport: Rc::new(Socket(Address::Unix)),
-        listener: 0,
+        listener: Rc::default(),
     }
 }
 

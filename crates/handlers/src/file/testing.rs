@@ -156,7 +156,7 @@ impl Kit {
             accepted: worker.clock.now(),
             tls: None,
             transport: Rc::new(NoTransport),
-            listener: 0,
+            listener: Rc::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         Ok(Self {

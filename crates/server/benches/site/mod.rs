@@ -71,7 +71,7 @@ impl Setup {
                 client_authority: None,
             })),
             transport: Rc::new(Socket),
-            listener: 0,
+            listener: Rc::default(),
         };
         Self {
             worker,

@@ -7,11 +7,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use h2o_config::Error;
+use h2o_exchange::Endpoint;
 use h2o_log::reason;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::Loaded;
-use crate::site::listen::{Endpoint, Listener, Listeners};
+use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{Holder, port_holder};
 use crate::site::settings::ServerSettings;
 use crate::sys;

@@ -3,12 +3,13 @@
 
 use h2o_config::{Error, Pos};
 use h2o_exchange::{
-    CertificateInfo, Certificates, Clock, Host, HostName, PathCheck, PathChecks, RunningUser,
+    CertificateInfo, Certificates, Clock, Endpoint, Host, HostName, PathCheck, PathChecks,
+    RunningUser,
 };
 
 use crate::site::bind::probe;
 use crate::site::listen::ProxyProtocol;
-use crate::site::listen::{Endpoint, Listener, Listeners};
+use crate::site::listen::{Listener, Listeners};
 use crate::site::load::Loaded;
 
 /// Certificates that expire within so many days are reported, or within a quarter of their life if that is less: those that

@@ -1,13 +1,13 @@
 //! `listen`: which addresses are bound, with which options, and which hosts they serve.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use h2o_config::{
     Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass, Pos, Unit,
 };
-use h2o_exchange::{Host, Scope};
+use h2o_exchange::{Endpoint, Host, Scope};
 use rustc_hash::FxHashMap;
 
 use h2o_tls::TlsSettings;
@@ -15,13 +15,6 @@ use h2o_tls::TlsSettings;
 /// The listeners of a configuration, in order of their first mention.
 #[derive(Clone, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
-
-/// Where a listener is bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
 
 /// One listening address.
 #[derive(Clone)]
@@ -573,8 +566,8 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
     if !listeners.0.iter().any(asks) {
         return;
     }
-    let mut of_hosts: Vec<Vec<(usize, Option<Arc<str>>)>> = vec![Vec::new(); hosts.len()];
-    for (index, listener) in listeners.0.iter().enumerate() {
+    let mut of_hosts: Vec<Vec<(Endpoint, Option<Arc<str>>)>> = vec![Vec::new(); hosts.len()];
+    for listener in &listeners.0 {
         // Hosts without an entry of their own have the one of the global level.
         let global = listener.tls.iter().find(|entry| entry.hosts.is_empty());
         let default = global
@@ -589,7 +582,7 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
         }
         for host in listener.hosts.iter().flatten() {
             let authority = own.get(host).copied().unwrap_or(default);
-            of_hosts[*host as usize].push((index, authority.cloned()));
+            of_hosts[*host as usize].push((listener.endpoint.clone(), authority.cloned()));
         }
     }
     for (host, authorities) in hosts.iter_mut().zip(of_hosts) {

@@ -236,7 +236,7 @@ pub(crate) async fn send_and_tell(
         accepted: worker.clock.now(),
         tls: None,
         transport: Rc::new(Loopback),
-        listener: 0,
+        listener: Rc::default(),
     };
     let mut build = |url: &BackendUrl, protocol: Protocol, head: &mut RequestHead| {
         assert_eq!(protocol, Protocol::Http1);

@@ -182,7 +182,7 @@ pub(crate) async fn send_and_tell(
         accepted: worker.clock.now(),
         tls: None,
         transport: Rc::new(NoTransport),
-        listener: 0,
+        listener: Rc::default(),
     };
     let mut told = Vec::new();
     let mut build = |url: &BackendUrl, protocol: Protocol, head: &mut RequestHead| {

@@ -42,6 +42,7 @@ fn from(exchange: &mut Exchange, peer: Address) {
         peer,
         tls: None,
         transport: Rc::clone(&connection.transport),
+        listener: Rc::clone(&connection.listener),
         ..**connection
     });
 }
