@@ -31,9 +31,6 @@ impl Proxied {
         let shared = Shared {
             started: Duration::ZERO,
             generation: None,
-            max_connections: 1,
-            soft_connection_limit: 1,
-            soft_connection_min_age: Duration::ZERO,
             listeners: 1,
             ..Shared::default()
         };

@@ -55,4 +55,6 @@ pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site}
 pub use spool::Spool;
 pub use temp_file::{TempFile, TempFiles, Unwritten};
 pub use timers::{TimedOut, Timer, TimerKey, Timers};
-pub use worker::{ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask};
+pub use worker::{
+    ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask,
+};

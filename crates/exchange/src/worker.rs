@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -70,18 +71,60 @@ pub struct Shared {
     pub generation: Option<u64>,
     /// Descriptors, and who has them.
     pub descriptors: Arc<Descriptors>,
-    /// `max-connections`.
-    pub max_connections: usize,
-    /// `soft-connection-limit`.
-    pub soft_connection_limit: usize,
-    /// `soft-connection-limit.min-age`.
-    pub soft_connection_min_age: Duration,
+    /// How many connections there may be.
+    pub limits: ConnectionLimits,
     /// Number of listening sockets.
     pub listeners: usize,
     /// Temporary files.
     pub temp_files: Arc<TempFiles>,
     /// The workers, set when all have started.
     pub workers: OnceLock<Vec<WorkerHandle>>,
+}
+
+/// How many connections a process may have. Can be set anew while it runs. The default is none.
+#[derive(Debug, Default)]
+pub struct ConnectionLimits {
+    max: AtomicUsize,
+    soft: AtomicUsize,
+    /// Milliseconds.
+    soft_min_age: AtomicU64,
+}
+
+impl ConnectionLimits {
+    /// Limits as [`ConnectionLimits::set`] sets them.
+    #[must_use]
+    pub fn new(max: usize, soft: usize, soft_min_age: Duration) -> Self {
+        let limits = Self::default();
+        limits.set(max, soft, soft_min_age);
+        limits
+    }
+
+    /// Sets `max-connections`, `soft-connection-limit` and `soft-connection-limit.min-age`. Workers obey them with the next
+    /// connection.
+    pub fn set(&self, max: usize, soft: usize, soft_min_age: Duration) {
+        self.max.store(max, Relaxed);
+        self.soft.store(soft, Relaxed);
+        let millis = u64::try_from(soft_min_age.as_millis()).unwrap_or(u64::MAX);
+        self.soft_min_age.store(millis, Relaxed);
+    }
+
+    /// `max-connections`.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max.load(Relaxed)
+    }
+
+    /// `soft-connection-limit`.
+    #[must_use]
+    pub fn soft(&self) -> usize {
+        self.soft.load(Relaxed)
+    }
+
+    /// `soft-connection-limit.min-age`.
+    #[must_use]
+    pub fn soft_min_age(&self) -> Duration {
+        Duration::from_millis(self.soft_min_age.load(Relaxed))
+    }
 }
 
 impl Shared {

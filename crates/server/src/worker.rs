@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use h2o_exchange::{
-    BackgroundServices, Counters, Descriptors, Endpoint, HostTable, Order, Shared, Site, Worker,
-    WorkerHandle,
+    BackgroundServices, ConnectionLimits, Counters, Descriptors, Endpoint, HostTable, Order,
+    Shared, Site, Worker, WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -225,9 +225,11 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
         started: h2o_exchange::Clock::default().unix(),
         generation: None,
         descriptors,
-        max_connections: settings.max_connections,
-        soft_connection_limit: settings.soft_connection_limit,
-        soft_connection_min_age: settings.soft_connection_min_age,
+        limits: ConnectionLimits::new(
+            settings.max_connections,
+            settings.soft_connection_limit,
+            settings.soft_connection_min_age,
+        ),
         listeners,
         temp_files: Arc::new(temp_files),
         workers: OnceLock::new(),

@@ -1,7 +1,10 @@
 //! Workers that end: how, and who is told.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::panic::panic_any;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use h2o_config::Memory;
 use h2o_exchange::Order;
@@ -36,5 +39,43 @@ fn no_worker_dies_unnoticed() {
     // The other one goes on until it is told to end.
     server.shut_down();
     assert_eq!(ends.recv(), Ok(WorkerEnd::Drained));
+    server.join();
+}
+
+/// Asks for the status page, and keeps the connection.
+fn ask(path: &std::path::Path) -> UnixStream {
+    let attempt = || -> std::io::Result<UnixStream> {
+        let mut client = UnixStream::connect(path)?;
+        client.set_read_timeout(Some(Duration::from_secs(60)))?;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
+        Ok(client)
+    };
+    attempt().expect("the listener's queue has room")
+}
+
+fn is_answered(client: &mut UnixStream) -> bool {
+    let mut start = [0; 9];
+    client.read_exact(&mut start).is_ok() && start == *b"HTTP/1.1 "
+}
+
+#[test]
+fn clients_that_wait_are_served_once_more_may_be_connected() {
+    let config = "num-threads: 1\nmax-connections: 1\nlisten: { type: unix, port: @ }\nhosts: { default: { paths: { /: { status: ON } } } }";
+    let path = std::env::temp_dir().join(format!("h2o-limits-{}", std::process::id()));
+    let config = config.replace('@', &path.display().to_string());
+    let source = Memory::new().file("test.conf", config);
+    let loaded = h2o_server::load("test.conf", &source).unwrap();
+    let bound = h2o_server::bind(&loaded, 1).unwrap();
+    let server = Server::start(&loaded, bound, |_| {}).unwrap();
+    let mut first = ask(&path);
+    assert!(is_answered(&mut first));
+    let mut second = ask(&path);
+    let limits = &server.shared().limits;
+    assert_eq!(limits.max(), 1);
+    limits.set(2, limits.soft(), limits.soft_min_age());
+    assert!(is_answered(&mut second));
+    std::fs::remove_file(&path).unwrap();
+    drop((first, second));
+    server.shut_down();
     server.join();
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{
-    Address, ConnectionInfo, Counters, Descriptors, Exchange, Host, LocalSite, PathRoute, Shared,
-    Site, TlsInfo, Transport, Worker,
+    Address, ConnectionInfo, ConnectionLimits, Counters, Descriptors, Exchange, Host, LocalSite,
+    PathRoute, Shared, Site, TlsInfo, Transport, Worker,
 };
 use h2o_http::{Known, Method, Name, StatusCode};
 
@@ -22,9 +22,7 @@ pub(crate) fn shared() -> Shared {
         started: WALL,
         generation: None,
         descriptors: Arc::new(descriptors),
-        max_connections: 1024,
-        soft_connection_limit: 2_147_483_647,
-        soft_connection_min_age: Duration::from_secs(30),
+        limits: ConnectionLimits::new(1024, 2_147_483_647, Duration::from_secs(30)),
         listeners: 2,
         ..Shared::default()
     }

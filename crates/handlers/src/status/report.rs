@@ -223,11 +223,11 @@ fn main(members: &mut Members<'_>, worker: &Worker) {
         None => members.raw("generation", "null"),
     }
     members.raw("connections", shared.connections());
-    members.raw("max-connections", shared.max_connections);
-    members.raw("soft-connection-limit", shared.soft_connection_limit);
+    members.raw("max-connections", shared.limits.max());
+    members.raw("soft-connection-limit", shared.limits.soft());
     members.raw(
         "soft-connection-limit.min-age",
-        shared.soft_connection_min_age.as_secs(),
+        shared.limits.soft_min_age().as_secs(),
     );
     members.raw("listeners", shared.listeners);
     members.raw("worker-threads", shared.workers.get().map_or(1, Vec::len));

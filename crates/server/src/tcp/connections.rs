@@ -122,7 +122,7 @@ impl Connections {
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPT_BATCH {
             let shared = Arc::clone(&self.context.worker.shared);
-            let is_full = shared.connections() >= shared.max_connections;
+            let is_full = shared.connections() >= shared.limits.max();
             if is_full || !shared.descriptors.may_accept() {
                 self.set_full(true);
                 // Nobody else would: it is done on accept.
@@ -192,15 +192,15 @@ impl Connections {
     /// `soft-connection-limit`: a connection more is about to be taken, and each worker closes its share of the excess among
     /// idle ones.
     fn make_way(&mut self, shared: &Shared) {
-        let excess = (shared.connections() + 1).saturating_sub(shared.soft_connection_limit);
+        let excess = (shared.connections() + 1).saturating_sub(shared.limits.soft());
         if excess == 0 {
             return;
         }
         let workers = shared.workers.get().map_or(1, Vec::len);
         let now = self.context.worker.clock.now();
+        let min_age = shared.limits.soft_min_age();
         let is_old = |connection: &Connection| {
-            connection.is_idle()
-                && now - connection.state.accepted >= shared.soft_connection_min_age
+            connection.is_idle() && now - connection.state.accepted >= min_age
         };
         let mut old: Vec<(std::time::Instant, usize)> = self
             .slab
