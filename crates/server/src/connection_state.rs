@@ -68,7 +68,7 @@ impl ConnectionState {
             .clock
             .now()
             .saturating_duration_since(self.accepted);
-        let spent = self.budget.spend(units, context.budget, age);
+        let spent = self.budget.spend(units, self.listener.setup.budget, age);
         if spent.is_err() {
             context.worker.counters.count(Counter::Overdrawn);
         }
@@ -77,8 +77,8 @@ impl ConnectionState {
 
     /// Something useful was done for the peer.
     #[inline]
-    pub(crate) fn earn_units(&mut self, context: &Context, units: u32) {
-        self.budget.earn_units(units, context.budget);
+    pub(crate) fn earn_units(&mut self, units: u32) {
+        self.budget.earn_units(units, self.listener.setup.budget);
     }
 
     /// Octets of memory held in buffers.

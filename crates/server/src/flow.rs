@@ -73,7 +73,7 @@ impl<'a> Turn<'a> {
     /// Restores units of the connection's abuse budget.
     #[inline]
     pub(crate) fn earn(&mut self, units: u32) {
-        self.connection.earn_units(self.context, units);
+        self.connection.earn_units(units);
     }
 
     /// Gives the buffer back. What is left in it is dropped.

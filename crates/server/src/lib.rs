@@ -16,6 +16,7 @@ mod latency;
 mod listener;
 mod pace;
 mod request;
+mod setup;
 #[cfg(test)]
 mod simulation;
 mod site;

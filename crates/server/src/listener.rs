@@ -6,11 +6,13 @@ use std::sync::Arc;
 use h2o_exchange::{Endpoint, HostTable};
 use h2o_http::Scheme;
 
+use crate::setup::Setup;
 use crate::site::certificates::AcceptorSlot;
 use crate::site::listen::ProxyProtocol;
 
 /// A listener as its worker sees it.
 pub(crate) struct LocalListener {
+    pub(crate) setup: Rc<Setup>,
     pub(crate) endpoint: Rc<Endpoint>,
     /// Host entries it serves, in order of mention.
     pub(crate) hosts: HostTable,

@@ -21,6 +21,7 @@ use h2o_log::reason;
 use crate::context::Context;
 use crate::event::event_loop::EventLoop;
 use crate::listener::LocalListener;
+use crate::setup::Setup;
 use crate::site::bind::Bound;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::site::listen::Listeners;
@@ -364,12 +365,14 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     } = config;
     let worker = Worker::new(config.index, config.counters, config.shared);
     let mut event_loop = EventLoop::new(worker, memory_share(&settings), config.orders)?;
+    let setup = Rc::new(Setup::new(site, &settings));
     let listeners = listeners
         .into_iter()
         .map(|listener| {
             let local = LocalListener {
+                setup: Rc::clone(&setup),
                 endpoint: Rc::new(listener.endpoint),
-                hosts: HostTable::new(&site.hosts, &listener.hosts),
+                hosts: HostTable::new(&setup.site.hosts, &listener.hosts),
                 tls: listener.tls,
                 origins: listener.origins,
                 proxy_protocol: listener.proxy_protocol,
@@ -379,7 +382,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
             (listener.fd, Rc::new(local))
         })
         .collect();
-    let context = Rc::new(Context::new(&event_loop, site, &settings));
+    let context = Rc::new(Context::new(&event_loop, &settings));
     event_loop
         .add(|registry, first_token| Connections::new(context, registry, first_token, listeners))?;
     Ok(event_loop)

@@ -18,6 +18,7 @@ use crate::http2::Http2;
 use crate::pace::{ClientRate, Look};
 use crate::request::serve;
 use crate::request::{Pulled, Requests, SlotId, Stage};
+use crate::setup::Setup;
 use reading::{DISCARD_TIME, Discarding, Input, MAX_DISCARDED};
 use streams::Http1Streams;
 
@@ -46,8 +47,8 @@ pub(crate) struct Http1 {
 }
 
 impl Http1 {
-    pub(crate) fn new(context: &Context, scheme: Scheme, now: Instant) -> Self {
-        let mut engine = ServerConnection::new(context.http1.clone(), scheme, now);
+    pub(crate) fn new(context: &Context, setup: &Setup, scheme: Scheme, now: Instant) -> Self {
+        let mut engine = ServerConnection::new(setup.http1.clone(), scheme, now);
         if context.worker.shutting_down.get() {
             engine.shut_down();
         }

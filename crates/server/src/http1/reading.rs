@@ -107,7 +107,8 @@ impl Http1 {
                     exchange.http1_index = engine.request_index();
                     routing::route(exchange, &turn.connection.listener);
                 }
-                if turn.context.http1.upgrade_to_http2 && upgrade::is_wanted(&spare.borrow(), turn)
+                if turn.connection.listener.setup.http1.upgrade_to_http2
+                    && upgrade::is_wanted(&spare.borrow(), turn)
                 {
                     return self.upgrade(turn, spare);
                 }

@@ -48,7 +48,12 @@ impl Http1 {
     fn refuse_with(&mut self, turn: &mut Turn<'_>, answer: Answer) -> Flow {
         self.streams.engine.error_response(
             answer,
-            turn.context.server_field.as_deref().map(str::as_bytes),
+            turn.connection
+                .listener
+                .setup
+                .server_field
+                .as_deref()
+                .map(str::as_bytes),
             Some(&turn.context.worker.clock.date()),
             &mut turn.out,
         );
@@ -85,7 +90,9 @@ impl Http1 {
     pub(super) fn begin_unparsed(&self, turn: &mut Turn<'_>, exchange: &ExchangeRef) {
         let info = turn.connection.info();
         let context = turn.context;
-        context.worker.begin(exchange, &context.site, &info);
+        context
+            .worker
+            .begin(exchange, &turn.connection.listener.setup.site, &info);
         let exchange = &mut *exchange.borrow_mut();
         let engine = &self.streams.engine;
         exchange.timings = Timings::starting(engine.first_octet_at().unwrap_or(turn.now));

@@ -11,9 +11,9 @@ use h2o_http1::{BodyMode, ServerConnection};
 use h2o_tls::OFFLOADED_FILE_LEN;
 
 use super::splice::Splicing;
-use crate::context::Context;
 use crate::flow::Turn;
 use crate::request::{CloseReason, Content, Pulled, Requests, SlotId, Source, Streams};
+use crate::setup::Setup;
 
 /// Bytes of a body turned into records or chunks at once. What a client that does not read makes the server hold is this much at
 /// most.
@@ -179,8 +179,8 @@ impl Streams for Http1Streams {
 
     fn on_streaming(&self, _turn: &Turn<'_>) {}
 
-    fn informs(&self, context: &Context) -> bool {
-        context.informs_http1
+    fn informs(&self, setup: &Setup) -> bool {
+        setup.informs_http1
     }
 
     fn before_interim(
@@ -253,7 +253,13 @@ impl Streams for Http1Streams {
             reason: response.reason.as_deref(),
             headers: &response.headers,
             length: response.length,
-            server: turn.context.server_field.as_deref().map(str::as_bytes),
+            server: turn
+                .connection
+                .listener
+                .setup
+                .server_field
+                .as_deref()
+                .map(str::as_bytes),
         };
         self.mode = self.engine.respond(&head, &mut turn.out, turn.now);
         let len = turn.out.len() - had;

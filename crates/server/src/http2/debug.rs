@@ -32,7 +32,7 @@ impl Http2Streams {
         let state = Http2State {
             settings: StateSettings {
                 enable_push: 0,
-                max_concurrent_streams: context.http2.engine.max_streams,
+                max_concurrent_streams: turn.connection.listener.setup.http2.max_streams,
                 ..StateSettings::default()
             },
             peer_settings: StateSettings {

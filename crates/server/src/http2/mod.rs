@@ -24,6 +24,7 @@ use crate::io::Read;
 use crate::request::Pending;
 use crate::request::routing;
 use crate::request::{Arrived, Requests, SlotId};
+use crate::setup::Setup;
 use paces::Paces;
 use streams::{Http2Streams, slot};
 use writer::Writer;
@@ -61,8 +62,14 @@ struct Gone;
 impl Http2 {
     pub(crate) fn new(context: &Context, connection: &ConnectionState, now: Instant) -> Self {
         let origins = connection.listener.origins.clone();
-        let engine = ServerConnection::new(context.http2.engine.clone(), origins, now);
-        Self::with_engine(context, engine, connection.io.is_early())
+        let engine =
+            ServerConnection::new(connection.listener.setup.http2_engine.clone(), origins, now);
+        Self::with_engine(
+            context,
+            &connection.listener.setup,
+            engine,
+            connection.io.is_early(),
+        )
     }
 
     /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
@@ -71,14 +78,15 @@ impl Http2 {
         settings: &[u8],
         exchange: &ExchangeRef,
     ) -> Option<Self> {
-        let limits = turn.context.http2.engine.clone();
+        let limits = turn.connection.listener.setup.http2_engine.clone();
         let (engine, stream) =
             ServerConnection::upgraded(limits, settings, turn.now, &mut turn.out).ok()?;
         exchange.borrow_mut().http2 = Some(Http2Stream {
             id: engine.stream_id(stream).get(),
             ..Http2Stream::default()
         });
-        let mut http2 = Self::with_engine(turn.context, engine, false);
+        let mut http2 =
+            Self::with_engine(turn.context, &turn.connection.listener.setup, engine, false);
         http2.is_used = true;
         let id = slot(stream);
         http2.requests.enqueue(id, ExchangeRef::clone(exchange));
@@ -86,10 +94,15 @@ impl Http2 {
         Some(http2)
     }
 
-    fn with_engine(context: &Context, engine: ServerConnection, is_early: bool) -> Self {
+    fn with_engine(
+        context: &Context,
+        setup: &Setup,
+        engine: ServerConnection,
+        is_early: bool,
+    ) -> Self {
         Self {
             requests: Requests::new(context, is_early),
-            streams: Http2Streams::new(&context.http2, engine),
+            streams: Http2Streams::new(&setup.http2, engine),
             writer: Writer::new(),
             paces: Paces::new(context.worker.clock.now()),
             is_closing: false,

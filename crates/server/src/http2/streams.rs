@@ -13,9 +13,10 @@ use h2o_http::{Headers, Known, ResponseHead, StatusCode};
 use h2o_http2::{ErrorCode, SchedulingHint, ServerConnection, State, StreamKey};
 
 use super::pushing::Pushing;
-use crate::context::{Context, Http2Limits};
 use crate::flow::Turn;
 use crate::request::{CloseReason, Requests, SlotId, Streams};
+use crate::setup::Setup;
+use crate::site::http2_settings::Http2Settings;
 use crate::site::http2_settings::ReprioritizesBlockingAssets;
 
 /// Bodies up to this size are sent at once, behind their heads, as long as no other stream waits to send. Larger ones go
@@ -36,7 +37,7 @@ pub(super) struct Http2Streams {
 
 /// How often clients may reset streams before new requests are delayed (H2O compatibility: so does H2O).
 struct ResetBudget {
-    left: u32,
+    left: usize,
     delay_until: Option<Instant>,
 }
 
@@ -51,12 +52,12 @@ pub(super) fn slot(stream: StreamKey) -> SlotId {
 }
 
 impl Http2Streams {
-    pub(super) const fn new(limits: &Http2Limits, engine: ServerConnection) -> Self {
+    pub(super) const fn new(settings: &Http2Settings, engine: ServerConnection) -> Self {
         Self {
             engine,
             pushing: None,
             resets: ResetBudget {
-                left: limits.reset_budget,
+                left: settings.max_concurrent_requests,
                 delay_until: None,
             },
             is_overdrawn: false,
@@ -71,7 +72,7 @@ impl Http2Streams {
 
     /// The client has reset a stream, or made the server do it.
     pub(super) fn on_reset(&mut self, turn: &Turn<'_>) {
-        let delay = turn.context.http2.dos_delay;
+        let delay = turn.connection.listener.setup.http2.dos_delay;
         self.resets.left = self.resets.left.saturating_sub(1);
         if self.resets.left == 0 && self.resets.delay_until.is_none() && !delay.is_zero() {
             self.resets.delay_until = Some(turn.now + delay);
@@ -120,7 +121,7 @@ impl Streams for Http2Streams {
     const READS_ON_DEMAND: bool = false;
 
     fn may_run(&mut self, turn: &Turn<'_>, running: usize, streaming: Option<usize>) -> bool {
-        let limits = &turn.context.http2;
+        let limits = &turn.connection.listener.setup.http2;
         running < limits.max_concurrent_requests
             && streaming.is_none_or(|count| count < limits.max_concurrent_streaming_requests)
             && !self.is_delayed(turn.now)
@@ -131,8 +132,8 @@ impl Streams for Http2Streams {
         counters.count(Counter::Http2StreamingRequests);
     }
 
-    fn informs(&self, context: &Context) -> bool {
-        context.sends_informational
+    fn informs(&self, setup: &Setup) -> bool {
+        setup.sends_informational
     }
 
     fn before_interim(
@@ -204,7 +205,13 @@ impl Streams for Http2Streams {
             reason: None,
             headers: &response.headers,
             length: response.length,
-            server: turn.context.server_field.as_deref().map(str::as_bytes),
+            server: turn
+                .connection
+                .listener
+                .setup
+                .server_field
+                .as_deref()
+                .map(str::as_bytes),
         };
         let len = self
             .engine
@@ -264,7 +271,7 @@ impl Streams for Http2Streams {
     }
 
     fn on_finished(&mut self, turn: &Turn<'_>) {
-        if self.resets.left < turn.context.http2.reset_budget {
+        if self.resets.left < turn.connection.listener.setup.http2.max_concurrent_requests {
             self.resets.left += 1;
         }
     }

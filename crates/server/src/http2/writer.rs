@@ -72,7 +72,7 @@ impl Writer {
         let io = &mut turn.connection.io;
         let overhead = io.tls.as_ref().map_or(0, |tls| tls.record_overhead());
         self.latency = Latency::decide(
-            &turn.context.http2.latency,
+            &turn.connection.listener.setup.http2.latency,
             io.socket.tcp_info().as_ref(),
             turn.context.worker.clock.turn_time(),
             u32::try_from(overhead).unwrap_or(0),

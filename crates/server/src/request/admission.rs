@@ -6,6 +6,7 @@ use h2o_http::{BodyLength, StatusCode};
 use crate::context::Context;
 use crate::request::collect::Collector;
 use crate::request::{routing, serve};
+use crate::setup::Setup;
 
 /// What a driver does next with a request.
 pub(crate) enum Admission {
@@ -37,6 +38,7 @@ pub(crate) struct Pending {
 /// Decides by head, route and method alone.
 pub(crate) fn admit(
     context: &Context,
+    setup: &Setup,
     exchange: &mut Exchange,
     pending: Option<Pending>,
 ) -> Admission {
@@ -78,10 +80,10 @@ pub(crate) fn admit(
         }
         ContentUse::Stream => Admission::Stream,
         ContentUse::Whole => match exchange.request.body {
-            BodyLength::Known(len) if len > context.temp_buffer_max_size => {
+            BodyLength::Known(len) if len > setup.temp_buffer_max_size => {
                 Admission::Refuse(too_large(context))
             }
-            announced => Admission::Collect(Collector::new(context, announced)),
+            announced => Admission::Collect(Collector::new(context, setup, announced)),
         },
     }
 }

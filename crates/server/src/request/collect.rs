@@ -11,6 +11,7 @@ use h2o_http::BodyLength;
 
 use crate::context::Context;
 use crate::request::admission;
+use crate::setup::Setup;
 
 /// Octets of content without use that are read before the response: so that the connection can go on with the next request,
 /// and since some clients take an early response for a failure.
@@ -26,6 +27,8 @@ pub(crate) enum Collector {
         content: OctetQueue,
         /// Octets from which on the content goes into a file.
         threshold: usize,
+        /// How many there may be.
+        max: u64,
     },
     /// Large, or announced to be.
     File(Box<FileWriter>),
@@ -81,19 +84,23 @@ impl CannotCollect {
 
 impl Collector {
     /// Nothing has come yet of content of which `announced` is known.
-    pub(crate) fn new(context: &Context, announced: BodyLength) -> Self {
+    pub(crate) fn new(context: &Context, setup: &Setup, announced: BodyLength) -> Self {
         let announced = match announced {
             BodyLength::Known(len) => Some(len),
             BodyLength::None | BodyLength::Unknown | BodyLength::Tunnel => None,
         };
-        let threshold = context.temp_buffer_threshold;
+        let threshold = setup.temp_buffer_threshold;
         // Content that will be large is never in memory as a whole.
         if announced.is_some_and(|len| len >= threshold) {
-            return Self::File(Box::new(FileWriter::new(context)));
+            return Self::File(Box::new(FileWriter::new(
+                context,
+                setup.temp_buffer_max_size,
+            )));
         }
         Self::Memory {
             content: OctetQueue::default(),
             threshold: usize::try_from(threshold).unwrap_or(usize::MAX),
+            max: setup.temp_buffer_max_size,
         }
     }
 
@@ -112,11 +119,15 @@ impl Collector {
                 Ok(())
             }
             Self::File(writer) => writer.push(piece),
-            Self::Memory { content, threshold } => {
+            Self::Memory {
+                content,
+                threshold,
+                max,
+            } => {
                 content.push(piece);
                 if content.len() >= *threshold {
                     let content = std::mem::take(content);
-                    let mut writer = Box::new(FileWriter::new(context));
+                    let mut writer = Box::new(FileWriter::new(context, *max));
                     writer.push_all(content)?;
                     *self = Self::File(writer);
                 }
@@ -176,12 +187,12 @@ impl Collector {
 }
 
 impl FileWriter {
-    fn new(context: &Context) -> Self {
+    fn new(context: &Context, max: u64) -> Self {
         let files: &Arc<TempFiles> = &context.worker.shared.temp_files;
         Self {
             file: TempFile::new(files),
             len: 0,
-            max: context.temp_buffer_max_size,
+            max,
             written: 0,
             queue: OctetQueue::default(),
         }

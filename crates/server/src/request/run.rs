@@ -27,9 +27,9 @@ impl Requests {
     /// Makes a filled-in exchange one of this connection, begun at `begun`, and routes it.
     pub(crate) fn begin(turn: &mut Turn<'_>, exchange: &ExchangeRef, begun: Instant) {
         let info = turn.connection.info();
-        let context = turn.context;
-        if !Worker::is_begun(&exchange.borrow(), &context.site, &info) {
-            context.worker.begin(exchange, &context.site, &info);
+        let site = &turn.connection.listener.setup.site;
+        if !Worker::is_begun(&exchange.borrow(), site, &info) {
+            turn.context.worker.begin(exchange, site, &info);
         }
         let exchange = &mut *exchange.borrow_mut();
         exchange.timings = Timings::starting(begun);
@@ -60,7 +60,12 @@ impl Requests {
                 // An empty body was announced.
                 exchange.body = RequestBody::Bytes(Bytes::new());
             }
-            admission::admit(turn.context, exchange, pending)
+            admission::admit(
+                turn.context,
+                &turn.connection.listener.setup,
+                exchange,
+                pending,
+            )
         };
         match admission {
             Admission::Refuse(response) => {
@@ -292,7 +297,9 @@ impl Requests {
         }
         streams.before_interim(self, turn, id, exchange);
         let interims = std::mem::take(&mut exchange.informational);
-        if !streams.informs(turn.context) || !serve::wants_informational(exchange) {
+        if !streams.informs(&turn.connection.listener.setup)
+            || !serve::wants_informational(exchange)
+        {
             return;
         }
         for (status, headers) in &interims {

@@ -7,8 +7,8 @@ use h2o_exchange::{Body, BodyError, Exchange, ExchangeRef, FileReader, Response}
 use h2o_http::{Headers, StatusCode};
 
 use super::{Requests, SlotId};
-use crate::context::Context;
 use crate::flow::Turn;
+use crate::setup::Setup;
 
 /// The streams of one connection, as the request table uses them: one implementation per protocol version.
 ///
@@ -33,7 +33,7 @@ pub(crate) trait Streams: Sized {
     fn on_streaming(&self, turn: &Turn<'_>);
 
     /// Whether clients get the interim responses that handlers make.
-    fn informs(&self, context: &Context) -> bool;
+    fn informs(&self, setup: &Setup) -> bool;
 
     /// A handler has made interim responses, which are sent next.
     fn before_interim(

@@ -95,12 +95,18 @@ impl Connection {
                     .map(|slot| Box::new(slot.current().accept()));
             }
             Phase::Opening {
-                until: now + context.handshake_timeout,
+                until: now + listener.setup.handshake_timeout,
                 expects_proxy_header,
             }
         } else {
-            Phase::Http1(Box::new(Http1::new(context, Scheme::Http, now)))
+            Phase::Http1(Box::new(Http1::new(
+                context,
+                &listener.setup,
+                Scheme::Http,
+                now,
+            )))
         };
+        let budget = Budget::new(listener.setup.budget);
         let mut connection = Self {
             state: ConnectionState {
                 token,
@@ -111,7 +117,7 @@ impl Connection {
                 peer,
                 io,
                 input: Vec::new(),
-                budget: Budget::new(context.budget),
+                budget,
                 info: None,
             },
             charged: 0,
@@ -228,7 +234,12 @@ impl Connection {
             return self.shake_hands(context, now);
         }
         self.state.take_number();
-        self.phase = Phase::Http1(Box::new(Http1::new(context, Scheme::Http, now)));
+        self.phase = Phase::Http1(Box::new(Http1::new(
+            context,
+            &local.setup,
+            Scheme::Http,
+            now,
+        )));
         Flow::Continue
     }
 
@@ -277,7 +288,12 @@ impl Connection {
         self.phase = if protocol.is_some_and(|name| name.starts_with("h2")) {
             Phase::Http2(Box::new(Http2::new(context, &self.state, now)))
         } else {
-            Phase::Http1(Box::new(Http1::new(context, Scheme::Https, now)))
+            Phase::Http1(Box::new(Http1::new(
+                context,
+                &self.state.listener.setup,
+                Scheme::Https,
+                now,
+            )))
         };
         Flow::Continue
     }
@@ -287,7 +303,7 @@ impl Connection {
         self.state.io.tls = None;
         self.state.info = None;
         self.state.take_number();
-        let mut http1 = Http1::new(context, Scheme::Https, now);
+        let mut http1 = Http1::new(context, &self.state.listener.setup, Scheme::Https, now);
         let mut turn = Turn::new(context, &mut self.state);
         http1.refuse_clear_text(&mut turn);
         turn.end();
@@ -459,30 +475,27 @@ impl Connection {
     }
 
     /// When [`Connection::on_timeout`] is to be called.
-    pub(crate) fn deadline(&self, context: &Context) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
             Phase::Http1(http1) => http1.deadline(),
             Phase::Http2(http2) => http2.deadline(&self.state),
         };
         if self.state.io.is_early() {
-            return deadline
-                .into_iter()
-                .chain([self.handshake_end(context)])
-                .min();
+            return deadline.into_iter().chain([self.handshake_end()]).min();
         }
         deadline
     }
 
     /// When the handshake has taken too long.
-    fn handshake_end(&self, context: &Context) -> Instant {
-        self.state.accepted + context.handshake_timeout
+    fn handshake_end(&self) -> Instant {
+        self.state.accepted + self.state.listener.setup.handshake_timeout
     }
 
     /// The time has come.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Flow {
         let is_idle = self.is_idle();
-        if self.state.io.is_early() && self.handshake_end(context) <= now {
+        if self.state.io.is_early() && self.handshake_end() <= now {
             self.report_unfinished("handshake-timeout has passed");
             return Flow::Close;
         }

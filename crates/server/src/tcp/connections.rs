@@ -93,7 +93,7 @@ impl Connections {
         match fate {
             Ok(Flow::Continue | Flow::Wait) => {
                 connection.settle_account(context);
-                let deadline = connection.deadline(context);
+                let deadline = connection.deadline();
                 (context.worker.timers).set(connection.state.timer, deadline);
             }
             Ok(Flow::Close) => self.remove(key),

@@ -1,0 +1,57 @@
+//! What connections obey of a configuration.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2o_exchange::{LocalSite, Site};
+
+use crate::budget::BudgetSettings;
+use crate::site::http2_settings::Http2Settings;
+use crate::site::settings::{SendInformational, ServerSettings};
+
+/// What connections obey of a configuration, on one worker. A connection has that of its listener.
+pub(crate) struct Setup {
+    pub(crate) site: Rc<LocalSite>,
+    pub(crate) http1: Arc<h2o_http1::Settings>,
+    /// What the engine of HTTP/2 obeys.
+    pub(crate) http2_engine: Arc<h2o_http2::Settings>,
+    /// What its driver obeys.
+    pub(crate) http2: Http2Settings,
+    /// Whether `send-informational` allows informational responses over HTTP/2.
+    pub(crate) sends_informational: bool,
+    /// Whether it allows them over HTTP/1.1 as well.
+    pub(crate) informs_http1: bool,
+    pub(crate) server_field: Option<Arc<str>>,
+    pub(crate) handshake_timeout: Duration,
+    /// Bytes.
+    pub(crate) temp_buffer_threshold: u64,
+    /// Bytes.
+    pub(crate) temp_buffer_max_size: u64,
+    pub(crate) budget: BudgetSettings,
+}
+
+impl Setup {
+    pub(crate) fn new(site: Arc<Site>, settings: &ServerSettings) -> Self {
+        let http2 = &settings.http2;
+        Self {
+            site: Rc::new(LocalSite(site)),
+            http1: Arc::new(settings.http1.clone()),
+            http2_engine: Arc::new(h2o_http2::Settings {
+                max_streams: http2.max_streams,
+                input_window: http2.input_window_size,
+                limit_request_body: settings.http1.limit_request_body,
+                idle_timeout: http2.idle_timeout,
+                graceful_shutdown_timeout: http2.graceful_shutdown_timeout,
+            }),
+            http2: http2.clone(),
+            sends_informational: settings.send_informational != SendInformational::None,
+            informs_http1: settings.send_informational == SendInformational::All,
+            server_field: settings.server_field(),
+            handshake_timeout: settings.handshake_timeout,
+            temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
+            temp_buffer_max_size: settings.temp_buffer_max_size,
+            budget: settings.budget,
+        }
+    }
+}
