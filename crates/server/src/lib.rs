@@ -8,6 +8,7 @@ mod budget;
 mod connection_state;
 mod context;
 mod event;
+mod features;
 mod flow;
 mod http1;
 mod http2;
@@ -25,10 +26,11 @@ mod tcp;
 mod worker;
 
 pub use budget::BudgetSettings;
+pub use features::{features, features_with, load};
 pub use site::bind::{Bound, bind};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
-pub use site::load::{Loaded, features, features_with, load, load_with};
+pub use site::load::{Loaded, load_with};
 pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 

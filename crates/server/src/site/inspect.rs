@@ -1,15 +1,13 @@
 //! What is amiss with a configuration that can be served: warnings, never errors, so that each configuration that H2O takes
 //! is taken here.
 
-use h2o_config::{Error, Pos};
+use h2o_config::Error;
 use h2o_exchange::{
-    CertificateInfo, Certificates, Clock, Endpoint, Host, HostName, PathCheck, PathChecks,
-    RunningUser,
+    CertificateInfo, Certificates, Clock, HostName, PathCheck, PathChecks, RunningUser,
 };
 
 use crate::site::bind::probe;
-use crate::site::listen::ProxyProtocol;
-use crate::site::listen::{Listener, Listeners};
+use crate::site::listen::Listeners;
 use crate::site::load::Loaded;
 
 /// Certificates that expire within so many days are reported, or within a quarter of their life if that is less: those that
@@ -123,68 +121,8 @@ fn names(certificate: &CertificateInfo) -> Option<String> {
     ))
 }
 
-/// Hosts that no request reaches by their name. `keys` are their places.
-pub(crate) fn unreachable_hosts(
-    hosts: &[Host],
-    keys: &[Pos],
-    listeners: &[Listener],
-) -> Vec<Error> {
-    let mut warnings = Vec::new();
-    for ((index, host), pos) in (0_u32..).zip(hosts).zip(keys) {
-        let own: Vec<&Listener> = listeners
-            .iter()
-            .filter(|listener| listener.hosts.iter().flatten().any(|host| *host == index))
-            .collect();
-        // Behind another server the port is the one that clients ask that server at.
-        let is_behind_a_proxy = |listener: &&Listener| {
-            listener.proxy_protocol != ProxyProtocol::Off
-                || matches!(listener.endpoint, Endpoint::Unix(_))
-        };
-        if own.is_empty() || own.iter().any(is_behind_a_proxy) {
-            continue;
-        }
-        let matches = |listener: &&Listener| match host.name.port {
-            Some(_) => listener.port() == host.name.port,
-            None => listener.port() == Some(if listener.is_tls() { 443 } else { 80 }),
-        };
-        if own.iter().any(matches) {
-            continue;
-        }
-        let takes_the_rest = |listener: &&Listener| {
-            let mut attached = listener.hosts.iter().flatten();
-            let fallback = attached.find(|host| {
-                let host = hosts.get(**host as usize);
-                host.is_some_and(|host| !host.strict)
-            });
-            fallback == Some(&index)
-        };
-        let name = &host.name.name;
-        let ports = own.iter().filter_map(|listener| listener.port());
-        let mut ports: Vec<String> = ports.map(|port| format!("`{name}:{port}`")).collect();
-        ports.dedup();
-        let repair = format!("write {}", ports.join(" or "));
-        let error = match host.name.port {
-            Some(port) => Error::at(
-                pos.clone(),
-                format!(
-                    "the host has no listener on port {port}: no request reaches it by its name"
-                ),
-            ),
-            None if own.iter().all(takes_the_rest) => continue,
-            None => Error::at(
-                pos.clone(),
-                "a name without port is for port 80, or 443 with TLS, where the host has no listener: no request reaches it by its name",
-            ),
-        };
-        warnings.push(error.in_command("hosts", pos).with_hint(repair));
-    }
-    warnings
-}
-
 #[cfg(test)]
 mod tests {
-    use h2o_config::Memory;
-
     use super::*;
 
     fn certificate(hosts: &[&str], names: &[&str]) -> CertificateInfo {
@@ -258,62 +196,5 @@ mod tests {
         }
         let text = super::names(&certificate(&["a.test"], &[])).unwrap();
         assert!(text.ends_with("(it has no names)"), "{text}");
-    }
-
-    fn hosts_warned_of(listen: &str, hosts: &[(&str, &str)]) -> Vec<u32> {
-        let mut text = format!("{listen}\nhosts:\n");
-        for (name, settings) in hosts {
-            text += &format!("  \"{name}\": {{ {settings} paths: {{ /: {{ status: ON }} }} }}\n");
-        }
-        let loaded = crate::load("f", &Memory::new().file("f", text)).unwrap();
-        let lines = loaded.warnings.iter().map(|warning| {
-            assert!(warning.contains("no request reaches it"), "{warning}");
-            let line = warning.strip_prefix("[warning] [f:").unwrap();
-            let line = line.split(']').next().unwrap();
-            line.parse::<u32>().unwrap() - 2
-        });
-        lines.collect()
-    }
-
-    #[test]
-    fn hosts_that_are_reached_by_their_names_are_not_reported() {
-        let unix = "listen: { type: unix, port: /run/s }";
-        let behind = "listen: { port: 8080, proxy-protocol: ON }";
-        type Case = (
-            &'static str,
-            &'static [(&'static str, &'static str)],
-            &'static [u32],
-        );
-        let cases: &[Case] = &[
-            ("listen: 80", &[("a.test", ""), ("b.test", "")], &[]),
-            ("listen: 8080", &[("a.test", "")], &[]),
-            ("listen: 8080", &[("a.test", ""), ("b.test", "")], &[2]),
-            ("listen: 8080", &[("a.test", ""), ("b.test:8080", "")], &[]),
-            ("listen: 8080", &[("a.test", ""), ("*", "")], &[2]),
-            ("listen: 8080", &[("a.test:80", "")], &[1]),
-            (unix, &[("a.test", ""), ("b.test:81", "")], &[]),
-            (behind, &[("a.test", ""), ("b.test", "")], &[]),
-            (
-                "",
-                &[("a.test", "listen: 80,"), ("b.test", "listen: 8080,")],
-                &[],
-            ),
-            (
-                "listen: 8080",
-                &[("a.test", "strict-match: ON,"), ("b.test", "")],
-                &[1],
-            ),
-            (
-                "listen: 80\nlisten: 8080",
-                &[("a.test", ""), ("b.test", "")],
-                &[],
-            ),
-        ];
-        for (listen, hosts, want) in cases {
-            let got = hosts_warned_of(listen, hosts);
-            let lines = u32::try_from(listen.lines().count().max(1)).unwrap();
-            let got: Vec<u32> = got.iter().map(|line| line + 1 - lines).collect();
-            assert_eq!(got, *want, "{listen} {hosts:?}");
-        }
     }
 }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use h2o_config::{Directive, Error, Registry, Source, Unmatched};
+use h2o_config::{Error, Source, Unmatched};
 use h2o_exchange::{CertificateInfo, Certificates, Features, Resources, Scope, Site};
 
-use crate::pace;
 use crate::site::certificates::list_certificates;
 use crate::site::hosts::HostKeys;
-use crate::site::inspect::unreachable_hosts;
 use crate::site::listen::{Listeners, set_client_authorities};
+use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
-use crate::site::{hosts, http2_settings, listen, settings};
 
 /// A configuration that was found good.
 pub struct Loaded {
@@ -56,44 +54,10 @@ impl Loaded {
     }
 }
 
-/// All features that are built in.
-#[must_use]
-pub fn features() -> Arc<Features> {
-    features_with(&[])
-}
-
-/// The built-in features and the directives of others, for programs that embed the server.
-#[must_use]
-pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
-    let mut groups = vec![
-        hosts::DIRECTIVES,
-        listen::DIRECTIVES,
-        settings::DIRECTIVES,
-        pace::DIRECTIVES,
-        http2_settings::DIRECTIVES,
-        h2o_tls::DIRECTIVES,
-        h2o_tls::OFFLOAD_DIRECTIVES,
-    ];
-    groups.extend(h2o_handlers::directives());
-    groups.extend(others);
-    Arc::new(Features {
-        registry: Registry::new(&groups),
-        filters: h2o_handlers::filters(),
-    })
-}
-
-/// Reads and checks a configuration.
+/// Reads and checks a configuration in which the directives of `features` may occur.
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn load(path: &str, source: &dyn Source) -> Result<Loaded, Error> {
-    load_with(features(), path, source)
-}
-
-/// As [`load`], with other features than the built-in ones.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_with(
     features: Arc<Features>,
     path: &str,

@@ -3,10 +3,12 @@
 pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod hosts;
+pub(crate) mod http2_directives;
 pub(crate) mod http2_settings;
 pub(crate) mod inspect;
 pub(crate) mod listen;
 pub(crate) mod load;
 pub(crate) mod port_holder;
+pub(crate) mod reachability;
 pub(crate) mod settings;
 pub(crate) mod users;

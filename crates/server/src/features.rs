@@ -1,0 +1,44 @@
+//! The built-in features: the one place that lists the directives of the server and of the crates below it.
+
+use std::sync::Arc;
+
+use h2o_config::{Directive, Error, Registry, Source};
+use h2o_exchange::{Features, Scope};
+
+use crate::pace;
+use crate::site::load::{Loaded, load_with};
+use crate::site::{hosts, http2_directives, listen, settings};
+
+/// All features that are built in.
+#[must_use]
+pub fn features() -> Arc<Features> {
+    features_with(&[])
+}
+
+/// The built-in features and the directives of others, for programs that embed the server.
+#[must_use]
+pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
+    let mut groups = vec![
+        hosts::DIRECTIVES,
+        listen::DIRECTIVES,
+        settings::DIRECTIVES,
+        pace::DIRECTIVES,
+        http2_directives::DIRECTIVES,
+        h2o_tls::DIRECTIVES,
+        h2o_tls::OFFLOAD_DIRECTIVES,
+    ];
+    groups.extend(h2o_handlers::directives());
+    groups.extend(others);
+    Arc::new(Features {
+        registry: Registry::new(&groups),
+        filters: h2o_handlers::filters(),
+    })
+}
+
+/// Reads and checks a configuration.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn load(path: &str, source: &dyn Source) -> Result<Loaded, Error> {
+    load_with(features(), path, source)
+}
