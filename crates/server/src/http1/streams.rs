@@ -172,6 +172,7 @@ impl Streams for Http1Streams {
     const ENDS_WHEN_FLUSHED: bool = true;
     const ENDS_WITH_SOURCE: bool = true;
     const READS_ON_DEMAND: bool = true;
+    const ALWAYS_CONTINUES: bool = true;
 
     fn may_run(&mut self, _turn: &Turn<'_>, _running: usize, _streaming: Option<usize>) -> bool {
         true

@@ -119,6 +119,7 @@ impl Streams for Http2Streams {
     const ENDS_WHEN_FLUSHED: bool = false;
     const ENDS_WITH_SOURCE: bool = false;
     const READS_ON_DEMAND: bool = false;
+    const ALWAYS_CONTINUES: bool = false;
 
     fn may_run(&mut self, turn: &Turn<'_>, running: usize, streaming: Option<usize>) -> bool {
         let limits = &turn.connection.listener.setup.http2;

@@ -4,7 +4,7 @@ use std::task::Context as TaskContext;
 use std::time::Instant;
 
 use bytes::Bytes;
-use h2o_exchange::{ExchangeRef, RequestBody, Response, Timings, Worker};
+use h2o_exchange::{Exchange, ExchangeRef, RequestBody, Response, Timings, Worker};
 use h2o_http::{BodyLength, Headers, StatusCode};
 
 use super::body::Collecting;
@@ -297,9 +297,7 @@ impl Requests {
         }
         streams.before_interim(self, turn, id, exchange);
         let interims = std::mem::take(&mut exchange.informational);
-        if !streams.informs(&turn.connection.listener.setup)
-            || !serve::wants_informational(exchange)
-        {
+        if !gets_interims(streams, turn, exchange) {
             return;
         }
         for (status, headers) in &interims {
@@ -395,6 +393,11 @@ impl Requests {
     }
 }
 
+/// Whether the configuration and the client allow interim responses.
+fn gets_interims<S: Streams>(streams: &S, turn: &Turn<'_>, exchange: &Exchange) -> bool {
+    streams.informs(&turn.connection.listener.setup) && serve::wants_informational(exchange)
+}
+
 /// Tells the client that it may send its body.
 fn send_continue<S: Streams>(
     streams: &mut S,
@@ -402,8 +405,11 @@ fn send_continue<S: Streams>(
     id: SlotId,
     exchange: &ExchangeRef,
 ) {
-    let len = streams.send_interim(turn, id, StatusCode::CONTINUE, &Headers::new());
-    exchange.borrow_mut().sent.header_bytes += len as u64;
+    let exchange = &mut *exchange.borrow_mut();
+    if S::ALWAYS_CONTINUES || gets_interims(streams, turn, exchange) {
+        let len = streams.send_interim(turn, id, StatusCode::CONTINUE, &Headers::new());
+        exchange.sent.header_bytes += len as u64;
+    }
 }
 
 /// Notes when a request is handed to its handlers, or answered without them.

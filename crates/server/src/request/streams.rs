@@ -26,6 +26,10 @@ pub(crate) trait Streams: Sized {
     /// [wait](Requests::start_awaiting) for the first of theirs. Otherwise clients send as much as they are given window.
     const READS_ON_DEMAND: bool;
 
+    /// Whether clients that wait for 100 (Continue) get it although they get no other interim response. H2O compatibility: H2O
+    /// sends it over HTTP/1 whatever `send-informational` and `no-early-hints` say.
+    const ALWAYS_CONTINUES: bool;
+
     /// Whether another request may run while `running` others do. If it pulls its body, `streaming` others do that.
     fn may_run(&mut self, turn: &Turn<'_>, running: usize, streaming: Option<usize>) -> bool;
 
