@@ -1,7 +1,8 @@
 //! One request with its response.
 
+use std::cell::RefCell;
 use std::fmt::Write;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use h2o_http::{Headers, Method, RequestHead, Scheme, StatusCode};
 use h2o_log::LineLimit;
 
 use crate::{
-    BodyError, ConnectionInfo, Forwarded, Http2Stream, LocalSite, PushOrder, RequestBody,
+    BodyError, ConnectionInfo, ExchangeRef, Forwarded, LocalSite, Protocol, PushOrder, RequestBody,
     RerouteKind, Response, Restore, Route, Worker,
 };
 
@@ -39,10 +40,8 @@ pub struct Exchange {
     pub errors: String,
     /// What was sent.
     pub sent: Sent,
-    /// Index of the request on its HTTP/1 connection, from 1; 0 on other versions.
-    pub http1_index: u64,
-    /// The stream, on HTTP/2.
-    pub http2: Option<Http2Stream>,
+    /// The protocol version by which the request came.
+    pub protocol: Protocol,
     /// The request came as TLS early data (RFC 8470) and the handshake is not complete: it may be a replay.
     pub is_early: bool,
     /// The request's target has another scheme than the connection, which was believed: no handler is asked, the answer is 421
@@ -76,6 +75,8 @@ pub struct Exchange {
     pub script: Option<ScriptPath>,
     /// Field block for the next response, memory kept from the last one.
     spare: Headers,
+    /// The reference behind it, if it is one of a worker's.
+    this: Weak<RefCell<Self>>,
 }
 
 /// What the file handler found out about a response's MIME type.
@@ -164,8 +165,7 @@ impl Exchange {
             forwarded: Forwarded::default(),
             errors: String::new(),
             sent: Sent::default(),
-            http1_index: 0,
-            http2: None,
+            protocol: Protocol::default(),
             is_early: false,
             is_misdirected: false,
             informational: Vec::new(),
@@ -181,7 +181,28 @@ impl Exchange {
             mime: None,
             script: None,
             spare: Headers::new(),
+            this: Weak::new(),
         }
+    }
+
+    /// A new exchange behind a reference that it [knows](Self::reference).
+    pub(crate) fn shared(
+        worker: Rc<Worker>,
+        site: Rc<LocalSite>,
+        connection: Rc<ConnectionInfo>,
+    ) -> ExchangeRef {
+        Rc::new_cyclic(|this| {
+            let mut exchange = Self::new(worker, site, connection);
+            exchange.this = Weak::clone(this);
+            RefCell::new(exchange)
+        })
+    }
+
+    /// The reference behind this exchange, for the futures of [`crate::Outcome::Later`]. `None` for one that is not of a
+    /// [worker](Worker::exchange).
+    #[must_use]
+    pub fn reference(&self) -> Option<ExchangeRef> {
+        self.this.upgrade()
     }
 
     /// Makes the exchange ready for the next request of `connection`, all but the request head, which the
@@ -215,8 +236,7 @@ impl Exchange {
         spare.clear();
         self.spare = spare;
         self.sent = Sent::default();
-        self.http1_index = 0;
-        self.http2 = None;
+        self.protocol = Protocol::default();
         self.is_early = false;
         self.is_misdirected = false;
         self.informational.clear();

@@ -19,6 +19,7 @@ mod http2;
 mod octet_queue;
 mod outcome;
 mod path_check;
+mod protocol;
 mod reported;
 mod request_body;
 mod scope;
@@ -42,10 +43,11 @@ pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use octet_queue::OctetQueue;
 pub use outcome::{
-    ContentUse, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy, Outcome,
-    Reroute, RerouteFields, RerouteKind, Response, Restore, Successor,
+    ContentUse, Continuation, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy,
+    Outcome, Reroute, RerouteFields, RerouteKind, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
+pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
     BackgroundService, BackgroundServices, Features, FilterFactory, Resource, Resources, Scope,

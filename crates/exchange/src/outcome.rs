@@ -18,12 +18,18 @@ pub enum Outcome {
     /// Answered without waiting.
     Done(Response),
     /// Will be answered; polled by the connection that owns the exchange. The connection holds no borrow of
-    /// the exchange while it polls: the future may borrow it (see [`crate::Worker::reference`]), though never
+    /// the exchange while it polls: the future may borrow it (see [`Exchange::reference`]), though never
     /// across a wait.
     Later(LocalBoxFuture<Self>),
     /// The request is run again at another place.
     Reroute(Reroute),
+    /// The handlers behind this one are asked. Their response, which no filter has seen, is handed to the function, and what
+    /// that returns counts.
+    Next(Continuation),
 }
+
+/// What a handler does with the response of the handlers behind it.
+pub type Continuation = Box<dyn FnOnce(&mut Exchange, Response) -> Outcome>;
 
 /// The final response of a handler.
 pub struct Response {

@@ -285,7 +285,7 @@ impl Worker {
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
         self.free.borrow_mut().pop().unwrap_or_else(|| {
             let (site, nobody) = (Rc::clone(&self.nowhere), Rc::clone(&self.nobody));
-            Rc::new(RefCell::new(Exchange::new(Rc::clone(self), site, nobody)))
+            Exchange::shared(Rc::clone(self), site, nobody)
         })
     }
 
@@ -330,17 +330,6 @@ impl Worker {
         let exchange = self.spare_exchange();
         self.begin(&exchange, site, connection);
         exchange
-    }
-
-    /// The reference behind an exchange of this worker that is in use, for the futures of
-    /// [`crate::Outcome::Later`].
-    #[must_use]
-    pub fn reference(&self, exchange: &Exchange) -> Option<ExchangeRef> {
-        let busy = self.busy.borrow();
-        let found = busy
-            .iter()
-            .rfind(|other| std::ptr::eq(other.as_ptr(), exchange));
-        found.cloned()
     }
 
     /// Takes an exchange back when its log line is written.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use h2o_exchange::{
     Address, ConnectionInfo, Counters, EnvCommands, Exchange, ExchangeRef, Host, Http2Stream,
-    Links, LocalSite, MimeHint, NamedBy, NoTransport, Original, PathRoute, PushOrder, RequestBody,
-    Reroute, RerouteFields, RerouteKind, RerouteLimits, Response, ScriptPath, Shared, Site, Worker,
+    Links, LocalSite, MimeHint, NamedBy, NoTransport, Original, PathRoute, Protocol, PushOrder,
+    RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Response, ScriptPath, Shared,
+    Site, Worker,
 };
 use h2o_http::{Headers, Known, Method, Scheme, StatusCode};
 
@@ -80,8 +81,7 @@ fn fill(exchange: &mut Exchange) {
     exchange.sent.unfiltered = Some(exchange.sent.headers.clone());
     exchange.sent.header_bytes = 1;
     exchange.sent.body_bytes = 1;
-    exchange.http1_index = 9;
-    exchange.http2 = Some(Http2Stream::default());
+    exchange.protocol = Protocol::Http2(Http2Stream::default());
     exchange.is_early = true;
     exchange.is_misdirected = true;
     exchange
@@ -131,8 +131,7 @@ fn traces(exchange: &Exchange) -> Vec<&'static str> {
             !sent.headers.is_empty() || sent.unfiltered.is_some(),
         ),
         ("sent octets", sent.header_bytes + sent.body_bytes > 0),
-        ("http1_index", exchange.http1_index > 0),
-        ("http2", exchange.http2.is_some()),
+        ("protocol", exchange.protocol != Protocol::default()),
         ("is_early", exchange.is_early),
         ("is_misdirected", exchange.is_misdirected),
         ("informational", !exchange.informational.is_empty()),
@@ -161,7 +160,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
     fill(&mut exchange.borrow_mut());
     assert_eq!(
         traces(&exchange.borrow()).len(),
-        24,
+        23,
         "each field has a trace"
     );
 
@@ -213,22 +212,20 @@ fn a_worker_knows_the_exchanges_that_are_under_way() {
     let (site, connection) = (site(RerouteLimits::default()), connection(&worker));
     let live = |worker: &Worker| {
         let mut seen = Vec::new();
-        worker.each_live(|exchange| seen.push(exchange.http1_index));
+        worker.each_live(|exchange| seen.push(exchange.protocol.request_id()));
         seen.sort_unstable();
         seen
     };
     let exchanges: Vec<ExchangeRef> = (1..=4)
         .map(|index| {
             let exchange = worker.exchange(&site, &connection);
-            exchange.borrow_mut().http1_index = index;
+            exchange.borrow_mut().protocol = Protocol::Http1 { index };
             exchange
         })
         .collect();
     assert_eq!(live(&worker), [1, 2, 3, 4]);
     for exchange in &exchanges {
-        let found = worker
-            .reference(&exchange.borrow())
-            .expect("it is under way");
+        let found = exchange.borrow().reference().expect("it is under way");
         assert!(Rc::ptr_eq(&found, exchange));
     }
     let mut exchanges = exchanges.into_iter();
@@ -245,7 +242,7 @@ fn a_worker_knows_the_exchanges_that_are_under_way() {
     drop(borrowed);
     // One that the worker does not know.
     let stranger = Exchange::new(Rc::clone(&worker), site, connection);
-    assert!(worker.reference(&stranger).is_none());
+    assert!(stranger.reference().is_none());
 }
 
 #[test]
@@ -538,7 +535,7 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
                     let is_in_use = busy.iter().any(|(_, other)| Rc::ptr_eq(other, &exchange));
                     assert!(!is_in_use, "seed {seed}: one exchange for two requests");
                     made.insert(address);
-                    exchange.borrow_mut().http1_index = number;
+                    exchange.borrow_mut().protocol = Protocol::Http1 { index: number };
                     busy.push((number, exchange));
                 }
                 3 if !busy.is_empty() => {
@@ -556,16 +553,14 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
             }
             most = most.max(busy.len());
             let mut live = Vec::new();
-            worker.each_live(|exchange| live.push(exchange.http1_index));
+            worker.each_live(|exchange| live.push(exchange.protocol.request_id()));
             live.sort_unstable();
             let mut want: Vec<u64> = busy.iter().map(|(number, _)| *number).collect();
             want.sort_unstable();
             assert_eq!(live, want, "seed {seed}");
             for (number, exchange) in &busy {
-                let found = worker
-                    .reference(&exchange.borrow())
-                    .expect("it is under way");
-                assert_eq!(found.borrow().http1_index, *number, "seed {seed}");
+                let found = exchange.borrow().reference().expect("it is under way");
+                assert_eq!(found.borrow().protocol.request_id(), *number, "seed {seed}");
             }
         }
         assert_eq!(

@@ -48,7 +48,7 @@ impl Handler for Http2DebugState {
         if exchange.request.version != Version::Http2 {
             return Outcome::Declined;
         }
-        let Some(stream) = &mut exchange.http2 else {
+        let Some(stream) = exchange.protocol.http2_mut() else {
             return Outcome::Declined;
         };
         stream.debug_state = Some(self.detail);
@@ -289,7 +289,7 @@ impl Json {
 mod tests {
     use super::*;
     use crate::testing::{Setup, request, shown};
-    use h2o_exchange::Http2Stream;
+    use h2o_exchange::{Http2Stream, Protocol};
 
     const SETUP: Setup = Setup {
         directives: DIRECTIVES,
@@ -313,11 +313,11 @@ mod tests {
                 Outcome::Declined
             ));
             exchange.request.version = Version::Http2;
-            exchange.http2 = Some(Http2Stream::default());
+            exchange.protocol = Protocol::Http2(Http2Stream::default());
             let Outcome::Done(response) = handler.on_request(&mut exchange) else {
                 panic!("HTTP/2 has a state")
             };
-            assert_eq!(exchange.http2.unwrap().debug_state, Some(want));
+            assert_eq!(exchange.protocol.http2().unwrap().debug_state, Some(want));
             assert_eq!(
                 (response.status, shown(&response.headers).as_str()),
                 (

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use h2o_exchange::{Exchange, Filtered, Outcome};
+use h2o_exchange::{Exchange, Filtered, Outcome, Protocol};
 use h2o_http::{Known, StatusCode};
 
 use site::Setup;
@@ -122,7 +122,7 @@ fn respond(exchange: &mut Exchange, status: StatusCode) {
             black_box(&response);
             exchange.sent.headers = response.headers;
         }
-        Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) => {
+        Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) | Outcome::Next(_) => {
             panic!("not answered at once")
         }
     }
@@ -160,7 +160,7 @@ fn log(config: &str) -> impl FnMut() {
         timings.processed_at = Duration::from_micros(1_136_239_445_007_089);
         timings.response_start = after(1_500);
         timings.response_end = after(2_500);
-        exchange.http1_index = 4;
+        exchange.protocol = Protocol::Http1 { index: 4 };
         exchange.sent.status = Some(StatusCode::OK);
         exchange.sent.first_status = Some(StatusCode::OK);
         exchange.sent.header_bytes = 228;

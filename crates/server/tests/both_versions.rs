@@ -33,16 +33,78 @@ impl Handler for Measure {
     }
 }
 
+/// Puts what the handlers behind it answer between brackets.
+struct Wrap;
+
+impl Handler for Wrap {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        Outcome::Next(Box::new(|_, response| {
+            let Body::Bytes(text) = &response.body else {
+                return Outcome::Declined;
+            };
+            let text = format!("[{} {}]", response.status.as_u16(), text.escape_ascii());
+            let body = Body::Bytes(text.into());
+            Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
+        }))
+    }
+
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::None
+    }
+}
+
+/// Answers when it is polled for the second time.
+struct Later;
+
+impl Handler for Later {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let reference = exchange.reference().expect("it is one of a worker's");
+        Outcome::Later(Box::pin(async move {
+            tokio::task::yield_now().await;
+            let body = Body::Bytes(reference.borrow().request.target().to_vec().into());
+            Outcome::Done(Response::new(
+                StatusCode::PARTIAL_CONTENT,
+                Headers::new(),
+                body,
+            ))
+        }))
+    }
+
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::None
+    }
+}
+
+/// Has no text for what is behind it to wrap.
+struct NoText;
+
+impl Handler for NoText {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        Outcome::Done(Response::new(StatusCode::OK, Headers::new(), Body::Empty))
+    }
+
+    fn content_use(&self, _: &Exchange) -> ContentUse {
+        ContentUse::None
+    }
+}
+
 const DIRECTIVES: &[Directive<Scope>] = &[Directive {
-    name: "test.measure",
+    name: "test.handlers",
     levels: Levels::PATH,
     kinds: Kinds::SCALAR,
     pass: Pass::Content,
-    value: "ON",
+    value: "NAMES",
     default: "none",
     help: "For tests.",
-    apply: |scope, _| {
-        scope.handlers.push(Box::new(Measure));
+    apply: |scope, command| {
+        for name in command.node.scalar()?.split(' ') {
+            scope.handlers.push(match name {
+                "wrap" => Box::new(Wrap),
+                "later" => Box::new(Later),
+                "no-text" => Box::new(NoText),
+                _ => Box::new(Measure),
+            });
+        }
         Ok(())
     },
 }];
@@ -57,7 +119,11 @@ header.add: 'x-rule: seen by filters'
 hosts:
   default:
     paths:
-      /measure: {{ test.measure: ON }}
+      /measure: {{ test.handlers: measure }}
+      /wrapped: {{ test.handlers: wrap measure }}
+      /twice: {{ test.handlers: wrap wrap later }}
+      /alone: {{ test.handlers: wrap }}
+      /declined: {{ test.handlers: wrap no-text }}
 "
         )
     })
@@ -296,6 +362,24 @@ fn a_body_that_waits_for_100_is_collected_once_it_was_told() {
             );
             let none = client.ask(Request::Get("/measure"));
             assert_eq!(none, answered(&[200], "no body"), "{version:?}, {settings}");
+        }
+    }
+}
+
+#[test]
+fn a_handler_gets_the_response_of_those_behind_it_before_the_filters() {
+    for version in VERSIONS {
+        let server = start("");
+        let mut client = Client::connect(&server, version);
+        for (path, status, body) in [
+            ("/wrapped", 200, "[200 no body]"),
+            ("/twice", 200, "[200 [206 /twice]]"),
+            ("/alone", 200, "[404 not found]"),
+            // What declines although the handlers behind it have answered leaves none.
+            ("/declined", 404, "not found"),
+        ] {
+            let answer = client.ask(Request::Get(path));
+            assert_eq!(answer, answered(&[status], body), "{version:?}, {path}");
         }
     }
 }

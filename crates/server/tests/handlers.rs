@@ -92,7 +92,7 @@ impl Handler for Trick {
                 }))))
             }
             Self::Interim => {
-                let reference = exchange.worker.reference(exchange).unwrap();
+                let reference = exchange.reference().unwrap();
                 Outcome::Later(Box::pin(async move {
                     for link in ["</a>", "</b>"] {
                         let mut hints = Headers::new();

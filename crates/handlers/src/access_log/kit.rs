@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use h2o_exchange::{
     Address, ConnectionInfo, ConnectionLimits, Counters, Descriptors, Exchange, Host, LocalSite,
-    PathRoute, Shared, Site, TlsInfo, Transport, Worker,
+    PathRoute, Protocol, Shared, Site, TlsInfo, Transport, Worker,
 };
 use h2o_http::{Known, Method, Name, StatusCode};
 
@@ -143,7 +143,7 @@ pub(crate) fn complete(worker: &Rc<Worker>) -> Exchange {
     exchange.env.push(("Color".into(), "\"raw\"".into()));
     exchange.env.push(("REMOTE_USER".into(), "alice".into()));
     exchange.errors.push_str("first;second");
-    exchange.http1_index = 4;
+    exchange.protocol = Protocol::Http1 { index: 4 };
     exchange.request_body_bytes = 11;
     let sent = &mut exchange.sent;
     sent.status = Some(StatusCode::NOT_FOUND);

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Address, Exchange, StreamPriority, TlsInfo};
+use h2o_exchange::{Address, Exchange, Protocol, StreamPriority, TlsInfo};
 use h2o_http::{Headers, Known, Method};
 
 use super::field::{Counted, End, Field, FieldName, Http2Field, Moment, Stage, TlsField, Unit};
@@ -97,13 +97,10 @@ impl Line<'_> {
             Field::Duration(from, to) => self.duration(*from, *to),
             Field::Errors => self.text(exchange.errors.as_bytes()),
             Field::ConnectionId => self.number(exchange.connection.id),
-            Field::RequestId => match &exchange.http2 {
-                Some(stream) => self.number(stream.id),
-                None => self.number(exchange.http1_index),
-            },
-            Field::Http1RequestIndex => match exchange.http1_index {
-                0 => None,
-                index => self.number(index),
+            Field::RequestId => self.number(exchange.protocol.request_id()),
+            Field::Http1RequestIndex => match exchange.protocol {
+                Protocol::Http1 { index: 0 } | Protocol::Http2(_) => None,
+                Protocol::Http1 { index } => self.number(index),
             },
             Field::Http2(field) => self.http2(*field),
             Field::RequestBodyBytes => self.number(exchange.request_body_bytes),
@@ -238,7 +235,7 @@ impl Line<'_> {
     }
 
     fn http2(&mut self, field: Http2Field) -> Option<()> {
-        let stream = self.exchange.http2.as_ref()?;
+        let stream = self.exchange.protocol.http2()?;
         let (received, actual) = (&stream.received, &stream.actual);
         match field {
             Http2Field::StreamId => self.number(stream.id),

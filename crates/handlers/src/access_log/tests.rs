@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Level, Memory, Registry, load};
-use h2o_exchange::{Exchange, Features, Http2Stream, Resources, Scope, StreamPriority};
+use h2o_exchange::{Exchange, Features, Http2Stream, Protocol, Resources, Scope, StreamPriority};
 use jiff::tz::TimeZone;
 
 use super::kit::{self, ask, begun, complete};
@@ -150,13 +150,13 @@ fn every_specifier_has_its_value_or_is_null() {
 fn streams_of_http_2_have_numbers_and_priorities() {
     let worker = kit::worker(0, &Arc::new(kit::shared()));
     let mut exchange = begun(&worker);
-    exchange.http2 = Some(Http2Stream {
+    exchange.protocol = Protocol::Http2(Http2Stream {
         id: 7,
         ..Http2Stream::default()
     });
     let all = "%{http2.priority.received}x %{http2.priority.actual}x";
     assert_eq!(line(all, Escape::Json, &exchange), "0:0:16 0:16");
-    exchange.http2 = Some(Http2Stream {
+    exchange.protocol = Protocol::Http2(Http2Stream {
         id: 7,
         received: StreamPriority {
             exclusive: true,

@@ -163,7 +163,7 @@ impl Service {
             let failure = Failure::Connect(ConnectError::Prohibited);
             return Outcome::Done(self.refuse(exchange, &failure));
         }
-        let Some(reference) = exchange.worker.reference(exchange) else {
+        let Some(reference) = exchange.reference() else {
             // Only a test has exchanges that no worker knows.
             return Outcome::Declined;
         };

@@ -133,7 +133,7 @@ fn wall_clock(exchange: &Exchange) -> Duration {
 
 /// Looks the path up on the thread pool.
 fn answer_later(exchange: &Exchange, job: Job) -> Outcome {
-    let Some(reference) = exchange.worker.reference(exchange) else {
+    let Some(reference) = exchange.reference() else {
         debug_assert!(false, "only exchanges of the worker reach a handler");
         return respond::internal_error(exchange);
     };

@@ -268,6 +268,7 @@ impl Ask<'_> {
                     answer.reroute = Some((method, String::from_utf8(url).unwrap()));
                 }
                 Outcome::Later(_) => unreachable!("awaited above"),
+                Outcome::Next(_) => panic!("files are asked for alone"),
             }
             break;
         }

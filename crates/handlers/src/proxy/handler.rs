@@ -142,7 +142,7 @@ pub(super) fn hand_over(
         Ok(wanted) => wanted,
         Err(refusal) => return Outcome::Done(refusal.response(exchange)),
     };
-    let Some(reference) = exchange.worker.reference(exchange) else {
+    let Some(reference) = exchange.reference() else {
         // Only a test has exchanges that no worker knows.
         return Outcome::Declined;
     };

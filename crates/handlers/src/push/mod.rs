@@ -116,7 +116,10 @@ pub(crate) fn order_links(exchange: &mut Exchange, headers: &Headers) {
 fn may_push(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     request.version == Version::Http2
-        && exchange.http2.is_some_and(|stream| stream.id % 2 == 1)
+        && exchange
+            .protocol
+            .http2()
+            .is_some_and(|stream| stream.id % 2 == 1)
         && matches!(exchange.original_method(), Method::Get | Method::Head)
         && request.headers.get(Known::XForwardedFor).is_none()
         && site_settings(exchange, |settings| settings.preload)
@@ -190,7 +193,7 @@ fn is_html(response: &Response) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{Setup, headers, request, shown};
-    use h2o_exchange::{Body, Http2Stream};
+    use h2o_exchange::{Body, Http2Stream, Protocol};
     use h2o_http::Scheme;
 
     const SETUP: Setup = Setup {
@@ -208,7 +211,7 @@ mod tests {
         let mut exchange = request(site, "GET", "a.test", "/d/e");
         exchange.request.version = Version::Http2;
         exchange.request.scheme = Scheme::Https;
-        exchange.http2 = Some(Http2Stream {
+        exchange.protocol = Protocol::Http2(Http2Stream {
             id: 1,
             ..Http2Stream::default()
         });
@@ -278,10 +281,14 @@ mod tests {
                 |exchange| exchange.request.version = Version::Http11,
                 "",
             ),
-            ("no stream", |exchange| exchange.http2 = None, ""),
+            (
+                "no stream",
+                |exchange| exchange.protocol = Protocol::default(),
+                "",
+            ),
             (
                 "pushed itself",
-                |exchange| exchange.http2.as_mut().unwrap().id = 2,
+                |exchange| exchange.protocol.http2_mut().unwrap().id = 2,
                 "",
             ),
             (

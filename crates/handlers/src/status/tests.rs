@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use h2o_exchange::{
-    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Order, Outcome, Response, Shared,
-    Worker, WorkerHandle,
+    Body, Counter, Exchange, Handler, Http2Stream, LocalSite, Order, Outcome, Protocol, Response,
+    Shared, Worker, WorkerHandle,
 };
 use h2o_http::Known;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -51,6 +51,7 @@ fn done(outcome: Outcome) -> Response {
         Outcome::Declined => panic!("declined"),
         Outcome::Later(_) => panic!("later"),
         Outcome::Reroute(_) => panic!("rerouted"),
+        Outcome::Next(_) => panic!("handed on"),
     }
 }
 
@@ -304,7 +305,7 @@ fn a_request_is_shown_with_strings_or_null() {
     let connection = Rc::new(kit::tls_connection(&worker));
     let other = worker.exchange(&site, &connection);
     kit::ask(&mut other.borrow_mut(), "GET", "a\"b", "/x?y");
-    other.borrow_mut().http1_index = 4;
+    other.borrow_mut().protocol = Protocol::Http1 { index: 4 };
     let report = report(&worker, "?show=requests");
     let lines: Vec<_> = report.lines().collect();
     assert_eq!(lines.len(), 6, "{report}");
@@ -337,7 +338,7 @@ fn a_request_over_http_2_is_shown_with_its_stream() {
     let connection = Rc::new(kit::tls_connection(&worker));
     let other = worker.exchange(&kit::site(), &connection);
     kit::ask(&mut other.borrow_mut(), "GET", "a", "/x");
-    other.borrow_mut().http2 = Some(Http2Stream {
+    other.borrow_mut().protocol = Protocol::Http2(Http2Stream {
         id: 9,
         ..Http2Stream::default()
     });

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use h2o_exchange::Protocol;
 use h2o_http1::{Answer, Received};
 
 use super::{Http1, upgrade};
@@ -104,7 +105,9 @@ impl Http1 {
                 Requests::begin(turn, &spare, begun);
                 {
                     let exchange = &mut *spare.borrow_mut();
-                    exchange.http1_index = engine.request_index();
+                    exchange.protocol = Protocol::Http1 {
+                        index: engine.request_index(),
+                    };
                     routing::route(exchange, &turn.connection.listener);
                 }
                 if turn.connection.listener.setup.http1.upgrade_to_http2

@@ -1,6 +1,6 @@
 //! Requests that are wrong, and answers that the engine writes by itself.
 
-use h2o_exchange::{ExchangeRef, Response, Timings};
+use h2o_exchange::{ExchangeRef, Protocol, Response, Timings};
 use h2o_http::StatusCode;
 use h2o_http1::{Answer, PeerError};
 
@@ -98,7 +98,9 @@ impl Http1 {
         exchange.timings = Timings::starting(engine.first_octet_at().unwrap_or(turn.now));
         exchange.timings.processed = Some(turn.now);
         exchange.timings.processed_at = context.worker.clock.unix();
-        exchange.http1_index = engine.request_index() + 1;
+        exchange.protocol = Protocol::Http1 {
+            index: engine.request_index() + 1,
+        };
         let listener = &turn.connection.listener;
         exchange.request.scheme = listener.scheme();
         routing::route_unparsed(exchange, &listener.hosts);

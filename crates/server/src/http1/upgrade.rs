@@ -75,7 +75,6 @@ impl Http1 {
             }
             request.set_upgrade(h2o_http::Span::default());
         }
-        exchange.borrow_mut().http1_index = 0;
         self.successor = Some(http2);
         if turn.send().is_err() {
             self.successor = None;

@@ -12,7 +12,7 @@ mod writer;
 use std::rc::Rc;
 use std::time::Instant;
 
-use h2o_exchange::{Counter, ExchangeRef, Http2Stream, Response};
+use h2o_exchange::{Counter, ExchangeRef, Http2Stream, Protocol, Response};
 use h2o_http::TimeLimit;
 use h2o_http::field_section::Refusal;
 use h2o_http2::{PeerError, Received, ServerConnection, StreamKey};
@@ -81,7 +81,7 @@ impl Http2 {
         let limits = turn.connection.listener.setup.http2_engine.clone();
         let (engine, stream) =
             ServerConnection::upgraded(limits, settings, turn.now, &mut turn.out).ok()?;
-        exchange.borrow_mut().http2 = Some(Http2Stream {
+        exchange.borrow_mut().protocol = Protocol::Http2(Http2Stream {
             id: engine.stream_id(stream).get(),
             ..Http2Stream::default()
         });
@@ -335,7 +335,7 @@ impl Http2 {
         Requests::begin(turn, &exchange, now);
         let expects_continue = {
             let exchange = &mut *exchange.borrow_mut();
-            exchange.http2 = Some(Http2Stream {
+            exchange.protocol = Protocol::Http2(Http2Stream {
                 id: self.streams.engine.stream_id(stream).get(),
                 ..Http2Stream::default()
             });

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Waker};
 
-use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, PushOrder, Response, Timings};
+use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, Protocol, PushOrder, Response, Timings};
 use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
 use h2o_http2::{SchedulingHint, State, StreamKey};
 
@@ -142,7 +142,7 @@ impl Http2Streams {
         exchange: &mut Exchange,
         response: &mut Response,
     ) -> bool {
-        let asked = exchange.http2.as_mut();
+        let asked = exchange.protocol.http2_mut();
         if let Some(detail) = asked.and_then(|http2| http2.debug_state.take()) {
             self.show_state(table, turn, stream, detail, exchange, response);
         }
@@ -308,7 +308,7 @@ impl Http2Streams {
             retire(&exchange);
             return;
         };
-        if let Some(http2) = &mut exchange.borrow_mut().http2 {
+        if let Some(http2) = exchange.borrow_mut().protocol.http2_mut() {
             http2.id = self.engine.stream_id(stream).get();
         }
         if is_critical {
@@ -358,7 +358,7 @@ impl Http2Streams {
         exchange.timings.processed_at = turn.context.worker.clock.unix();
         exchange.is_early = page.is_early;
         // Not the number of a stream of the client's: pushes push nothing.
-        exchange.http2 = Some(Http2Stream::default());
+        exchange.protocol = Protocol::Http2(Http2Stream::default());
         routing::route(exchange, &turn.connection.listener);
     }
 

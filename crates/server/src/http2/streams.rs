@@ -172,7 +172,8 @@ impl Streams for Http2Streams {
         let is_plain = self.pushing.is_none()
             && exchange.pushes.is_empty()
             && exchange
-                .http2
+                .protocol
+                .http2()
                 .is_none_or(|http2| http2.debug_state.is_none());
         is_plain || self.add_http2_fields(table, turn, stream(id), exchange, response)
     }
@@ -297,7 +298,7 @@ impl Streams for Http2Streams {
             return;
         };
         if let Ok(mut exchange) = exchange.try_borrow_mut()
-            && let Some(http2) = &mut exchange.http2
+            && let Some(http2) = exchange.protocol.http2_mut()
         {
             http2.received = StreamPriority {
                 exclusive: received.exclusive,

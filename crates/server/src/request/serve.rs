@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Outcome, RequestBody, Reroute,
-    Response, Worker,
+    Continuation, Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Outcome, RequestBody,
+    Reroute, Response, Worker,
 };
 use h2o_handlers::push;
 use h2o_http::{BodyLength, Known, StatusCode};
@@ -31,6 +31,8 @@ pub(crate) struct Waiting {
     future: LocalBoxFuture<Outcome>,
     /// The handler asked next if this one declines.
     next: usize,
+    /// Handlers that want the response, the latest last.
+    continuations: Vec<Continuation>,
 }
 
 /// False if the client has said that it does not want interim responses.
@@ -56,7 +58,7 @@ pub(crate) fn start(context: &Context, exchange: &ExchangeRef) -> Progress {
             outcome
         }
     };
-    run_to_response(context, exchange, outcome)
+    run_to_response(context, exchange, outcome, Vec::new())
 }
 
 /// True if the response needs none of what [`run_to_response`] and [`filter`] do, but for noting its status.
@@ -72,7 +74,12 @@ fn is_final(exchange: &Exchange, response: &Response) -> bool {
 
 /// Answers a request that no handler is asked about: the filters of its path see the response.
 pub(crate) fn answer(context: &Context, exchange: &ExchangeRef, response: Response) -> Progress {
-    run_to_response(context, exchange, (Outcome::Done(response), usize::MAX))
+    run_to_response(
+        context,
+        exchange,
+        (Outcome::Done(response), usize::MAX),
+        Vec::new(),
+    )
 }
 
 /// Goes on with a request that waits.
@@ -95,7 +102,8 @@ pub(crate) fn resume(
             Ok(Poll::Ready(outcome)) => (outcome, waiting.next),
             Err(response) => (Outcome::Done(*response), waiting.next),
         };
-        match run_to_response(context, exchange, outcome) {
+        let continuations = std::mem::take(&mut waiting.continuations);
+        match run_to_response(context, exchange, outcome, continuations) {
             // The next handler waits as well: nobody has polled its future yet.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
@@ -169,17 +177,29 @@ fn misdirected(exchange: &mut Exchange) -> Response {
     Response::error(status, "Misdirected Request", text)
 }
 
-/// Runs what handlers and filters say until there is a response or something to wait for.
+/// Runs handlers and filters until there is a response or something to wait for.
 fn run_to_response(
     context: &Context,
     exchange: &ExchangeRef,
     outcome: (Outcome, usize),
+    mut continuations: Vec<Continuation>,
 ) -> Progress {
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
             // Polled by the connection, which has the waker.
-            Outcome::Later(future) => return Progress::Waiting(Waiting { future, next }),
+            Outcome::Later(future) => {
+                return Progress::Waiting(Waiting {
+                    future,
+                    next,
+                    continuations,
+                });
+            }
+            Outcome::Next(continuation) => {
+                continuations.push(continuation);
+                (outcome, next) = run_handlers(&mut exchange.borrow_mut(), next);
+                continue;
+            }
             Outcome::Done(response) if response.is_refusal => {
                 return Progress::Response(response);
             }
@@ -188,14 +208,23 @@ fn run_to_response(
                 if response.status == StatusCode::TOO_EARLY && is_too_early(exchange) {
                     return Progress::TooEarly(response);
                 }
+                if let Some(continuation) = continuations.pop() {
+                    let run = || continuation(exchange, response);
+                    outcome = fenced(context, run).unwrap_or_else(|answer| Outcome::Done(*answer));
+                    // No handler is left to be asked.
+                    next = usize::MAX;
+                    continue;
+                }
                 match filter(context, exchange, response) {
                     Ok(response) => return Progress::Response(response),
                     Err(order) => order,
                 }
             }
             Outcome::Reroute(order) => order,
+            // Of a continuation: the handlers behind it have been asked.
             Outcome::Declined => {
-                unreachable!("`run_handlers` asks the next one to the next handler")
+                (outcome, next) = run_handlers(&mut exchange.borrow_mut(), usize::MAX);
+                continue;
             }
         };
         let exchange = &mut exchange.borrow_mut();
@@ -215,7 +244,7 @@ fn run_to_response(
 /// §5.2).
 fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
-        && exchange.http2.is_some()
+        && exchange.protocol.is_multiplexed()
         // It may be pointed at another server by now.
         && !exchange.delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()

@@ -43,7 +43,9 @@ fn answered(exchange: &Exchange, wanted: TunnelKind, keeps_server: bool, reply: 
 fn done(outcome: Outcome) -> Response {
     match outcome {
         Outcome::Done(response) => response,
-        Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) => panic!("no response"),
+        Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) | Outcome::Next(_) => {
+            panic!("no response")
+        }
     }
 }
 
