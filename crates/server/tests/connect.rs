@@ -113,8 +113,14 @@ fn what_cannot_be_reached_is_refused() {
         (&*address.to_string(), 502),
     ] {
         let id = client.connect_plain(target);
-        let seen = client.until(&format!("{id} reset 0"));
-        assert_eq!(seen[0], format!("{id} {status}"), "{target}");
+        let seen = client.until(&format!("{id} {status}"));
+        assert_eq!(seen, [format!("{id} {status}")], "{target}");
+        // The stream ends with the response: no body of the client has to be waited for.
+        let rest = client.settle();
+        assert!(
+            rest.contains(&format!("{id} reset 0")),
+            "{target}: {rest:?}"
+        );
     }
     // Upgrades are none of its business.
     let id = client.connect_to("/x", "websocket");

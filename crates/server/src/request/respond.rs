@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Waker};
 
 use h2o_exchange::{Body, BodyError, Counter, ExchangeRef, Response};
-use h2o_http::Method;
+use h2o_http::{BodyLength, Method};
 
 use super::content::{Content, Pulled, Source};
 use super::slots::{Mark, Phase, log, retire};
@@ -132,6 +132,7 @@ impl Requests {
         exchange: Option<ExchangeRef>,
     ) {
         let is_half_open = streams.is_input_open(id);
+        let is_refused_tunnel = is_half_open && self.is_refused_tunnel(id, exchange.as_ref());
         if let Some(slot) = self.slots.get_mut(id) {
             if exchange.is_some() {
                 slot.exchange = exchange;
@@ -145,21 +146,48 @@ impl Requests {
             streams.before_log(id, &exchange);
             self.keep_or_retire(exchange);
         }
-        self.leave(streams, turn, id);
+        if is_refused_tunnel {
+            self.end(streams, turn, id, CloseReason::EnoughRead);
+        } else {
+            self.leave(streams, turn, id);
+        }
     }
 
-    /// Nothing more comes of a request. Ends its stream, or leaves the client time to end its direction.
-    pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+    /// Whether a request asked for a tunnel that its response does not open. It has no body that an early reset would cut off.
+    fn is_refused_tunnel(&self, id: SlotId, exchange: Option<&ExchangeRef>) -> bool {
+        let slot = self.slots.get(id);
+        let exchange = exchange.or_else(|| slot?.exchange.as_ref());
+        !slot.is_some_and(|slot| slot.is(Mark::Tunnel))
+            && exchange.is_some_and(|exchange| exchange.borrow().request.body == BodyLength::Tunnel)
+    }
+
+    /// Ends a request that was answered.
+    fn end<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        reason: CloseReason,
+    ) {
         streams.on_finished(turn);
         if let Some(exchange) = self.exchange(id) {
             earn_by(turn, exchange);
         }
-        if streams.is_input_open(id) {
-            self.end_exchange(streams, id);
-            self.begin_grace(turn, id);
-        } else {
-            self.close(streams, turn, id, CloseReason::Complete);
+        self.close(streams, turn, id, reason);
+    }
+
+    /// Nothing more comes of a request. Ends its stream, or leaves the client time to end its direction.
+    pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        if !streams.is_input_open(id) {
+            self.end(streams, turn, id, CloseReason::Complete);
+            return;
         }
+        streams.on_finished(turn);
+        if let Some(exchange) = self.exchange(id) {
+            earn_by(turn, exchange);
+        }
+        self.end_exchange(streams, id);
+        self.begin_grace(turn, id);
     }
 
     /// Logs a request that is over, keeping its stream.
