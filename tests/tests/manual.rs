@@ -172,6 +172,35 @@ fn no_page_names_a_directive_without_a_link_to_its_entry() {
     assert!(links > 50, "only {links} links are left");
 }
 
+#[test]
+fn no_page_for_contributors_names_a_file_that_is_not_there() {
+    let folders = [
+        "crates/",
+        "tests/",
+        "docs/",
+        "fuzz/",
+        "bench/",
+        "share/",
+        "examples/",
+    ];
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for name in ["CONTRIBUTING.md", "ARCHITECTURE.md"] {
+        let page = prose(&manual::page(name));
+        for path in page.split('`').skip(1).step_by(2) {
+            if !folders.iter().any(|folder| path.starts_with(folder)) || path.contains(['*', ' ']) {
+                continue;
+            }
+            count += 1;
+            if !manual::root().join(path).exists() {
+                wrong.push(format!("{name}: {path}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 10, "only {count} paths are left");
+}
+
 /// 1234567 as `1,234,567`.
 fn with_commas(number: u64) -> String {
     if number < 1000 {
