@@ -1,9 +1,9 @@
-//! The field sections of HTTP/2 and HTTP/3: how their fields become the heads of messages, and what makes a message malformed
-//! (RFC 9113 §8.2 and §8.3, RFC 9114 §4.2 and §4.3).
+//! The field sections of HTTP/2 and HTTP/3: how their fields become the heads of messages, what makes a message malformed, and
+//! which fields are sent (RFC 9113 §8.2 and §8.3, RFC 9114 §4.2 and §4.3).
 //!
-//! The engine decodes a section (HPACK, QPACK) and hands each [`DecodedField`] to [`RequestFields`] or [`ResponseFields`].
+//! To receive, the engine decodes a section (HPACK, QPACK) and hands each [`DecodedField`] to [`RequestFields`] or [`ResponseFields`].
 //! Their errors say what the peer did. The engine decides what the error ends: HTTP/2 the connection for a [`FieldError`], HTTP/3
-//! the stream.
+//! the stream. To send, it encodes what [`encode_request_pseudo`] and [`encode_fields`] hand out.
 //!
 //! ```
 //! use h2o_http::field_section::{DecodedField, FieldError, FieldName, Flaws, Pseudo, RequestFields};
@@ -34,10 +34,12 @@
 mod field;
 mod request;
 mod response;
+mod send;
 
 pub use field::{DecodedField, FieldName, Flaws, NameKind, Pseudo};
 pub use request::{Refusal, RequestFields, RequestSection, set_path};
 pub use response::{ResponseFields, SectionKind};
+pub use send::{connect_protocol, encode_fields, encode_request_pseudo, forwardable};
 
 /// Fields kept per section (H2O has the same limit). Requests with more are answered with 400.
 pub const MAX_FIELDS: u32 = 100;
@@ -81,14 +83,4 @@ pub enum SectionError {
     StatusMissing,
     /// A response or trailers with too many fields or too much text, or with a field whose name or value is invalid.
     Fields,
-}
-
-/// The number in `content-length`.
-fn parse_length(value: &[u8]) -> Option<u64> {
-    // Nineteen digits fit.
-    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let digits = value.iter().map(|digit| u64::from(digit - b'0'));
-    Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }

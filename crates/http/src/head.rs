@@ -72,6 +72,16 @@ pub enum BodyLength {
     Tunnel,
 }
 
+/// The value of `content-length` (RFC 9110 §8.6): 1 to 19 digits, which always fit. `None`: it is something else.
+#[must_use]
+pub fn parse_content_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digits = value.iter().map(|digit| u64::from(digit - b'0'));
+    Some(digits.fold(0, |sum, digit| sum * 10 + digit))
+}
+
 /// A request head. All text is in the arena of `headers`; the same value is filled again for each
 /// request of a connection, so a request costs no allocation.
 ///
@@ -310,6 +320,29 @@ impl RequestHead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_length_is_one_to_nineteen_digits() {
+        let cases: &[(&[u8], Option<u64>)] = &[
+            (b"0", Some(0)),
+            (b"0000000000000000007", Some(7)),
+            (b"9999999999999999999", Some(9_999_999_999_999_999_999)),
+            (b"10000000000000000000", None),
+            (b"", None),
+            (b"+5", None),
+            (b"5 ", None),
+            (b"5, 5", None),
+            (b"0x5", None),
+        ];
+        for (value, want) in cases {
+            assert_eq!(
+                parse_content_length(value),
+                *want,
+                "{}",
+                value.escape_ascii()
+            );
+        }
+    }
 
     #[test]
     fn tunnels_are_opened_by_2xx_to_connect_and_by_101_to_upgrades() {

@@ -26,7 +26,7 @@ mod status;
 mod time_limit;
 mod words;
 
-pub use head::{BodyLength, RequestHead, Scheme, Version};
+pub use head::{BodyLength, RequestHead, Scheme, Version, parse_content_length};
 pub use headers::{Field, Headers, Span, has_break, is_printable, is_visible};
 pub use method::Method;
 pub use name::{Known, Name, is_token, is_token_octet};

@@ -1,6 +1,6 @@
 //! How long the content of a message is (RFC 9112 §6). Shared by requests and responses.
 
-use h2o_http::BodyLength;
+use h2o_http::{BodyLength, parse_content_length};
 
 use crate::FramingError;
 
@@ -66,18 +66,6 @@ impl FramingFields<'_> {
             (_, _) => self.body_length(is_http10),
         }
     }
-}
-
-/// `Content-Length` is 1 to 19 digits: what fits 63 bits, and nothing that wraps.
-fn parse_content_length(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 19 {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |length, &digit| {
-        digit
-            .is_ascii_digit()
-            .then(|| length * 10 + u64::from(digit - b'0'))
-    })
 }
 
 #[cfg(test)]

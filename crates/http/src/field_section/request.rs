@@ -2,12 +2,12 @@
 
 use super::{
     DecodedField, FieldError, FieldName, Flaws, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT,
-    Pseudo, SectionError, parse_length,
+    Pseudo, SectionError,
 };
 use crate::priority::PriorityField;
 use crate::{
     BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, authority, is_visible,
-    path,
+    parse_content_length, path,
 };
 
 /// A request that is answered with an error before any handler sees it, and not by a reset.
@@ -226,7 +226,7 @@ impl<'h> RequestFields<'h> {
 
     fn content_length(&mut self, value: &[u8]) -> Result<(), FieldError> {
         let error = FieldError::ContentLength;
-        let length = parse_length(value).ok_or(error)?;
+        let length = parse_content_length(value).ok_or(error)?;
         // Two that differ are an attempt to make us disagree with somebody (RFC 9110 §8.6).
         if self.content_length.is_some_and(|other| other != length) {
             return Err(error);

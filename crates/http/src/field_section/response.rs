@@ -2,9 +2,9 @@
 
 use super::{
     DecodedField, FieldError, FieldName, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Pseudo,
-    SectionError, parse_length,
+    SectionError,
 };
-use crate::{ClientResponse, Known, Name, StatusCode};
+use crate::{ClientResponse, Known, Name, StatusCode, parse_content_length};
 
 /// The part of a response that a section is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl<'h> ResponseFields<'h> {
             // What frames a message has no meaning behind it (RFC 9110 §6.5.1).
             Known::ContentLength if self.kind == SectionKind::Trailers => {}
             Known::ContentLength => {
-                let length = parse_length(value);
+                let length = parse_content_length(value);
                 self.is_malformed |= length.is_none() || self.head.length.is_some();
                 self.head.length = length;
             }

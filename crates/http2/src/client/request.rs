@@ -1,14 +1,12 @@
 //! What the client sends: requests, and their content in turns.
 
-use std::borrow::Cow;
-
-use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead, escape};
+use h2o_http::field_section::{connect_protocol, encode_request_pseudo, forwardable};
+use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
 
 use super::ClientConnection;
 use crate::encode::{encode_fields, encode_length};
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, StreamId, flags};
-use crate::hpack::{Encoder, Pseudo};
 use crate::stream::{State, Stream, StreamKey};
 
 impl ClientConnection {
@@ -21,8 +19,8 @@ impl ClientConnection {
         end_stream: bool,
         out: &mut Vec<u8>,
     ) -> Option<StreamKey> {
-        let protocol = protocol(head);
-        if !self.can_request() || (protocol.is_some() && !self.takes_extended_connect()) {
+        let has_protocol = connect_protocol(head).is_some();
+        if !self.can_request() || (has_protocol && !self.takes_extended_connect()) {
             return None;
         }
         let id = match self.newest {
@@ -34,14 +32,11 @@ impl ClientConnection {
         let at = begin_section(out, FrameType::HEADERS, end, id);
         let encoder = &mut self.connection.encoder;
         encoder.begin(out);
-        encode_pseudo(encoder, head, protocol, out);
+        encode_request_pseudo(head, |name, value| encoder.pseudo(name, value, out));
         if !head.expect().is_empty() {
             encoder.field(Name::Known(Known::Expect), b"100-continue", out);
         }
-        match forwardable(&head.headers) {
-            Some(headers) => encode_fields(encoder, &headers, out),
-            None => encode_fields(encoder, &head.headers, out),
-        }
+        encode_fields(encoder, &forwardable(&head.headers), out);
         if let BodyLength::Known(length) = head.body {
             encode_length(encoder, length, out);
         }
@@ -139,92 +134,4 @@ impl ClientConnection {
 
 const fn is_tunnel(method: &Method) -> bool {
     matches!(method, Method::Connect | Method::ConnectUdp)
-}
-
-/// The protocol that extended CONNECT asks for (RFC 8441 §4).
-fn protocol(head: &RequestHead) -> Option<&[u8]> {
-    let token = head.upgrade();
-    (head.method == Method::Connect && !token.is_empty()).then_some(token)
-}
-
-fn encode_pseudo(
-    encoder: &mut Encoder,
-    head: &RequestHead,
-    protocol: Option<&[u8]>,
-    out: &mut Vec<u8>,
-) {
-    let is_plain_connect = head.method == Method::Connect && protocol.is_none();
-    encoder.pseudo(Pseudo::Method, head.method.as_str().as_bytes(), out);
-    if let Some(protocol) = protocol {
-        encoder.pseudo(Pseudo::Protocol, &visible(protocol), out);
-    }
-    if !is_plain_connect {
-        encoder.pseudo(Pseudo::Scheme, head.scheme.as_str().as_bytes(), out);
-    }
-    let mut authority = authority(head);
-    if is_plain_connect && authority.is_empty() {
-        // Its target is an authority (RFC 9110 §7.1).
-        authority = head.target();
-    }
-    // Without one the field is left out, never empty (RFC 9113 §8.3.1).
-    if !authority.is_empty() {
-        encoder.pseudo(Pseudo::Authority, &visible(authority), out);
-    }
-    if !is_plain_connect {
-        let target = match head.target() {
-            b"" => b"/",
-            target => target,
-        };
-        encoder.pseudo(Pseudo::Path, &visible(target), out);
-    }
-}
-
-/// The authority, or what `host` says in its place (RFC 9113 §8.3.1).
-fn authority(head: &RequestHead) -> &[u8] {
-    match head.authority() {
-        b"" => head.headers.get(Known::Host).unwrap_or_default(),
-        authority => authority,
-    }
-}
-
-/// A blank or control character in a pseudo field would let whoever chose it write requests of his own where it is
-/// translated to HTTP/1 (RFC 9113 §10.3). Nothing that was received has one; in what a script made up it is
-/// percent-encoded.
-fn visible(text: &[u8]) -> Cow<'_, [u8]> {
-    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
-    if text.iter().all(is_visible) {
-        return text.into();
-    }
-    let mut out = Vec::new();
-    for octet in text {
-        if is_visible(octet) {
-            out.push(*octet);
-        } else {
-            escape::uri(&[*octet], b"", &mut out);
-        }
-    }
-    out.into()
-}
-
-/// The fields without those for this hop only that [`encode_fields`] does not know by their names: those `connection`
-/// lists (RFC 9110 §7.6.1), `te` other than `trailers` (RFC 9113 §8.2.2), and those the head has apart. `None`: there
-/// are none.
-fn forwardable(headers: &Headers) -> Option<Headers> {
-    let options: Vec<&[u8]> = headers.get_all(Known::Connection).collect();
-    let is_of_hop = |name: Name<'_>, value: &[u8]| match name {
-        Name::Known(Known::Host | Known::Expect) => true,
-        Name::Known(Known::Te) => value != b"trailers",
-        name => options
-            .iter()
-            .any(|options| escape::list_contains(options, name.as_str().as_bytes())),
-    };
-    if !headers
-        .iter()
-        .any(|field| is_of_hop(field.name, field.value))
-    {
-        return None;
-    }
-    let mut kept = headers.clone();
-    kept.retain(|field| !is_of_hop(field.name, field.value));
-    Some(kept)
 }

@@ -1,0 +1,279 @@
+//! The fields of messages as HTTP/2 and HTTP/3 write them. The engine encodes (HPACK, QPACK) what these functions hand out.
+
+use std::borrow::Cow;
+
+use crate::{Headers, Known, Method, Name, RequestHead, escape, has_break};
+
+use super::Pseudo;
+
+/// Hands `encode` the fields of a head or of trailers, except those by which HTTP/1 frames messages (RFC 9113 §8.2.2,
+/// RFC 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value become blanks: where the message is
+/// translated to HTTP/1 they would begin another field or message (RFC 9113 §8.2.1).
+#[inline]
+pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8])) {
+    // A section that was prepared for the wire has no value with a line end.
+    let may_break = headers.wire().is_none();
+    for field in headers.iter() {
+        if is_connection_specific(field.name) {
+            continue;
+        }
+        if may_break && has_break(field.value) {
+            encode(field.name, without_breaks(field.value).trim_ascii());
+        } else {
+            encode(field.name, field.value);
+        }
+    }
+}
+
+#[cold]
+fn without_breaks(value: &[u8]) -> Vec<u8> {
+    let blank = |octet: &u8| match octet {
+        b'\r' | b'\n' | 0 => b' ',
+        octet => *octet,
+    };
+    value.iter().map(blank).collect()
+}
+
+/// Fields that HTTP/2 and HTTP/3 do not have, and `content-length`, which the engine writes.
+#[inline]
+const fn is_connection_specific(name: Name<'_>) -> bool {
+    matches!(
+        name,
+        Name::Known(
+            Known::Connection
+                | Known::ContentLength
+                | Known::Http2Settings
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+                | Known::Upgrade
+        )
+    )
+}
+
+/// The protocol that a request asks for by extended CONNECT (RFC 8441 §4, RFC 9220 §3).
+#[must_use]
+pub fn connect_protocol(head: &RequestHead) -> Option<&[u8]> {
+    let token = head.upgrade();
+    (head.method == Method::Connect && !token.is_empty()).then_some(token)
+}
+
+/// Hands `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which come before all others. Octets that no
+/// pseudo field may have are percent-encoded.
+pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, &[u8])) {
+    let protocol = connect_protocol(head);
+    let is_plain_connect = head.method == Method::Connect && protocol.is_none();
+    encode(Pseudo::Method, head.method.as_str().as_bytes());
+    if let Some(protocol) = protocol {
+        encode(Pseudo::Protocol, &visible(protocol));
+    }
+    if !is_plain_connect {
+        encode(Pseudo::Scheme, head.scheme.as_str().as_bytes());
+    }
+    let mut authority = authority(head);
+    if is_plain_connect && authority.is_empty() {
+        // The target of a CONNECT is an authority (RFC 9110 §7.1).
+        authority = head.target();
+    }
+    // Without an authority the field is left out, never empty (RFC 9113 §8.3.1).
+    if !authority.is_empty() {
+        encode(Pseudo::Authority, &visible(authority));
+    }
+    if !is_plain_connect {
+        let target = match head.target() {
+            b"" => b"/",
+            target => target,
+        };
+        encode(Pseudo::Path, &visible(target));
+    }
+}
+
+/// The authority, or the value of `host` in its place (RFC 9113 §8.3.1).
+fn authority(head: &RequestHead) -> &[u8] {
+    match head.authority() {
+        b"" => head.headers.get(Known::Host).unwrap_or_default(),
+        authority => authority,
+    }
+}
+
+/// `text` with blanks and control characters percent-encoded: in a pseudo field they would let its author write requests of
+/// his own where it is translated to HTTP/1 (RFC 9113 §10.3). Received texts have none; those that a script made may.
+fn visible(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    if text.iter().all(is_visible) {
+        return text.into();
+    }
+    let mut out = Vec::new();
+    for octet in text {
+        if is_visible(octet) {
+            out.push(*octet);
+        } else {
+            escape::uri(&[*octet], b"", &mut out);
+        }
+    }
+    out.into()
+}
+
+/// The fields of a request that may go to the next hop: without those that `connection` lists (RFC 9110 §7.6.1), `te` other than
+/// `trailers` (RFC 9113 §8.2.2), and `host` and `expect`, which the head has apart. [`encode_fields`] leaves out the rest.
+#[must_use]
+pub fn forwardable(headers: &Headers) -> Cow<'_, Headers> {
+    let options: Vec<&[u8]> = headers.get_all(Known::Connection).collect();
+    let is_of_hop = |name: Name<'_>, value: &[u8]| match name {
+        Name::Known(Known::Host | Known::Expect) => true,
+        Name::Known(Known::Te) => value != b"trailers",
+        name => options
+            .iter()
+            .any(|options| escape::list_contains(options, name.as_str().as_bytes())),
+    };
+    if !headers
+        .iter()
+        .any(|field| is_of_hop(field.name, field.value))
+    {
+        return Cow::Borrowed(headers);
+    }
+    let mut kept = headers.clone();
+    kept.retain(|field| !is_of_hop(field.name, field.value));
+    Cow::Owned(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(headers: &Headers) -> Vec<(String, Vec<u8>)> {
+        let mut fields = Vec::new();
+        encode_fields(headers, |name, value| {
+            fields.push((name.as_str().to_owned(), value.to_vec()));
+        });
+        fields
+    }
+
+    fn headers(fields: &[(Name<'_>, &[u8])]) -> Headers {
+        let mut headers = Headers::default();
+        for (name, value) in fields {
+            headers.push(*name, value);
+        }
+        headers
+    }
+
+    #[test]
+    fn fields_that_frame_http1_messages_are_not_sent() {
+        for known in [
+            Known::Connection,
+            Known::ContentLength,
+            Known::Http2Settings,
+            Known::KeepAlive,
+            Known::ProxyConnection,
+            Known::TransferEncoding,
+            Known::Upgrade,
+        ] {
+            let fields = headers(&[
+                (Name::Known(known), b"1"),
+                (Name::Known(Known::Date), b"today"),
+            ]);
+            let want = [("date".to_owned(), b"today".to_vec())];
+            assert_eq!(sent(&fields), want, "{}", known.as_str());
+        }
+    }
+
+    #[test]
+    fn no_value_is_sent_with_an_octet_that_ends_a_line() {
+        let cases: &[(&[u8], &[u8])] = &[
+            (b"plain", b"plain"),
+            (b" kept ", b" kept "),
+            (b"a\r\nset-cookie: b", b"a  set-cookie: b"),
+            (b"a\0b", b"a b"),
+            (b"\r\na\n", b"a"),
+            (b"\n", b""),
+        ];
+        for (value, want) in cases {
+            let fields = headers(&[(Name::Other("x-a"), value)]);
+            let want = [("x-a".to_owned(), want.to_vec())];
+            assert_eq!(sent(&fields), want, "{}", value.escape_ascii());
+        }
+    }
+
+    fn pseudo(head: &RequestHead) -> String {
+        let mut text = Vec::new();
+        encode_request_pseudo(head, |name, value| {
+            text.extend_from_slice(name.as_str().as_bytes());
+            text.push(b' ');
+            text.extend_from_slice(value);
+            text.push(b'\n');
+        });
+        String::from_utf8(text).unwrap()
+    }
+
+    fn head(method: Method, authority: &[u8], target: &[u8]) -> RequestHead {
+        let mut head = RequestHead::default();
+        head.method = method;
+        let authority = head.headers.store(authority);
+        head.set_authority(authority);
+        let target = head.headers.store(target);
+        head.set_target(target);
+        head
+    }
+
+    #[test]
+    fn pseudo_fields_are_those_of_the_method() {
+        let mut websocket = head(Method::Connect, b"a", b"/chat");
+        let token = websocket.headers.store(b"websocket");
+        websocket.set_upgrade(token);
+        let mut by_host = head(Method::Get, b"", b"/");
+        by_host.headers.push(Known::Host, b"b");
+        let cases = [
+            (
+                head(Method::Get, b"a", b"/x"),
+                ":method GET\n:scheme http\n:authority a\n:path /x\n",
+            ),
+            (
+                head(Method::Get, b"", b""),
+                ":method GET\n:scheme http\n:path /\n",
+            ),
+            (
+                by_host,
+                ":method GET\n:scheme http\n:authority b\n:path /\n",
+            ),
+            (
+                head(Method::Connect, b"a:443", b""),
+                ":method CONNECT\n:authority a:443\n",
+            ),
+            (
+                head(Method::Connect, b"", b"a:443"),
+                ":method CONNECT\n:authority a:443\n",
+            ),
+            (
+                websocket,
+                ":method CONNECT\n:protocol websocket\n:scheme http\n:authority a\n:path /chat\n",
+            ),
+            (
+                head(Method::Get, b"a\r\nb", b"/x y\0"),
+                ":method GET\n:scheme http\n:authority a%0D%0Ab\n:path /x%20y%00\n",
+            ),
+        ];
+        for (head, want) in cases {
+            assert_eq!(pseudo(&head), want);
+        }
+    }
+
+    #[test]
+    fn what_connection_lists_stays_on_its_hop() {
+        let all = headers(&[
+            (Name::Known(Known::Connection), b"close, X-Hop"),
+            (Name::Known(Known::Te), b"gzip"),
+            (Name::Known(Known::Te), b"trailers"),
+            (Name::Known(Known::Host), b"a"),
+            (Name::Known(Known::Expect), b"100-continue"),
+            (Name::Other("x-hop"), b"1"),
+            (Name::Other("x-end"), b"2"),
+        ]);
+        let want = [
+            ("te".to_owned(), b"trailers".to_vec()),
+            ("x-end".to_owned(), b"2".to_vec()),
+        ];
+        assert_eq!(sent(&forwardable(&all)), want);
+        let plain = headers(&[(Name::Other("x-end"), b"2")]);
+        assert!(matches!(forwardable(&plain), Cow::Borrowed(_)));
+    }
+}
