@@ -4,10 +4,10 @@ use h2o_handlers::fuzzing;
 
 use crate::{cuts, pieces};
 
-/// Octets of the longest payload that UDP has (RFC 9298 §5).
+/// Bytes of the longest payload that UDP has (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
 
-/// The same datagrams are found however the octets arrive, and what is found can be sent on. The first octet of the input
+/// The same datagrams are found however the bytes arrive, and what is found can be sent on. The first byte of the input
 /// says whether there are context identifiers, then come capsules.
 ///
 /// # Panics
@@ -43,7 +43,7 @@ fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
             return (payloads, false);
         };
         let len = usize::try_from(len).expect("62 bits");
-        // An identifier may take eight octets.
+        // An identifier may take eight bytes.
         if kind == 0 && len > MAX_PAYLOAD + 8 {
             return (payloads, true);
         }
@@ -67,11 +67,11 @@ fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
 }
 
 /// RFC 9000 §16.
-fn take_varint(octets: &[u8]) -> Option<(u64, &[u8])> {
-    let (first, _) = octets.split_first()?;
-    let (octets, rest) = octets.split_at_checked(1 << (first >> 6))?;
+fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (first, _) = bytes.split_first()?;
+    let (bytes, rest) = bytes.split_at_checked(1 << (first >> 6))?;
     let mut number = [0; 8];
-    number[8 - octets.len()..].copy_from_slice(octets);
-    number[8 - octets.len()] &= 0x3f;
+    number[8 - bytes.len()..].copy_from_slice(bytes);
+    number[8 - bytes.len()] &= 0x3f;
     Some((u64::from_be_bytes(number), rest))
 }

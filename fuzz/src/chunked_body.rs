@@ -115,7 +115,7 @@ fn split_line(input: &[u8]) -> Option<(&[u8], &[u8])> {
 fn size_of_line(line: &[u8]) -> Option<u64> {
     let digits = line
         .iter()
-        .take_while(|octet| octet.is_ascii_hexdigit())
+        .take_while(|byte| byte.is_ascii_hexdigit())
         .count();
     let (size, rest) = line.split_at(digits);
     if !(1..=16).contains(&digits) || !is_rest_of_size(rest) {
@@ -127,7 +127,7 @@ fn size_of_line(line: &[u8]) -> Option<u64> {
 fn is_rest_of_size(rest: &[u8]) -> bool {
     let blanks = rest
         .iter()
-        .take_while(|octet| matches!(octet, b' ' | b'\t'))
+        .take_while(|byte| matches!(byte, b' ' | b'\t'))
         .count();
     match &rest[blanks..] {
         [] => true,
@@ -146,7 +146,7 @@ fn is_size_line_start(input: &[u8]) -> bool {
 fn read_trailers(mut rest: &[u8]) -> Option<bool> {
     let mut fields = 0;
     loop {
-        let feed = rest.iter().position(|&octet| octet == b'\n');
+        let feed = rest.iter().position(|&byte| byte == b'\n');
         let (line, is_whole) = match feed {
             Some(feed) => (&rest[..feed], true),
             None => (rest, false),
@@ -171,17 +171,17 @@ fn read_trailers(mut rest: &[u8]) -> Option<bool> {
 }
 
 fn is_trailer(text: &[u8], is_whole: bool) -> bool {
-    match text.iter().position(|&octet| octet == b':') {
+    match text.iter().position(|&byte| byte == b':') {
         Some(colon) => h2o_http::is_token(&text[..colon]) && text[colon + 1..].iter().all(is_text),
         None => !is_whole && h2o_http::is_token(text),
     }
 }
 
-fn is_text(octet: &u8) -> bool {
-    *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f)
+fn is_text(byte: &u8) -> bool {
+    *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
 }
 
-/// Sends `input` as content, in pieces that its octets determine, and reads it back.
+/// Sends `input` as content, in pieces that its bytes determine, and reads it back.
 fn write_and_read(input: &[u8]) {
     let mut client = ClientConnection::new(Arc::default());
     let request = ClientRequest {
@@ -197,8 +197,8 @@ fn write_and_read(input: &[u8]) {
     let mut out = Vec::new();
     client.send_request(&request, &mut out);
     let mut rest = input;
-    while let Some(&octet) = rest.first() {
-        let (piece, after) = rest.split_at(rest.len().min(usize::from(octet) + 20));
+    while let Some(&byte) = rest.first() {
+        let (piece, after) = rest.split_at(rest.len().min(usize::from(byte) + 20));
         client.send_data(piece, &mut out);
         rest = after;
     }

@@ -1,4 +1,4 @@
-//! The first octets of a client of a TLS listener.
+//! The first bytes of a client of a TLS listener.
 
 /// However they come in they are seen alike, and a name that rustls would refuse is hidden from it and from nobody else.
 ///

@@ -5,7 +5,7 @@ use h2o_config::{Memory, Node, Value, load};
 /// How many nodes of a tree are looked at: shared ones are few, but may be reached in very many ways.
 const MAX_NODES: usize = 20_000;
 
-/// Any octets make a tree or an error that says where, the same one each time.
+/// Any bytes make a tree or an error that says where, the same one each time.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -16,9 +16,7 @@ pub fn configuration(input: &[u8]) {
         .file("other.conf", input)
         .file("tls.conf", "certificate-file: &cert a\nkey-file: b\n")
         .variable("PORT", "80");
-    let lines = input
-        .split(|&octet| octet == b'\n' || octet == b'\r')
-        .count();
+    let lines = input.split(|&byte| byte == b'\n' || byte == b'\r').count();
     let first = load("h2o.conf", &source);
     let second = load("h2o.conf", &source);
     match (&first, &second) {

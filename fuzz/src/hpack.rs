@@ -3,7 +3,7 @@
 use h2o_http::{Known, Name, StatusCode, is_token};
 use h2o_http2::hpack::{Decoder, Encoder, FieldName, Flaws, HpackError, Pseudo};
 
-/// Cuts the input into parts, each behind an octet that says how long it is.
+/// Cuts the input into parts, each behind a byte that says how long it is.
 fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = input.split_first()?;
@@ -55,7 +55,7 @@ fn read(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, HpackError> {
             FieldName::Known(_) | FieldName::Other(_) => assert!(is_token(name) && is_lower()),
             FieldName::Invalid(_) => assert!(!(is_token(name) && is_lower())),
         }
-        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
         let is_plain = value.iter().all(is_text) && value.trim_ascii() == value;
         let is_name = !matches!(field.name, FieldName::Invalid(_));
         assert_eq!(field.flaws.is_none(), is_plain && is_name);
@@ -66,7 +66,7 @@ fn read(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, HpackError> {
 }
 
 /// Fields that an encoder writes are those a decoder reads, and the tables of the two agree. A part of the input is a
-/// field: an octet that says what to do, then its text.
+/// field: a byte that says what to do, then its text.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -83,7 +83,7 @@ pub fn hpack_round_trip(input: &[u8]) {
         };
         if what == 0xff {
             check(&encoder, &mut decoder, &mut block, &mut want);
-            encoder.set_peer_table_size(text.iter().map(|octet| u32::from(*octet)).sum());
+            encoder.set_peer_table_size(text.iter().map(|byte| u32::from(*byte)).sum());
             encoder.begin(&mut block);
             continue;
         }
@@ -118,7 +118,7 @@ fn write(encoder: &mut Encoder, what: u8, text: &[u8], block: &mut Vec<u8>) -> (
     let other: String = text
         .iter()
         .take(which)
-        .map(|octet| char::from(b"abcxyz-0"[usize::from(octet % 8)]))
+        .map(|byte| char::from(b"abcxyz-0"[usize::from(byte % 8)]))
         .collect();
     match what % 8 {
         0 => {
@@ -127,7 +127,7 @@ fn write(encoder: &mut Encoder, what: u8, text: &[u8], block: &mut Vec<u8>) -> (
             (pseudo.as_str().to_owned(), text.to_vec())
         }
         1 => {
-            let code = text.iter().map(|octet| u16::from(*octet)).sum();
+            let code = text.iter().map(|byte| u16::from(*byte)).sum();
             let status = StatusCode::new(code).unwrap_or(StatusCode::OK);
             encoder.status(status, block);
             (":status".to_owned(), status.digits().to_vec())

@@ -30,7 +30,7 @@ pub fn http2_client(input: &[u8]) {
     }
 }
 
-/// Octets of each request.
+/// Bytes of each request.
 const CONTENT: usize = 40_000;
 static BODY: [u8; CONTENT] = [b'x'; CONTENT];
 const WINDOW: u32 = 20_000;
@@ -129,8 +129,8 @@ impl Driven {
         self.streams.insert(key.index(), (key, stream));
     }
 
-    fn receive(&mut self, octets: &[u8]) {
-        self.input.extend_from_slice(octets);
+    fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
         while !self.is_over && self.step() {}
     }
 
@@ -276,7 +276,7 @@ fn check_head(head: &ClientResponse) {
     assert!(head.headers.len() <= MAX_FIELDS as usize);
     for field in head.headers.iter() {
         assert!(is_token(field.name.as_str().as_bytes()));
-        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
         assert!(field.value.iter().all(is_text));
         assert_eq!(field.value.trim_ascii(), field.value);
     }

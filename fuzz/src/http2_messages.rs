@@ -27,20 +27,20 @@ pub(crate) struct Framing {
     pub(crate) ends_apart: bool,
     /// The end does not come.
     pub(crate) has_no_end: bool,
-    /// Octets of content in a frame.
+    /// Bytes of content in a frame.
     pub(crate) piece: usize,
 }
 
 /// What a client sends: `text` is lines `name: value`, an empty line, content; behind a line `--` lines of trailers.
 pub(crate) fn write(text: &[u8], framing: Framing) -> Vec<u8> {
-    let mut out = [PREFACE, &Frame::settings(&[]).octets()].concat();
+    let mut out = [PREFACE, &Frame::settings(&[]).bytes()].concat();
     write_message(text, framing, &mut out);
     out
 }
 
 /// What a server sends. Ahead of the final head there may be others, which end with a line `--`.
 pub(crate) fn write_response(text: &[u8], framing: Framing) -> Vec<u8> {
-    let mut out = Frame::settings(&[]).octets();
+    let mut out = Frame::settings(&[]).bytes();
     let mut rest = text;
     loop {
         let (interim, after) = split(rest, b"\n--\n");
@@ -66,12 +66,12 @@ fn write_message(text: &[u8], framing: Framing, out: &mut Vec<u8>) {
     while let Some(piece) = pieces.next() {
         let is_end = ends_with_content && pieces.peek().is_none();
         let end = if is_end { flag::END_STREAM } else { 0 };
-        out.extend(Frame::data(1, end, piece).octets());
+        out.extend(Frame::data(1, end, piece).bytes());
     }
     if !trailers.is_empty() {
         section(trailers, ends, out);
     } else if ends && framing.ends_apart {
-        out.extend(Frame::data(1, flag::END_STREAM, b"").octets());
+        out.extend(Frame::data(1, flag::END_STREAM, b"").bytes());
     }
 }
 
@@ -88,7 +88,7 @@ fn split<'t>(text: &'t [u8], separator: &[u8]) -> (&'t [u8], &'t [u8]) {
 fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
     let mut fields = Vec::new();
     for line in lines
-        .split(|&octet| octet == b'\n')
+        .split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
     {
         // The names of pseudo fields begin with a colon.
@@ -110,7 +110,7 @@ fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
         if parts.peek().is_none() {
             flags |= flag::END_HEADERS;
         }
-        out.extend(Frame::new(kind, flags, 1, part).octets());
+        out.extend(Frame::new(kind, flags, 1, part).bytes());
         kind = kind::CONTINUATION;
         if flags & flag::END_HEADERS != 0 {
             return;
@@ -119,14 +119,14 @@ fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
 }
 
 /// Reads what a client has sent, all of which is there. What the server refuses is left out.
-pub(crate) fn read(octets: &[u8]) -> Vec<Incoming> {
+pub(crate) fn read(bytes: &[u8]) -> Vec<Incoming> {
     let now = any_moment();
     let mut server = ServerConnection::new(Arc::new(Settings::default()), None, now);
     let mut requests: BTreeMap<usize, Incoming> = BTreeMap::new();
     let (mut at, mut out) = (0, Vec::new());
     loop {
         let mut head = RequestHead::default();
-        let Ok(step) = server.receive(&octets[at..], &mut head, now, &mut out) else {
+        let Ok(step) = server.receive(&bytes[at..], &mut head, now, &mut out) else {
             break;
         };
         match step.received {
@@ -157,7 +157,7 @@ pub(crate) fn read(octets: &[u8]) -> Vec<Incoming> {
             } => {
                 server.release_content(stream, data.len(), &mut out);
                 if let Some(request) = requests.get_mut(&stream.index()) {
-                    let data = &octets[at + data.start..at + data.end];
+                    let data = &bytes[at + data.start..at + data.end];
                     request.content.extend_from_slice(data);
                     request.is_whole = end_stream;
                 }

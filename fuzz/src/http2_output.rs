@@ -10,14 +10,14 @@ pub(crate) type Section = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Reads one direction of a connection.
 pub(crate) struct Output {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     decoder: Decoder,
     section: Option<(u32, u8, Vec<u8>)>,
     /// Field sections by stream.
     pub(crate) sections: BTreeMap<u32, Vec<Section>>,
     pub(crate) ended: BTreeSet<u32>,
     pub(crate) reset: BTreeSet<u32>,
-    /// Octets of content by stream.
+    /// Bytes of content by stream.
     pub(crate) content: BTreeMap<u32, usize>,
     /// The stream of each frame with content, and where in `all` that lies.
     pieces: Vec<(u32, Range<usize>)>,
@@ -29,7 +29,7 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new() -> Self {
         Self {
-            octets: Vec::new(),
+            bytes: Vec::new(),
             decoder: Decoder::new(4096),
             section: None,
             sections: BTreeMap::new(),
@@ -45,9 +45,9 @@ impl Output {
     /// Takes what was written, which is whole frames.
     pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
         self.all.extend_from_slice(out);
-        self.octets.append(out);
-        let octets = std::mem::take(&mut self.octets);
-        let mut rest = &octets[..];
+        self.bytes.append(out);
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut rest = &bytes[..];
         if let Some(frames) = rest.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
             rest = frames;
         }
@@ -93,15 +93,14 @@ impl Output {
                 }
             }
             1 => {
-                let octets = payload.to_vec();
-                self.section(stream, flags, flags, octets);
+                let bytes = payload.to_vec();
+                self.section(stream, flags, flags, bytes);
             }
             9 => {
-                let (begun, first, mut octets) =
-                    self.section.take().expect("a section to continue");
+                let (begun, first, mut bytes) = self.section.take().expect("a section to continue");
                 assert_eq!(begun, stream);
-                octets.extend_from_slice(payload);
-                self.section(stream, flags, first, octets);
+                bytes.extend_from_slice(payload);
+                self.section(stream, flags, first, bytes);
             }
             3 => {
                 self.reset.insert(stream);
@@ -113,13 +112,13 @@ impl Output {
         }
     }
 
-    fn section(&mut self, stream: u32, flags: u8, first: u8, octets: Vec<u8>) {
+    fn section(&mut self, stream: u32, flags: u8, first: u8, bytes: Vec<u8>) {
         if flags & 4 == 0 {
-            self.section = Some((stream, first, octets));
+            self.section = Some((stream, first, bytes));
             return;
         }
         let mut section = Section::new();
-        let read = self.decoder.decode(&octets, |field| {
+        let read = self.decoder.decode(&bytes, |field| {
             assert!(field.flaws.is_none(), "a field that no one takes");
             section.push((field.name.as_bytes().to_vec(), field.value.to_vec()));
             Ok::<(), HpackError>(())

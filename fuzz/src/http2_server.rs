@@ -14,7 +14,7 @@ use crate::server::fields;
 use crate::{cuts, pieces};
 
 /// Frames are read alike however they arrive; what the engine reports makes sense, and so does what it writes. The
-/// first octet of the input says what the server is like, then come the frames behind the client's preface.
+/// first byte of the input says what the server is like, then come the frames behind the client's preface.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -33,7 +33,7 @@ pub fn http2_server(input: &[u8]) {
     }
 }
 
-/// Octets of each response.
+/// Bytes of each response.
 const CONTENT: usize = 40_000;
 static BODY: [u8; CONTENT] = [b'x'; CONTENT];
 const MAX_STREAMS: u32 = 5;
@@ -69,7 +69,7 @@ struct Driven {
     is_over: bool,
 }
 
-/// Events, and the octets written.
+/// Events, and the bytes written.
 fn run<'a>(
     options: u8,
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -104,8 +104,8 @@ fn run<'a>(
 }
 
 impl Driven {
-    fn receive(&mut self, octets: &[u8]) {
-        self.input.extend_from_slice(octets);
+    fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
         while !self.is_over && self.step() {}
     }
 
@@ -291,13 +291,13 @@ impl Driven {
 /// What holds for every head that no refusal comes with.
 fn check_head(head: &RequestHead) {
     assert!(is_token(head.method.as_str().as_bytes()));
-    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     assert!(!head.target().is_empty() && head.target().iter().all(is_visible));
     assert!(head.authority().iter().all(is_visible));
     assert!(head.headers.len() <= MAX_FIELDS as usize);
     for field in head.headers.iter() {
         assert!(is_token(field.name.as_str().as_bytes()));
-        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
         assert!(field.value.iter().all(is_text));
     }
 }

@@ -1,4 +1,4 @@
-//! Fuzz targets as plain functions: each takes any octets and panics if an invariant does not hold.
+//! Fuzz targets as plain functions: each takes any bytes and panics if an invariant does not hold.
 //!
 //! They run in two ways: under libFuzzer (`fuzz_targets/`, see README.md), and under `cargo test`, which
 //! replays the corpora and some thousands of mutations of them (`tests/replay.rs`).
@@ -74,14 +74,14 @@ pub const TARGETS: &[(&str, Target)] = &[
 /// the input, so that a fuzzer can look for the bad ones.
 fn cuts(input: &[u8]) -> Vec<Vec<usize>> {
     let len = input.len();
-    let mixed = input.iter().fold(len, |sum, &octet| {
-        sum.wrapping_mul(31).wrapping_add(octet.into())
+    let mixed = input.iter().fold(len, |sum, &byte| {
+        sum.wrapping_mul(31).wrapping_add(byte.into())
     });
     let within = |n: usize| n % (len + 1);
     let mut two = [within(mixed), within(mixed / 7)];
     two.sort_unstable();
     let mut ways = vec![vec![within(mixed / 3)], two.to_vec()];
-    // Octet by octet, unless that takes too long.
+    // Byte by byte, unless that takes too long.
     if len <= 2048 {
         ways.push((1..len).collect());
     }

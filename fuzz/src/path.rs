@@ -18,7 +18,7 @@ fn check_path(input: &[u8]) {
     let mut normal = Vec::new();
     let found = paths::normalize(raw, &mut normal);
     assert!(normal.starts_with(b"/"));
-    for segment in normal.split(|&octet| octet == b'/') {
+    for segment in normal.split(|&byte| byte == b'/') {
         assert!(
             segment != b"." && segment != b"..",
             "{}",
@@ -57,8 +57,8 @@ fn check_authority(input: &[u8]) {
         return;
     };
     assert!(!host.is_empty() && input.starts_with(host));
-    for octet in b"@/?# \r\n\0," {
-        assert!(!host.contains(octet), "{}", host.escape_ascii());
+    for byte in b"@/?# \r\n\0," {
+        assert!(!host.contains(byte), "{}", host.escape_ascii());
     }
     let rest = &input[host.len()..];
     match port {
@@ -74,16 +74,16 @@ fn check_reference(input: &[u8]) {
     let Some(reference) = Reference::parse(input) else {
         return;
     };
-    for octet in b"?# \r\n\0" {
+    for byte in b"?# \r\n\0" {
         let authority = reference.authority.unwrap_or_default();
         // Between brackets a path may stand.
-        assert!(authority.starts_with(b"[") || !authority.contains(octet));
+        assert!(authority.starts_with(b"[") || !authority.contains(byte));
     }
     for current in [&b"/a/b?c"[..], b"/", b"*", b""] {
         let target = reference.target(current);
         assert!(target.starts_with(b"/"), "{}", target.escape_ascii());
-        for octet in b"# \r\n\0" {
-            assert!(!target.contains(octet), "{}", target.escape_ascii());
+        for byte in b"# \r\n\0" {
+            assert!(!target.contains(byte), "{}", target.escape_ascii());
         }
     }
 }

@@ -19,21 +19,21 @@ use crate::proxied::Proxied;
 use crate::server::{Driven, Event};
 use options::Options;
 
-/// Three octets of [`Options`], then what a client sends: octets over HTTP/1, or what [`http2_messages::write`] makes frames
+/// Three bytes of [`Options`], then what a client sends: bytes over HTTP/1, or what [`http2_messages::write`] makes frames
 /// of. Each request that is taken goes to a backend over HTTP/1 and over HTTP/2, and is read there by other code.
 ///
 /// # Panics
 /// If an invariant does not hold.
 pub fn proxy_requests(input: &[u8]) {
-    let Some((&options, octets)) = input.split_first_chunk() else {
+    let Some((&options, bytes)) = input.split_first_chunk() else {
         return;
     };
     let options = Options(options);
     let proxied = options.proxied();
     let requests = if options.is_http2() {
-        http2_messages::read(&http2_messages::write(octets, options.framing()))
+        http2_messages::read(&http2_messages::write(bytes, options.framing()))
     } else {
-        over_http1(octets)
+        over_http1(bytes)
     };
     for request in requests {
         for protocol in [Protocol::Http1, Protocol::Http2] {
@@ -43,12 +43,12 @@ pub fn proxy_requests(input: &[u8]) {
 }
 
 /// The requests of a connection, as the engine understands them.
-fn over_http1(octets: &[u8]) -> Vec<Incoming> {
+fn over_http1(bytes: &[u8]) -> Vec<Incoming> {
     let mut driven = Driven::new(Settings {
         limit_request_body: 100_000,
         ..Settings::default()
     });
-    driven.receive(octets);
+    driven.receive(bytes);
     let mut heads = std::mem::take(&mut driven.heads).into_iter();
     let mut requests: Vec<Incoming> = Vec::new();
     for event in driven.events {

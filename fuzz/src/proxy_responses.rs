@@ -14,7 +14,7 @@ use crate::{cuts, pieces};
 use options::Options;
 use request::ask;
 
-/// Three octets of [`Options`], then what a backend sends: octets over HTTP/1, or what [`http2_messages::write_response`]
+/// Three bytes of [`Options`], then what a backend sends: bytes over HTTP/1, or what [`http2_messages::write_response`]
 /// makes frames of. The response goes to a client over HTTP/1 and to one over HTTP/2, and is read there by other code.
 ///
 /// # Panics
@@ -25,7 +25,7 @@ pub fn proxy_responses(input: &[u8]) {
     };
     let options = Options(options);
     let frames;
-    let octets = match options.backend() {
+    let bytes = match options.backend() {
         Protocol::Http1 => text,
         Protocol::Http2 => {
             frames = http2_messages::write_response(text, options.framing());
@@ -37,14 +37,14 @@ pub fn proxy_responses(input: &[u8]) {
     let (Some(by_http1), Some(by_http2)) = (ask(Protocol::Http1), ask(Protocol::Http2)) else {
         return;
     };
-    let whole = by_http1.read([octets].into_iter());
-    for cuts in cuts(octets) {
-        let parts = by_http1.read(pieces(octets, &cuts));
+    let whole = by_http1.read([bytes].into_iter());
+    for cuts in cuts(bytes) {
+        let parts = by_http1.read(pieces(bytes, &cuts));
         assert_eq!(parts, whole, "cut at {cuts:?}");
     }
-    by_http1.check_ends(octets, &whole);
+    by_http1.check_ends(bytes, &whole);
     // Who asks for it makes no difference.
-    assert_eq!(by_http2.read([octets].into_iter()), whole);
+    assert_eq!(by_http2.read([bytes].into_iter()), whole);
     by_http1.hand_on(&whole);
     by_http2.hand_on(&whole);
 }

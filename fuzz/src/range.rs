@@ -1,6 +1,6 @@
 //! The `Range` field.
 
-/// What is sent lies in the file, once, and asking for it again gives the same. Eight octets are the size of the
+/// What is sent lies in the file, once, and asking for it again gives the same. Eight bytes are the size of the
 /// file, the rest is the value of the field.
 ///
 /// # Panics

@@ -106,7 +106,7 @@ fn step(client: &mut ClientConnection, left: &mut Vec<u8>, events: &mut Vec<Even
 
 /// What holds for every head that is accepted.
 fn check_head(head: &ClientResponse) {
-    let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+    let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
     assert!(head.reason().iter().all(is_text));
     assert!(head.headers.len() <= 100);
     for field in head.headers.iter() {

@@ -82,8 +82,8 @@ impl Driven {
         }
     }
 
-    pub(crate) fn receive(&mut self, octets: &[u8]) {
-        self.input.extend_from_slice(octets);
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
         while !self.is_over && self.step() {
             self.answer();
         }
@@ -177,7 +177,7 @@ fn answer(error: PeerError) -> Answer {
 fn check_head(head: &RequestHead) {
     assert!(is_token(head.method.as_str().as_bytes()));
     assert!(!head.target().is_empty());
-    let is_plain = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    let is_plain = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     assert!(head.target().iter().all(is_plain));
     assert!(head.path().starts_with(b"/"));
     assert!(!head.path().windows(4).any(|part| part == b"/../") && !head.path().ends_with(b"/.."));
@@ -192,9 +192,9 @@ fn check_head(head: &RequestHead) {
                 .name
                 .as_str()
                 .bytes()
-                .any(|octet| octet.is_ascii_uppercase())
+                .any(|byte| byte.is_ascii_uppercase())
         );
-        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
         assert!(field.value.iter().all(is_text));
         assert_eq!(field.value.trim_ascii(), field.value);
     }

@@ -45,11 +45,11 @@ impl Message<'_> {
 ///
 /// # Panics
 /// If it is none.
-pub(crate) fn request(octets: &[u8]) -> Message<'_> {
-    let mut message = head(octets);
+pub(crate) fn request(bytes: &[u8]) -> Message<'_> {
+    let mut message = head(bytes);
     let [method, target, version] = message.line;
     assert!(is_token(method), "{}", method.escape_ascii());
-    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     assert!(!target.is_empty() && target.iter().all(is_visible));
     assert_eq!(version, b"HTTP/1.1");
     assert_eq!(message.values("host").len(), 1, "RFC 9112 §3.2");
@@ -61,8 +61,8 @@ pub(crate) fn request(octets: &[u8]) -> Message<'_> {
 ///
 /// # Panics
 /// If it is none.
-pub(crate) fn response(octets: &[u8], asked: Asked) -> Message<'_> {
-    let mut message = head(octets);
+pub(crate) fn response(bytes: &[u8], asked: Asked) -> Message<'_> {
+    let mut message = head(bytes);
     let [version, status, _] = message.line;
     assert_eq!(version, b"HTTP/1.1");
     assert!(status.len() == 3 && status.iter().all(u8::is_ascii_digit));
@@ -81,9 +81,9 @@ pub(crate) fn response(octets: &[u8], asked: Asked) -> Message<'_> {
     message
 }
 
-fn head(octets: &[u8]) -> Message<'_> {
-    let (first, mut rest) = line(octets).expect("a first line");
-    let mut words = first.splitn(3, |&octet| octet == b' ');
+fn head(bytes: &[u8]) -> Message<'_> {
+    let (first, mut rest) = line(bytes).expect("a first line");
+    let mut words = first.splitn(3, |&byte| byte == b' ');
     let line = [(); 3].map(|()| words.next().expect("three words"));
     let fields = take_fields(&mut rest).expect("an empty line");
     Message {
@@ -179,7 +179,7 @@ fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
         if field.is_empty() {
             return Some(fields);
         }
-        let colon = field.iter().position(|&octet| octet == b':');
+        let colon = field.iter().position(|&byte| byte == b':');
         let (name, value) = field.split_at(colon.expect("a colon"));
         assert!(is_token(name), "{}", field.escape_ascii());
         let name = String::from_utf8(name.to_ascii_lowercase()).expect("a token");
@@ -195,25 +195,25 @@ fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
         {
             value = head;
         }
-        let is_text = |octet: &u8| *octet == b'\t' || (*octet >= b' ' && *octet != 0x7f);
+        let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
         assert!(value.iter().all(is_text), "{}", field.escape_ascii());
         fields.push((name, value.to_vec()));
     }
 }
 
 /// A line and what follows it. Neither CR nor LF stands alone.
-fn line(octets: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = octets.windows(2).position(|pair| pair == b"\r\n")?;
-    let line = &octets[..end];
+fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let line = &bytes[..end];
     assert!(
-        !line.iter().any(|octet| matches!(octet, b'\r' | b'\n' | 0)),
+        !line.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)),
         "{}",
         line.escape_ascii()
     );
-    Some((line, &octets[end + 2..]))
+    Some((line, &bytes[end + 2..]))
 }
 
 fn is_token(text: &[u8]) -> bool {
-    let is_tchar = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet);
+    let is_tchar = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     !text.is_empty() && text.iter().all(is_tchar)
 }

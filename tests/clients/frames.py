@@ -33,20 +33,20 @@ class Client:
         self.until(h2.events.SettingsAcknowledged)
 
     def flush(self):
-        octets = self.h2.data_to_send()
-        if octets:
-            self.stream.sendall(octets)
+        bytes = self.h2.data_to_send()
+        if bytes:
+            self.stream.sendall(bytes)
 
     def receive(self):
         """Receives once; false at the end of the connection."""
         self.flush()
-        octets = self.stream.recv(65536)
-        for event in self.h2.receive_data(octets) if octets else []:
+        bytes = self.stream.recv(65536)
+        for event in self.h2.receive_data(bytes) if bytes else []:
             if isinstance(event, h2.events.DataReceived) and self.acknowledge_at_once:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self.events.append(event)
         self.flush()
-        return bool(octets)
+        return bool(bytes)
 
     def of(self, kind, stream=None):
         return [e for e in self.events if isinstance(e, kind) and stream in (None, getattr(e, "stream_id", None))]
@@ -76,7 +76,7 @@ class Client:
     def expect(self, stream, status, content=None):
         self.until(h2.events.StreamEnded, stream)
         assert self.status(stream) == status, self.events
-        assert content is None or self.data(stream) == content, f"{len(self.data(stream))} octets"
+        assert content is None or self.data(stream) == content, f"{len(self.data(stream))} bytes"
 
 
 def trailers(client):
@@ -118,8 +118,8 @@ def pings(client):
     """Each PING comes back as it was, in order, also while content is sent."""
     stream = client.ask("/large")
     sent = [b"ping%04d" % n for n in range(100)]
-    for octets in sent:
-        client.h2.ping(octets)
+    for bytes in sent:
+        client.h2.ping(bytes)
     client.until(h2.events.PingAckReceived, count=len(sent))
     assert [event.ping_data for event in client.of(h2.events.PingAckReceived)] == sent
     client.expect(stream, "200", FILE)
@@ -128,7 +128,7 @@ def pings(client):
 def client_goes_away(client):
     """A GOAWAY of the client lets its requests end."""
     stream = client.ask("/large")
-    # The GOAWAY that h2 would send closes its own side; it goes out as octets.
+    # The GOAWAY that h2 would send closes its own side; it goes out as bytes.
     client.flush()
     client.stream.sendall(b"\0\0\x08\x07\0\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0")
     client.expect(stream, "200", FILE)
@@ -146,8 +146,8 @@ def window_below_zero(client):
     client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
     client.until(h2.events.SettingsAcknowledged, count=2)
 
-    def grow(octets):
-        client.h2.increment_flow_control_window(octets, stream)
+    def grow(bytes):
+        client.h2.increment_flow_control_window(bytes, stream)
 
     def nothing_comes():
         answered = len(client.of(h2.events.PingAckReceived))
@@ -225,7 +225,7 @@ def graceful_shutdown(client, pid):
     while len(client.data(stream)) < 65535:
         assert client.receive()
     os.kill(int(pid), signal.SIGTERM)
-    # h2 takes no more frames but ends the connection at a GOAWAY, so from here on the octets are read by hand.
+    # h2 takes no more frames but ends the connection at a GOAWAY, so from here on the bytes are read by hand.
     frames = Frames(client)
     kind, _, _, payload = frames.until(0x7)
     assert payload[:8] == b"\x7f\xff\xff\xff\0\0\0\0", payload
@@ -250,18 +250,18 @@ class Frames:
     def __init__(self, client):
         self.stream = client.stream
         # Nothing is left in h2: it had whole windows of content, which ended with a frame.
-        self.octets = bytes(client.h2.incoming_buffer.data)
+        self.bytes = bytes(client.h2.incoming_buffer.data)
         self.contents = {}
         self.ended = set()
 
     def take(self, count):
-        while len(self.octets) < count:
+        while len(self.bytes) < count:
             more = self.stream.recv(65536)
             if not more:
-                assert not self.octets, "the connection ended within a frame"
+                assert not self.bytes, "the connection ended within a frame"
                 return None
-            self.octets += more
-        taken, self.octets = self.octets[:count], self.octets[count:]
+            self.bytes += more
+        taken, self.bytes = self.bytes[:count], self.bytes[count:]
         return taken
 
     def next(self):

@@ -1,6 +1,6 @@
 """A back end that serves one request at a time, as one process of a pre-forking server does.
 
-Paths: /large and /chunked are LARGE octets, the number of each group of eight in decimal; others are short. Tells its port in a line.
+Paths: /large and /chunked are LARGE bytes, the number of each group of eight in decimal; others are short. Tells its port in a line.
 """
 
 import http.server
@@ -22,9 +22,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/chunked":
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
-            octets = content()
+            bytes = content()
             for at in range(0, LARGE, 10_000):
-                piece = octets[at : at + 10_000]
+                piece = bytes[at : at + 10_000]
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
         else:

@@ -4,7 +4,7 @@
 
 Each connection has so many streams over HTTP/2, with that window each and as much for the connection. Says `ready` once a
 kilobyte has come on all connections. Then, for each line on standard input, every connection reads four kilobytes, if as much
-comes, and it says `read` and how many octets that were. It ends with its standard input.
+comes, and it says `read` and how many bytes that were. It ends with its standard input.
 """
 
 import socket
@@ -34,12 +34,12 @@ def requests(way, security, path, streams, window):
     # :method GET, :scheme http or https; :path and :authority as literals (RFC 7541, appendix A).
     scheme = b"\x87" if security == "tls" else b"\x86"
     section = b"\x82" + scheme + literal(4, path.encode()) + literal(1, b"localhost")
-    octets = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
+    bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
     if window > 65535:
-        octets += frame(8, 0, 0, struct.pack("!I", window - 65535))
+        bytes += frame(8, 0, 0, struct.pack("!I", window - 65535))
     for stream in range(streams):
-        octets += frame(1, 5, 2 * stream + 1, section)
-    return octets
+        bytes += frame(1, 5, 2 * stream + 1, section)
+    return bytes
 
 
 def connect(port, context):
@@ -54,16 +54,16 @@ def connect(port, context):
 
 
 def read(connection, most):
-    """Reads up to so many octets, fewer if no more come for a moment."""
+    """Reads up to so many bytes, fewer if no more come for a moment."""
     count = 0
     while count < most:
         try:
-            octets = connection.recv(most - count)
+            bytes = connection.recv(most - count)
         except (TimeoutError, ssl.SSLWantReadError):
             break
-        if not octets:
+        if not bytes:
             sys.exit("a connection has ended")
-        count += len(octets)
+        count += len(bytes)
     return count
 
 

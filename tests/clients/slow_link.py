@@ -3,7 +3,7 @@
     slow_link.py clear|tls PORT IMAGES
 
 The link is a relay in this process: 10 Mbit/s from the server, buffers so small that little waits in it. Tells, as a line
-of JSON, how many octets of images still came between the request for the style sheet and its end.
+of JSON, how many bytes of images still came between the request for the style sheet and its end.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import h2.connection
 import h2.events
 import h2.settings
 
-OCTETS_PER_SECOND = 10_000_000 / 8
+BYTES_PER_SECOND = 10_000_000 / 8
 # What a segment of Ethernet takes. The server's kernel sizes its buffer by it: loopback's 64 KB would make that megabytes.
 SEGMENT = 1460
 # How much of the images has come before the style sheet is asked for.
@@ -52,8 +52,8 @@ class Relay:
 
     def up(self, here):
         try:
-            while octets := here.recv(65536):
-                self.server.sendall(octets)
+            while bytes := here.recv(65536):
+                self.server.sendall(bytes)
         except OSError:
             pass  # The client has gone.
 
@@ -61,12 +61,12 @@ class Relay:
         # When what was passed on so far has crossed the link.
         free = time.monotonic()
         try:
-            while octets := self.server.recv(SEGMENT):
+            while bytes := self.server.recv(SEGMENT):
                 if self.is_slow:
                     now = time.monotonic()
-                    free = max(free, now) + len(octets) / OCTETS_PER_SECOND
+                    free = max(free, now) + len(bytes) / BYTES_PER_SECOND
                     time.sleep(max(0, free - now))
-                here.sendall(octets)
+                here.sendall(bytes)
             here.shutdown(socket.SHUT_WR)
         except OSError:
             pass
@@ -95,17 +95,17 @@ class Client:
         return stream
 
     def flush(self):
-        octets = self.h2.data_to_send()
-        if octets:
-            self.stream.sendall(octets)
+        bytes = self.h2.data_to_send()
+        if bytes:
+            self.stream.sendall(bytes)
 
     def receive_until(self, done):
         self.flush()
         while not done():
-            octets = self.stream.recv(4096)
-            if not octets:
+            bytes = self.stream.recv(4096)
+            if not bytes:
                 raise EOFError("the server closed the connection")
-            for event in self.h2.receive_data(octets):
+            for event in self.h2.receive_data(bytes):
                 self.handle(event)
             self.flush()
 

@@ -1,4 +1,4 @@
-//! Servers behind the server: they note every octet they are sent and answer what a test says, right or wrong.
+//! Servers behind the server: they note every byte they are sent and answer what a test says, right or wrong.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 use crate::eventually;
 
-/// How long a back end waits for octets, or for room for its own, before it gives a connection up.
+/// How long a back end waits for bytes, or for room for its own, before it gives a connection up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer that goes with every request.
@@ -260,8 +260,8 @@ impl Talk {
     }
 
     /// Sends; the client may have closed the connection. True if all was taken.
-    pub fn send(&mut self, octets: impl AsRef<[u8]>) -> bool {
-        self.stream.write_all(octets.as_ref()).is_ok()
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
     /// Receives once; false at the end.
@@ -297,7 +297,7 @@ impl Talk {
         }
     }
 
-    /// The next `count` octets, unless the connection ends before.
+    /// The next `count` bytes, unless the connection ends before.
     pub fn read_exactly(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.unread.len() < count {
             if !self.receive() {

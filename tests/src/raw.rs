@@ -1,4 +1,4 @@
-//! A client that sends exactly the octets it is told to.
+//! A client that sends exactly the bytes it is told to.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -48,15 +48,15 @@ impl Raw {
     ///
     /// # Panics
     /// If the server has closed the connection.
-    pub fn send(&mut self, octets: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream
-            .write_all(octets.as_ref())
+            .write_all(bytes.as_ref())
             .expect("the server takes what we send");
     }
 
     /// Sends as much as the server takes; true if it took all.
-    pub fn try_send(&mut self, octets: impl AsRef<[u8]>) -> bool {
-        self.stream.write_all(octets.as_ref()).is_ok()
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
     /// Says that nothing more will be sent.
@@ -102,7 +102,7 @@ impl Raw {
         }
     }
 
-    /// The next `count` octets.
+    /// The next `count` bytes.
     ///
     /// # Panics
     /// If the connection ends before that.
@@ -110,14 +110,14 @@ impl Raw {
         while self.received.len() < count {
             assert!(
                 self.receive() > 0,
-                "the connection ends {} octets early",
+                "the connection ends {} bytes early",
                 count - self.received.len()
             );
         }
         self.received.drain(..count).collect()
     }
 
-    /// The next `count` octets, or what there is of them before the connection ends.
+    /// The next `count` bytes, or what there is of them before the connection ends.
     pub fn read_at_most(&mut self, count: usize) -> Vec<u8> {
         while self.received.len() < count && self.receive() > 0 {}
         let count = count.min(self.received.len());
@@ -145,11 +145,11 @@ impl Raw {
     fn read_line_that_may_break(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
-            let octet = self.read_at_most(1);
-            if octet.is_empty() {
+            let byte = self.read_at_most(1);
+            if byte.is_empty() {
                 break;
             }
-            line.extend(octet);
+            line.extend(byte);
         }
         String::from_utf8_lossy(&line).into_owned()
     }

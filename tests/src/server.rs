@@ -367,7 +367,7 @@ impl Server {
         self.process.child.id()
     }
 
-    /// Its memory in octets, but for pages of files: of these it has more or less as other processes of the binary come and go.
+    /// Its memory in bytes, but for pages of files: of these it has more or less as other processes of the binary come and go.
     ///
     /// # Panics
     /// If the kernel does not tell.

@@ -25,7 +25,7 @@ const BEGUN_HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
 const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n";
 const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Sends one octet again and again until the server has closed the connection.
+/// Sends one byte again and again until the server has closed the connection.
 fn drip(mut connection: Raw, every: Duration, limit: Duration) {
     let deadline = Deadline::after(limit);
     while connection.try_send("x") {
@@ -77,13 +77,13 @@ fn with_defaults_idle_and_dripping_clients_are_gone_in_time() {
             connection.send(BEGUN_HEAD);
             connection.time_to_close(seconds(10))
         });
-        // A head that grows by an octet each second: gone 10 s after the connection, give or take an octet.
+        // A head that grows by a byte each second: gone 10 s after the connection, give or take a byte.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_HEAD);
             drip(connection, seconds(1), seconds(14));
         });
-        // A body that grows by an octet each second: gone within 30 s.
+        // A body that grows by a byte each second: gone within 30 s.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_BODY);
@@ -229,15 +229,15 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
             (connections(&server) == CLIENTS + 1).then_some(())
         });
         for client in clients.iter().filter(|_| begun == LARGE) {
-            wait_for_octets(client.stream());
+            wait_for_bytes(client.stream());
         }
         let each = server.memory().saturating_sub(before) / CLIENTS;
-        eprintln!("{what}: {each} octets");
-        assert!(each <= LIMIT, "{what}: {each} octets");
+        eprintln!("{what}: {each} bytes");
+        assert!(each <= LIMIT, "{what}: {each} bytes");
     }
 }
 
-fn wait_for_octets(stream: &TcpStream) {
+fn wait_for_bytes(stream: &TcpStream) {
     let count = stream.peek(&mut [0]).expect("the connection is open");
     assert_eq!(count, 1, "the answer begins");
 }

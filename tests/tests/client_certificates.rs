@@ -137,8 +137,8 @@ port, name = int(sys.argv[1]), sys.argv[2] or None
 tls = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30), server_hostname=name)
 def frame(kind, flags, stream, payload):
     return struct.pack("!I", len(payload))[1:] + bytes([kind, flags]) + struct.pack("!I", stream) + payload
-def text(octets):
-    return bytes([len(octets)]) + octets
+def text(bytes):
+    return bytes([len(bytes)]) + bytes
 fields = [(b":method", b"GET"), (b":scheme", b"https"), (b":path", b"/page"), (b"host", sys.argv[3].encode())]
 block = b"".join(b"\0" + text(name) + text(value) for name, value in fields)
 tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 5, 1, block))

@@ -101,7 +101,7 @@ fn what_cannot_be_reached_is_told_and_logged() {
 }
 
 #[test]
-fn octets_pass_both_ways_until_one_side_ends() {
+fn bytes_pass_both_ways_until_one_side_ends() {
     let server = start("proxy.connect.emit-proxy-status: ON\nproxy.timeout.io: 1000");
     let port = server.port_of("ALLOWEDPORT");
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");

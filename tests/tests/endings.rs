@@ -44,7 +44,7 @@ hosts:
 }
 
 #[test]
-fn octets_behind_the_last_request_do_not_cut_its_response_off() {
+fn bytes_behind_the_last_request_do_not_cut_its_response_off() {
     let server = start("");
     let mut connection = server.connect();
     connection.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

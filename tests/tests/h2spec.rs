@@ -22,7 +22,7 @@ listen:
 hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ",
     )
-    // Some cases let the server send a few octets at a time, or want it to wait with most of the content.
+    // Some cases let the server send a few bytes at a time, or want it to wait with most of the content.
     .file("www/index.html", "conformance ".repeat(2000))
     .start()
 }

@@ -35,7 +35,7 @@ fn failures(server: &Server) -> Vec<String> {
 
 #[test]
 fn handshakes_that_are_never_completed_do_not_escape_max_memory() {
-    // Forty clients that each leave some 70,000 octets behind, until the server has closed all but a few.
+    // Forty clients that each leave some 70,000 bytes behind, until the server has closed all but a few.
     const CLIENT: &str = r#"
 import select, socket, ssl, sys, time
 mode, port = sys.argv[1], int(sys.argv[2])

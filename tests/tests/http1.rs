@@ -1,4 +1,4 @@
-//! HTTP/1 octet by octet: the tables of the protocol crate replayed over sockets, and how connections are kept.
+//! HTTP/1 byte by byte: the tables of the protocol crate replayed over sockets, and how connections are kept.
 
 use h2o_testkit::table::{self, Entry};
 use h2o_tests::{Backend, Raw, Server, Setup};
@@ -132,10 +132,10 @@ impl Wanted {
 /// As access logs escape.
 fn escape(text: &[u8]) -> String {
     text.iter()
-        .map(|&octet| match octet {
+        .map(|&byte| match byte {
             b'"' => "\\x22".to_owned(),
-            0x20..=0x7c => char::from(octet).to_string(),
-            octet => format!("\\x{octet:02x}"),
+            0x20..=0x7c => char::from(byte).to_string(),
+            byte => format!("\\x{byte:02x}"),
         })
         .collect()
 }
@@ -221,8 +221,8 @@ fn requests_arrive_in_any_number_of_pieces() {
     let request =
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     for _ in 0..3 {
-        for octet in request.bytes() {
-            connection.send([octet]);
+        for byte in request.bytes() {
+            connection.send([byte]);
         }
         connection.read_response("POST").must_be(
             "302 Redirected\nconnection: keep-alive\nlocation: http://elsewhere.example/?/a",

@@ -36,7 +36,7 @@ access-log: {{ path: @DIR@/access-log, format: '%H %s %b %{{connection-id}}x %U'
         .start()
 }
 
-/// The content of a small file, different in each octet from its neighbours'.
+/// The content of a small file, different in each byte from its neighbours'.
 fn small(index: usize) -> String {
     format!("{index}: ") + &format!("{:05} ", index * 7).repeat(index * 5)
 }
@@ -126,7 +126,7 @@ fn curl_gets_files_in_each_way() {
             continue;
         }
         let got = way.ask(&server, "/large", &[]).body;
-        assert!(got == large(), "{way:?}: {} octets", got.len());
+        assert!(got == large(), "{way:?}: {} bytes", got.len());
     }
 }
 
@@ -234,7 +234,7 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
         &["--continuation"],
         &["--weight", "256"],
         &["--weight", "1"],
-        // A window of one octet: as many DATA frames as the content has octets.
+        // A window of one byte: as many DATA frames as the content has bytes.
         &["--window-bits", "8", "--connection-window-bits", "8"],
         &["--window-bits", "14", "--connection-window-bits", "16"],
         &["--padding", "255"],
@@ -245,7 +245,7 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
         &["--no-push"],
         &["--peer-max-concurrent-streams", "1"],
     ];
-    // Fewer octets than windows of one octet may be opened before the client costs more than it is worth.
+    // Fewer bytes than windows of one byte may be opened before the client costs more than it is worth.
     let want = small(20);
     for options in options {
         for way in Way::ALL {
@@ -284,7 +284,7 @@ fn nghttp_gets_a_large_file_in_each_way() {
                 options.push("--upgrade");
             }
             let got = nghttp(&options, &[way.url(&server, "/large")]).stdout;
-            assert!(got == large(), "{way:?} {window}: {} octets", got.len());
+            assert!(got == large(), "{way:?} {window}: {} bytes", got.len());
         }
     }
 }
@@ -355,7 +355,7 @@ fn line_of<'a>(report: &'a str, label: &str) -> &'a str {
 }
 
 #[test]
-fn h2load_gets_every_octet_of_many_responses() {
+fn h2load_gets_every_byte_of_many_responses() {
     let server = start();
     let requests = 1000;
     for way in [Way::PriorKnowledge, Way::Tls] {
@@ -382,8 +382,8 @@ fn h2load_gets_every_octet_of_many_responses() {
                     format!("{n} 2xx, 0 3xx, 0 4xx, 0 5xx")
                 );
                 let traffic = line_of(&report, "traffic:");
-                let octets = format!("({}) data", requests * length);
-                assert!(traffic.ends_with(&octets), "{traffic} is not {octets}");
+                let bytes = format!("({}) data", requests * length);
+                assert!(traffic.ends_with(&bytes), "{traffic} is not {bytes}");
             }
         }
     }
@@ -422,7 +422,7 @@ fn go_asks_for_many_things_on_one_connection() {
         });
         let sum = sum.unwrap_or_else(|| panic!("there is no {path}"));
         format!(
-            "\"path\":\"{path}\",\"proto\":\"HTTP/2.0\",\"status\":200,\"length\":{length},\"octets\":{length},\"sha256\":\"{sum}\","
+            "\"path\":\"{path}\",\"proto\":\"HTTP/2.0\",\"status\":200,\"length\":{length},\"bytes\":{length},\"sha256\":\"{sum}\","
         )
     };
 
@@ -434,7 +434,7 @@ fn go_asks_for_many_things_on_one_connection() {
     }
     let large = told_of("/large", 10_000_000);
     let last = told_of(&format!("/files/{}", FILES - 1), small(FILES - 1).len());
-    let head = "\"status\":200,\"length\":10000000,\"octets\":0,";
+    let head = "\"status\":200,\"length\":10000000,\"bytes\":0,";
     for (step, count, want) in [
         ("large", 1, large.as_str()),
         ("head", 1, head),

@@ -26,8 +26,8 @@ const CPU: Duration = Duration::from_millis(100);
 /// is measured.
 const DEBUG_FACTOR: u32 = 6;
 
-/// What the server's memory may grow by for each octet it has been sent, and whatever it has been sent.
-const MEMORY_PER_OCTET: usize = 2;
+/// What the server's memory may grow by for each byte it has been sent, and whatever it has been sent.
+const MEMORY_PER_BYTE: usize = 2;
 const MEMORY: usize = 1024 * 1024;
 
 /// How long the server may work between 99 of 100 requests of somebody else and their answers: time of its processor, as
@@ -216,7 +216,7 @@ fn continued(n: u32, begin: Vec<u8>, each: Vec<u8>) -> Vec<Frame> {
     }
 }
 
-/// The begin of a value that is a million octets long.
+/// The begin of a value that is a million bytes long.
 fn endless_value() -> Vec<u8> {
     let mut section = get("/a.txt");
     section.extend([0, 1, b'x']);
@@ -229,7 +229,7 @@ const CONTINUATIONS: &[Attack] = &[
     Attack::new("empty CONTINUATION", End::Promptly(10), |n| {
         continued(n, get("/a.txt"), Vec::new())
     }),
-    Attack::new("CONTINUATION of one octet", End::Promptly(10), |n| {
+    Attack::new("CONTINUATION of one byte", End::Promptly(10), |n| {
         continued(n, endless_value(), vec![b'x'])
     }),
     // The fourth one passes 64 KB.
@@ -241,7 +241,7 @@ const CONTINUATIONS: &[Attack] = &[
 ];
 
 const BOMBS: &[Attack] = &[
-    Attack::new("16,000 fields of one octet", End::Promptly(2), |n| {
+    Attack::new("16,000 fields of one byte", End::Promptly(2), |n| {
         let section = [get("/a.txt"), vec![0x90; 16_000]].concat();
         vec![Frame::request(stream(n), section)]
     }),
@@ -339,7 +339,7 @@ const USELESS: &[Attack] = &[
     Attack::new("WINDOW_UPDATE of 1", End::Within(FRAMES), |_| {
         vec![Frame::window_update(0, 1)]
     }),
-    Attack::new("one-octet windows", End::Within(FRAMES), |n| {
+    Attack::new("one-byte windows", End::Within(FRAMES), |n| {
         let each = Frame::window_update(1, 1);
         after(n, Frame::request(1, get("/large")), each)
     })
@@ -388,7 +388,7 @@ fn play(attack: &Attack) -> Vec<String> {
     let server = start("");
     let cost = Cost::of(&server, || strike(&server, attack));
     eprintln!("{}: {}, {cost}", attack.name, cost.outcome);
-    let mut faults = cost.faults(cost.outcome.octets);
+    let mut faults = cost.faults(cost.outcome.bytes);
     faults.extend(cost.outcome.fault(attack.end));
     if !faults.is_empty() && !cost.outcome.story.is_empty() {
         faults.push(cost.outcome.story.clone());
@@ -402,7 +402,7 @@ fn play(attack: &Attack) -> Vec<String> {
 /// What became of an attack.
 struct Outcome {
     frames: usize,
-    octets: usize,
+    bytes: usize,
     is_ended: bool,
     story: String,
 }
@@ -412,8 +412,8 @@ impl std::fmt::Display for Outcome {
         let end = if self.is_ended { "ended" } else { "not ended" };
         write!(
             f,
-            "{end} after {} frames, {} octets",
-            self.frames, self.octets
+            "{end} after {} frames, {} bytes",
+            self.frames, self.bytes
         )
     }
 }
@@ -446,7 +446,7 @@ fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
     let batch = u32::try_from(batch).expect("batches are small");
     let mut outcome = Outcome {
         frames: 0,
-        octets: 0,
+        bytes: 0,
         is_ended: false,
         story: String::new(),
     };
@@ -455,10 +455,10 @@ fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
     while outcome.frames < most && !outcome.is_ended {
         let frames: Vec<Frame> = (turn..turn + batch).flat_map(attack.frames).collect();
         turn += batch;
-        let octets: Vec<u8> = frames.iter().flat_map(Frame::octets).collect();
-        let all_taken = connection.try_send(&octets);
+        let bytes: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
+        let all_taken = connection.try_send(&bytes);
         outcome.frames += frames.len();
-        outcome.octets += octets.len();
+        outcome.bytes += bytes.len();
         outcome.is_ended = !all_taken || has_ended(&mut connection, attack.replies, pause);
         memory_peak = memory_peak.max(memory(server.pid()));
     }
@@ -554,8 +554,8 @@ impl<T> Cost<T> {
         }
     }
 
-    /// What it has cost too much, with so many octets sent.
-    fn faults(&self, octets: usize) -> Vec<String> {
+    /// What it has cost too much, with so many bytes sent.
+    fn faults(&self, bytes: usize) -> Vec<String> {
         let mut faults = Vec::new();
         let is_debug = binary()
             .components()
@@ -564,9 +564,9 @@ impl<T> Cost<T> {
         if self.cpu > limit {
             faults.push(format!("{:?} of the processor, not {limit:?}", self.cpu));
         }
-        let limit = MEMORY + MEMORY_PER_OCTET * octets;
+        let limit = MEMORY + MEMORY_PER_BYTE * bytes;
         if self.memory > limit {
-            faults.push(format!("{} octets of memory, not {limit}", self.memory));
+            faults.push(format!("{} bytes of memory, not {limit}", self.memory));
         }
         faults.extend(self.latency_fault());
         faults
@@ -674,12 +674,12 @@ fn memory(pid: u32) -> usize {
 fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
     const IDLE: Duration = Duration::from_secs(2);
     let server = start("http2-idle-timeout: 2");
-    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).octets());
-    let octets: Vec<u8> = frames.collect();
+    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).bytes());
+    let bytes: Vec<u8> = frames.collect();
     let cost = Cost::of(&server, || {
         let clock = Deadline::after_secs(10);
         let mut connection = Http2::open(server.port(), SHUT);
-        connection.send(&octets);
+        connection.send(&bytes);
         connection.read_until("all HEADERS", |connection| connection.answers.len() == 100);
         let memory = memory(server.pid());
         connection.read_to_end();
@@ -693,7 +693,7 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
         "{:?}",
         cost.outcome
     );
-    let faults = cost.faults(octets.len());
+    let faults = cost.faults(bytes.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -702,15 +702,15 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
 fn answers_that_are_never_read_are_not_held_in_memory() {
     let server = start("");
     let window = [(setting::INITIAL_WINDOW_SIZE, MOST)];
-    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).octets());
-    let octets: Vec<u8> = frames.collect();
+    let frames = (0..100).flat_map(|n| Frame::request(stream(n), get("/large")).bytes());
+    let bytes: Vec<u8> = frames.collect();
     let cost = Cost::of(&server, || {
         let mut connection = Http2::open(server.port(), &window);
         let receive_buffer = 64 * 1024;
         rustix::net::sockopt::set_socket_recv_buffer_size(connection.socket(), receive_buffer)
             .expect("a buffer of 64 KB");
         connection.send_frame(&Frame::window_update(0, MOST - 65_535));
-        connection.send(&octets);
+        connection.send(&bytes);
         let mut peak = 0;
         for _ in 0..50 {
             // What is watched is memory over time.
@@ -721,7 +721,7 @@ fn answers_that_are_never_read_are_not_held_in_memory() {
         ((), peak)
     });
     eprintln!("{cost}");
-    let faults = cost.faults(octets.len());
+    let faults = cost.faults(bytes.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -740,9 +740,9 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
         let socket = connection.socket();
         socket.set_nonblocking(true).expect("it is a socket");
         for n in 0.. {
-            let octets = Frame::request(stream(n), get("/a.txt")).octets();
-            match rustix::io::write(socket, &octets) {
-                Ok(count) if count == octets.len() => sent += count,
+            let bytes = Frame::request(stream(n), get("/a.txt")).bytes();
+            match rustix::io::write(socket, &bytes) {
+                Ok(count) if count == bytes.len() => sent += count,
                 Ok(_) | Err(_) => break,
             }
             peak = peak.max(if n % 100 == 0 {
@@ -757,8 +757,8 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
         std::thread::sleep(Duration::from_millis(200));
         (sent, peak.max(memory(server.pid())))
     });
-    eprintln!("{} octets sent, {cost}", cost.outcome);
-    let limit = MEMORY + MEMORY_PER_OCTET * cost.outcome;
-    assert!(cost.memory <= limit, "{} octets, not {limit}", cost.memory);
+    eprintln!("{} bytes sent, {cost}", cost.outcome);
+    let limit = MEMORY + MEMORY_PER_BYTE * cost.outcome;
+    assert!(cost.memory <= limit, "{} bytes, not {limit}", cost.memory);
     assert_eq!(cost.latency_fault(), None);
 }

@@ -53,17 +53,17 @@ impl Request {
     }
 }
 
-/// Sends all requests, whose octets are cut into pieces of `size`, and compares each answer and each log line.
+/// Sends all requests, whose bytes are cut into pieces of `size`, and compares each answer and each log line.
 fn check(requests: &[Request], size: usize) {
     let server = start();
     let mut connection = Http2::open(server.port(), &[]);
     let streams = || (1u32..).step_by(2);
-    let octets: Vec<u8> = requests
+    let bytes: Vec<u8> = requests
         .iter()
         .zip(streams())
-        .flat_map(|(request, stream)| Frame::request(stream, request.section()).octets())
+        .flat_map(|(request, stream)| Frame::request(stream, request.section()).bytes())
         .collect();
-    for piece in octets.chunks(size) {
+    for piece in bytes.chunks(size) {
         connection.send(piece);
     }
     let mut want = Vec::new();
@@ -133,16 +133,16 @@ fn an_answer_in_between_does_not_get_into_the_repeats() {
     };
     let server = start();
     let mut connection = Http2::open(server.port(), &[]);
-    let mut octets = Frame::request_with_content(1, upload.section()).octets();
+    let mut bytes = Frame::request_with_content(1, upload.section()).bytes();
     for stream in [3, 5, 7, 9] {
-        octets.extend(Frame::request(stream, moved.section()).octets());
+        bytes.extend(Frame::request(stream, moved.section()).bytes());
     }
     // Now the content is complete, and the head of another answer is written.
-    octets.extend(Frame::data(1, flag::END_STREAM, *b"x").octets());
+    bytes.extend(Frame::data(1, flag::END_STREAM, *b"x").bytes());
     for stream in [11, 13, 15] {
-        octets.extend(Frame::request(stream, moved.section()).octets());
+        bytes.extend(Frame::request(stream, moved.section()).bytes());
     }
-    connection.send(&octets);
+    connection.send(&bytes);
     assert_eq!(connection.read_answer(1).status(), 405);
     for stream in [3, 5, 7, 9, 11, 13, 15] {
         let answer = connection.read_answer(stream);

@@ -48,11 +48,11 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
 
 // --- http2-graceful-shutdown-timeout -------------------------------------------------------------------------------
 
-/// A connection on which the answer of stream 1 stops after one octet.
+/// A connection on which the answer of stream 1 stops after one byte.
 fn held(server: &Server) -> Http2 {
     let mut connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 1)]);
     connection.send_frame(&Frame::request(1, get("/a.txt")));
-    connection.read_until("the first octet", |connection| {
+    connection.read_until("the first byte", |connection| {
         connection.answer(1).text() == "h"
     });
     connection
@@ -326,8 +326,8 @@ while bytes.fromhex(wanted) not in got:
 print(connection.selected_alpn_protocol())
 ";
 
-fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
@@ -361,11 +361,11 @@ fn older_names_of_http_2_are_agreed_on() {
     ];
     let conversation = [
         PREFACE.to_vec(),
-        Frame::settings(&[]).octets(),
-        Frame::request(1, encode(&request)).octets(),
+        Frame::settings(&[]).bytes(),
+        Frame::request(1, encode(&request)).bytes(),
     ];
     let conversation = hex(&conversation.concat());
-    let wanted = hex(&Frame::data(1, flag::END_STREAM, *b"hello").octets());
+    let wanted = hex(&Frame::data(1, flag::END_STREAM, *b"hello").bytes());
     for name in ["h2-14", "h2-16"] {
         let output = run("python3", &["-c", ASK, &port, name, &conversation, &wanted]);
         assert_eq!((output.code, output.text().trim()), (0, name), "{output}");

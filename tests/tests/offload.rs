@@ -47,7 +47,7 @@ fn offloaded_files_do_not_arrive_otherwise_than_others() {
         let before = encrypted_by_kernel();
         for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
             let got = ask(&server, version);
-            assert!(got == want, "{offload} {version:?}: {} octets", got.len());
+            assert!(got == want, "{offload} {version:?}: {} bytes", got.len());
         }
         let warns = server.messages().contains("the kernel has no TLS");
         match (offload, before, encrypted_by_kernel()) {

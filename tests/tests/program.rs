@@ -219,7 +219,7 @@ fn term_lets_transfers_end_and_takes_no_new_ones() {
     );
     assert_eq!(head.field("content-length"), Some("50000000"));
     let rest = slow.read_exactly(50_000_000 - 1000);
-    assert!(rest.iter().all(|&octet| octet == b'x'));
+    assert!(rest.iter().all(|&byte| byte == b'x'));
     let status = server.wait(Duration::from_secs(15));
     assert_eq!(status.code(), Some(0), "{}", server.messages());
     server.wait_for_message("received SIGTERM, gracefully shutting down");

@@ -56,7 +56,7 @@ type Fields = Vec<(String, String)>;
 #[derive(Debug, Default)]
 struct Stream {
     fields: Fields,
-    octets: usize,
+    bytes: usize,
     has_ended: bool,
 }
 
@@ -141,7 +141,7 @@ impl Seen {
             } else if line.starts_with("DATA") {
                 let stream = seen.streams.entry(id).or_default();
                 let length = Self::number(line, "length=").unwrap_or(0);
-                stream.octets += usize::try_from(length).unwrap_or(0);
+                stream.bytes += usize::try_from(length).unwrap_or(0);
                 stream.has_ended |= ends;
                 if !seen.began.contains(&id) {
                     seen.began.push(id);
@@ -241,7 +241,7 @@ fn a_page_brings_its_style_sheet() {
 
             let page = &seen.streams[&promise.on];
             assert_eq!(page.field(":status"), Some("200"), "{seen:#?}");
-            assert_eq!(page.octets, PAGE.len(), "{seen:#?}");
+            assert_eq!(page.bytes, PAGE.len(), "{seen:#?}");
             assert_eq!(page.field("x-http2-push"), None, "{seen:#?}");
             let pushed = &seen.streams[&promise.promised];
             for (name, want) in [
@@ -252,7 +252,7 @@ fn a_page_brings_its_style_sheet() {
             ] {
                 assert_eq!(pushed.field(name), Some(want), "{seen:#?}");
             }
-            assert_eq!(pushed.octets, css().len(), "{seen:#?}");
+            assert_eq!(pushed.bytes, css().len(), "{seen:#?}");
             assert_eq!(seen.streams.len(), 2, "{seen:#?}");
         }
     }
@@ -327,13 +327,13 @@ fn hash(sum: &str, text: &str) -> u32 {
     u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal")
 }
 
-/// base64url of bits written as digits, padded to whole octets.
+/// base64url of bits written as digits, padded to whole bytes.
 fn base64url(bits: &str) -> String {
-    let octets = bits.as_bytes().chunks(8).map(|eight| {
+    let bytes = bits.as_bytes().chunks(8).map(|eight| {
         let eight = std::str::from_utf8(eight).expect("they are digits");
         u8::from_str_radix(&format!("{eight:0<8}"), 2).expect("they are binary")
     });
-    URL_SAFE_NO_PAD.encode(octets.collect::<Vec<u8>>())
+    URL_SAFE_NO_PAD.encode(bytes.collect::<Vec<u8>>())
 }
 
 /// The value of the cookie for these paths: a Golomb-Rice coded set of 13-bit keys with 6 bits of remainder.
@@ -483,7 +483,7 @@ hosts:
         let seen = ask(&server, &[], &["/"]);
         assert_eq!(seen.promised(), ["/style.css"], "{informational}");
         let page = &seen.streams[&seen.promises[0].on];
-        assert_eq!(page.octets, 4);
+        assert_eq!(page.bytes, 4);
         let statuses = page.fields.iter().filter(|(name, _)| name == ":status");
         let statuses: Vec<_> = statuses.map(|(_, value)| value.as_str()).collect();
         let want = if informational == "none" {
@@ -494,7 +494,7 @@ hosts:
         assert_eq!(statuses, want);
         let pushed = &seen.streams[&seen.promises[0].promised];
         assert_eq!(
-            (pushed.field("x-http2-push"), pushed.octets),
+            (pushed.field("x-http2-push"), pushed.bytes),
             (Some("pushed"), 5)
         );
     }
@@ -507,7 +507,7 @@ fn pushes_are_not_lost_after_an_upgrade() {
         let seen = ask(&server, &["--upgrade"], &["/index.html"]);
         assert_eq!(seen.promised(), ["/style.css"]);
         assert_eq!(seen.promises[0].on, 1);
-        assert_eq!(seen.streams[&2].octets, css().len());
+        assert_eq!(seen.streams[&2].bytes, css().len());
     }
 }
 

@@ -60,8 +60,8 @@ fn line(request: &Request) -> String {
     line.to_owned()
 }
 
-fn text_of(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn answer(content: &str) -> String {
@@ -383,10 +383,10 @@ fn at_socket(folder: &Folder) -> (String, mpsc::Receiver<String>) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            let mut octets = [0; 1000];
-            let count = stream.read(&mut octets).unwrap_or(0);
+            let mut bytes = [0; 1000];
+            let count = stream.read(&mut bytes).unwrap_or(0);
             let _ = stream.write_all(answer("the socket").as_bytes());
-            if sender.send(text_of(&octets[..count])).is_err() {
+            if sender.send(text_of(&bytes[..count])).is_err() {
                 return;
             }
         }
@@ -809,7 +809,7 @@ fn servers_are_asked_over_tls_and_http2() {
             let (go, url) = (format!("x-go: {other}/echo/1"), server.url("/"));
             let told = curl(&[way, "-H", &go, "-H", "x-status: 307", "-d", "content", &url]).text();
             assert!(told.contains(&format!("\"proto\":\"{proto}\"")), "{told}");
-            assert!(told.contains("\"octets\":7"), "{told}");
+            assert!(told.contains("\"bytes\":7"), "{told}");
             assert!(told.contains("\"X-Forwarded-Proto\":[\"http\"]"), "{told}");
             let (go, len) = (format!("x-go: {other}/content/3000000"), 3_000_000);
             assert_eq!(

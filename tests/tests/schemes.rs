@@ -4,14 +4,14 @@ use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Decoder, Frame, Http2, PREFACE, encode, flag, kind};
 use h2o_tests::{Backend, FINE, Folder, Response, Server, Setup, run};
 
-/// Sends octets over TLS; prints what comes until the server closes the connection, or until stream 1 has ended.
+/// Sends bytes over TLS; prints what comes until the server closes the connection, or until stream 1 has ended.
 const ASK: &str = "
 import socket, ssl, sys
-port, protocol, octets = sys.argv[1:]
+port, protocol, bytes = sys.argv[1:]
 context = ssl._create_unverified_context()
 context.set_alpn_protocols([protocol])
 connection = context.wrap_socket(socket.create_connection(('127.0.0.1', int(port)), 20), server_hostname='a.test')
-connection.sendall(bytes.fromhex(octets))
+connection.sendall(bytes.fromhex(bytes))
 got = b''
 def is_over():
     at = 0
@@ -29,9 +29,9 @@ while not is_over():
 print(got.hex())
 ";
 
-fn over_tls(server: &Server, protocol: &str, octets: &[u8]) -> Vec<u8> {
+fn over_tls(server: &Server, protocol: &str, bytes: &[u8]) -> Vec<u8> {
     let port = server.port_of("TLSPORT").to_string();
-    let hex: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let output = run("python3", &["-c", ASK, &port, protocol, &hex]);
     let text = output.text();
     let digits = text.trim();
@@ -42,8 +42,8 @@ fn over_tls(server: &Server, protocol: &str, octets: &[u8]) -> Vec<u8> {
 }
 
 /// The status of the response on stream 1.
-fn status_of(octets: &[u8]) -> String {
-    let mut frames = Frame::parse_all(octets).into_iter();
+fn status_of(bytes: &[u8]) -> String {
+    let mut frames = Frame::parse_all(bytes).into_iter();
     let head = frames.find(|frame| frame.kind == kind::HEADERS && frame.stream == 1);
     let Some(head) = head else {
         return "no response".to_owned();
@@ -127,12 +127,12 @@ fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
     };
     assert_eq!(asked("http://a.test/"), 421);
     for scheme in ["http", "Http", "HTTP", "ftp"] {
-        let octets = [
+        let bytes = [
             PREFACE.to_vec(),
-            Frame::settings(&[]).octets(),
-            Frame::request(1, pseudo(scheme)).octets(),
+            Frame::settings(&[]).bytes(),
+            Frame::request(1, pseudo(scheme)).bytes(),
         ];
-        let answer = over_tls(&server, "h2", &octets.concat());
+        let answer = over_tls(&server, "h2", &bytes.concat());
         assert_eq!(status_of(&answer), "421", "{scheme}");
     }
     assert_eq!(backend.connections(), 0);
@@ -140,23 +140,23 @@ fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
     assert_eq!(asked("https://a.test/"), 200);
     assert_eq!(asked("/"), 200);
     for scheme in ["https", "Https"] {
-        let octets = [
+        let bytes = [
             PREFACE.to_vec(),
-            Frame::settings(&[]).octets(),
-            Frame::request(1, pseudo(scheme)).octets(),
+            Frame::settings(&[]).bytes(),
+            Frame::request(1, pseudo(scheme)).bytes(),
         ];
-        let answer = over_tls(&server, "h2", &octets.concat());
+        let answer = over_tls(&server, "h2", &bytes.concat());
         assert_eq!(status_of(&answer), "200", "{scheme}");
     }
     // Plain CONNECT has no scheme: no handler takes it here.
     let connect = encode(&[(":method", "CONNECT"), (":authority", "a.test:443")]);
-    let octets = [
+    let bytes = [
         PREFACE.to_vec(),
-        Frame::settings(&[]).octets(),
-        Frame::request_with_content(1, connect).octets(),
-        Frame::data(1, flag::END_STREAM, "").octets(),
+        Frame::settings(&[]).bytes(),
+        Frame::request_with_content(1, connect).bytes(),
+        Frame::data(1, flag::END_STREAM, "").bytes(),
     ];
-    assert_eq!(status_of(&over_tls(&server, "h2", &octets.concat())), "405");
+    assert_eq!(status_of(&over_tls(&server, "h2", &bytes.concat())), "405");
     let received = String::from_utf8_lossy(&backend.received_by_all()).into_owned();
     assert_eq!(
         received.matches("x-forwarded-proto: https\r\n").count(),

@@ -20,7 +20,7 @@ const ODD: [&str; 14] = [
     "[::1]",
     "a/b",
     "user@host",
-    "a-label-of-more-than-sixty-three-octets-which-no-name-in-the-dns-can-have.test",
+    "a-label-of-more-than-sixty-three-bytes-which-no-name-in-the-dns-can-have.test",
 ];
 
 /// Two hosts with certificates of their own; `first` has further attributes, one a line.
@@ -93,18 +93,18 @@ fn names_that_are_none_do_not_end_a_handshake() {
 }
 
 #[test]
-fn names_of_any_octets_do_not_end_a_handshake() {
+fn names_of_any_bytes_do_not_end_a_handshake() {
     let server = start("", "");
     let address = format!("127.0.0.1:{}", server.port());
-    for octets in [r"b\374cher.test", r"\001\377", r"\200"] {
+    for bytes in [r"b\374cher.test", r"\001\377", r"\200"] {
         for version in ["-tls1_2", "-tls1_3"] {
             let script = format!(
-                "exec openssl s_client -ign_eof -connect {address} {version} -servername \"$(printf '{octets}')\""
+                "exec openssl s_client -ign_eof -connect {address} {version} -servername \"$(printf '{bytes}')\""
             );
             let output = run_with_input("sh", &["-c", &script], REQUEST);
             assert!(
                 output.text().contains("HTTP/1.1 200 OK"),
-                "{octets} {version}: {output}"
+                "{bytes} {version}: {output}"
             );
         }
     }
@@ -222,7 +222,7 @@ fn names_that_are_none_do_not_let_clients_in_without_a_certificate() {
 #[test]
 fn names_that_are_none_are_taken_from_messages_in_pieces() {
     let server = start("", "");
-    // Long enough for several records of 512 octets.
+    // Long enough for several records of 512 bytes.
     let protocols: Vec<String> = (0..60).map(|n| format!("protocol-number-{n}")).collect();
     let protocols = format!("{},http/1.1", protocols.join(","));
     for version in ["-tls1_2", "-tls1_3"] {

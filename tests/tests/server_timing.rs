@@ -18,7 +18,7 @@ const OF_PROXY: [&str; 4] = [
 ];
 const AT_THE_END: [&str; 4] = ["response", "total", "proxy.response", "proxy.total"];
 
-/// A server whose `/` is a proxy and whose `/file` is a file of five octets.
+/// A server whose `/` is a proxy and whose `/file` is a file of five bytes.
 fn start(setting: &str, backend: &Backend) -> Server {
     let config = format!(
         "

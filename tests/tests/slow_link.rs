@@ -45,7 +45,7 @@ fn sha256(content: &str) -> String {
     sum.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// How many octets of images came after the style sheet was asked for and before it was there; everything must be whole.
+/// How many bytes of images came after the style sheet was asked for and before it was there; everything must be whole.
 fn images_before_css(server: &Server, way: &str) -> usize {
     let port = server.port_of(if way == "tls" { "TLS_PORT" } else { "PORT" });
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/slow_link.py");
@@ -74,9 +74,9 @@ fn images_before_css(server: &Server, way: &str) -> usize {
 fn a_style_sheet_overtakes_images() {
     let server = start("");
     for way in ["clear", "tls"] {
-        let octets = images_before_css(&server, way);
-        eprintln!("{way}: {octets} octets of images before the style sheet");
-        assert!(octets < 64 * 1024, "{way}: {octets}");
+        let bytes = images_before_css(&server, way);
+        eprintln!("{way}: {bytes} bytes of images before the style sheet");
+        assert!(bytes < 64 * 1024, "{way}: {bytes}");
     }
 }
 
@@ -84,9 +84,9 @@ fn a_style_sheet_overtakes_images() {
 fn a_style_sheet_takes_its_turn_where_that_is_configured() {
     let server = start("http2-reprioritize-blocking-assets: OFF");
     for way in ["clear", "tls"] {
-        let octets = images_before_css(&server, way);
-        eprintln!("{way}: {octets} octets of images before the style sheet");
+        let bytes = images_before_css(&server, way);
+        eprintln!("{way}: {bytes} bytes of images before the style sheet");
         // The other streams have their turns, of up to 16 KB each, before each of the style sheet's two.
-        assert!(octets > 600_000, "{way}: {octets}");
+        assert!(bytes > 600_000, "{way}: {bytes}");
     }
 }

@@ -47,7 +47,7 @@ hosts:
         assert_eq!(server.ask(request).code(), code);
     }
     // A connection settles its account when its turn is over.
-    let report = eventually("all octets in the report", || {
+    let report = eventually("all bytes in the report", || {
         let report = report(&server, "traffic");
         (number(&report, "traffic.bytes-sent") > 2_000_000).then_some(report)
     });

@@ -445,17 +445,17 @@ fn clear_text_on_a_tls_port_is_not_answered_by_an_alert() {
         "",
         "access-log: { path: @DIR@/log, format: '%s %r' }",
     );
-    let octet_by_octet = |request: &str| {
+    let byte_by_byte = |request: &str| {
         let mut connection = server.connect();
-        for octet in request.bytes() {
-            connection.send([octet]);
+        for byte in request.bytes() {
+            connection.send([byte]);
         }
         connection
     };
     for mut connection in [
         server.connect(),
         server.connect(),
-        octet_by_octet("GET / HTTP/1.1\r\n"),
+        byte_by_byte("GET / HTTP/1.1\r\n"),
     ] {
         // The rest comes while the answer is on its way, and does not take it along.
         let _ =
@@ -490,5 +490,5 @@ fn large_files_arrive_whole_over_tls() {
     server.folder.write("www/large", &content);
     let url = format!("https://127.0.0.1:{}/large", server.port());
     let got = run("curl", &["-sSk", "--max-time", "30", &url]).success();
-    assert!(got == content, "{} octets of {}", got.len(), content.len());
+    assert!(got == content, "{} bytes of {}", got.len(), content.len());
 }

@@ -81,8 +81,8 @@ pub(crate) fn parse(
 
 /// Counts too many rather than too few: any `%TAG`, also in UTF-16.
 fn tag_directives(input: &[u8]) -> usize {
-    let after_percent = input.split(|&octet| octet == b'%').skip(1);
-    let letters = |rest: &&[u8]| rest.iter().filter(|&&octet| octet != 0).take(3).eq(b"TAG");
+    let after_percent = input.split(|&byte| byte == b'%').skip(1);
+    let letters = |rest: &&[u8]| rest.iter().filter(|&&byte| byte != 0).take(3).eq(b"TAG");
     after_percent.filter(letters).count()
 }
 

@@ -190,7 +190,7 @@ impl Node {
         range: RangeInclusive<u64>,
     ) -> Result<T, Error> {
         let text = self.scalar()?;
-        if text.is_empty() || !text.bytes().all(|octet| octet.is_ascii_digit()) {
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(self
                 .error(format!("argument must match the format: {format}"))
                 .with_hint(unit.hint(text)));

@@ -1,4 +1,4 @@
-//! Octets to YAML events: the only place that touches libyaml (its translation to Rust).
+//! Bytes to YAML events: the only place that touches libyaml (its translation to Rust).
 //!
 //! An event-level parser leaves anchors, aliases and duplicate keys to us, which the dialect needs: aliases may stand
 //! before their anchors.
@@ -146,10 +146,10 @@ impl<'a> Parser<'a> {
             .unwrap_or(usize::MAX)
             .min(self.input.len());
         let before = &self.input[..offset];
-        let line = before.iter().filter(|&&octet| octet == b'\n').count();
+        let line = before.iter().filter(|&&byte| byte == b'\n').count();
         let start = before
             .iter()
-            .rposition(|&octet| octet == b'\n')
+            .rposition(|&byte| byte == b'\n')
             .map_or(0, |newline| newline + 1);
         let column = String::from_utf8_lossy(&before[start..]).chars().count();
         Mark {
@@ -178,17 +178,17 @@ impl Drop for Parser<'_> {
 unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
     use unsafe_sys::yaml_event_type_t as Type;
     // SAFETY: the type says which member of the union is alive; its strings are null or NUL-terminated, and a scalar's
-    // value has `length` octets.
+    // value has `length` bytes.
     unsafe {
         match event.type_ {
             Type::YAML_SCALAR_EVENT => {
                 let scalar = &event.data.scalar;
                 let length = usize::try_from(scalar.length).unwrap_or(0);
-                let octets = std::slice::from_raw_parts(scalar.value, length);
+                let bytes = std::slice::from_raw_parts(scalar.value, length);
                 let style = scalar.style;
                 EventKind::Scalar {
                     properties: properties(scalar.anchor, scalar.tag),
-                    text: String::from_utf8_lossy(octets).into_owned(),
+                    text: String::from_utf8_lossy(bytes).into_owned(),
                     block: style == unsafe_sys::yaml_scalar_style_t::YAML_LITERAL_SCALAR_STYLE
                         || style == unsafe_sys::yaml_scalar_style_t::YAML_FOLDED_SCALAR_STYLE,
                 }

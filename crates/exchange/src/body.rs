@@ -55,7 +55,7 @@ impl std::error::Error for BodyError {}
 
 /// Content made as it is pulled.
 pub trait BodySource {
-    /// The next piece, of at most `max` octets (`max` is at least 1); `None` at the end.
+    /// The next piece, of at most `max` bytes (`max` is at least 1); `None` at the end.
     ///
     /// # Errors
     /// [`BodyError`] if the body cannot be completed; it is not polled again.
@@ -76,11 +76,11 @@ pub trait BodySource {
     /// do something. Sources that wrap another one hand this on.
     fn poll_ahead(&mut self, _: &mut Context<'_>) {}
 
-    /// Octets of memory that it holds, which count for `max-memory`. Asked after each turn of its connection: a source whose
+    /// Bytes of memory that it holds, which count for `max-memory`. Asked after each turn of its connection: a source whose
     /// memory grows by itself wakes whoever called [`BodySource::poll_ahead`].
     fn retained(&self) -> usize;
 
-    /// Where the next octets lie in a socket as they are, another way to have them, which goes round our memory. `None` where
+    /// Where the next bytes lie in a socket as they are, another way to have them, which goes round our memory. `None` where
     /// only [`BodySource::poll_next`] will do; that may change in the course of a response.
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
         None
@@ -89,7 +89,7 @@ pub trait BodySource {
 
 /// Content that the kernel can move by itself.
 pub trait SpliceSource {
-    /// Moves up to `max` octets of the content into `pipe`, which is empty, and says how many there were: at least one.
+    /// Moves up to `max` bytes of the content into `pipe`, which is empty, and says how many there were: at least one.
     ///
     /// # Errors
     /// [`BodyError`] if the body cannot be completed; it is not polled again.
@@ -131,7 +131,7 @@ impl Body {
         self.len() == Some(0)
     }
 
-    /// Octets of memory that it holds.
+    /// Bytes of memory that it holds.
     #[must_use]
     pub fn retained(&self) -> usize {
         match self {
@@ -153,7 +153,7 @@ impl Body {
     }
 }
 
-/// Octets of memory that are held because of `bytes`: what others hold as well is theirs, such as an entry of the content cache.
+/// Bytes of memory that are held because of `bytes`: what others hold as well is theirs, such as an entry of the content cache.
 #[must_use]
 pub fn retained(bytes: &Bytes) -> usize {
     if bytes.is_unique() { bytes.len() } else { 0 }

@@ -48,7 +48,7 @@ pub trait Transport {
     fn local_address(&self) -> Option<Address>;
     /// Name of the congestion controller.
     fn congestion_controller(&self) -> Option<String>;
-    /// The kernel's estimate of the delivery rate, octets per second.
+    /// The kernel's estimate of the delivery rate, bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
 }
 

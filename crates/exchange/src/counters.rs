@@ -123,9 +123,9 @@ counters! {
     Responses4xx = "traffic.responses.4xx",
     /// As above.
     Responses5xx = "traffic.responses.5xx",
-    /// Octets received from clients, TLS and all.
+    /// Bytes received from clients, TLS and all.
     BytesReceived = "traffic.bytes-received",
-    /// Octets sent to clients, TLS and all.
+    /// Bytes sent to clients, TLS and all.
     BytesSent = "traffic.bytes-sent",
 }
 

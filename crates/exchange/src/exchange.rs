@@ -14,7 +14,7 @@ use crate::{
     RerouteKind, Response, Restore, Route, Worker,
 };
 
-/// One request with its response, from the first octet of the head to the log line.
+/// One request with its response, from the first byte of the head to the log line.
 pub struct Exchange {
     /// The request, as it stands after internal redirects.
     pub request: RequestHead,
@@ -61,7 +61,7 @@ pub struct Exchange {
     /// True while the server that is asked is no backend of the configuration: a redirect, an error document or a backend has
     /// named it. What it says leads nowhere else.
     pub asks_stranger: bool,
-    /// Octets of request content received.
+    /// Bytes of request content received.
     pub request_body_bytes: u64,
     /// True once an error document is being fetched in place of the response: no other one will be.
     pub error_document: bool,
@@ -116,7 +116,7 @@ pub struct Original {
 /// The moments logs and `server-timing` are made from. All on the worker's coarse clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timings {
-    /// First octet of the request.
+    /// First byte of the request.
     pub begun: Instant,
     /// Head complete.
     pub head: Option<Instant>,
@@ -141,9 +141,9 @@ pub struct Sent {
     pub headers: Headers,
     /// Fields before the filters, kept only if a logger wants them.
     pub unfiltered: Option<Headers>,
-    /// Octets of the encoded head, and of those of interim responses before it.
+    /// Bytes of the encoded head, and of those of interim responses before it.
     pub header_bytes: u64,
-    /// Octets of content.
+    /// Bytes of content.
     pub body_bytes: u64,
 }
 
@@ -217,7 +217,7 @@ impl Exchange {
         }
     }
 
-    /// Octets of memory held: heads, and the content of the request where all of it is in memory.
+    /// Bytes of memory held: heads, and the content of the request where all of it is in memory.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.request.headers.retained() + self.sent.headers.retained() + self.body.retained()
@@ -401,7 +401,7 @@ impl Exchange {
     }
 }
 
-/// `text` if it is shorter than `limit` octets; of a longer one three octets less than that, and dots.
+/// `text` if it is shorter than `limit` bytes; of a longer one three bytes less than that, and dots.
 fn cut(text: &[u8], limit: usize) -> String {
     if text.len() < limit {
         return text.escape_ascii().to_string();
@@ -410,7 +410,7 @@ fn cut(text: &[u8], limit: usize) -> String {
 }
 
 impl Timings {
-    /// All that is known when the first octet has come.
+    /// All that is known when the first byte has come.
     #[must_use]
     pub const fn starting(now: Instant) -> Self {
         Self {

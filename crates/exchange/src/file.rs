@@ -57,7 +57,7 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::read_cached`], appending up to `max` octets to `out`, whose memory is not cleared first.
+    /// As [`OpenFile::read_cached`], appending up to `max` bytes to `out`, whose memory is not cleared first.
     ///
     /// # Errors
     /// Those of [`OpenFile::read_cached`].
@@ -92,12 +92,12 @@ impl OpenFile {
             });
         };
         let len = out.len() + read.min(max);
-        // SAFETY: the kernel has written `read` octets, at most `max`, behind the length, where there is room for them.
+        // SAFETY: the kernel has written `read` bytes, at most `max`, behind the length, where there is room for them.
         unsafe { out.set_len(len) };
         Ok(read)
     }
 
-    /// True if the page cache holds the `len` octets from `offset`, as far as looking at one octet per
+    /// True if the page cache holds the `len` bytes from `offset`, as far as looking at one byte per
     /// read-ahead window can tell: what is sent by `sendfile` then does not wait for the disk.
     #[must_use]
     pub fn is_cached(&self, offset: u64, len: usize) -> bool {
@@ -149,9 +149,9 @@ impl AsFd for OpenFile {
 pub struct FileRange {
     /// The file.
     pub file: Arc<OpenFile>,
-    /// First octet.
+    /// First byte.
     pub offset: u64,
-    /// Number of octets. A file found to be shorter ends the response as an error.
+    /// Number of bytes. A file found to be shorter ends the response as an error.
     pub len: u64,
 }
 
@@ -186,14 +186,14 @@ impl FileReader {
         (self.cold.is_none() && self.ready.is_empty()).then_some(&self.range)
     }
 
-    /// Notes that `len` octets of [`FileReader::unread`] have been sent by other means.
+    /// Notes that `len` bytes of [`FileReader::unread`] have been sent by other means.
     pub fn skip(&mut self, len: u64) {
         let len = len.min(self.range.len);
         self.range.offset += len;
         self.range.len -= len;
     }
 
-    /// Brings the next octets into the page cache on the thread pool; ready when that is done.
+    /// Brings the next bytes into the page cache on the thread pool; ready when that is done.
     ///
     /// # Errors
     /// As [`FileReader::poll_read`].
@@ -246,7 +246,7 @@ impl FileReader {
         Poll::Ready(Ok(piece.len()))
     }
 
-    /// As [`FileReader::poll_read`], appending up to `max` octets to `out`.
+    /// As [`FileReader::poll_read`], appending up to `max` bytes to `out`.
     ///
     /// # Errors
     /// Those of [`FileReader::poll_read`].

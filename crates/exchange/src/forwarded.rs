@@ -10,7 +10,7 @@ use crate::TlsInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
-/// Octets of text that are kept from one request to the next.
+/// Bytes of text that are kept from one request to the next.
 const KEPT: usize = 1024;
 
 /// The request as an upstream server got it. Memory is kept from one request to the next.
@@ -35,11 +35,11 @@ pub struct Trace {
     pub response_begun: Cell<Option<Instant>>,
     /// Its content was complete.
     pub response_ended: Cell<Option<Instant>>,
-    /// Octets written, above TLS.
+    /// Bytes written, above TLS.
     pub sent: Cell<u64>,
     /// Of these, those of the head.
     pub sent_head: Cell<u64>,
-    /// Octets read, above TLS.
+    /// Bytes read, above TLS.
     pub received: Cell<u64>,
     /// Of these, those of heads, interim ones included.
     pub received_head: Cell<u64>,
@@ -48,7 +48,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A request of which `head` octets are the head is about to be written. What an earlier attempt left behind is
+    /// A request of which `head` bytes are the head is about to be written. What an earlier attempt left behind is
     /// forgotten.
     pub fn begin_request(&self, now: Instant, head: u64, tls: Option<TlsInfo>) {
         self.request_begun.set(Some(now));

@@ -76,7 +76,7 @@ impl HostTable {
         // Clients mostly send lower case. Without early exit, so that it compiles to vector code.
         let has_upper = host
             .iter()
-            .fold(false, |found, octet| found | octet.is_ascii_uppercase());
+            .fold(false, |found, byte| found | byte.is_ascii_uppercase());
         let lower: Cow<'_, [u8]> = if has_upper {
             host.to_ascii_lowercase().into()
         } else {

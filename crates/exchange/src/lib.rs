@@ -6,6 +6,7 @@
 //! this into an immutable [`Site`] by way of [`Scope`].
 
 pub mod body;
+mod byte_queue;
 mod certificates;
 mod clock;
 mod connection;
@@ -16,7 +17,6 @@ pub mod file;
 mod forwarded;
 mod host_table;
 mod http2;
-mod octet_queue;
 mod outcome;
 mod path_check;
 mod protocol;
@@ -31,6 +31,7 @@ mod timers;
 mod worker;
 
 pub use body::{Body, BodyError, BodySource, SpliceSource, Trailers, retained};
+pub use byte_queue::ByteQueue;
 pub use certificates::{CertificateInfo, Certificates};
 pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, Endpoint, TlsInfo, Transport};
@@ -41,7 +42,6 @@ pub use file::{FileRange, FileReader, OpenFile};
 pub use forwarded::{Forwarded, KeepsServerField, Trace};
 pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
-pub use octet_queue::OctetQueue;
 pub use outcome::{
     ContentUse, Continuation, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy,
     Outcome, Reroute, RerouteFields, RerouteKind, Response, Restore, Successor,

@@ -127,7 +127,7 @@ impl Response {
         })
     }
 
-    /// As [`Response::redirect`], for a URL of about `len` octets that `write` appends to the page.
+    /// As [`Response::redirect`], for a URL of about `len` bytes that `write` appends to the page.
     #[inline]
     #[must_use]
     pub fn redirect_to(

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::OctetQueue;
+use crate::ByteQueue;
 use crate::body::BodyError;
 use crate::file::FileRange;
 
@@ -23,13 +23,13 @@ pub enum RequestBody {
     /// Arriving; pulled by the handler.
     ///
     /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have this from the start if the first
-    /// handler of their path can stream: what comes through it are the octets of the tunnel, for CONNECT from the
+    /// handler of their path can stream: what comes through it are the bytes of the tunnel, for CONNECT from the
     /// beginning, for other upgrades once the handler has answered 101. A response that opens no tunnel ends it.
     Stream(Rc<BodyPipe>),
 }
 
 impl RequestBody {
-    /// Octets of memory that complete content takes.
+    /// Bytes of memory that complete content takes.
     #[must_use]
     pub const fn retained(&self) -> usize {
         match self {
@@ -54,7 +54,7 @@ struct Inner {
     kept: Option<BytesMut>,
     /// Something was taken, or will not come, and is not kept.
     is_lost: bool,
-    queue: OctetQueue,
+    queue: ByteQueue,
     end: Option<Result<(), String>>,
     abandoned: bool,
     given_up: Option<&'static str>,
@@ -97,9 +97,9 @@ impl Inner {
 }
 
 impl BodyPipe {
-    /// Octets a pipe takes before it says it is full.
+    /// Bytes a pipe takes before it says it is full.
     pub const CAPACITY: usize = 64 * 1024;
-    /// Octets of content that [`BodyPipe::keep`] keeps at most.
+    /// Bytes of content that [`BodyPipe::keep`] keeps at most.
     pub const KEPT: usize = 1024 * 1024;
 
     /// The next piece; `None` at the end. Called by the handler.
@@ -130,7 +130,7 @@ impl BodyPipe {
         inner.is_lost |= inner.kept.is_none();
         inner.abandoned = true;
         inner.replay.clear();
-        inner.queue = OctetQueue::default();
+        inner.queue = ByteQueue::default();
         if let Some(writer) = inner.writer.take() {
             writer.wake();
         }
@@ -139,7 +139,7 @@ impl BodyPipe {
         }
     }
 
-    /// From now on what is taken is kept as well, up to [`BodyPipe::KEPT`] octets: another handler may want it.
+    /// From now on what is taken is kept as well, up to [`BodyPipe::KEPT`] bytes: another handler may want it.
     pub fn keep(&self) {
         let mut inner = self.inner.borrow_mut();
         if !inner.is_lost {
@@ -159,7 +159,7 @@ impl BodyPipe {
         inner.is_lost |= inner.kept.take().is_some();
     }
 
-    /// Octets that are kept for another handler.
+    /// Bytes that are kept for another handler.
     #[must_use]
     pub fn kept(&self) -> usize {
         let inner = self.inner.borrow();
@@ -235,7 +235,7 @@ impl BodyPipe {
         }
     }
 
-    /// Octets that the handler has not taken.
+    /// Bytes that the handler has not taken.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.inner.borrow().queue.len()
@@ -285,18 +285,18 @@ impl BodyPipe {
         self.inner.borrow_mut().writer = Some(context.waker().clone());
     }
 
-    /// Hands octets to the handler.
-    pub fn push(&self, octets: impl AsRef<[u8]>) {
-        let octets = octets.as_ref();
+    /// Hands bytes to the handler.
+    pub fn push(&self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
         let mut inner = self.inner.borrow_mut();
-        if octets.is_empty() {
+        if bytes.is_empty() {
             return;
         }
         if inner.abandoned {
             inner.is_lost = true;
             return;
         }
-        inner.queue.push(octets);
+        inner.queue.push(bytes);
         if let Some(reader) = inner.reader.take() {
             reader.wake();
         }

@@ -6,21 +6,21 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 
 use crate::body::BodyError;
+use crate::byte_queue::ByteQueue;
 use crate::file::{FileRange, FileReader};
-use crate::octet_queue::OctetQueue;
 use crate::temp_file::{TempFile, TempFiles};
 
-/// Fewer octets than this are not worth a piece of work of a disk thread, unless the file's end leaves no room for more.
+/// Fewer bytes than this are not worth a piece of work of a disk thread, unless the file's end leaves no room for more.
 const LEAST_WRITE: u64 = 64 * 1024;
 
-/// Octets in the order in which they came, whichever part of them is in memory and whichever in a file.
+/// Bytes in the order in which they came, whichever part of them is in memory and whichever in a file.
 ///
 /// The order is: `front`, the file, what is being written to it, `back`.
 #[derive(Default)]
 pub struct Spool {
-    front: OctetQueue,
+    front: ByteQueue,
     file: Option<Box<SpoolFile>>,
-    back: OctetQueue,
+    back: ByteQueue,
     /// Something could not be written: nothing is any more.
     has_failed: bool,
 }
@@ -28,9 +28,9 @@ pub struct Spool {
 /// A temporary file that is used as a ring: places that were read are written again.
 struct SpoolFile {
     file: TempFile,
-    /// Octets the file may have.
+    /// Bytes the file may have.
     size: u64,
-    /// How much was read and written so far; the place of an octet is its number modulo `size`.
+    /// How much was read and written so far; the place of a byte is its number modulo `size`.
     read: u64,
     written: u64,
     /// What is being read, up to the end of the file or of what was written.
@@ -48,12 +48,12 @@ impl SpoolFile {
         })
     }
 
-    /// Octets that can be read.
+    /// Bytes that can be read.
     const fn len(&self) -> u64 {
         self.written - self.read
     }
 
-    /// Octets that can be written next, in one piece.
+    /// Bytes that can be written next, in one piece.
     fn room(&self) -> u64 {
         let free = self.size - self.len();
         let place = self.written % self.size;
@@ -75,7 +75,7 @@ impl SpoolFile {
         grows
     }
 
-    /// The next octets, at most `max`; `None` if there are none.
+    /// The next bytes, at most `max`; `None` if there are none.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -97,13 +97,13 @@ impl SpoolFile {
             }
             (None, None) => return Poll::Ready(Some(Err(BodyError::file_shrunk()))),
         };
-        let mut octets = Vec::new();
-        let read = ready!(reader.poll_append(context, max, &mut octets))?;
+        let mut bytes = Vec::new();
+        let read = ready!(reader.poll_append(context, max, &mut bytes))?;
         if reader.remaining() == 0 {
             self.reader = None;
         }
         self.read += read as u64;
-        Poll::Ready(Some(Ok(octets.into())))
+        Poll::Ready(Some(Ok(bytes.into())))
     }
 }
 
@@ -117,14 +117,14 @@ impl Spool {
         }
     }
 
-    /// Octets in memory, those on their way to the file included.
+    /// Bytes in memory, those on their way to the file included.
     #[must_use]
     pub fn memory(&self) -> usize {
         let writing = self.file.as_ref().map_or(0, |file| file.file.writing());
         self.front.len() + writing + self.back.len()
     }
 
-    /// Octets in memory behind the file, which could be written to it next.
+    /// Bytes in memory behind the file, which could be written to it next.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.back.len()
@@ -142,7 +142,7 @@ impl Spool {
         self.file.is_some()
     }
 
-    /// The next octets, at most `max`; `None` if there are none.
+    /// The next bytes, at most `max`; `None` if there are none.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -168,7 +168,7 @@ impl Spool {
         }
     }
 
-    /// Begins to write octets from memory, all that there is room for, to a file of at most `size` octets. False if that is none:
+    /// Begins to write bytes from memory, all that there is room for, to a file of at most `size` bytes. False if that is none:
     /// the file, or all of them, may not grow, files cannot be written, or something is still being written.
     ///
     /// Must run in a runtime of tokio.
@@ -188,16 +188,16 @@ impl Spool {
         }
         loop {
             let room = usize::try_from(file.room()).unwrap_or(usize::MAX);
-            let octets = self.back.split_to(room);
-            if octets.is_empty() {
+            let bytes = self.back.split_to(room);
+            if bytes.is_empty() {
                 break;
             }
             let place = file.written % file.size;
-            let Err(mut octets) = file.file.write(octets, place) else {
+            let Err(mut bytes) = file.file.write(bytes, place) else {
                 return true;
             };
-            octets.append(std::mem::take(&mut self.back));
-            self.back = octets;
+            bytes.append(std::mem::take(&mut self.back));
+            self.back = bytes;
             if !file.stop_growing() {
                 break;
             }
@@ -206,10 +206,10 @@ impl Spool {
         false
     }
 
-    /// Ready when nothing is on its way to the file. Octets that could not be written are in memory again, and stay there.
+    /// Ready when nothing is on its way to the file. Bytes that could not be written are in memory again, and stay there.
     ///
     /// # Errors
-    /// [`BodyError`] if octets were lost.
+    /// [`BodyError`] if bytes were lost.
     pub fn poll_spilled(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(file) = &mut self.file else {
             return Poll::Ready(Ok(()));
@@ -218,11 +218,11 @@ impl Spool {
             Ok(written) => file.written += written as u64,
             Err(unwritten) => {
                 self.has_failed = true;
-                let Some(mut octets) = unwritten.octets else {
+                let Some(mut bytes) = unwritten.bytes else {
                     return Poll::Ready(Err(BodyError::Local(unwritten.error)));
                 };
-                octets.append(std::mem::take(&mut self.back));
-                self.back = octets;
+                bytes.append(std::mem::take(&mut self.back));
+                self.back = bytes;
                 self.drop_empty_file();
             }
         }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_come_out_in_order_wherever_they_were() {
+    fn bytes_come_out_in_order_wherever_they_were() {
         let files = Arc::new(TempFiles::default());
         let content = content();
         run(async {

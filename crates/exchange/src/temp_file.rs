@@ -11,9 +11,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::task::JoinHandle;
 
+use crate::byte_queue::ByteQueue;
 use crate::descriptors::{Descriptor, Descriptors};
 use crate::file::OpenFile;
-use crate::octet_queue::OctetQueue;
 use crate::reported::Reported;
 use h2o_log::{reason, report};
 
@@ -24,7 +24,7 @@ const SLICES: usize = 16;
 #[derive(Debug)]
 pub struct TempFiles {
     directory: PathBuf,
-    /// Octets that all of them may hold together.
+    /// Bytes that all of them may hold together.
     limit: u64,
     used: AtomicU64,
     made: AtomicU64,
@@ -38,18 +38,18 @@ pub struct TempFiles {
 #[derive(Debug)]
 pub(crate) struct TempSpace {
     files: Arc<TempFiles>,
-    octets: AtomicU64,
-    /// There from the first octet on.
+    bytes: AtomicU64,
+    /// There from the first byte on.
     descriptor: OnceLock<Descriptor>,
 }
 
-/// Octets that were not written.
+/// Bytes that were not written.
 #[derive(Debug)]
 pub struct Unwritten {
     /// Why.
     pub error: io::Error,
-    /// All of the octets that were to be written; `None` if they are lost, as the disk threads have ended.
-    pub octets: Option<OctetQueue>,
+    /// All of the bytes that were to be written; `None` if they are lost, as the disk threads have ended.
+    pub bytes: Option<ByteQueue>,
 }
 
 /// A temporary file that is written piece by piece. It is made when the first one is.
@@ -61,7 +61,7 @@ pub struct TempFile {
 
 /// A piece of work of a disk thread.
 struct Write {
-    octets: usize,
+    bytes: usize,
     task: JoinHandle<Result<Arc<OpenFile>, Unwritten>>,
 }
 
@@ -81,10 +81,10 @@ impl Default for TempFiles {
 }
 
 impl TempFiles {
-    /// The ceiling where none is chosen, octets.
+    /// The ceiling where none is chosen, bytes.
     pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
-    /// Files in `directory` that hold no more than `limit` octets together; 0: there are to be none.
+    /// Files in `directory` that hold no more than `limit` bytes together; 0: there are to be none.
     #[must_use]
     pub fn new(directory: PathBuf, limit: u64) -> Self {
         Self {
@@ -103,13 +103,13 @@ impl TempFiles {
         }
     }
 
-    /// Octets that the files may hold together.
+    /// Bytes that the files may hold together.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Octets that are set aside for the files there are.
+    /// Bytes that are set aside for the files there are.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
@@ -121,7 +121,7 @@ impl TempFiles {
         self.made.load(Relaxed)
     }
 
-    /// Octets that were written.
+    /// Bytes that were written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.load(Relaxed)
@@ -139,15 +139,15 @@ impl TempFiles {
         self.refusals.counted()
     }
 
-    /// Sets `octets` more aside, if there is room.
-    fn reserve(&self, octets: u64) -> bool {
+    /// Sets `bytes` more aside, if there is room.
+    fn reserve(&self, bytes: u64) -> bool {
         let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
-            used.checked_add(octets).filter(|used| *used <= self.limit)
+            used.checked_add(bytes).filter(|used| *used <= self.limit)
         });
         if grown.is_err() && self.limit > 0 && self.refusals.count() {
             report!(
                 warning,
-                "temporary files hold {} of the {} octets that temp-buffer-max-total allows, too many for {octets} more",
+                "temporary files hold {} of the {} bytes that temp-buffer-max-total allows, too many for {bytes} more",
                 self.used(),
                 self.limit
             );
@@ -168,10 +168,10 @@ impl TempFiles {
 }
 
 impl TempSpace {
-    /// Room for a file of `octets` octets. False if there is none.
-    fn grow_to(&self, octets: u64) -> bool {
-        let had = self.octets.load(Relaxed);
-        if octets <= had {
+    /// Room for a file of `bytes` bytes. False if there is none.
+    fn grow_to(&self, bytes: u64) -> bool {
+        let had = self.bytes.load(Relaxed);
+        if bytes <= had {
             return true;
         }
         let has_descriptor = self.descriptor.get().is_some()
@@ -179,9 +179,9 @@ impl TempSpace {
                 .then(|| self.files.descriptors.open())
                 .flatten()
                 .is_some_and(|descriptor| self.descriptor.set(descriptor).is_ok());
-        let has_room = has_descriptor && self.files.reserve(octets - had);
+        let has_room = has_descriptor && self.files.reserve(bytes - had);
         if has_room {
-            self.octets.store(octets, Relaxed);
+            self.bytes.store(bytes, Relaxed);
         }
         has_room
     }
@@ -189,7 +189,7 @@ impl TempSpace {
 
 impl Drop for TempSpace {
     fn drop(&mut self) {
-        self.files.used.fetch_sub(*self.octets.get_mut(), Relaxed);
+        self.files.used.fetch_sub(*self.bytes.get_mut(), Relaxed);
     }
 }
 
@@ -200,7 +200,7 @@ impl TempFile {
         Self {
             space: Arc::new(TempSpace {
                 files: Arc::clone(files),
-                octets: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
                 descriptor: OnceLock::new(),
             }),
             file: None,
@@ -208,10 +208,10 @@ impl TempFile {
         }
     }
 
-    /// Octets that are being written.
+    /// Bytes that are being written.
     #[must_use]
     pub fn writing(&self) -> usize {
-        self.write.as_ref().map_or(0, |write| write.octets)
+        self.write.as_ref().map_or(0, |write| write.bytes)
     }
 
     /// What was written can be read here; `None` before something was.
@@ -225,30 +225,30 @@ impl TempFile {
     /// Must run in a runtime of tokio.
     ///
     /// # Errors
-    /// The octets, if the files of the process may not hold that much, or there may not be another one.
-    pub fn write(&mut self, octets: OctetQueue, offset: u64) -> Result<(), OctetQueue> {
+    /// The bytes, if the files of the process may not hold that much, or there may not be another one.
+    pub fn write(&mut self, bytes: ByteQueue, offset: u64) -> Result<(), ByteQueue> {
         debug_assert!(self.write.is_none(), "one thing is written at a time");
-        if !self.space.grow_to(offset + octets.len() as u64) {
-            return Err(octets);
+        if !self.space.grow_to(offset + bytes.len() as u64) {
+            return Err(bytes);
         }
         let (file, space) = (self.file.clone(), Arc::clone(&self.space));
         self.write = Some(Write {
-            octets: octets.len(),
+            bytes: bytes.len(),
             task: tokio::task::spawn_blocking(move || {
                 let written = open(file, space).and_then(|file| {
-                    write_all(&file, &octets, offset)?;
+                    write_all(&file, &bytes, offset)?;
                     Ok(file)
                 });
                 written.map_err(|error| Unwritten {
                     error,
-                    octets: Some(octets),
+                    bytes: Some(bytes),
                 })
             }),
         });
         Ok(())
     }
 
-    /// Ready when nothing is being written, with how many octets were since the last call.
+    /// Ready when nothing is being written, with how many bytes were since the last call.
     ///
     /// # Errors
     /// [`Unwritten`]; the file holds what it held before.
@@ -256,21 +256,21 @@ impl TempFile {
         let Some(write) = &mut self.write else {
             return Poll::Ready(Ok(0));
         };
-        let octets = write.octets;
+        let bytes = write.bytes;
         let result = std::task::ready!(std::pin::Pin::new(&mut write.task).poll(context));
         self.write = None;
         let result = result.unwrap_or_else(|error| {
             Err(Unwritten {
                 error: io::Error::other(error),
-                octets: None,
+                bytes: None,
             })
         });
         Poll::Ready(match result {
             Ok(file) => {
                 let written = &self.space.files.written;
-                written.fetch_add(octets as u64, Relaxed);
+                written.fetch_add(bytes as u64, Relaxed);
                 self.file = Some(file);
-                Ok(octets)
+                Ok(bytes)
             }
             Err(unwritten) => {
                 self.space.files.note_failure(&unwritten.error);
@@ -292,8 +292,8 @@ fn open(file: Option<Arc<OpenFile>>, space: Arc<TempSpace>) -> io::Result<Arc<Op
     }
 }
 
-fn write_all(file: &OpenFile, octets: &OctetQueue, mut offset: u64) -> io::Result<()> {
-    let slices: Vec<IoSlice<'_>> = octets.slices().map(IoSlice::new).collect();
+fn write_all(file: &OpenFile, bytes: &ByteQueue, mut offset: u64) -> io::Result<()> {
+    let slices: Vec<IoSlice<'_>> = bytes.slices().map(IoSlice::new).collect();
     for part in slices.chunks(SLICES) {
         let mut part = part.to_vec();
         let mut part = &mut part[..];
@@ -356,9 +356,9 @@ mod tests {
         runtime.block_on(test)
     }
 
-    fn queue(octets: &[u8]) -> OctetQueue {
-        let mut queue = OctetQueue::default();
-        queue.push(octets);
+    fn queue(bytes: &[u8]) -> ByteQueue {
+        let mut queue = ByteQueue::default();
+        queue.push(bytes);
         queue
     }
 
@@ -374,10 +374,10 @@ mod tests {
             let mut file = TempFile::new(&files);
             assert_eq!(written(&mut file).await.unwrap(), 0);
             assert!(file.file().is_none() && files.used() == 0);
-            for (octets, offset) in [(&content[300_000..], 300_000), (&content[..300_000], 0)] {
-                file.write(queue(octets), offset).unwrap();
-                assert_eq!(file.writing(), octets.len());
-                assert_eq!(written(&mut file).await.unwrap(), octets.len());
+            for (bytes, offset) in [(&content[300_000..], 300_000), (&content[..300_000], 0)] {
+                file.write(queue(bytes), offset).unwrap();
+                assert_eq!(file.writing(), bytes.len());
+                assert_eq!(written(&mut file).await.unwrap(), bytes.len());
                 assert_eq!(file.writing(), 0);
             }
             let mut read = vec![0; content.len()];
@@ -416,14 +416,14 @@ mod tests {
     }
 
     #[test]
-    fn octets_that_cannot_be_written_are_not_lost() {
+    fn bytes_that_cannot_be_written_are_not_lost() {
         let files = Arc::new(TempFiles::new("/nonexistent".into(), 100));
         run(async {
             let mut file = TempFile::new(&files);
             file.write(queue(b"abc"), 0).unwrap();
             let unwritten = written(&mut file).await.unwrap_err();
             assert_eq!(unwritten.error.kind(), io::ErrorKind::NotFound);
-            assert_eq!(unwritten.octets.unwrap().take(9), "abc");
+            assert_eq!(unwritten.bytes.unwrap().take(9), "abc");
             assert!(file.file().is_none());
         });
         assert!(!files.failures.is_due(), "it was reported");

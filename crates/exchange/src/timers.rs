@@ -1,6 +1,6 @@
 //! Timers of a worker: the one mechanism for connections, for what handlers wait for, and for tasks.
 //!
-//! They are cheap to move, since most are moved whenever octets come or go, and few ever fire. A timer is up to an eighth of its
+//! They are cheap to move, since most are moved whenever bytes come or go, and few ever fire. A timer is up to an eighth of its
 //! time late, so that the event loop wakes seldom; within 127 milliseconds it is exact to a millisecond.
 
 mod wheel;

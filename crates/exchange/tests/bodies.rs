@@ -30,7 +30,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(test)
 }
 
-/// All of a source, pulled in pieces of at most `max` octets.
+/// All of a source, pulled in pieces of at most `max` bytes.
 async fn pull(source: &mut dyn BodySource, max: usize) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     loop {
@@ -39,7 +39,7 @@ async fn pull(source: &mut dyn BodySource, max: usize) -> Result<Vec<u8>, BodyEr
                 let piece = piece?;
                 assert!(
                     (1..=max).contains(&piece.len()),
-                    "{} octets of {max}",
+                    "{} bytes of {max}",
                     piece.len()
                 );
                 all.extend_from_slice(&piece);
@@ -109,7 +109,7 @@ fn a_body_gives_as_much_as_it_announces() {
     });
 }
 
-/// The ways in which a reader of a file is asked for octets.
+/// The ways in which a reader of a file is asked for bytes.
 const ASKS: [&str; 4] = [
     "poll_next",
     "poll_read",
@@ -228,7 +228,7 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
             let error = loop {
                 match ask(&mut reader, how, 10_000).await {
                     Ok(piece) => {
-                        assert!(!piece.is_empty(), "{how}: an end after {got} octets");
+                        assert!(!piece.is_empty(), "{how}: an end after {got} bytes");
                         got += piece.len();
                     }
                     Err(error) => break error,

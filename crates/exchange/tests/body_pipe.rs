@@ -35,7 +35,7 @@ fn piece(polled: Poll<Option<Result<Bytes, h2o_exchange::BodyError>>>) -> String
         Poll::Pending => "pending".to_owned(),
         Poll::Ready(None) => "end".to_owned(),
         Poll::Ready(Some(Err(error))) => format!("error {error}"),
-        Poll::Ready(Some(Ok(piece))) if piece.len() > 8 => format!("{} octets", piece.len()),
+        Poll::Ready(Some(Ok(piece))) if piece.len() > 8 => format!("{} bytes", piece.len()),
         Poll::Ready(Some(Ok(piece))) => format!("{piece:?}"),
     }
 }
@@ -185,10 +185,7 @@ fn every_state_meets_every_call() {
                 ("push nothing", "done -> 65536 queued"),
                 ("finish", "done -> 65536 queued, complete"),
                 ("fail", "done -> 65536 queued"),
-                (
-                    "poll_next",
-                    "32768 octets, wakes the writer -> 32768 queued",
-                ),
+                ("poll_next", "32768 bytes, wakes the writer -> 32768 queued"),
                 ("poll_begun", "Ready(()) -> 65536 queued"),
                 ("poll_room", "Pending -> 65536 queued"),
                 ("take_whole", "None -> 65536 queued"),
@@ -595,24 +592,24 @@ fn every_state_meets_every_call() {
 /// What a pipe is meant to do, with all that was ever pushed in one piece.
 #[derive(Default)]
 struct Model {
-    /// All octets that handlers may see, from the beginning of the content.
+    /// All bytes that handlers may see, from the beginning of the content.
     content: Vec<u8>,
     /// How many the present handler has had.
     at: usize,
-    /// Octets that came since they were last put together for another handler.
+    /// Bytes that came since they were last put together for another handler.
     is_keeping: bool,
-    /// Whether octets are gone that another handler would need.
+    /// Whether bytes are gone that another handler would need.
     is_lost: bool,
     is_abandoned: bool,
     is_ended: bool,
 }
 
 impl Model {
-    fn push(&mut self, octets: &[u8]) {
+    fn push(&mut self, bytes: &[u8]) {
         if self.is_abandoned {
-            self.is_lost |= !octets.is_empty();
+            self.is_lost |= !bytes.is_empty();
         } else {
-            self.content.extend_from_slice(octets);
+            self.content.extend_from_slice(bytes);
         }
     }
 
@@ -655,10 +652,10 @@ fn handlers_see_the_content_from_its_beginning_or_are_told_that_it_is_gone() {
         for _ in 0..60 {
             match random.u8(..12) {
                 0..4 if !model.is_ended => {
-                    let octets: Vec<u8> =
+                    let bytes: Vec<u8> =
                         (0..random.usize(..5_000)).map(|_| random.u8(..)).collect();
-                    pipe.push(&octets);
-                    model.push(&octets);
+                    pipe.push(&bytes);
+                    model.push(&bytes);
                 }
                 4..8 => match poll(|context| pipe.poll_next(context)) {
                     Poll::Ready(Some(Ok(piece))) => {
@@ -788,10 +785,10 @@ async fn receive(pipe: Rc<BodyPipe>, enough: usize, seed: u64) -> Result<Vec<u8>
 }
 
 fn content(len: usize) -> Rc<Vec<u8>> {
-    let octets = (0..len)
+    let bytes = (0..len)
         .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
         .collect();
-    Rc::new(octets)
+    Rc::new(bytes)
 }
 
 #[test]

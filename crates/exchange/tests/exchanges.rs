@@ -130,7 +130,7 @@ fn traces(exchange: &Exchange) -> Vec<&'static str> {
             "sent fields",
             !sent.headers.is_empty() || sent.unfiltered.is_some(),
         ),
-        ("sent octets", sent.header_bytes + sent.body_bytes > 0),
+        ("sent bytes", sent.header_bytes + sent.body_bytes > 0),
         ("protocol", exchange.protocol != Protocol::default()),
         ("is_early", exchange.is_early),
         ("is_misdirected", exchange.is_misdirected),

@@ -1,4 +1,4 @@
-//! A spool: every state with every call. Wherever its octets are, they come out in the order in which they came.
+//! A spool: every state with every call. Wherever its bytes are, they come out in the order in which they came.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Case {
         let next = next.map(|piece| piece.expect("nothing is lost"));
         self.said = next
             .as_ref()
-            .map_or("end".to_owned(), |piece| format!("{} octets", piece.len()));
+            .map_or("end".to_owned(), |piece| format!("{} bytes", piece.len()));
         next
     }
 }
@@ -83,7 +83,7 @@ const CALLS: [(&str, Act); 8] = [
         while let Some(piece) = case.next(30_000) {
             taken += piece.len();
         }
-        case.said = format!("{taken} octets, in use {}", case.files.used());
+        case.said = format!("{taken} bytes, in use {}", case.files.used());
         assert!(case.spool.is_empty());
     }),
 ];
@@ -145,7 +145,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "0 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "0 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -154,8 +154,8 @@ fn every_state_meets_every_call() {
             |case| case.push(1_000),
             &[
                 ("push", "done -> 1010 in memory, 0 wait"),
-                ("take some", "7 octets -> 993 in memory, 0 wait"),
-                ("take much", "1000 octets -> 0 in memory, 0 wait, empty"),
+                ("take some", "7 bytes -> 993 in memory, 0 wait"),
+                ("take much", "1000 bytes -> 0 in memory, 0 wait, empty"),
                 ("spill", "begun -> 1000 in memory, 0 wait, a file"),
                 (
                     "wait for what is written",
@@ -171,7 +171,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "1000 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "1000 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -183,8 +183,8 @@ fn every_state_meets_every_call() {
             },
             &[
                 ("push", "done -> 1010 in memory, 10 wait, a file"),
-                ("take some", "7 octets -> 0 in memory, 0 wait, a file"),
-                ("take much", "1000 octets -> 0 in memory, 0 wait, empty"),
+                ("take some", "7 bytes -> 0 in memory, 0 wait, a file"),
+                ("take much", "1000 bytes -> 0 in memory, 0 wait, empty"),
                 ("spill", "not begun -> 1000 in memory, 0 wait, a file"),
                 (
                     "wait for what is written",
@@ -200,7 +200,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "1000 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "1000 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -213,8 +213,8 @@ fn every_state_meets_every_call() {
             },
             &[
                 ("push", "done -> 1510 in memory, 510 wait, a file"),
-                ("take some", "7 octets -> 500 in memory, 500 wait, a file"),
-                ("take much", "1000 octets -> 500 in memory, 500 wait"),
+                ("take some", "7 bytes -> 500 in memory, 500 wait, a file"),
+                ("take much", "1000 bytes -> 500 in memory, 500 wait"),
                 ("spill", "not begun -> 1500 in memory, 500 wait, a file"),
                 (
                     "wait for what is written",
@@ -230,7 +230,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "1500 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "1500 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -243,8 +243,8 @@ fn every_state_meets_every_call() {
             },
             &[
                 ("push", "done -> 10 in memory, 10 wait, a file"),
-                ("take some", "7 octets -> 0 in memory, 0 wait, a file"),
-                ("take much", "70000 octets -> 0 in memory, 0 wait, empty"),
+                ("take some", "7 bytes -> 0 in memory, 0 wait, a file"),
+                ("take much", "70000 bytes -> 0 in memory, 0 wait, empty"),
                 ("spill", "not begun -> 0 in memory, 0 wait, a file"),
                 (
                     "wait for what is written",
@@ -260,7 +260,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "70000 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "70000 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -275,8 +275,8 @@ fn every_state_meets_every_call() {
             },
             &[
                 ("push", "done -> 510 in memory, 510 wait, a file"),
-                ("take some", "7 octets -> 500 in memory, 500 wait, a file"),
-                ("take much", "35000 octets -> 500 in memory, 500 wait"),
+                ("take some", "7 bytes -> 500 in memory, 500 wait, a file"),
+                ("take much", "35000 bytes -> 500 in memory, 500 wait"),
                 ("spill", "begun -> 500 in memory, 0 wait, a file"),
                 (
                     "wait for what is written",
@@ -292,7 +292,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "35500 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "35500 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -307,9 +307,9 @@ fn every_state_meets_every_call() {
                 ("push", "done -> 50010 in memory, 50010 wait, a file"),
                 (
                     "take some",
-                    "7 octets -> 50000 in memory, 50000 wait, a file",
+                    "7 bytes -> 50000 in memory, 50000 wait, a file",
                 ),
-                ("take much", "100000 octets -> 50000 in memory, 50000 wait"),
+                ("take much", "100000 bytes -> 50000 in memory, 50000 wait"),
                 ("spill", "not begun -> 50000 in memory, 50000 wait, a file"),
                 (
                     "wait for what is written",
@@ -325,7 +325,7 @@ fn every_state_meets_every_call() {
                 ),
                 (
                     "take all",
-                    "150000 octets, in use 0 -> 0 in memory, 0 wait, empty",
+                    "150000 bytes, in use 0 -> 0 in memory, 0 wait, empty",
                 ),
             ],
         ),
@@ -344,7 +344,7 @@ fn every_state_meets_every_call() {
 }
 
 #[test]
-fn where_no_file_can_be_made_octets_stay_in_memory() {
+fn where_no_file_can_be_made_bytes_stay_in_memory() {
     let broken = || TempFiles::new("/nonexistent".into(), 1 << 30);
     let wait: Act = |case| {
         case.push(1_000);
@@ -357,7 +357,7 @@ fn where_no_file_can_be_made_octets_stay_in_memory() {
         let got: usize = std::iter::from_fn(|| case.next(400))
             .map(|piece| piece.len())
             .sum();
-        case.said = format!("{got} octets");
+        case.said = format!("{got} bytes");
     };
     assert_eq!(
         outcome_with(broken(), wait, again),
@@ -365,7 +365,7 @@ fn where_no_file_can_be_made_octets_stay_in_memory() {
     );
     assert_eq!(
         outcome_with(broken(), wait, all),
-        "1007 octets -> 0 in memory, 0 wait, empty"
+        "1007 bytes -> 0 in memory, 0 wait, empty"
     );
 }
 

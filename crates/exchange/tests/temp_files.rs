@@ -3,12 +3,12 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use h2o_exchange::OctetQueue;
+use h2o_exchange::ByteQueue;
 use h2o_exchange::temp_file::{TempFile, TempFiles};
 
-fn queue(octets: &[u8]) -> OctetQueue {
-    let mut queue = OctetQueue::default();
-    queue.push(octets);
+fn queue(bytes: &[u8]) -> ByteQueue {
+    let mut queue = ByteQueue::default();
+    queue.push(bytes);
     queue
 }
 
@@ -18,17 +18,17 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 /// Writes and waits. What could not be written is given back.
-async fn write(file: &mut TempFile, octets: &[u8], offset: u64) -> Result<usize, String> {
-    if let Err(refused) = file.write(queue(octets), offset) {
-        assert_eq!(refused.len(), octets.len(), "all of it is given back");
+async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
+    if let Err(refused) = file.write(queue(bytes), offset) {
+        assert_eq!(refused.len(), bytes.len(), "all of it is given back");
         return Err("refused".to_owned());
     }
-    assert_eq!(file.writing(), octets.len());
+    assert_eq!(file.writing(), bytes.len());
     let written = poll_fn(|context| file.poll_written(context)).await;
     assert_eq!(file.writing(), 0);
     written.map_err(|unwritten| {
-        let octets = unwritten.octets.map_or(0, |octets| octets.len());
-        format!("{octets} octets not written: {:?}", unwritten.error.kind())
+        let bytes = unwritten.bytes.map_or(0, |bytes| bytes.len());
+        format!("{bytes} bytes not written: {:?}", unwritten.error.kind())
     })
 }
 
@@ -50,17 +50,17 @@ fn files_hold_what_was_written_last_at_each_place() {
         run(async {
             let mut file = TempFile::new(&files);
             let mut model: Vec<u8> = Vec::new();
-            let mut octets_written = 0;
+            let mut bytes_written = 0;
             for _ in 0..30 {
                 let offset = random.usize(..=model.len());
-                let octets: Vec<u8> = (0..random.usize(1..60_000))
+                let bytes: Vec<u8> = (0..random.usize(1..60_000))
                     .map(|_| random.u8(..))
                     .collect();
-                let written = write(&mut file, &octets, offset as u64).await;
-                assert_eq!(written, Ok(octets.len()), "seed {seed}");
-                octets_written += octets.len() as u64;
-                model.resize(model.len().max(offset + octets.len()), 0);
-                model[offset..offset + octets.len()].copy_from_slice(&octets);
+                let written = write(&mut file, &bytes, offset as u64).await;
+                assert_eq!(written, Ok(bytes.len()), "seed {seed}");
+                bytes_written += bytes.len() as u64;
+                model.resize(model.len().max(offset + bytes.len()), 0);
+                model[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 let at = random.usize(..model.len());
                 let len = random.usize(..100_000);
                 let want = &model[at..model.len().min(at + len)];
@@ -73,7 +73,7 @@ fn files_hold_what_was_written_last_at_each_place() {
             }
             assert_eq!(
                 (files.made(), files.written()),
-                (1, octets_written),
+                (1, bytes_written),
                 "seed {seed}"
             );
         });
@@ -132,12 +132,12 @@ fn files_together_stay_below_their_ceiling_whatever_they_do() {
                 } else {
                     let sum: u64 = files.iter().map(|(_, size)| size).sum();
                     let (file, size) = &mut files[at];
-                    let octets = vec![b'x'; random.usize(1..40_000)];
+                    let bytes = vec![b'x'; random.usize(1..40_000)];
                     let offset = random.u64(..=*size);
-                    let end = offset + octets.len() as u64;
+                    let end = offset + bytes.len() as u64;
                     let grown = end.saturating_sub(*size);
                     let fits = sum + grown <= LIMIT;
-                    let written = write(file, &octets, offset).await;
+                    let written = write(file, &bytes, offset).await;
                     assert_eq!(
                         written.is_ok(),
                         fits,
@@ -171,9 +171,9 @@ fn threads_that_write_at_once_do_not_pass_the_ceiling() {
                     for _ in 0..40 {
                         let mut file = TempFile::new(&all);
                         for _ in 0..4 {
-                            let octets = vec![b'x'; random.usize(1..50_000)];
+                            let bytes = vec![b'x'; random.usize(1..50_000)];
                             let offset = random.u64(..10_000);
-                            let written = write(&mut file, &octets, offset).await;
+                            let written = write(&mut file, &bytes, offset).await;
                             assert!(all.used() <= LIMIT, "{written:?}");
                         }
                     }
@@ -195,7 +195,7 @@ fn what_cannot_be_written_is_given_back_and_takes_no_space_for_long() {
         let mut file = TempFile::new(&broken);
         for times in 1..=3 {
             let written = write(&mut file, b"text", 0).await;
-            assert_eq!(written, Err("4 octets not written: NotFound".to_owned()));
+            assert_eq!(written, Err("4 bytes not written: NotFound".to_owned()));
             assert!(file.file().is_none());
             assert_eq!(broken.failures(), times);
         }

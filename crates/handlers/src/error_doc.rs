@@ -86,7 +86,7 @@ fn read_statuses(attributes: &Attributes<'_>) -> Result<Box<[StatusCode]>, Error
 fn read_status(node: &Node) -> Result<StatusCode, Error> {
     let code: u16 = node
         .as_str()
-        .filter(|text| text.len() == 3 && text.bytes().all(|octet| octet.is_ascii_digit()))
+        .filter(|text| text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| {
             node.error("status must be a 3-digit scalar or a sequence of 3-digit scalars")

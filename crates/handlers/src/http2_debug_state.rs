@@ -115,9 +115,9 @@ pub struct StreamState {
     pub flow_in: i64,
     /// What we may still send.
     pub flow_out: i64,
-    /// Octets of content received.
+    /// Bytes of content received.
     pub data_in: u64,
-    /// Octets of content sent.
+    /// Bytes of content sent.
     pub data_out: u64,
     /// When it began, in seconds since the Unix epoch.
     pub created: u64,
@@ -222,7 +222,7 @@ impl Json {
         self.quoted(text);
     }
 
-    /// Octets that are not UTF-8 are shown as if they were ISO-8859-1.
+    /// Bytes that are not UTF-8 are shown as if they were ISO-8859-1.
     fn quoted(&mut self, text: &[u8]) {
         self.out.push('"');
         for chunk in text.utf8_chunks() {
@@ -234,8 +234,8 @@ impl Json {
                     letter => self.out.push(letter),
                 }
             }
-            for &octet in chunk.invalid() {
-                self.escaped(octet.into());
+            for &byte in chunk.invalid() {
+                self.escaped(byte.into());
             }
         }
         self.out.push('"');
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn any_octets_make_a_json_string() {
+    fn any_bytes_make_a_json_string() {
         let cases: &[(&[u8], &str)] = &[
             (b"plain /?=&<>", r#""plain /?=&<>""#),
             (b"\"\\\n\x00\x7f", r#""\"\\\u000a\u0000\u007f""#),

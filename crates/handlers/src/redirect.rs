@@ -93,7 +93,7 @@ fn read(command: &Command<'_>) -> Result<Redirect, Error> {
 fn read_url(node: &Node) -> Result<Box<str>, Error> {
     let url = node.scalar()?;
     // It goes into a field as it is.
-    if url.bytes().any(|octet| octet.is_ascii_control()) {
+    if url.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(node.error("URL must not contain control characters"));
     }
     if lacks_host(url) {
@@ -213,10 +213,10 @@ impl Redirect {
             filled.extend_from_slice(url);
             return;
         };
-        for &octet in url {
-            match octet {
+        for &byte in url {
+            match byte {
                 b'*' => filled.extend_from_slice(matched),
-                octet => filled.push(octet),
+                byte => filled.push(byte),
             }
         }
     }

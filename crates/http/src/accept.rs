@@ -6,8 +6,8 @@ pub fn prefers_html<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut html = 0;
     // By how exactly the range names plain text: the most exact one counts.
     let mut plain: [Option<u16>; 3] = [None; 3];
-    for element in values.flat_map(|value| value.split(|&octet| octet == b',')) {
-        let mut parts = element.split(|&octet| octet == b';');
+    for element in values.flat_map(|value| value.split(|&byte| byte == b',')) {
+        let mut parts = element.split(|&byte| byte == b';');
         let range = parts.next().unwrap_or_default().trim_ascii();
         let Some(quality) = quality(parts) else {
             continue;

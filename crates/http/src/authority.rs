@@ -2,7 +2,7 @@
 
 /// Splits an authority into host and port. The host of an IPv6 literal keeps its brackets.
 ///
-/// Returns `None` if the host is empty or has an octet that no host may have, or if what follows the
+/// Returns `None` if the host is empty or has a byte that no host may have, or if what follows the
 /// colon is not a port. An empty port (`example.com:`) counts as absent (RFC 3986 §3.2.3).
 #[inline]
 #[must_use]
@@ -13,7 +13,7 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         address.parse::<std::net::Ipv6Addr>().ok()?;
         close + 1
     } else {
-        // Ends at the colon, or at an octet that no host has and no port begins with.
+        // Ends at the colon, or at a byte that no host has and no port begins with.
         name_len(authority)
     };
     let (host, rest) = authority.split_at(host_end);
@@ -24,8 +24,8 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         [] | [b':'] => Some((host, None)),
         [b':', digits @ ..] if digits.len() <= 5 => {
             let mut port = 0;
-            for octet in digits {
-                let digit = u32::from(octet.wrapping_sub(b'0'));
+            for byte in digits {
+                let digit = u32::from(byte.wrapping_sub(b'0'));
                 if digit > 9 {
                     return None;
                 }
@@ -46,8 +46,8 @@ pub fn is_valid(authority: &[u8]) -> bool {
         [] => at > 0,
         [b':', digits @ ..] if at > 0 && digits.len() <= 5 => {
             let mut port = 0;
-            for octet in digits {
-                let digit = u32::from(octet.wrapping_sub(b'0'));
+            for byte in digits {
+                let digit = u32::from(byte.wrapping_sub(b'0'));
                 if digit > 9 {
                     return false;
                 }
@@ -60,12 +60,12 @@ pub fn is_valid(authority: &[u8]) -> bool {
     }
 }
 
-/// How many octets at the beginning of `text` can be a reg-name.
+/// How many bytes at the beginning of `text` can be a reg-name.
 #[inline]
 fn name_len(text: &[u8]) -> usize {
     let mut len = 0;
-    while let Some(&octet) = text.get(len)
-        && HOST_OCTETS[usize::from(octet)]
+    while let Some(&byte) = text.get(len)
+        && HOST_BYTES[usize::from(byte)]
     {
         len += 1;
     }
@@ -75,11 +75,11 @@ fn name_len(text: &[u8]) -> usize {
     len
 }
 
-/// As [`name_len`], where there is a percent sign behind the first `len` octets.
+/// As [`name_len`], where there is a percent sign behind the first `len` bytes.
 #[cold]
 fn escaped_name_len(text: &[u8], mut len: usize) -> usize {
-    while let Some(&octet) = text.get(len) {
-        if HOST_OCTETS[usize::from(octet)] {
+    while let Some(&byte) = text.get(len) {
+        if HOST_BYTES[usize::from(byte)] {
             len += 1;
         } else if is_escape(&text[len..]) {
             len += 3;
@@ -95,25 +95,25 @@ fn is_escape(text: &[u8]) -> bool {
     matches!(text, [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-static HOST_OCTETS: [bool; 256] = {
+static HOST_BYTES: [bool; 256] = {
     let mut table = [false; 256];
-    let mut octet = 0;
-    while octet < 256 {
+    let mut byte = 0;
+    while byte < 256 {
         #[allow(clippy::cast_possible_truncation, reason = "below 256")]
-        let as_octet = octet as u8;
-        table[octet] = is_host_octet(as_octet);
-        octet += 1;
+        let as_byte = byte as u8;
+        table[byte] = is_host_byte(as_byte);
+        byte += 1;
     }
     table
 };
 
-/// Octets of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) but for escapes; octets from 0x80 on are
+/// Bytes of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) but for escapes; bytes from 0x80 on are
 /// accepted as raw UTF-8 host names are seen in the wild.
-const fn is_host_octet(octet: u8) -> bool {
-    octet.is_ascii_alphanumeric()
-        || octet >= 0x80
+const fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || byte >= 0x80
         || matches!(
-            octet,
+            byte,
             b'-' | b'.'
                 | b'_'
                 | b'~'

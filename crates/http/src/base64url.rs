@@ -1,10 +1,10 @@
-//! base64url without padding (RFC 4648 §5), as fields carry octets.
+//! base64url without padding (RFC 4648 §5), as fields carry bytes.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Ignores bits behind the last whole octet.
+/// Ignores bits behind the last whole byte.
 const ENGINE: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -15,8 +15,8 @@ const ENGINE: GeneralPurpose = GeneralPurpose::new(
 
 /// Encodes without padding.
 #[must_use]
-pub fn encode(octets: &[u8]) -> String {
-    ENGINE.encode(octets)
+pub fn encode(bytes: &[u8]) -> String {
+    ENGINE.encode(bytes)
 }
 
 /// Decodes text without padding; `None` if it is not base64url. The `+` and `/` of plain base64 are accepted too (H2O
@@ -46,13 +46,13 @@ mod tests {
             (b"foob", "Zm9vYg"),
             (&[0xfb, 0xff, 0xfe], "-__-"),
         ];
-        for (octets, text) in cases {
-            assert_eq!(encode(octets), *text);
-            assert_eq!(decode(text.as_bytes()).as_deref(), Some(*octets));
+        for (bytes, text) in cases {
+            assert_eq!(encode(bytes), *text);
+            assert_eq!(decode(text.as_bytes()).as_deref(), Some(*bytes));
         }
         let lenient: &[(&[u8], &[u8])] = &[(b"+//-", &[0xfb, 0xff, 0xfe]), (b"Zh", b"f")];
-        for (text, octets) in lenient {
-            assert_eq!(decode(text).as_deref(), Some(*octets));
+        for (text, bytes) in lenient {
+            assert_eq!(decode(text).as_deref(), Some(*bytes));
         }
         for bad in ["A", "AAAAA", "AA=", "AA==", "A A", "AA\u{e4}"] {
             assert_eq!(decode(bad.as_bytes()), None, "{bad}");

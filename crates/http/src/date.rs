@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Octets of an IMF-fixdate.
+/// Bytes of an IMF-fixdate.
 pub const LEN: usize = 29;
 
 /// Writes `seconds` since the Unix epoch as `Sun, 06 Nov 1994 08:49:37 GMT`.

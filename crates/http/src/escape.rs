@@ -3,10 +3,10 @@
 /// What HTML escapes: `"` `&` `'` `<` `>`.
 static SPECIAL: [bool; 256] = {
     let mut special = [false; 256];
-    let mut octets: &[u8] = b"\"&'<>";
-    while let [octet, rest @ ..] = octets {
-        special[*octet as usize] = true;
-        octets = rest;
+    let mut bytes: &[u8] = b"\"&'<>";
+    while let [byte, rest @ ..] = bytes {
+        special[*byte as usize] = true;
+        bytes = rest;
     }
     special
 };
@@ -14,38 +14,38 @@ static SPECIAL: [bool; 256] = {
 /// True if there is nothing in `text` to escape for HTML.
 #[must_use]
 pub fn is_plain_html(text: &[u8]) -> bool {
-    !text.iter().any(|octet| SPECIAL[usize::from(*octet)])
+    !text.iter().any(|byte| SPECIAL[usize::from(*byte)])
 }
 
 /// Appends `text` escaped for HTML: `"` `&` `'` `<` `>`.
 pub fn html(text: &[u8], out: &mut Vec<u8>) {
-    for &octet in text {
-        match octet {
+    for &byte in text {
+        match byte {
             b'"' => out.extend_from_slice(b"&quot;"),
             b'&' => out.extend_from_slice(b"&amp;"),
             b'\'' => out.extend_from_slice(b"&#39;"),
             b'<' => out.extend_from_slice(b"&lt;"),
             b'>' => out.extend_from_slice(b"&gt;"),
-            _ => out.push(octet),
+            _ => out.push(byte),
         }
     }
 }
 
-/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the octets
+/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the bytes
 /// of `keep` stay as they are (RFC 3986 §2; H2O compatibility for the set).
 pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &octet in text {
-        if octet.is_ascii_alphanumeric()
-            || b"-._~!$&'()*+,;=".contains(&octet)
-            || keep.contains(&octet)
+    for &byte in text {
+        if byte.is_ascii_alphanumeric()
+            || b"-._~!$&'()*+,;=".contains(&byte)
+            || keep.contains(&byte)
         {
-            out.push(octet);
+            out.push(byte);
         } else {
             out.extend_from_slice(&[
                 b'%',
-                HEX[usize::from(octet >> 4)],
-                HEX[usize::from(octet & 15)],
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
             ]);
         }
     }
@@ -56,7 +56,7 @@ pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
 #[must_use]
 pub fn list_contains(value: &[u8], token: &[u8]) -> bool {
     value
-        .split(|&octet| octet == b',')
+        .split(|&byte| byte == b',')
         .any(|element| element.trim_ascii().eq_ignore_ascii_case(token))
 }
 

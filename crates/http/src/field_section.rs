@@ -46,7 +46,7 @@ pub const MAX_FIELDS: u32 = 100;
 /// Fields after which a section is an attack (H2O has the same limit). Cookie crumbs count: they are cheap to send and not
 /// to keep (CVE-2019-9516 and the like).
 pub const MAX_DECODED_FIELDS: u32 = 1000;
-/// Octets of names and values kept per section, besides twice its length on the wire: the Huffman code at most nearly doubles
+/// Bytes of names and values kept per section, besides twice its length on the wire: the Huffman code at most nearly doubles
 /// a text, and the tables can add one dynamic table. Only a section that refers to the same entry again and again ("HPACK
 /// bomb") is larger.
 pub const MAX_TABLE_TEXT: usize = 6 * 1024;

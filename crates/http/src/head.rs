@@ -68,7 +68,7 @@ pub enum BodyLength {
     Known(u64),
     /// Chunked, or an HTTP/2 or HTTP/3 body without `content-length`.
     Unknown,
-    /// A tunnel: octets until either side ends it.
+    /// A tunnel: bytes until either side ends it.
     Tunnel,
 }
 

@@ -1,4 +1,4 @@
-//! The header block: one arena of octets, one small vector of fields.
+//! The header block: one arena of bytes, one small vector of fields.
 
 use crate::name::{Known, LONGEST_KNOWN, Name, TOKEN};
 
@@ -13,7 +13,7 @@ impl Span {
     /// A span that holds nothing.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
-    /// A span over the `len` octets from `start`.
+    /// A span over the `len` bytes from `start`.
     ///
     /// # Panics
     /// If the range does not fit 32 bits; heads are limited far below that.
@@ -26,7 +26,7 @@ impl Span {
         }
     }
 
-    /// Length in octets.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(self) -> usize {
         self.len as usize
@@ -38,12 +38,12 @@ impl Span {
         self.len == 0
     }
 
-    /// Whether both begin at the same octet.
+    /// Whether both begin at the same byte.
     pub(crate) const fn is_at(self, other: Self) -> bool {
         self.start == other.start
     }
 
-    /// The first `len` octets of the span (all of it if it is shorter).
+    /// The first `len` bytes of the span (all of it if it is shorter).
     #[must_use]
     pub fn prefix(self, len: usize) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Span {
         }
     }
 
-    /// The span without its first `skip` octets (empty if it is shorter).
+    /// The span without its first `skip` bytes (empty if it is shorter).
     #[must_use]
     pub fn suffix(self, skip: usize) -> Self {
         let skip = self.len.min(u32::try_from(skip).unwrap_or(u32::MAX));
@@ -139,13 +139,13 @@ impl Headers {
         self.entries.is_empty()
     }
 
-    /// Octets of memory the block holds on to, for accounting.
+    /// Bytes of memory the block holds on to, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Gives memory back if the block has grown above `limit` octets.
+    /// Gives memory back if the block has grown above `limit` bytes.
     pub fn shrink(&mut self, limit: usize) {
         if self.retained() > limit {
             *self = Self::new();
@@ -226,7 +226,7 @@ impl Headers {
         });
     }
 
-    /// Begins a field line whose value has `len` octets.
+    /// Begins a field line whose value has `len` bytes.
     #[inline]
     fn push_name(&mut self, name: Name<'_>, len: usize) -> (Option<Known>, Span) {
         match name {
@@ -439,14 +439,14 @@ impl Headers {
     }
 }
 
-/// True if every octet of `text` can be seen: none is a blank, a control character or DEL.
+/// True if every byte of `text` can be seen: none is a blank, a control character or DEL.
 #[inline]
 #[must_use]
 pub fn is_visible(text: &[u8]) -> bool {
     has_none_below(text, 0x21)
 }
 
-/// True if no octet of `text` is a control character (a tab included) or DEL.
+/// True if no byte of `text` is a control character (a tab included) or DEL.
 #[inline]
 #[must_use]
 pub fn is_printable(text: &[u8]) -> bool {
@@ -455,30 +455,29 @@ pub fn is_printable(text: &[u8]) -> bool {
 
 #[inline]
 fn has_none_below(text: &[u8], floor: u8) -> bool {
-    let stops = |octets: &[u8; 8]| {
-        crate::words::marks_below_or_del(u64::from_le_bytes(*octets), floor) != 0
-    };
+    let stops =
+        |bytes: &[u8; 8]| crate::words::marks_below_or_del(u64::from_le_bytes(*bytes), floor) != 0;
     match text.last_chunk::<8>() {
         // The last eight may overlap the eight before them.
         Some(last) => !stops(last) && !text.as_chunks::<8>().0.iter().any(stops),
-        None => text.iter().all(|&octet| octet >= floor && octet != 0x7f),
+        None => text.iter().all(|&byte| byte >= floor && byte != 0x7f),
     }
 }
 
-/// True if `value` has a line end, NUL or another octet below 0x10 (a tab included, which is as rare):
+/// True if `value` has a line end, NUL or another byte below 0x10 (a tab included, which is as rare):
 /// such a value is to be looked at again before it is sent.
 #[inline]
 #[must_use]
 pub fn has_break(value: &[u8]) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let below = |octets: &[u8; 8]| {
-        let octets = u64::from_le_bytes(*octets);
-        octets.wrapping_sub(ONES * 0x10) & !octets & (ONES << 7) != 0
+    let below = |bytes: &[u8; 8]| {
+        let bytes = u64::from_le_bytes(*bytes);
+        bytes.wrapping_sub(ONES * 0x10) & !bytes & (ONES << 7) != 0
     };
     match value.last_chunk::<8>() {
         // The last eight may overlap the eight before them.
         Some(last) => below(last) || value.as_chunks::<8>().0.iter().any(below),
-        None => value.iter().any(|&octet| octet < 0x10),
+        None => value.iter().any(|&byte| byte < 0x10),
     }
 }
 
@@ -492,13 +491,13 @@ mod tests {
             let text = vec![b'x'; len];
             assert!(is_visible(&text));
             for at in 0..len {
-                for octet in 0..=255 {
+                for byte in 0..=255 {
                     let mut text = text.clone();
-                    text[at] = octet;
-                    let want = octet > b' ' && octet != 0x7f;
-                    assert_eq!(is_visible(&text), want, "{octet:#x} at {at} of {len}");
-                    let want = want || octet == b' ';
-                    assert_eq!(is_printable(&text), want, "{octet:#x} at {at} of {len}");
+                    text[at] = byte;
+                    let want = byte > b' ' && byte != 0x7f;
+                    assert_eq!(is_visible(&text), want, "{byte:#x} at {at} of {len}");
+                    let want = want || byte == b' ';
+                    assert_eq!(is_printable(&text), want, "{byte:#x} at {at} of {len}");
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! The code is canonical: codes are given out by length, then by symbol. So the table of lengths is all
 //! that has to be written down, and the code tables are worked out from it when this is compiled.
 
-/// Why octets could not be decoded (RFC 7541 §5.2).
+/// Why bytes could not be decoded (RFC 7541 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HuffmanError {
     /// More than seven bits of padding.
@@ -14,7 +14,7 @@ pub enum HuffmanError {
     EndOfString,
 }
 
-/// Symbols: all octets, and the end of the string.
+/// Symbols: all bytes, and the end of the string.
 const SYMBOLS: usize = 257;
 /// The longest code, which is that of the end of the string.
 const LONGEST: u32 = 30;
@@ -43,7 +43,7 @@ const LENGTHS: [u8; SYMBOLS] = [
     30,
 ];
 
-/// The code of each octet, in the low bits.
+/// The code of each byte, in the low bits.
 static CODES: [u32; 256] = {
     let canonical = canonical();
     let mut codes = [0; 256];
@@ -109,22 +109,22 @@ const fn canonical() -> Canonical {
     made
 }
 
-/// Length of `text` when encoded, in octets.
+/// Length of `text` when encoded, in bytes.
 #[inline]
 #[must_use]
 pub fn encoded_len(text: &[u8]) -> usize {
-    let bits = |&octet: &u8| usize::from(LENGTHS[usize::from(octet)]);
+    let bits = |&byte: &u8| usize::from(LENGTHS[usize::from(byte)]);
     text.iter().map(bits).sum::<usize>().div_ceil(8)
 }
 
-/// Appends `text` encoded, which takes [`encoded_len`] octets.
+/// Appends `text` encoded, which takes [`encoded_len`] bytes.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     // The last `pending` bits of the word are still to be written; fewer than 32 before each symbol.
     let mut word = 0_u64;
     let mut pending = 0;
-    for &octet in text {
-        let len = u32::from(LENGTHS[usize::from(octet)]);
-        word = word << len | u64::from(CODES[usize::from(octet)]);
+    for &byte in text {
+        let len = u32::from(LENGTHS[usize::from(byte)]);
+        word = word << len | u64::from(CODES[usize::from(byte)]);
         pending += len;
         if pending >= 32 {
             pending -= 32;
@@ -132,7 +132,7 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(&[a, b, c, d]);
         }
     }
-    // Padding is ones (RFC 7541 §5.2); what is written of it is less than an octet.
+    // Padding is ones (RFC 7541 §5.2); what is written of it is less than a byte.
     let word = word << (32 - pending) | u64::from(u32::MAX >> pending);
     let [_, _, _, _, last @ ..] = word.to_be_bytes();
     out.extend_from_slice(&last[..pending.div_ceil(8) as usize]);
@@ -184,17 +184,14 @@ static PAIRS: [Pair; 1 << SEEN] = {
     pairs
 };
 
-/// The octet whose code begins `width` bits, and the length of its code, if it fits.
+/// The byte whose code begins `width` bits, and the length of its code, if it fits.
 const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u8, u8)> {
     let mut len = 1;
     while len <= width {
         let nth = (bits >> (width - len)).wrapping_sub(canonical.first[len as usize]);
         if nth < canonical.counts[len as usize] as u32 {
             let symbol = canonical.symbols[canonical.places[len as usize] as usize + nth as usize];
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "codes that fit are octets'"
-            )]
+            #[expect(clippy::cast_possible_truncation, reason = "codes that fit are bytes'")]
             return Some((symbol as u8, len as u8));
         }
         len += 1;
@@ -205,7 +202,7 @@ const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u
 /// The bits of an input: the first `count` of the word, from the highest on, are the next ones.
 struct Bits<'a> {
     input: &'a [u8],
-    /// How many octets of the input are in the word, or were.
+    /// How many bytes of the input are in the word, or were.
     taken: usize,
     word: u64,
     count: u32,
@@ -221,32 +218,32 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Takes whole octets until there are at least 56 bits, or all that are left. Zeroes follow the last.
+    /// Takes whole bytes until there are at least 56 bits, or all that are left. Zeroes follow the last.
     #[inline]
     fn refill(&mut self) {
         let left = self.input.get(self.taken..).unwrap_or_default();
-        let (octets, most) = match left.first_chunk::<8>() {
-            Some(octets) => (u64::from_be_bytes(*octets), 8),
-            None => (self.last_octets(left), left.len()),
+        let (bytes, most) = match left.first_chunk::<8>() {
+            Some(bytes) => (u64::from_be_bytes(*bytes), 8),
+            None => (self.last_bytes(left), left.len()),
         };
         // Bits beyond the count may get into the word; they are the same ones next time.
-        self.word |= octets >> self.count;
+        self.word |= bytes >> self.count;
         let taken = ((63 - self.count) / 8).min(u32::try_from(most).unwrap_or(0));
         self.taken += taken as usize;
         self.count += 8 * taken;
     }
 
-    /// The fewer than eight octets that are left, from the highest on.
+    /// The fewer than eight bytes that are left, from the highest on.
     #[inline]
-    fn last_octets(&self, left: &[u8]) -> u64 {
-        let octets = match self.input.last_chunk::<8>() {
+    fn last_bytes(&self, left: &[u8]) -> u64 {
+        let bytes = match self.input.last_chunk::<8>() {
             Some(last) => u64::from_be_bytes(*last),
             None => left
                 .iter()
-                .fold(0, |word, &octet| word << 8 | u64::from(octet)),
+                .fold(0, |word, &byte| word << 8 | u64::from(byte)),
         };
         let bits = 8 * u32::try_from(left.len()).unwrap_or(0);
-        octets.checked_shl(64 - bits).unwrap_or(0)
+        bytes.checked_shl(64 - bits).unwrap_or(0)
     }
 
     fn is_at_end(&self) -> bool {
@@ -309,7 +306,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
         out.extend_from_slice(&room[..len]);
         return Ok(());
     }
-    // No code is shorter than five bits; a look-up writes two octets even if it has found one.
+    // No code is shorter than five bits; a look-up writes two bytes even if it has found one.
     out.resize(start + input.len() * 8 / 5 + 2, 0);
     let decoded = decode_into(input, &mut out[start..]);
     out.truncate(start + *decoded.as_ref().unwrap_or(&0));
@@ -372,8 +369,8 @@ mod tests {
     /// Encodes by hand: one character per bit.
     fn packed(bits: &str) -> Vec<u8> {
         assert_eq!(bits.len() % 8, 0);
-        let octet = |chunk: &[u8]| chunk.iter().fold(0, |o, &b| o << 1 | u8::from(b == b'1'));
-        bits.as_bytes().chunks(8).map(octet).collect()
+        let byte = |chunk: &[u8]| chunk.iter().fold(0, |o, &b| o << 1 | u8::from(b == b'1'));
+        bits.as_bytes().chunks(8).map(byte).collect()
     }
 
     #[test]
@@ -418,9 +415,9 @@ mod tests {
             (254, 0x07ff_fff0, 27),
             (255, 0x03ff_ffee, 26),
         ];
-        for &(octet, code, len) in rows {
-            let at = usize::from(octet);
-            assert_eq!((CODES[at], LENGTHS[at]), (code, len), "{octet}");
+        for &(byte, code, len) in rows {
+            let at = usize::from(byte);
+            assert_eq!((CODES[at], LENGTHS[at]), (code, len), "{byte}");
         }
     }
 
@@ -447,11 +444,11 @@ mod tests {
     }
 
     #[test]
-    fn every_octet_comes_back_wherever_it_stands() {
-        for octet in 0..=255 {
+    fn every_byte_comes_back_wherever_it_stands() {
+        for byte in 0..=255 {
             for before in 0..12 {
                 for after in [0, 1, 2, 20] {
-                    let text = [&vec![b'w'; before][..], &[octet], &vec![b'0'; after]].concat();
+                    let text = [&vec![b'w'; before][..], &[byte], &vec![b'0'; after]].concat();
                     assert_eq!(decoded(&encoded(&text)).as_deref(), Ok(&text[..]));
                 }
             }
@@ -461,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_less_than_an_octet_of_ones_and_the_end_is_not_spelt_out() {
+    fn padding_is_less_than_an_byte_of_ones_and_the_end_is_not_spelt_out() {
         let end = "1".repeat(30);
         // '0' is 00000, 'a' is 00011, and ':' is 1011100, '=' is 100000.
         let cases: &[(&str, Result<&[u8], HuffmanError>)] = &[
@@ -491,7 +488,7 @@ mod tests {
 
     #[test]
     fn what_decodes_is_the_code_of_what_it_decodes_to() {
-        // Octets of a simple generator; short inputs are valid often enough.
+        // Bytes of a simple generator; short inputs are valid often enough.
         let mut state = 7_u64;
         let mut valid = 0;
         for round in 0..20_000_usize {

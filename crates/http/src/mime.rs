@@ -213,7 +213,7 @@ impl MimeMap {
         find(content_type).or_else(|| {
             let end = content_type
                 .iter()
-                .position(|octet| matches!(octet, b';' | b' ' | b'\t'))?;
+                .position(|byte| matches!(byte, b';' | b' ' | b'\t'))?;
             find(&content_type[..end])
         })
     }
@@ -227,9 +227,7 @@ impl MimeMap {
 
 /// The extension of the last component of `path`: what follows its last dot, unless that is nothing.
 fn extension(path: &[u8]) -> Option<&[u8]> {
-    let at = path
-        .iter()
-        .rposition(|&octet| matches!(octet, b'.' | b'/'))?;
+    let at = path.iter().rposition(|&byte| matches!(byte, b'.' | b'/'))?;
     (path[at] == b'.' && at + 1 < path.len()).then(|| &path[at + 1..])
 }
 

@@ -2,20 +2,20 @@
 
 use crate::words;
 
-/// True for octets of a token (RFC 9110 §5.6.2).
+/// True for bytes of a token (RFC 9110 §5.6.2).
 #[inline]
 #[must_use]
-pub const fn is_token_octet(octet: u8) -> bool {
-    TOKEN[octet as usize] != 0
+pub const fn is_token_byte(byte: u8) -> bool {
+    TOKEN[byte as usize] != 0
 }
 
-/// True if `text` is a token: at least one octet, all of them `tchar` (RFC 9110 §5.6.2).
+/// True if `text` is a token: at least one byte, all of them `tchar` (RFC 9110 §5.6.2).
 #[must_use]
 pub fn is_token(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|&octet| is_token_octet(octet))
+    !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Lower-case form of each token octet, 0 for the others. One look-up both checks and folds.
+/// Lower-case form of each token byte, 0 for the others. One look-up both checks and folds.
 pub(crate) static TOKEN: [u8; 256] = {
     let mut table = [0; 256];
     let marks = b"!#$%&'*+-.^_`|~";
@@ -72,7 +72,7 @@ impl From<Known> for Name<'_> {
 
 macro_rules! known {
     ($($variant:ident = $text:literal),* $(,)?) => {
-        /// The well-known field names: one octet instead of the text.
+        /// The well-known field names: one byte instead of the text.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         #[allow(missing_docs, reason = "each variant is the field name it is spelt like")]
@@ -209,10 +209,10 @@ pub use table::Known;
 /// The longest name of the table. Longer names need no look-up.
 pub(crate) const LONGEST_KNOWN: usize = 27;
 
-/// Words that hold the longest known name, and its length in the last octet.
+/// Words that hold the longest known name, and its length in the last byte.
 const WORDS: usize = 4;
 
-/// The known names in words of eight octets, filled up with zeroes, the last octet being the length.
+/// The known names in words of eight bytes, filled up with zeroes, the last byte being the length.
 static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
     let mut forms = [[0; WORDS]; Known::ALL.len()];
     let mut index = 0;
@@ -280,9 +280,9 @@ impl Known {
             let colons = words::marks_of(word, b':');
             lower[at] = words::fold_case(word);
             if colons != 0 {
-                // The octets before the colon; the bits before its mark are seven more.
+                // The bytes before the colon; the bits before its mark are seven more.
                 lower[at] &= words::before_mark(colons) >> 7;
-                let len = 8 * at + words::octets_before(colons);
+                let len = 8 * at + words::bytes_before(colons);
                 let last = lower[at];
                 lower[WORDS - 1] |= (len as u64) << 56;
                 return Self::from_words(&lower, last).map(|known| (known, len));
@@ -341,16 +341,14 @@ mod tests {
                 let odd = known.as_str().to_owned() + odd;
                 assert_eq!(Known::before_colon(odd.as_bytes()), None, "{odd}");
             }
-            // No octet but a letter counts as another one.
+            // No byte but a letter counts as another one.
             for at in 0..known.as_str().len() {
-                for octet in 0..=255 {
+                for byte in 0..=255 {
                     let mut line = line.clone().into_bytes();
-                    line[at] = octet;
+                    line[at] = byte;
                     let name = &line[..known.as_str().len()];
-                    let want = (octet != b':')
-                        .then(|| Known::from_any_case(name))
-                        .flatten();
-                    let got = Known::before_colon(&line).filter(|_| octet != b':');
+                    let want = (byte != b':').then(|| Known::from_any_case(name)).flatten();
+                    let got = Known::before_colon(&line).filter(|_| byte != b':');
                     assert_eq!(got.map(|(known, _)| known), want, "{}", line.escape_ascii());
                 }
             }
@@ -366,9 +364,9 @@ mod tests {
 
     #[test]
     fn tokens_follow_rfc_9110() {
-        for octet in 0..=255u8 {
-            let want = octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
-            assert_eq!(is_token_octet(octet), want, "{octet:#x}");
+        for byte in 0..=255u8 {
+            let want = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            assert_eq!(is_token_byte(byte), want, "{byte:#x}");
         }
         assert!(!is_token(b""));
     }

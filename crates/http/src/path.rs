@@ -20,7 +20,7 @@ pub struct Scanned {
     pub is_normal: bool,
 }
 
-/// Looks at the target at the start of `text`, which ends before the first blank, control octet or DEL.
+/// Looks at the target at the start of `text`, which ends before the first blank, control byte or DEL.
 #[inline]
 #[must_use]
 pub fn scan_target(text: &[u8]) -> Scanned {
@@ -34,7 +34,7 @@ pub fn scan_target(text: &[u8]) -> Scanned {
         let dots = words::marks_of(word, b'.') & (slashes << 8 | slash_before);
         odd |= (dots | words::marks_of(word, b'%')) & words::before_mark(end);
         if end != 0 {
-            at += words::octets_before(end);
+            at += words::bytes_before(end);
             break;
         }
         slash_before = slashes >> 56;
@@ -52,12 +52,12 @@ pub fn scan_target(text: &[u8]) -> Scanned {
     }
 }
 
-/// The position of the first blank, control octet or DEL from `at` on, or that of the end.
+/// The position of the first blank, control byte or DEL from `at` on, or that of the end.
 fn blank_at(text: &[u8], mut at: usize) -> usize {
     loop {
         let end = words::marks_below_or_del(words::load(text, at), 0x21);
         if end != 0 {
-            return at + words::octets_before(end);
+            return at + words::bytes_before(end);
         }
         at += 8;
     }
@@ -74,9 +74,9 @@ pub fn query_at(target: &[u8]) -> Option<usize> {
 pub fn is_normal(path: &[u8]) -> bool {
     // Most paths are short: one plain pass beats several vectorised searches.
     let mut before = 0;
-    let is_odd = |&octet: &u8| {
-        let odd = octet == b'%' || octet == 0 || (octet == b'.' && before == b'/');
-        before = octet;
+    let is_odd = |&byte: &u8| {
+        let odd = byte == b'%' || byte == 0 || (byte == b'.' && before == b'/');
+        before = byte;
         odd
     };
     path.first() == Some(&b'/') && !path.iter().any(is_odd)
@@ -90,7 +90,7 @@ pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
     normalize_traced(path, out, None)
 }
 
-/// How many octets of `path` (without query) there are up to and with those that made the first `normal_len` octets of its
+/// How many bytes of `path` (without query) there are up to and with those that made the first `normal_len` bytes of its
 /// normal form: what is behind them is the part of the path below a place, as it was written.
 #[must_use]
 pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
@@ -102,7 +102,7 @@ pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
     }
 }
 
-/// As [`normalize`]; `ends` gets, for each octet of the normal form, the position in `path` behind what made it.
+/// As [`normalize`]; `ends` gets, for each byte of the normal form, the position in `path` behind what made it.
 fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<usize>>) -> Found {
     let mut found = Found::default();
     let base = out.len();
@@ -114,11 +114,11 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
     // Start of the segment being written; everything before it ends in a slash.
     let mut segment = out.len();
     loop {
-        let octet = next_decoded(rest).map(|(octet, tail)| {
+        let byte = next_decoded(rest).map(|(byte, tail)| {
             rest = tail;
-            octet
+            byte
         });
-        match octet {
+        match byte {
             None | Some(b'/') => {
                 let dots = match &out[segment..] {
                     b"." => 1,
@@ -135,21 +135,21 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
                             .unwrap_or(0);
                         out.truncate(base + keep + 1);
                     }
-                } else if octet.is_some() {
+                } else if byte.is_some() {
                     out.push(b'/');
                 }
-                if octet.is_none() {
+                if byte.is_none() {
                     return found;
                 }
                 segment = out.len();
             }
-            Some(octet) => {
-                found.nul |= octet == 0;
-                out.push(octet);
+            Some(byte) => {
+                found.nul |= byte == 0;
+                out.push(byte);
             }
         }
         if let Some(ends) = &mut ends {
-            // At most one octet came; segments may have gone.
+            // At most one byte came; segments may have gone.
             ends.resize(out.len() - base, path.len() - rest.len());
         }
     }
@@ -175,9 +175,9 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
     let is_dots = |len: usize| len == 1 || len == 2;
     let (mut found, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
     let mut rest = path;
-    while let Some((octet, tail)) = next_decoded(rest) {
+    while let Some((byte, tail)) = next_decoded(rest) {
         rest = tail;
-        match octet {
+        match byte {
             b'/' => {
                 if is_dots(len) && is_behind_backslash {
                     return DotSegments::Disguised;
@@ -200,18 +200,18 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
     }
 }
 
-/// The next octet of a path, decoded if it is escaped, and what is behind it.
+/// The next byte of a path, decoded if it is escaped, and what is behind it.
 fn next_decoded(path: &[u8]) -> Option<(u8, &[u8])> {
     if let [b'%', high, low, tail @ ..] = path
         && let (Some(high), Some(low)) = (hex(*high), hex(*low))
     {
         return Some((high << 4 | low, tail));
     }
-    path.split_first().map(|(&octet, tail)| (octet, tail))
+    path.split_first().map(|(&byte, tail)| (byte, tail))
 }
 
-fn hex(octet: u8) -> Option<u8> {
-    (octet as char)
+fn hex(byte: u8) -> Option<u8> {
+    (byte as char)
         .to_digit(16)
         .and_then(|digit| u8::try_from(digit).ok())
 }
@@ -344,7 +344,7 @@ mod tests {
                 .map(|at| parts[seed / parts.len().pow(at) % parts.len()])
                 .collect();
             let text = text.as_bytes();
-            let stops = |&octet: &u8| octet < 0x21 || octet == 0x7f;
+            let stops = |&byte: &u8| byte < 0x21 || byte == 0x7f;
             let len = text.iter().position(stops).unwrap_or(text.len());
             let query_at = query_at(&text[..len]);
             let is_normal = is_normal(&text[..query_at.unwrap_or(len)]);

@@ -1,4 +1,4 @@
-//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of an octet that has flags above.
+//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of a byte that has flags above.
 //!
 //! Both HPACK and QPACK are made of them.
 
@@ -7,11 +7,11 @@
 pub enum PrefixedError {
     /// The input ends before the integer does.
     Incomplete,
-    /// The integer needs more than 32 bits, or is spelt with more octets than 32 bits need.
+    /// The integer needs more than 32 bits, or is spelt with more bytes than 32 bits need.
     TooLarge,
 }
 
-/// Appends `value` with a prefix of `bits` bits (1 to 8), below the `flags` of the first octet.
+/// Appends `value` with a prefix of `bits` bits (1 to 8), below the `flags` of the first byte.
 #[inline]
 pub fn encode(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let full = full_prefix(bits);
@@ -25,10 +25,10 @@ pub fn encode(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
 fn encode_long(first: u8, mut rest: usize, out: &mut Vec<u8>) {
     out.push(first);
     while rest >= 0x80 {
-        out.push(0x80 | low_octet(rest));
+        out.push(0x80 | low_byte(rest));
         rest >>= 7;
     }
-    out.push(low_octet(rest));
+    out.push(low_byte(rest));
 }
 
 /// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`, whatever the flags
@@ -51,10 +51,10 @@ fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedErro
     let mut value = u64::from(prefix);
     // Five groups of seven bits hold 32 bits; the sum cannot leave 64.
     for shift in [0, 7, 14, 21, 28] {
-        let (&octet, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
+        let (&byte, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
         rest = after;
-        value += u64::from(octet & 0x7f) << shift;
-        if octet < 0x80 {
+        value += u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
             let value = u32::try_from(value).map_err(|_| PrefixedError::TooLarge)?;
             return Ok((value, rest));
         }
@@ -67,7 +67,7 @@ const fn full_prefix(bits: u32) -> u8 {
     u8::MAX >> (8 - bits)
 }
 
-const fn low_octet(value: usize) -> u8 {
+const fn low_byte(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
@@ -98,12 +98,12 @@ mod tests {
             let near = [0, 1, full - 1, full, full + 1, full + 127, full + 128];
             let far = [70_000, (1 << 28) + full, u32::MAX as usize];
             for value in near.into_iter().chain(far) {
-                let mut octets = encoded(0, bits, value);
-                for end in 0..octets.len() {
-                    assert_eq!(decode(&octets[..end], bits), Err(PrefixedError::Incomplete));
+                let mut bytes = encoded(0, bits, value);
+                for end in 0..bytes.len() {
+                    assert_eq!(decode(&bytes[..end], bits), Err(PrefixedError::Incomplete));
                 }
-                octets.push(0xff);
-                let (got, rest) = decode(&octets, bits).unwrap();
+                bytes.push(0xff);
+                let (got, rest) = decode(&bytes, bits).unwrap();
                 assert_eq!((got as usize, rest), (value, &[0xff][..]));
             }
         }

@@ -45,12 +45,9 @@ impl PriorityField {
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         let mut field = Self::default();
-        for member in value.split(|&octet| octet == b',') {
+        for member in value.split(|&byte| byte == b',') {
             // No parameter of a member means anything to us.
-            let item = member
-                .split(|&octet| octet == b';')
-                .next()
-                .unwrap_or(member);
+            let item = member.split(|&byte| byte == b';').next().unwrap_or(member);
             match item.trim_ascii() {
                 [b'u', b'=', digit @ b'0'..=b'7'] => field.urgency = Some(digit - b'0'),
                 b"i" | b"i=?1" => field.incremental = Some(true),

@@ -17,20 +17,17 @@ pub struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// Takes a reference apart; its fragment is left out. `None` if it has octets that no target has, or a bracket that is
+    /// Takes a reference apart; its fragment is left out. `None` if it has bytes that no target has, or a bracket that is
     /// not closed.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         if text
             .iter()
-            .any(|octet| octet.is_ascii_control() || *octet == b' ')
+            .any(|byte| byte.is_ascii_control() || *byte == b' ')
         {
             return None;
         }
-        let text = text
-            .split(|&octet| octet == b'#')
-            .next()
-            .unwrap_or_default();
+        let text = text.split(|&byte| byte == b'#').next().unwrap_or_default();
         let (scheme, rest) = match text {
             [b'h', b't', b't', b'p', b':', rest @ ..] if rest.starts_with(b"//") => {
                 (Some(Scheme::Http), rest)

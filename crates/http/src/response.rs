@@ -31,7 +31,7 @@ pub struct ClientResponse {
     /// How long the content is. [`BodyLength::Unknown`] covers content that ends with the stream, with the last chunk or with
     /// the connection.
     pub body: BodyLength,
-    /// Octets of the head on the wire, or of the trailers: compressed in HTTP/2 and HTTP/3.
+    /// Bytes of the head on the wire, or of the trailers: compressed in HTTP/2 and HTTP/3.
     pub section_len: u32,
     reason: Span,
 }

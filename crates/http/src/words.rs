@@ -1,16 +1,16 @@
-//! Eight octets at a time: searches in a word, little-endian, so that the first octet is the lowest.
+//! Eight bytes at a time: searches in a word, little-endian, so that the first byte is the lowest.
 //!
-//! A search marks octets by their high bit. The lowest mark is right; borrows can set wrong ones above it.
+//! A search marks bytes by their high bit. The lowest mark is right; borrows can set wrong ones above it.
 
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGH: u64 = ONES << 7;
 
-/// The eight octets from `at`, zeroes where `text` has no more.
+/// The eight bytes from `at`, zeroes where `text` has no more.
 #[inline]
 pub(crate) fn load(text: &[u8], at: usize) -> u64 {
     let rest = text.get(at..).unwrap_or_default();
     match rest.first_chunk::<8>() {
-        Some(octets) => u64::from_le_bytes(*octets),
+        Some(bytes) => u64::from_le_bytes(*bytes),
         None => load_rest(rest),
     }
 }
@@ -18,17 +18,17 @@ pub(crate) fn load(text: &[u8], at: usize) -> u64 {
 #[cold]
 fn load_rest(rest: &[u8]) -> u64 {
     let last_first = rest.iter().take(8).rev();
-    last_first.fold(0, |word, &octet| word << 8 | u64::from(octet))
+    last_first.fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Marks the octets that are `octet`.
+/// Marks the bytes that are `byte`.
 #[inline]
-pub(crate) const fn marks_of(word: u64, octet: u8) -> u64 {
-    let differ = word ^ (ONES * octet as u64);
+pub(crate) const fn marks_of(word: u64, byte: u8) -> u64 {
+    let differ = word ^ (ONES * byte as u64);
     differ.wrapping_sub(ONES) & !differ & HIGH
 }
 
-/// Marks the octets that are below `floor`, which is at most 0x80, or DEL.
+/// Marks the bytes that are below `floor`, which is at most 0x80, or DEL.
 #[inline]
 pub(crate) const fn marks_below_or_del(word: u64, floor: u8) -> u64 {
     let below = word.wrapping_sub(ONES * floor as u64);
@@ -43,9 +43,9 @@ pub(crate) const fn before_mark(marks: u64) -> u64 {
     (marks & marks.wrapping_neg()).wrapping_sub(1)
 }
 
-/// How many octets are before the lowest mark.
+/// How many bytes are before the lowest mark.
 #[inline]
-pub(crate) const fn octets_before(marks: u64) -> usize {
+pub(crate) const fn bytes_before(marks: u64) -> usize {
     (marks.trailing_zeros() / 8) as usize
 }
 
@@ -64,17 +64,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_octet_is_told_from_the_others_wherever_it_stands() {
-        for octet in 0..=255u8 {
+    fn every_byte_is_told_from_the_others_wherever_it_stands() {
+        for byte in 0..=255u8 {
             for at in 0..8 {
                 let mut text = [b'b'; 8];
-                text[at] = octet;
+                text[at] = byte;
                 let word = load(&text, 0);
                 let find = |is_found: bool| if is_found { at } else { 8 };
-                assert_eq!(octets_before(marks_of(word, b':')), find(octet == b':'));
-                let stops = octet < 0x21 || octet == 0x7f;
+                assert_eq!(bytes_before(marks_of(word, b':')), find(byte == b':'));
+                let stops = byte < 0x21 || byte == 0x7f;
                 let marks = marks_below_or_del(word, 0x21);
-                assert_eq!(octets_before(marks), find(stops), "{octet:#x}");
+                assert_eq!(bytes_before(marks), find(stops), "{byte:#x}");
                 let lower = text.to_ascii_lowercase();
                 assert_eq!(fold_case(word).to_le_bytes()[..], lower[..]);
             }

@@ -347,7 +347,7 @@ fn fields_and_their_text_are_limited() {
             assert!(head.headers.len() <= MAX_FIELDS as usize, "{count}");
         }
     }
-    // Text beyond the table and twice the octets on the wire is that of a bomb.
+    // Text beyond the table and twice the bytes on the wire is that of a bomb.
     for (len, more, refused) in [
         (0, 0, false),
         (0, 1, true),
@@ -361,7 +361,7 @@ fn fields_and_their_text_are_limited() {
         assert_eq!(
             section.finish_trailers().is_some(),
             refused,
-            "{len} octets, {more} more"
+            "{len} bytes, {more} more"
         );
         assert_eq!(head.headers.is_empty(), refused);
     }

@@ -1,6 +1,6 @@
 //! Reading chunked coding (RFC 9112 §7.1).
 
-use h2o_http::is_token_octet;
+use h2o_http::is_token_byte;
 
 use crate::ChunkError;
 
@@ -8,14 +8,14 @@ use crate::ChunkError;
 /// (CVE-2023-39326 class).
 pub const MAX_CHUNK_EXTENSION: usize = 4096;
 /// A body with at least this much framing, which also is more than three quarters of what was received,
-/// is refused (H2O compatibility): one octet per chunk costs us far more than the client.
+/// is refused (H2O compatibility): one byte per chunk costs us far more than the client.
 pub const MAX_CHUNK_FRAMING: u64 = 100 * 1024;
 /// Largest trailer section.
 pub const MAX_TRAILER_SECTION: usize = 8192;
 /// Most fields in a trailer section.
 pub const MAX_TRAILER_FIELDS: usize = 100;
 
-/// Where in the coding the next octet belongs; the names are those of the grammar.
+/// Where in the coding the next byte belongs; the names are those of the grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// `chunk-size`: digits read so far and their value.
@@ -59,10 +59,10 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkedReader {
     state: State,
-    /// Octets of the trailer section.
+    /// Bytes of the trailer section.
     trailer_len: u16,
     trailer_fields: u8,
-    /// Octets that are not content.
+    /// Bytes that are not content.
     framing: u64,
 }
 
@@ -71,9 +71,9 @@ pub(crate) struct ChunkedReader {
 pub(crate) enum Chunked {
     /// All input was framing.
     NeedMore,
-    /// After `skip` octets of framing come `len` octets of content.
+    /// After `skip` bytes of framing come `len` bytes of content.
     Data { skip: usize, len: usize },
-    /// The body ends after `taken` octets.
+    /// The body ends after `taken` bytes.
     End { taken: usize },
 }
 
@@ -87,7 +87,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Takes `input` up to the end of the next run of content. `content` counts the octets of content
+    /// Takes `input` up to the end of the next run of content. `content` counts the bytes of content
     /// before this call.
     pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
         let mut at = 0;
@@ -106,11 +106,11 @@ impl ChunkedReader {
                 self.count_framing(at, content)?;
                 return Ok(Chunked::End { taken: at });
             }
-            let Some(&octet) = input.get(at) else {
+            let Some(&byte) = input.get(at) else {
                 self.count_framing(at, content)?;
                 return Ok(Chunked::NeedMore);
             };
-            self.state = self.on_framing(octet)?;
+            self.state = self.on_framing(byte)?;
             at += 1;
         }
     }
@@ -123,7 +123,7 @@ impl ChunkedReader {
         }
     }
 
-    /// True if the next octet begins a chunk, or belongs to what follows a chunk's data or the last chunk.
+    /// True if the next byte begins a chunk, or belongs to what follows a chunk's data or the last chunk.
     pub(crate) const fn is_between_chunks(&self) -> bool {
         match self.state {
             State::Size { digits, .. } => digits == 0,
@@ -152,65 +152,65 @@ impl ChunkedReader {
         Ok(())
     }
 
-    /// The state after one octet of framing.
+    /// The state after one byte of framing.
     #[inline]
-    fn on_framing(&mut self, octet: u8) -> Result<State, ChunkError> {
+    fn on_framing(&mut self, byte: u8) -> Result<State, ChunkError> {
         match self.state {
-            State::Size { digits, size } => on_size(octet, digits, size),
-            State::SizeBlank { size, len } => match octet {
+            State::Size { digits, size } => on_size(byte, digits, size),
+            State::SizeBlank { size, len } => match byte {
                 b'\r' => Ok(State::SizeLineFeed { size }),
                 b';' => Ok(State::Extension { size, len }),
                 b' ' | b'\t' => lengthen(len).map(|len| State::SizeBlank { size, len }),
                 _ => Err(ChunkError::SizeInvalid),
             },
-            State::Extension { size, len } => match octet {
+            State::Extension { size, len } => match byte {
                 b'\r' => Ok(State::SizeLineFeed { size }),
-                _ if is_text(octet) => lengthen(len).map(|len| State::Extension { size, len }),
+                _ if is_text(byte) => lengthen(len).map(|len| State::Extension { size, len }),
                 _ => Err(ChunkError::ExtensionInvalid),
             },
-            State::SizeLineFeed { size } => match (octet, size) {
+            State::SizeLineFeed { size } => match (byte, size) {
                 (b'\n', 0) => Ok(State::TrailerStart),
                 (b'\n', left) => Ok(State::Data { left }),
                 _ => Err(ChunkError::ExtensionInvalid),
             },
-            State::DataCarriageReturn if octet == b'\r' => Ok(State::DataLineFeed),
-            State::DataLineFeed if octet == b'\n' => Ok(State::Size { digits: 0, size: 0 }),
+            State::DataCarriageReturn if byte == b'\r' => Ok(State::DataLineFeed),
+            State::DataLineFeed if byte == b'\n' => Ok(State::Size { digits: 0, size: 0 }),
             State::DataCarriageReturn | State::DataLineFeed => Err(ChunkError::DataUnterminated),
             State::TrailerStart
             | State::TrailerName
             | State::TrailerValue
             | State::TrailerLineFeed
-            | State::EndLineFeed => self.on_trailer(octet),
+            | State::EndLineFeed => self.on_trailer(byte),
             State::Data { .. } | State::End => Ok(self.state), // Not framing; `read` handles them.
         }
     }
 
-    fn on_trailer(&mut self, octet: u8) -> Result<State, ChunkError> {
+    fn on_trailer(&mut self, byte: u8) -> Result<State, ChunkError> {
         self.trailer_len += 1;
         if usize::from(self.trailer_len) > MAX_TRAILER_SECTION {
             return Err(ChunkError::TrailersTooLarge);
         }
         match self.state {
-            State::TrailerStart => match octet {
+            State::TrailerStart => match byte {
                 b'\r' => Ok(State::EndLineFeed),
                 // H2O compatibility: bare line feeds are tolerated in trailers, which nobody reads.
                 b'\n' => Ok(State::End),
-                _ if is_token_octet(octet) => self.on_trailer_field(),
+                _ if is_token_byte(byte) => self.on_trailer_field(),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerName => match octet {
+            State::TrailerName => match byte {
                 b':' => Ok(State::TrailerValue),
-                _ if is_token_octet(octet) => Ok(State::TrailerName),
+                _ if is_token_byte(byte) => Ok(State::TrailerName),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerValue => match octet {
+            State::TrailerValue => match byte {
                 b'\r' => Ok(State::TrailerLineFeed),
                 b'\n' => Ok(State::TrailerStart),
-                _ if is_text(octet) => Ok(State::TrailerValue),
+                _ if is_text(byte) => Ok(State::TrailerValue),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerLineFeed if octet == b'\n' => Ok(State::TrailerStart),
-            _ if octet == b'\n' => Ok(State::End),
+            State::TrailerLineFeed if byte == b'\n' => Ok(State::TrailerStart),
+            _ if byte == b'\n' => Ok(State::End),
             _ => Err(ChunkError::TrailerInvalid),
         }
     }
@@ -224,10 +224,10 @@ impl ChunkedReader {
     }
 }
 
-/// The state after an octet of `chunk-size` or the one that ends it.
+/// The state after a byte of `chunk-size` or the one that ends it.
 #[inline]
-fn on_size(octet: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
-    if let Some(digit) = (octet as char).to_digit(16) {
+fn on_size(byte: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
+    if let Some(digit) = (byte as char).to_digit(16) {
         if digits == 16 {
             return Err(ChunkError::SizeTooLong);
         }
@@ -236,7 +236,7 @@ fn on_size(octet: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
             size: size << 4 | u64::from(digit),
         });
     }
-    match octet {
+    match byte {
         _ if digits == 0 => Err(ChunkError::SizeInvalid),
         b'\r' => Ok(State::SizeLineFeed { size }),
         b';' => Ok(State::Extension { size, len: 0 }),
@@ -245,7 +245,7 @@ fn on_size(octet: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
     }
 }
 
-/// One more octet between a chunk's size and its line end.
+/// One more byte between a chunk's size and its line end.
 fn lengthen(len: u16) -> Result<u16, ChunkError> {
     if usize::from(len) >= MAX_CHUNK_EXTENSION {
         return Err(ChunkError::ExtensionTooLong);
@@ -253,16 +253,16 @@ fn lengthen(len: u16) -> Result<u16, ChunkError> {
     Ok(len + 1)
 }
 
-/// True for octets of a field value or an extension.
-const fn is_text(octet: u8) -> bool {
-    octet == b'\t' || (octet >= b' ' && octet != 0x7f)
+/// True for bytes of a field value or an extension.
+const fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Content and the position after the body, with the input in pieces of `step` octets.
+    /// Content and the position after the body, with the input in pieces of `step` bytes.
     fn read(input: &[u8], step: usize) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
         let mut reader = ChunkedReader::new();
         let mut content = Vec::new();
@@ -374,12 +374,12 @@ mod tests {
     #[test]
     fn framing_may_outweigh_content_only_up_to_100_kib() {
         let read = |chunk: &str, times| read(chunk.repeat(times).as_bytes(), 4096).map(|_| ());
-        // "1 CRLF a CRLF": five octets of framing for one of content.
+        // "1 CRLF a CRLF": five bytes of framing for one of content.
         let times = usize::try_from(MAX_CHUNK_FRAMING).unwrap() / 5;
         assert_eq!(read("1\r\na\r\n", times - 1), Ok(()));
         let attack = read("1\r\na\r\n", times);
         assert_eq!(attack, Err(ChunkError::FramingExcessive));
-        // Five octets for two of content are less than three quarters.
+        // Five bytes for two of content are less than three quarters.
         assert_eq!(read("2\r\nab\r\n", 10 * times), Ok(()));
     }
 }

@@ -64,7 +64,7 @@ enum Sending {
     Complete,
 }
 
-/// The client role of one connection: octets in, events and octets out.
+/// The client role of one connection: bytes in, events and bytes out.
 ///
 /// One request is outstanding at a time. The caller owns the buffers and hands them over as it does to
 /// [`crate::ServerConnection`].
@@ -75,7 +75,7 @@ pub struct ClientConnection {
     sending: Sending,
     asked: Asked,
     interims: u32,
-    /// Octets of content of the current response.
+    /// Bytes of content of the current response.
     received: u64,
     is_persistent: bool,
     requests: u64,
@@ -143,7 +143,7 @@ impl ClientConnection {
         }
     }
 
-    /// Writes what comes before `len` octets of content that the caller sends by other means, and says how
+    /// Writes what comes before `len` bytes of content that the caller sends by other means, and says how
     /// many of them to send.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
@@ -181,7 +181,7 @@ impl ClientConnection {
         self.sending = Sending::Complete;
     }
 
-    /// The server has closed the connection. The caller has given all octets before to
+    /// The server has closed the connection. The caller has given all bytes before to
     /// [`ClientConnection::receive`].
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl ClientConnection {
         }
     }
 
-    /// Octets of content that are due, where the head has announced their number: they may be taken off the connection by other
+    /// Bytes of content that are due, where the head has announced their number: they may be taken off the connection by other
     /// means, as [`ClientConnection::skip_content`] is told.
     #[must_use]
     pub const fn content_left(&self) -> Option<u64> {
@@ -246,7 +246,7 @@ impl ClientConnection {
         }
     }
 
-    /// That many octets of content were taken off the connection by other means: no more than
+    /// That many bytes of content were taken off the connection by other means: no more than
     /// [`ClientConnection::content_left`] said.
     pub const fn skip_content(&mut self, len: u64) {
         if let Receiving::Sized { left } = &mut self.receiving {

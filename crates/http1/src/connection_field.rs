@@ -13,7 +13,7 @@ pub(crate) struct ConnectionOptions {
 impl ConnectionOptions {
     pub(crate) fn on_field(&mut self, value: &[u8]) {
         self.is_present = true;
-        for option in value.split(|&octet| octet == b',') {
+        for option in value.split(|&byte| byte == b',') {
             let option = option.trim_ascii();
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");

@@ -53,9 +53,9 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     let start = out.len();
     out.extend_from_slice(value);
     if has_break(value) {
-        for octet in &mut out[start..] {
-            if matches!(octet, b'\r' | b'\n' | 0) {
-                *octet = b' ';
+        for byte in &mut out[start..] {
+            if matches!(byte, b'\r' | b'\n' | 0) {
+                *byte = b' ';
             }
         }
     }
@@ -125,11 +125,11 @@ pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
 pub enum BodyMode {
     /// No content follows: none there is, or none is allowed (HEAD, 1xx, 204, 304).
     None,
-    /// Exactly that many octets.
+    /// Exactly that many bytes.
     Identity(u64),
     /// Chunks.
     Chunked,
-    /// Octets until we close; also a tunnel.
+    /// Bytes until we close; also a tunnel.
     UntilClose,
 }
 
@@ -167,7 +167,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes what comes before `len` octets of content; gives how many of them may be sent.
+    /// Writes what comes before `len` bytes of content; gives how many of them may be sent.
     pub(crate) fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match self {
             Self::Done => 0,

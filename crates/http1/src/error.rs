@@ -36,7 +36,7 @@ impl FieldError {
 pub enum FramingError {
     /// A `Content-Length` that is not 1 to 19 digits.
     ContentLengthInvalid,
-    /// Two `Content-Length` fields that are not the same octets.
+    /// Two `Content-Length` fields that are not the same bytes.
     ContentLengthsDiffer,
     /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
     LengthAndCoding,

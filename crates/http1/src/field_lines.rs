@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use h2o_http::{Known, is_token_octet};
+use h2o_http::{Known, is_token_byte};
 
 use crate::FieldError;
 
@@ -73,7 +73,7 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         Some(len) => at + end + len,
         None => return Err(FieldError::ValueInvalid),
     };
-    // The only octets of a value that are not above a blank are blanks.
+    // The only bytes of a value that are not above a blank are blanks.
     while end > start && line[end - 1] <= b' ' {
         end -= 1;
     }
@@ -102,48 +102,48 @@ fn other_name_len(line: &[u8]) -> Result<usize, FieldError> {
 #[inline]
 pub(crate) fn token_len(text: &[u8]) -> usize {
     text.iter()
-        .position(|&octet| !is_token_octet(octet))
+        .position(|&byte| !is_token_byte(byte))
         .unwrap_or(text.len())
 }
 
-/// Length of the text up to the first octet below `FLOOR` (a horizontal tab is not counted as such
-/// where blanks are allowed, that is for `FLOOR` 0x20) or the first DEL. Octets from 0x80 on pass.
+/// Length of the text up to the first byte below `FLOOR` (a horizontal tab is not counted as such
+/// where blanks are allowed, that is for `FLOOR` 0x20) or the first DEL. Bytes from 0x80 on pass.
 ///
-/// Eight octets at a time: most of a head is field values (benchmark `head`).
+/// Eight bytes at a time: most of a head is field values (benchmark `head`).
 #[inline]
 pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
     let mut rest = text;
-    while let Some((octets, tail)) = rest.split_first_chunk::<8>() {
-        let found = below_or_del::<FLOOR>(u64::from_le_bytes(*octets));
+    while let Some((bytes, tail)) = rest.split_first_chunk::<8>() {
+        let found = below_or_del::<FLOOR>(u64::from_le_bytes(*bytes));
         if found == 0 {
             rest = tail;
             continue;
         }
         let before = (found.trailing_zeros() / 8) as usize;
-        if FLOOR != 0x20 || octets[before] != b'\t' {
+        if FLOOR != 0x20 || bytes[before] != b'\t' {
             return text.len() - rest.len() + before;
         }
         rest = &rest[before + 1..];
     }
-    let stops = |octet: u8| (octet < FLOOR || octet == 0x7f) && (FLOOR != 0x20 || octet != b'\t');
-    let last = rest.iter().position(|&octet| stops(octet));
+    let stops = |byte: u8| (byte < FLOOR || byte == 0x7f) && (FLOOR != 0x20 || byte != b'\t');
+    let last = rest.iter().position(|&byte| stops(byte));
     text.len() - rest.len() + last.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of octets that are below `FLOOR` or DEL. The lowest octet marked is right; borrows
-/// can mark octets above it wrongly.
+/// Sets the high bit of bytes that are below `FLOOR` or DEL. The lowest byte marked is right; borrows
+/// can mark bytes above it wrongly.
 #[inline]
-const fn below_or_del<const FLOOR: u8>(octets: u64) -> u64 {
+const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let below = octets.wrapping_sub(ONES * FLOOR as u64);
-    let del = (octets ^ (ONES * 0x7f)).wrapping_sub(ONES);
-    (below | del) & !octets & (ONES << 7)
+    let below = bytes.wrapping_sub(ONES * FLOOR as u64);
+    let del = (bytes ^ (ONES * 0x7f)).wrapping_sub(ONES);
+    (below | del) & !bytes & (ONES << 7)
 }
 
-/// Finds the end of a head in input that grows, looking at each octet once.
+/// Finds the end of a head in input that grows, looking at each byte once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadScan {
-    /// Octets looked at.
+    /// Bytes looked at.
     scanned: u32,
     /// Start of the first line that is not known to be well-formed.
     line: u32,
@@ -162,7 +162,7 @@ pub(crate) enum HeadEnd {
 }
 
 impl HeadScan {
-    /// Octets seen before this call.
+    /// Bytes seen before this call.
     pub(crate) const fn scanned(self) -> usize {
         self.scanned as usize
     }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_ends_at_the_first_octet_below_the_floor() {
+    fn text_ends_at_the_first_byte_below_the_floor() {
         for fill in [b'a', 0x80, 0xff, b' ', b'~'] {
             for len in 0..40 {
                 for stop in 0..=255u8 {

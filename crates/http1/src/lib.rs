@@ -1,8 +1,8 @@
 //! HTTP/1.0 and 1.1 (RFC 9112): the server and the client role of a connection, without I/O.
 //!
-//! Octets and time go in, events and octets come out. There are no sockets, clocks, threads or locks in
-//! here, so that any exchange can be replayed octet for octet and hours of timers run in a millisecond.
-//! The caller owns the buffers; an idle connection is less than 200 octets.
+//! Bytes and time go in, events and bytes come out. There are no sockets, clocks, threads or locks in
+//! here, so that any exchange can be replayed byte for byte and hours of timers run in a millisecond.
+//! The caller owns the buffers; an idle connection is less than 200 bytes.
 //!
 //! Where RFC 9112 leaves a choice that two recipients can make differently, this engine refuses the
 //! message: that is what request smuggling is made of.
@@ -20,7 +20,7 @@
 //! let mut connection = ServerConnection::new(settings, Scheme::Http, now);
 //! let mut head = RequestHead::default();
 //!
-//! // Octets in: the caller drops what a step took and calls again while that makes progress.
+//! // Bytes in: the caller drops what a step took and calls again while that makes progress.
 //! let mut input = b"GET /a/../b?c HTTP/1.1\r\nHost: example.com\r\n\r\n".to_vec();
 //! match connection.receive(&input, now, &mut head) {
 //!     Ok(Received::Request { taken }) => drop(input.drain(..taken)),
@@ -29,7 +29,7 @@
 //! assert_eq!((head.path(), head.query()), (&b"/b"[..], &b"?c"[..]));
 //! assert_eq!(head.authority(), b"example.com");
 //!
-//! // Octets out.
+//! // Bytes out.
 //! let mut headers = Headers::new();
 //! headers.push(Known::ContentType, b"text/plain");
 //! let response = ResponseHead {

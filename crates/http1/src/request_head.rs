@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use h2o_http::path::{self, Scanned};
 use h2o_http::{
-    BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_octet,
+    BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_byte,
 };
 
 use crate::connection_field::ConnectionOptions;
@@ -20,7 +20,7 @@ pub(crate) struct Wishes {
     pub(crate) is_persistent: bool,
     /// `Expect: 100-continue`, with a body.
     pub(crate) expects_continue: bool,
-    /// Octets of the head.
+    /// Bytes of the head.
     pub(crate) len: usize,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), Pee
     const CHECKED: usize = 64;
     let line = &input[empty_line_len(input, ends)..];
     let line = &line[..line.len().min(CHECKED)];
-    match line.iter().position(|&octet| !is_token_octet(octet)) {
+    match line.iter().position(|&byte| !is_token_byte(byte)) {
         None => Ok(()),
         Some(at) if at > 0 && line[at] == b' ' => Ok(()),
         // It can still become the one empty line that is skipped.

@@ -38,7 +38,7 @@ enum Receiving {
     Chunked(ChunkedReader),
     /// The request is complete. What follows is pipelined and stays with the caller.
     Complete,
-    /// Octets pass as they are.
+    /// Bytes pass as they are.
     Tunnel,
     /// The client broke the protocol; nothing it sends is looked at.
     Failed,
@@ -74,9 +74,9 @@ struct Exchange {
     expectation: Expectation,
 }
 
-/// The server role of one connection: octets and time in, events and octets out.
+/// The server role of one connection: bytes and time in, events and bytes out.
 ///
-/// The caller owns the buffers. It hands over all octets that it has received and not yet dropped, drops
+/// The caller owns the buffers. It hands over all bytes that it has received and not yet dropped, drops
 /// what a step took, and steps again while that makes progress.
 #[derive(Debug)]
 pub struct ServerConnection {
@@ -85,7 +85,7 @@ pub struct ServerConnection {
     sending: Sending,
     exchange: Exchange,
     timers: Timers,
-    first_octet_at: Option<Instant>,
+    first_byte_at: Option<Instant>,
     body_received: u64,
     requests: u64,
     scheme: Scheme,
@@ -132,7 +132,7 @@ impl ServerConnection {
             sending: Sending::Awaited,
             exchange: Exchange::NONE,
             timers,
-            first_octet_at: None,
+            first_byte_at: None,
             body_received: 0,
             requests: 0,
             scheme,
@@ -152,7 +152,7 @@ impl ServerConnection {
         matches!(self.receiving, Receiving::Complete | Receiving::Failed)
     }
 
-    /// Octets of content that are announced and have not come; `None` where their number is not announced.
+    /// Bytes of content that are announced and have not come; `None` where their number is not announced.
     #[must_use]
     pub const fn body_left(&self) -> Option<u64> {
         match self.receiving {
@@ -171,7 +171,7 @@ impl ServerConnection {
             && !self.is_shutting_down
     }
 
-    /// True while octets pass raw both ways.
+    /// True while bytes pass raw both ways.
     #[must_use]
     pub const fn is_tunnel(&self) -> bool {
         matches!(self.sending, Sending::Tunnel)
@@ -191,13 +191,13 @@ impl ServerConnection {
         self.receiving = Receiving::Head(HeadScan::default());
         self.sending = Sending::Awaited;
         self.exchange = Exchange::NONE;
-        self.first_octet_at = None;
+        self.first_byte_at = None;
         self.body_received = 0;
         self.timers.await_head(&self.settings, now);
         Next::Request
     }
 
-    /// Tells that `written` octets of our output have left since the last call, and whether more is
+    /// Tells that `written` bytes of our output have left since the last call, and whether more is
     /// `pending`. Call it after every attempt to write, and when the caller finds that the kernel's queue
     /// has shrunk: what counts as progress decides whether the client is too slow.
     pub fn on_written(&mut self, written: usize, pending: bool, now: Instant) {
@@ -219,7 +219,7 @@ impl ServerConnection {
         }
     }
 
-    /// Whether content is awaited from the client, and whether octets of ours wait for the client to take some.
+    /// Whether content is awaited from the client, and whether bytes of ours wait for the client to take some.
     #[must_use]
     pub const fn waits_for_client(&self) -> (bool, bool) {
         (self.timers.is_reading_body(), self.timers.is_writing())
@@ -239,7 +239,7 @@ impl ServerConnection {
         self.exchange.is_persistent = false;
         self.timers.stop();
         Some(match passed {
-            TimeLimit::Head { .. } if self.first_octet_at.is_none() => TimeLimit::Idle,
+            TimeLimit::Head { .. } if self.first_byte_at.is_none() => TimeLimit::Idle,
             passed => passed,
         })
     }
@@ -256,10 +256,10 @@ impl ServerConnection {
         self.is_shutting_down
     }
 
-    /// True while no octet of a next request has arrived.
+    /// True while no byte of a next request has arrived.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        matches!(self.receiving, Receiving::Head(_)) && self.first_octet_at.is_none()
+        matches!(self.receiving, Receiving::Head(_)) && self.first_byte_at.is_none()
     }
 
     /// Number of the current request, from 1; 0 before the first head is complete.
@@ -268,13 +268,13 @@ impl ServerConnection {
         self.requests
     }
 
-    /// When the first octet of the current request was received.
+    /// When the first byte of the current request was received.
     #[must_use]
-    pub const fn first_octet_at(&self) -> Option<Instant> {
-        self.first_octet_at
+    pub const fn first_byte_at(&self) -> Option<Instant> {
+        self.first_byte_at
     }
 
-    /// Octets of content received of the current request.
+    /// Bytes of content received of the current request.
     #[must_use]
     pub const fn body_received(&self) -> u64 {
         self.body_received

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Settings of the server role, shared by all connections of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Largest head, from the first octet to the empty line.
+    /// Largest head, from the first byte to the empty line.
     pub max_head: usize,
     /// Most fields in a head, those kept apart from the list included.
     pub max_fields: usize,
@@ -21,7 +21,7 @@ pub struct Settings {
     pub upgrade_to_http2: bool,
 }
 
-/// 8192 octets for the request line and 4096 for each of 100 fields (H2O compatibility).
+/// 8192 bytes for the request line and 4096 for each of 100 fields (H2O compatibility).
 pub(crate) const MAX_HEAD: usize = 417_792;
 pub(crate) const MAX_FIELDS: usize = 100;
 
@@ -42,7 +42,7 @@ impl Default for Settings {
 /// Settings of the client role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// Largest head, from the first octet to the empty line.
+    /// Largest head, from the first byte to the empty line.
     pub max_head: usize,
     /// Most fields in a head.
     pub max_fields: usize,

@@ -150,7 +150,7 @@ mod tests {
             let settings = Settings::default();
             let got = request_head::parse(input.as_bytes(), &settings, Scheme::Http, &mut head);
             let got = got.map(|_| {
-                let text = |octets| std::str::from_utf8(octets).unwrap();
+                let text = |bytes| std::str::from_utf8(bytes).unwrap();
                 let target = text(head.target());
                 (
                     head.scheme,

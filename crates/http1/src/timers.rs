@@ -30,7 +30,7 @@ enum Reading {
 enum Writing {
     /// Nothing waits to be written.
     Off,
-    /// Octets wait for the client to take some.
+    /// Bytes wait for the client to take some.
     Pending { silence: Instant },
 }
 
@@ -92,12 +92,12 @@ impl Timers {
         matches!(self.reading, Reading::Body { .. })
     }
 
-    /// Whether octets wait for the client to take some.
+    /// Whether bytes wait for the client to take some.
     pub(crate) const fn is_writing(&self) -> bool {
         matches!(self.writing, Writing::Pending { .. })
     }
 
-    /// `written` octets left, and more are or are not `pending`.
+    /// `written` bytes left, and more are or are not `pending`.
     ///
     /// H2O keeps its timer running between the writes of one response, which cuts off responses whose
     /// handler pauses; here it is off whenever nothing waits to be written.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_is_timed_only_while_octets_wait() {
+    fn writing_is_timed_only_while_bytes_wait() {
         let (settings, start) = (settings(), start());
         let mut timers = Timers::new();
         timers.on_written(100, false, &settings, start);

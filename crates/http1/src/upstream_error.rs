@@ -5,7 +5,7 @@ use crate::{ChunkError, FieldError, FramingError};
 /// What a server did wrong, as our client role sees it. Each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamError {
-    /// The connection ended before an octet of the response came. If the connection had been used
+    /// The connection ended before a byte of the response came. If the connection had been used
     /// before, the server most likely closed it while it was idle.
     ClosedBeforeResponse,
     /// The connection ended within the head of the response.
@@ -28,7 +28,7 @@ pub enum UpstreamError {
     Framing(FramingError),
     /// The chunked coding of the content is broken.
     Chunk(ChunkError),
-    /// Octets came although no request was outstanding.
+    /// Bytes came although no request was outstanding.
     Unsolicited,
 }
 

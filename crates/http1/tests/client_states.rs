@@ -62,10 +62,10 @@ const EVENTS: [(&str, Act); 22] = [
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
         );
     }),
-    ("200 of 2 octets", |talk| {
+    ("200 of 2 bytes", |talk| {
         arrives(talk, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab");
     }),
-    ("200 of 9 octets, cut", |talk| {
+    ("200 of 9 bytes, cut", |talk| {
         arrives(talk, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab");
     }),
     ("200 in chunks", |talk| {
@@ -97,8 +97,8 @@ const EVENTS: [(&str, Act); 22] = [
         );
     }),
     ("an end of chunks", |talk| arrives(talk, "0\r\n\r\n")),
-    ("two octets", |talk| arrives(talk, "ab")),
-    ("an octet passes by", |talk| {
+    ("two bytes", |talk| arrives(talk, "ab")),
+    ("a byte passes by", |talk| {
         if talk.connection.content_left().is_some_and(|left| left > 0) {
             talk.connection.skip_content(1);
         }
@@ -117,8 +117,8 @@ fn sends(talk: &mut Conversation, request: &ClientRequest<'_>) {
     talk.events.push(Event::Response(format!("{mode:?}")));
 }
 
-fn arrives(talk: &mut Conversation, octets: &str) {
-    talk.server_sends(octets);
+fn arrives(talk: &mut Conversation, bytes: &str) {
+    talk.server_sends(bytes);
 }
 
 fn outcome(enter: Act, event: Act) -> String {
@@ -146,7 +146,7 @@ fn outcome(enter: Act, event: Act) -> String {
         (connection.is_response_done(), "response done"),
         (talk.is_reusable(), "reusable"),
         (connection.is_between_chunks(), "between chunks"),
-        (!talk.left().is_empty(), "octets left"),
+        (!talk.left().is_empty(), "bytes left"),
     ] {
         words.extend(is_so.then(|| name.to_owned()));
     }
@@ -189,62 +189,62 @@ fn every_state_meets_every_event() {
                 ("abort", "-> awaits Nothing, request done, response done"),
                 (
                     "half a head",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "100",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "101",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "200 of 2 bytes",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "200 of 9 bytes, cut",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 and close",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "204",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "HTTP/1.0",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "nonsense",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "two octets",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "two bytes",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "an octet passes by",
+                    "a byte passes by",
                     "-> awaits Nothing, request done, response done, reusable",
                 ),
                 ("closed", "Nothing, -> awaits Nothing, request done"),
@@ -260,18 +260,18 @@ fn every_state_meets_every_event() {
                 ("finish", "-> awaits Head, request done"),
                 ("finish with trailers", "-> awaits Head, request done"),
                 ("abort", "-> awaits Head, request done"),
-                ("half a head", "-> awaits Head, request done, octets left"),
+                ("half a head", "-> awaits Head, request done, bytes left"),
                 ("100", "interim 100 Continue, -> awaits Head, request done"),
                 (
                     "101",
-                    "UnexpectedSwitch, -> awaits Nothing, request done, octets left",
+                    "UnexpectedSwitch, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "200 OK, data ab, end, -> awaits Nothing, request done, response done, reusable",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "200 OK, data ab, -> awaits Body, request done, 7 to come",
                 ),
                 (
@@ -296,21 +296,21 @@ fn every_state_meets_every_event() {
                 ),
                 (
                     "nonsense",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Framing(ContentLengthsDiffer), -> awaits Nothing, request done, octets left",
+                    "Framing(ContentLengthsDiffer), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "two octets",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "two bytes",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
-                ("an octet passes by", "-> awaits Head, request done"),
+                ("a byte passes by", "-> awaits Head, request done"),
                 (
                     "closed",
                     "ClosedBeforeResponse, -> awaits Nothing, request done",
@@ -326,73 +326,73 @@ fn every_state_meets_every_event() {
             &[
                 (
                     "GET, if it may be sent",
-                    "-> awaits Head, request done, octets left",
+                    "-> awaits Head, request done, bytes left",
                 ),
-                ("content", "-> awaits Head, request done, octets left"),
+                ("content", "-> awaits Head, request done, bytes left"),
                 (
                     "content in place",
-                    "-> awaits Head, request done, octets left",
+                    "-> awaits Head, request done, bytes left",
                 ),
-                ("finish", "-> awaits Head, request done, octets left"),
+                ("finish", "-> awaits Head, request done, bytes left"),
                 (
                     "finish with trailers",
-                    "-> awaits Head, request done, octets left",
+                    "-> awaits Head, request done, bytes left",
                 ),
-                ("abort", "-> awaits Head, request done, octets left"),
-                ("half a head", "-> awaits Head, request done, octets left"),
+                ("abort", "-> awaits Head, request done, bytes left"),
+                ("half a head", "-> awaits Head, request done, bytes left"),
                 (
                     "100",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "101",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "200 of 2 bytes",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "200 of 9 bytes, cut",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 and close",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "204",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "HTTP/1.0",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "nonsense",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 ("an end of chunks", "200 , -> awaits Body, request done"),
-                ("two octets", "-> awaits Head, request done, octets left"),
+                ("two bytes", "-> awaits Head, request done, bytes left"),
                 (
-                    "an octet passes by",
-                    "-> awaits Head, request done, octets left",
+                    "a byte passes by",
+                    "-> awaits Head, request done, bytes left",
                 ),
                 (
                     "closed",
-                    "HeadTruncated, -> awaits Nothing, request done, octets left",
+                    "HeadTruncated, -> awaits Nothing, request done, bytes left",
                 ),
             ],
         ),
@@ -406,15 +406,15 @@ fn every_state_meets_every_event() {
                 ("finish", "-> awaits Head, request done"),
                 ("finish with trailers", "-> awaits Head, request done"),
                 ("abort", "-> awaits Head, request done"),
-                ("half a head", "-> awaits Head, octets left"),
+                ("half a head", "-> awaits Head, bytes left"),
                 ("100", "interim 100 Continue, -> awaits Head"),
-                ("101", "UnexpectedSwitch, -> awaits Nothing, octets left"),
+                ("101", "UnexpectedSwitch, -> awaits Nothing, bytes left"),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "200 OK, data ab, end, -> awaits Nothing, response done",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "200 OK, data ab, -> awaits Body, 7 to come",
                 ),
                 (
@@ -427,21 +427,21 @@ fn every_state_meets_every_event() {
                 ("HTTP/1.0", "200 OK, -> awaits Nothing, response done"),
                 (
                     "nonsense",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Framing(ContentLengthsDiffer), -> awaits Nothing, octets left",
+                    "Framing(ContentLengthsDiffer), -> awaits Nothing, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
                 (
-                    "two octets",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "two bytes",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
-                ("an octet passes by", "-> awaits Head"),
+                ("a byte passes by", "-> awaits Head"),
                 ("closed", "ClosedBeforeResponse, -> awaits Nothing"),
             ],
         ),
@@ -467,15 +467,15 @@ fn every_state_meets_every_event() {
                     "abort",
                     "writes \\r\\n1\\r\\n, -> awaits Head, request done",
                 ),
-                ("half a head", "-> awaits Head, octets left"),
+                ("half a head", "-> awaits Head, bytes left"),
                 ("100", "interim 100 Continue, -> awaits Head"),
-                ("101", "UnexpectedSwitch, -> awaits Nothing, octets left"),
+                ("101", "UnexpectedSwitch, -> awaits Nothing, bytes left"),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "200 OK, data ab, end, -> awaits Nothing, response done",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "200 OK, data ab, -> awaits Body, 7 to come",
                 ),
                 (
@@ -488,21 +488,21 @@ fn every_state_meets_every_event() {
                 ("HTTP/1.0", "200 OK, -> awaits Nothing, response done"),
                 (
                     "nonsense",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Framing(ContentLengthsDiffer), -> awaits Nothing, octets left",
+                    "Framing(ContentLengthsDiffer), -> awaits Nothing, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
                 (
-                    "two octets",
-                    "StatusLineInvalid, -> awaits Nothing, octets left",
+                    "two bytes",
+                    "StatusLineInvalid, -> awaits Nothing, bytes left",
                 ),
-                ("an octet passes by", "-> awaits Head"),
+                ("a byte passes by", "-> awaits Head"),
                 ("closed", "ClosedBeforeResponse, -> awaits Nothing"),
             ],
         ),
@@ -530,62 +530,62 @@ fn every_state_meets_every_event() {
                 ("abort", "-> awaits Body, request done, 4 to come"),
                 (
                     "half a head",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "100",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "101",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "200 of 2 bytes",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "200 of 9 bytes, cut",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "200 and close",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "204",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "HTTP/1.0",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "nonsense",
-                    "data nons, end, -> awaits Nothing, request done, response done, octets left",
+                    "data nons, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "data HTTP, end, -> awaits Nothing, request done, response done, octets left",
+                    "data HTTP, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "data 0\\r\\n\\r, end, -> awaits Nothing, request done, response done, octets left",
+                    "data 0\\r\\n\\r, end, -> awaits Nothing, request done, response done, bytes left",
                 ),
                 (
-                    "two octets",
+                    "two bytes",
                     "data ab, -> awaits Body, request done, 2 to come",
                 ),
                 (
-                    "an octet passes by",
+                    "a byte passes by",
                     "-> awaits Body, request done, 3 to come",
                 ),
                 ("closed", "BodyTruncated, -> awaits Nothing, request done"),
@@ -618,59 +618,59 @@ fn every_state_meets_every_event() {
                 ("abort", "-> awaits Body, request done, between chunks"),
                 (
                     "half a head",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "100",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "101",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "200 of 2 bytes",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "200 of 9 bytes, cut",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 and close",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "204",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "HTTP/1.0",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "nonsense",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Chunk(SizeInvalid), -> awaits Nothing, request done, octets left",
+                    "Chunk(SizeInvalid), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "an end of chunks",
                     "end, -> awaits Nothing, request done, response done, reusable",
                 ),
-                ("two octets", "-> awaits Body, request done"),
+                ("two bytes", "-> awaits Body, request done"),
                 (
-                    "an octet passes by",
+                    "a byte passes by",
                     "-> awaits Body, request done, between chunks",
                 ),
                 ("closed", "BodyTruncated, -> awaits Nothing, request done"),
@@ -702,11 +702,11 @@ fn every_state_meets_every_event() {
                     "data HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: upgrade\\r\\n\\r\\n, -> awaits Body, request done",
                 ),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "data HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nab, -> awaits Body, request done",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "data HTTP/1.1 200 OK\\r\\nContent-Length: 9\\r\\n\\r\\nab, -> awaits Body, request done",
                 ),
                 (
@@ -741,8 +741,8 @@ fn every_state_meets_every_event() {
                     "an end of chunks",
                     "data 0\\r\\n\\r\\n, -> awaits Body, request done",
                 ),
-                ("two octets", "data ab, -> awaits Body, request done"),
-                ("an octet passes by", "-> awaits Body, request done"),
+                ("two bytes", "data ab, -> awaits Body, request done"),
+                ("a byte passes by", "-> awaits Body, request done"),
                 ("closed", "Body, -> awaits Nothing, request done"),
             ],
         ),
@@ -765,39 +765,39 @@ fn every_state_meets_every_event() {
                     "-> awaits Nothing, request done, response done",
                 ),
                 ("abort", "-> awaits Nothing, request done, response done"),
-                ("half a head", "Unsolicited, -> awaits Nothing, octets left"),
-                ("100", "Unsolicited, -> awaits Nothing, octets left"),
-                ("101", "Unsolicited, -> awaits Nothing, octets left"),
+                ("half a head", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("100", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("101", "Unsolicited, -> awaits Nothing, bytes left"),
                 (
-                    "200 of 2 octets",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "200 of 2 bytes",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "200 of 9 bytes, cut",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
                 (
                     "200 and close",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
-                ("204", "Unsolicited, -> awaits Nothing, octets left"),
-                ("HTTP/1.0", "Unsolicited, -> awaits Nothing, octets left"),
-                ("nonsense", "Unsolicited, -> awaits Nothing, octets left"),
-                ("two lengths", "Unsolicited, -> awaits Nothing, octets left"),
+                ("204", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("HTTP/1.0", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("nonsense", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("two lengths", "Unsolicited, -> awaits Nothing, bytes left"),
                 (
                     "an end of chunks",
-                    "Unsolicited, -> awaits Nothing, octets left",
+                    "Unsolicited, -> awaits Nothing, bytes left",
                 ),
-                ("two octets", "Unsolicited, -> awaits Nothing, octets left"),
-                ("an octet passes by", "-> awaits Nothing, response done"),
+                ("two bytes", "Unsolicited, -> awaits Nothing, bytes left"),
+                ("a byte passes by", "-> awaits Nothing, response done"),
                 ("closed", "Nothing, -> awaits Nothing"),
             ],
         ),
@@ -831,62 +831,62 @@ fn every_state_meets_every_event() {
                 ("abort", "-> awaits Nothing, request done, response done"),
                 (
                     "half a head",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "100",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "101",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 2 octets",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "200 of 2 bytes",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "200 of 9 octets, cut",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "200 of 9 bytes, cut",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 in chunks",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 to the end",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "200 and close",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "204",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "HTTP/1.0",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "nonsense",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "two octets",
-                    "Unsolicited, -> awaits Nothing, request done, octets left",
+                    "two bytes",
+                    "Unsolicited, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "an octet passes by",
+                    "a byte passes by",
                     "-> awaits Nothing, request done, response done, reusable",
                 ),
                 ("closed", "Nothing, -> awaits Nothing, request done"),
@@ -915,11 +915,11 @@ fn every_state_meets_every_event() {
                     "data HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: upgrade\\r\\n\\r\\n, -> awaits Tunnel",
                 ),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "data HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nab, -> awaits Tunnel",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "data HTTP/1.1 200 OK\\r\\nContent-Length: 9\\r\\n\\r\\nab, -> awaits Tunnel",
                 ),
                 (
@@ -948,8 +948,8 @@ fn every_state_meets_every_event() {
                     "data HTTP/1.1 200 OK\\r\\nContent-Length: 1\\r\\nContent-Length: 2\\r\\n\\r\\n, -> awaits Tunnel",
                 ),
                 ("an end of chunks", "data 0\\r\\n\\r\\n, -> awaits Tunnel"),
-                ("two octets", "data ab, -> awaits Tunnel"),
-                ("an octet passes by", "-> awaits Tunnel"),
+                ("two bytes", "data ab, -> awaits Tunnel"),
+                ("a byte passes by", "-> awaits Tunnel"),
                 ("closed", "Tunnel, -> awaits Nothing"),
             ],
         ),
@@ -963,15 +963,15 @@ fn every_state_meets_every_event() {
                 ("finish", "-> awaits Head, request done"),
                 ("finish with trailers", "-> awaits Head, request done"),
                 ("abort", "-> awaits Head, request done"),
-                ("half a head", "-> awaits Head, request done, octets left"),
+                ("half a head", "-> awaits Head, request done, bytes left"),
                 ("100", "interim 100 Continue, -> awaits Head, request done"),
                 ("101", "101 Switching Protocols, -> awaits Tunnel"),
                 (
-                    "200 of 2 octets",
+                    "200 of 2 bytes",
                     "200 OK, data ab, end, -> awaits Nothing, request done, response done, reusable",
                 ),
                 (
-                    "200 of 9 octets, cut",
+                    "200 of 9 bytes, cut",
                     "200 OK, data ab, -> awaits Body, request done, 7 to come",
                 ),
                 (
@@ -996,21 +996,21 @@ fn every_state_meets_every_event() {
                 ),
                 (
                     "nonsense",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "two lengths",
-                    "Framing(ContentLengthsDiffer), -> awaits Nothing, request done, octets left",
+                    "Framing(ContentLengthsDiffer), -> awaits Nothing, request done, bytes left",
                 ),
                 (
                     "an end of chunks",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
                 (
-                    "two octets",
-                    "StatusLineInvalid, -> awaits Nothing, request done, octets left",
+                    "two bytes",
+                    "StatusLineInvalid, -> awaits Nothing, request done, bytes left",
                 ),
-                ("an octet passes by", "-> awaits Head, request done"),
+                ("a byte passes by", "-> awaits Head, request done"),
                 (
                     "closed",
                     "ClosedBeforeResponse, -> awaits Nothing, request done",

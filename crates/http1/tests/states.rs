@@ -15,8 +15,8 @@ use kit::server::{Conversation, Event};
 
 type Act = fn(&mut Conversation);
 
-fn sends(talk: &mut Conversation, octets: &str) {
-    talk.client_sends(octets);
+fn sends(talk: &mut Conversation, bytes: &str) {
+    talk.client_sends(bytes);
 }
 
 const STATES: &[(&str, Act)] = &[
@@ -133,7 +133,7 @@ const EVENTS: &[(&str, Act)] = &[
         talk.connection
             .error_response(answer, None, None, &mut talk.out);
     }),
-    ("octets wait, time passes", |talk| {
+    ("bytes wait, time passes", |talk| {
         talk.connection.on_written(0, true, talk.now);
         let passed = talk.wait(Duration::from_secs(100));
         reports(talk, format!("{passed:?}"));

@@ -1,4 +1,4 @@
-//! The tables of malformed and of unusual requests, whole and split at every octet.
+//! The tables of malformed and of unusual requests, whole and split at every byte.
 
 mod kit;
 
@@ -14,7 +14,7 @@ fn cuts(len: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The input in pieces: whole, cut in two anywhere, and octet by octet.
+/// The input in pieces: whole, cut in two anywhere, and byte by byte.
 fn ways(entry: &Entry) -> Vec<Vec<&[u8]>> {
     let input = entry.input.as_slice();
     let mut ways: Vec<Vec<&[u8]>> = cuts(input.len())

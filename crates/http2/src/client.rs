@@ -24,17 +24,17 @@ enum Opening {
     Failed,
 }
 
-/// The client role of one connection: octets and time in, events and octets out.
+/// The client role of one connection: bytes and time in, events and bytes out.
 ///
 /// The contract is that of [`crate::ServerConnection`], and these are the differences.
 ///
 /// **Input.** [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`], and the costs are those of the server. After
 /// [`ClientReceived::GoAway`] the next steps report a [`ClientReceived::Refused`] for each stream that the server will not
-/// answer, also if no more octets arrive: the caller goes on until [`ClientReceived::NeedMore`].
+/// answer, also if no more bytes arrive: the caller goes on until [`ClientReceived::NeedMore`].
 ///
 /// **Streams.** A stream begins with [`request`](Self::request), and ends with [`release`](Self::release): after the end of the
 /// response and of the request, after [`ClientReceived::Reset`] or [`ClientReceived::Refused`], or before, which cancels the
-/// request. The caller calls [`release_content`](Self::release_content) for the octets of each [`ClientReceived::Data`].
+/// request. The caller calls [`release_content`](Self::release_content) for the bytes of each [`ClientReceived::Data`].
 ///
 /// **Output.** The head is written by `request`. Content follows as in the server role.
 ///
@@ -189,7 +189,7 @@ impl ClientConnection {
         &self.connection.peer
     }
 
-    /// Octets that the server may still send, and that we may, on the connection as a whole.
+    /// Bytes that the server may still send, and that we may, on the connection as a whole.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -239,7 +239,7 @@ impl ClientConnection {
         self.held -= 1;
     }
 
-    /// `len` octets of a response's content are dealt with: the server may send as many more.
+    /// `len` bytes of a response's content are dealt with: the server may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }
@@ -249,7 +249,7 @@ impl ClientConnection {
         self.connection.shrink();
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained()

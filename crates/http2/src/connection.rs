@@ -27,9 +27,9 @@ pub(crate) mod cost {
     pub(crate) const CONTROL: u32 = 1;
     /// Each sixteen values of one SETTINGS frame.
     pub(crate) const SETTINGS_VALUES: usize = 16;
-    /// DATA that neither carries nor ends anything (CVE-2019-9518), CONTINUATION without octets.
+    /// DATA that neither carries nor ends anything (CVE-2019-9518), CONTINUATION without bytes.
     pub(crate) const EMPTY: u32 = 1;
-    /// DATA of ours cut to a few octets by a window (CVE-2019-9511, -9517).
+    /// DATA of ours cut to a few bytes by a window (CVE-2019-9511, -9517).
     pub(crate) const DRIBBLE: u32 = 2;
     /// A request taken back (CVE-2023-44487, "rapid reset").
     pub(crate) const RESET: u32 = 5;
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     pub(crate) encoder: Encoder,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
-    /// Octets of content that came and that the caller has not dealt with, and how many there may be before the connection's
+    /// Bytes of content that came and that the caller has not dealt with, and how many there may be before the connection's
     /// window stays shut.
     held: usize,
     max_held: usize,
@@ -149,7 +149,7 @@ impl Connection {
             return Err(PeerError::StreamIdOf(FrameType::DATA).into());
         }
         let data = frame::without_padding(header, payload)?;
-        // Also on a closed stream: its octets count against the connection's window (RFC 9113 §5.1).
+        // Also on a closed stream: its bytes count against the connection's window (RFC 9113 §5.1).
         self.recv_window
             .take(payload.len())
             .map_err(|_| PeerError::WindowExceeded)?;
@@ -158,7 +158,7 @@ impl Connection {
         taken.map(|key| (key, data))
     }
 
-    /// What a stream has to say to `data`, which came in `len` octets.
+    /// What a stream has to say to `data`, which came in `len` bytes.
     fn on_stream_data(
         &mut self,
         header: &FrameHeader,
@@ -206,7 +206,7 @@ impl Connection {
         Ok(key)
     }
 
-    /// `len` more octets of the connection's window are owed. It opens again at once, whoever the octets are for (H2O
+    /// `len` more bytes of the connection's window are owed. It opens again at once, whoever the bytes are for (H2O
     /// compatibility), but not beyond what is held at most.
     #[inline]
     fn refill(&mut self, len: usize, out: &mut Vec<u8>) {
@@ -328,8 +328,8 @@ impl Connection {
         is_idle: bool,
     ) -> Result<(), Fault> {
         let kind = FrameType::WINDOW_UPDATE;
-        let octets = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
-        let increment = u32::from_be_bytes(octets) & 0x7fff_ffff;
+        let bytes = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
+        let increment = u32::from_be_bytes(bytes) & 0x7fff_ffff;
         match self.due_updates.checked_sub(1) {
             Some(due) => self.due_updates = due,
             None => self.charge(cost::CONTROL),
@@ -373,7 +373,7 @@ impl Connection {
         if header.stream == StreamId::CONNECTION {
             return Err(PeerError::StreamIdOf(kind));
         }
-        let octets = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
+        let bytes = payload.try_into().map_err(|_| PeerError::FrameSize(kind))?;
         if is_idle {
             return Err(PeerError::IdleStream(kind));
         }
@@ -383,7 +383,7 @@ impl Connection {
             return Ok(None);
         };
         self.close(key);
-        Ok(Some((key, ErrorCode(u32::from_be_bytes(octets)))))
+        Ok(Some((key, ErrorCode(u32::from_be_bytes(bytes)))))
     }
 
     /// The stream is over for both sides.
@@ -429,7 +429,7 @@ impl Connection {
         self.streams.insert(stream, is_peers)
     }
 
-    /// `len` octets of a stream's content are used up: the windows open by as many, but by no more than have come.
+    /// `len` bytes of a stream's content are used up: the windows open by as many, but by no more than have come.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -456,7 +456,7 @@ impl Connection {
         }
     }
 
-    /// From now on the content of a stream is wanted: its window opens to `window` octets.
+    /// From now on the content of a stream is wanted: its window opens to `window` bytes.
     pub(crate) fn accept_content(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get_mut(key)
             && !std::mem::replace(&mut stream.is_accepted, true)
@@ -486,6 +486,6 @@ impl Connection {
             + self
                 .block
                 .as_ref()
-                .map_or(0, |block| block.octets.capacity())
+                .map_or(0, |block| block.bytes.capacity())
     }
 }

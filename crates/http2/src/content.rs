@@ -25,7 +25,7 @@ impl Connection {
         self.on_sent(key, data.len(), end_stream);
     }
 
-    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them: it says how much that
+    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them: it says how much that
     /// is, and whether it is the last. `None`, or nothing that is not the last: no frame is written.
     #[inline]
     pub(crate) fn write_data_with<E>(

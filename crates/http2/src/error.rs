@@ -49,7 +49,7 @@ pub enum PeerError {
     ContinuationStream,
     /// A CONTINUATION that continues nothing (§6.10).
     StrayContinuation,
-    /// More CONTINUATION frames, or more octets in them, than any sensible field section needs.
+    /// More CONTINUATION frames, or more bytes in them, than any sensible field section needs.
     ContinuationFlood,
     /// A client pushes, or a server that was told not to (§8.4).
     PushPromise,

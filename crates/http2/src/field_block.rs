@@ -8,7 +8,7 @@ use crate::scheduler::Priority;
 /// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
 /// small ones costs us far more than the peer (CVE-2024-27316 and the like).
 pub const MAX_CONTINUATIONS: u8 = 8;
-/// Octets of one field section as it comes, over all its frames.
+/// Bytes of one field section as it comes, over all its frames.
 pub const MAX_SECTION: usize = 64 * 1024;
 
 /// A field section whose last frame has not come.
@@ -18,7 +18,7 @@ pub(crate) struct FieldBlock {
     /// Flags of the frame it began with.
     pub(crate) flags: u8,
     pub(crate) priority: Option<Priority>,
-    pub(crate) octets: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     continuations: u8,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Section<'a> {
     pub(crate) stream: StreamId,
     pub(crate) flags: u8,
     pub(crate) priority: Option<Priority>,
-    pub(crate) octets: std::borrow::Cow<'a, [u8]>,
+    pub(crate) bytes: std::borrow::Cow<'a, [u8]>,
 }
 
 impl Connection {
@@ -41,25 +41,25 @@ impl Connection {
         if header.stream == StreamId::CONNECTION {
             return Err(PeerError::StreamIdOf(FrameType::HEADERS));
         }
-        let mut octets = frame::without_padding(header, payload)?;
+        let mut bytes = frame::without_padding(header, payload)?;
         let mut priority = None;
         if header.has(flags::PRIORITY) {
-            let (given, rest) = frame::parse_priority(octets).ok_or(PeerError::PriorityCutOff)?;
+            let (given, rest) = frame::parse_priority(bytes).ok_or(PeerError::PriorityCutOff)?;
             if given.dependency == header.stream.get() {
                 return Err(PeerError::SelfDependency);
             }
             priority = Some(given);
-            octets = rest;
+            bytes = rest;
         }
         if header.has(flags::END_HEADERS) {
             return Ok(Some(Section {
                 stream: header.stream,
                 flags: header.flags,
                 priority,
-                octets: octets.into(),
+                bytes: bytes.into(),
             }));
         }
-        self.begin_block(header, priority, octets);
+        self.begin_block(header, priority, bytes);
         Ok(None)
     }
 
@@ -67,13 +67,13 @@ impl Connection {
         &mut self,
         header: &FrameHeader,
         priority: Option<Priority>,
-        octets: &[u8],
+        bytes: &[u8],
     ) {
         self.block = Some(Box::new(FieldBlock {
             stream: header.stream,
             flags: header.flags,
             priority,
-            octets: octets.to_vec(),
+            bytes: bytes.to_vec(),
             continuations: 0,
         }));
     }
@@ -96,13 +96,13 @@ impl Connection {
             self.charge(cost::EMPTY);
         }
         let is_end = header.has(flags::END_HEADERS);
-        if block.octets.len() + payload.len() > MAX_SECTION
+        if block.bytes.len() + payload.len() > MAX_SECTION
             || block.continuations > MAX_CONTINUATIONS
             || (block.continuations == MAX_CONTINUATIONS && !is_end)
         {
             return Err(PeerError::ContinuationFlood);
         }
-        block.octets.extend_from_slice(payload);
+        block.bytes.extend_from_slice(payload);
         if !is_end {
             self.block = Some(block);
             return Ok(None);
@@ -111,7 +111,7 @@ impl Connection {
             stream: block.stream,
             flags: block.flags,
             priority: block.priority,
-            octets: block.octets.into(),
+            bytes: block.bytes.into(),
         }))
     }
 }

@@ -13,7 +13,7 @@ pub struct WindowExceeded;
 pub struct SendWindow(i32);
 
 impl SendWindow {
-    /// A window of `size` octets, at most 2^31-1.
+    /// A window of `size` bytes, at most 2^31-1.
     #[must_use]
     pub const fn new(size: u32) -> Self {
         if size > i32::MAX.unsigned_abs() {
@@ -22,7 +22,7 @@ impl SendWindow {
         Self(size.cast_signed())
     }
 
-    /// Octets that may be sent now.
+    /// Bytes that may be sent now.
     #[inline]
     #[must_use]
     pub fn available(self) -> usize {
@@ -54,7 +54,7 @@ impl SendWindow {
         Ok(())
     }
 
-    /// `len` octets, at most [`SendWindow::available`], were sent.
+    /// `len` bytes, at most [`SendWindow::available`], were sent.
     #[inline]
     pub fn spend(&mut self, len: usize) {
         debug_assert!(len <= self.available(), "more was sent than allowed");
@@ -68,12 +68,12 @@ impl SendWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWindow {
     left: u32,
-    /// Octets taken and not given back yet.
+    /// Bytes taken and not given back yet.
     owed: u32,
 }
 
 impl RecvWindow {
-    /// A window of `size` octets.
+    /// A window of `size` bytes.
     #[must_use]
     pub const fn new(size: u32) -> Self {
         Self {
@@ -82,13 +82,13 @@ impl RecvWindow {
         }
     }
 
-    /// Octets the peer may still send.
+    /// Bytes the peer may still send.
     #[must_use]
     pub const fn left(self) -> u32 {
         self.left
     }
 
-    /// `len` octets came, padding included (§6.1).
+    /// `len` bytes came, padding included (§6.1).
     ///
     /// # Errors
     /// [`WindowExceeded`]
@@ -103,7 +103,7 @@ impl RecvWindow {
         self.left = self.left.saturating_add(by);
     }
 
-    /// `len` octets are done with. The increment to announce, once it is worth a frame: when at least as much is owed
+    /// `len` bytes are done with. The increment to announce, once it is worth a frame: when at least as much is owed
     /// as is left (§5.2.1 leaves the moment to us; H2O compatibility).
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {

@@ -1,4 +1,4 @@
-//! Frames (RFC 9113 §4 and §6): octets and typed values, no connection state.
+//! Frames (RFC 9113 §4 and §6): bytes and typed values, no connection state.
 
 use crate::error::{ErrorCode, PeerError};
 use crate::scheduler::Priority;
@@ -140,11 +140,11 @@ impl FrameHeader {
     }
 }
 
-/// The octets of a frame header. Payloads are below 2^24.
+/// The bytes of a frame header. Payloads are below 2^24.
 #[inline]
 #[must_use]
 pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) -> [u8; HEADER_LEN] {
-    debug_assert!(len < 1 << 24, "a payload is below 2^24 octets");
+    debug_assert!(len < 1 << 24, "a payload is below 2^24 bytes");
     #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
     let [_, a, b, c] = (len as u32).to_be_bytes();
     let [d, e, f, g] = stream.get().to_be_bytes();
@@ -153,8 +153,8 @@ pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) ->
 
 /// Overwrites the length of a frame whose header stands at `at`.
 pub(crate) fn patch_len(out: &mut [u8], at: usize, len: usize) {
-    let octets = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
-    out[at..at + 3].copy_from_slice(&octets[1..]);
+    let bytes = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+    out[at..at + 3].copy_from_slice(&bytes[1..]);
 }
 
 /// Writes RST_STREAM (RFC 9113 §6.4).
@@ -205,7 +205,7 @@ pub fn goaway(out: &mut Vec<u8>, last: StreamId, code: ErrorCode, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Writes an ORIGIN frame (RFC 8336 §2) for `origins`, each at most 65,535 octets.
+/// Writes an ORIGIN frame (RFC 8336 §2) for `origins`, each at most 65,535 bytes.
 pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
     let at = out.len();
     out.extend_from_slice(&header(0, FrameType::ORIGIN, 0, StreamId::CONNECTION));

@@ -1,4 +1,4 @@
-//! HTTP/2 (RFC 9113) without input or output: octets and time go in, events and octets come out.
+//! HTTP/2 (RFC 9113) without input or output: bytes and time go in, events and bytes come out.
 //!
 //! [`ServerConnection`] is the server role. The caller hands over what it has received, gets one event at a time, and
 //! finds what is to be sent appended to its own buffer:

@@ -27,7 +27,7 @@ pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// What has been understood of the connection's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// Octets of the preface that have come.
+    /// Bytes of the preface that have come.
     Preface(usize),
     /// The client's SETTINGS are due (RFC 9113 §3.4).
     Settings,
@@ -51,19 +51,19 @@ enum Shutdown {
     },
 }
 
-/// The server role of one connection: octets and time in, events and octets out.
+/// The server role of one connection: bytes and time in, events and bytes out.
 ///
 /// The caller owns the socket, the clock and the buffers. Everything the engine sends is appended to the `out` of the call
 /// that causes it; the caller writes that to the socket before it closes. The calls are of four families.
 ///
-/// **Input.** [`receive`](Self::receive) takes one step over all octets that were received and not yet taken. The caller
+/// **Input.** [`receive`](Self::receive) takes one step over all bytes that were received and not yet taken. The caller
 /// repeats it until [`Received::NeedMore`]. After each step it
 ///
 /// 1. charges the client's budget with [`take_costs`](Self::take_costs), and calls [`fail`](Self::fail) with
 ///    [`PeerError::Overdrawn`] if that does not cover them;
 /// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
 /// 3. uses what was [received](Step::received): content is a range of the input, a head stays until the next step;
-/// 4. drops the octets that were [taken](Step::taken).
+/// 4. drops the bytes that were [taken](Step::taken).
 ///
 /// An error of `receive` and a call of `fail` are final. No step finds anything afterwards.
 ///
@@ -71,18 +71,18 @@ enum Shutdown {
 /// [`promise`](Self::promise) gives, and ends with [`release`](Self::release). The caller releases each stream once, whatever
 /// has become of it: when its response is sent, after [`Received::Reset`], after its own [`reset`](Self::reset). Until then the
 /// stream counts for the limit on streams, and its index is not used again. If the request has content, the caller calls
-/// [`accept_content`](Self::accept_content) when a handler wants it, and [`release_content`](Self::release_content) for the octets
+/// [`accept_content`](Self::accept_content) when a handler wants it, and [`release_content`](Self::release_content) for the bytes
 /// of each [`Received::Data`] when they are used up: the client's window does not open without. `release` gives back the rest.
 ///
 /// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
 /// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
 /// [`send_data`](Self::send_data), or [`finish`](Self::finish). Content is sent in one of two ways. Directly behind the head,
-/// up to [`sendable`](Self::sendable) octets. Or in turns: the caller says by [`set_content`](Self::set_content) that it has some;
-/// [`poll_send`](Self::poll_send) names the stream whose turn it is and how many octets it may send, and the caller answers each
+/// up to [`sendable`](Self::sendable) bytes. Or in turns: the caller says by [`set_content`](Self::set_content) that it has some;
+/// [`poll_send`](Self::poll_send) names the stream whose turn it is and how many bytes it may send, and the caller answers each
 /// turn with `send_data` (or [`send_data_with`](Self::send_data_with)) or, without content, with `set_content`. Otherwise the
 /// same stream is named again. Calls for streams that may not send any more do nothing.
 ///
-/// **Time and the end.** The caller reports by [`on_activity`](Self::on_activity) that octets came or went. Any call may change
+/// **Time and the end.** The caller reports by [`on_activity`](Self::on_activity) that bytes came or went. Any call may change
 /// [`next_timeout`](Self::next_timeout); at that time the caller calls [`on_timeout`](Self::on_timeout), and closes if that
 /// names a limit. [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller closes once
 /// [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for connections that wait without streams.
@@ -104,7 +104,7 @@ pub struct ServerConnection {
     /// Latest stream promised by us.
     promised: StreamId,
     open_pushes: u32,
-    /// When octets last came or went.
+    /// When bytes last came or went.
     active_at: Instant,
     /// ORIGIN frame to be sent behind the preface (RFC 8336).
     origins: Option<Arc<[Box<str>]>>,
@@ -231,7 +231,7 @@ impl ServerConnection {
             || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
     }
 
-    /// Octets came or went: the connection is not idle.
+    /// Bytes came or went: the connection is not idle.
     #[inline]
     pub const fn on_activity(&mut self, now: Instant) {
         self.active_at = now;
@@ -279,7 +279,7 @@ impl ServerConnection {
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
         }
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
-            // A connection that has failed has said so, and waits for its last octets to leave.
+            // A connection that has failed has said so, and waits for its last bytes to leave.
             if self.is_preface_sent && !has_failed {
                 let code = ErrorCode::NO_ERROR;
                 frame::goaway(out, self.last_taken(), code, "idle timeout");
@@ -320,7 +320,7 @@ impl ServerConnection {
         &self.connection.peer
     }
 
-    /// Octets that the client may still send, and that we may, on the connection as a whole.
+    /// Bytes that the client may still send, and that we may, on the connection as a whole.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -383,7 +383,7 @@ impl ServerConnection {
         self.connection.shrink();
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.connection.retained() + self.memo.retained() + self.request_memo.retained()
@@ -399,12 +399,12 @@ pub struct StreamInfo {
     pub id: StreamId,
     /// Its state.
     pub state: State,
-    /// Octets the client may still send on it.
+    /// Bytes the client may still send on it.
     pub recv_window: u32,
-    /// Octets we may still send on it.
+    /// Bytes we may still send on it.
     pub send_window: i32,
-    /// Octets of content received.
+    /// Bytes of content received.
     pub received: u64,
-    /// Octets of content sent.
+    /// Bytes of content sent.
     pub sent: u64,
 }

@@ -22,7 +22,7 @@ pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
 /// A window before any update or setting (RFC 9113 §6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
-/// What the header tables of both directions hold at most, octets (RFC 7541 §4.2; we never ask for another size).
+/// What the header tables of both directions hold at most, bytes (RFC 7541 §4.2; we never ask for another size).
 pub const HEADER_TABLE: u32 = 4096;
 
 /// What the local side of a server connection allows.
@@ -30,9 +30,9 @@ pub const HEADER_TABLE: u32 = 4096;
 pub struct Settings {
     /// Streams a client may have open (`http2-max-streams`).
     pub max_streams: u32,
-    /// Receive window of a stream whose content is being accepted, octets (`http2-input-window-size`).
+    /// Receive window of a stream whose content is being accepted, bytes (`http2-input-window-size`).
     pub input_window: u32,
-    /// Largest request content, octets (`limit-request-body`).
+    /// Largest request content, bytes (`limit-request-body`).
     pub limit_request_body: u64,
     /// Silence after which a connection is closed (`http2-idle-timeout`).
     pub idle_timeout: Duration,
@@ -58,7 +58,7 @@ impl Default for Settings {
 pub struct ClientSettings {
     /// Requests open at a time, if the server allows as many (`proxy.http2.max-concurrent-streams`).
     pub max_streams: u32,
-    /// Receive window of a stream, octets (`proxy.max-buffer-size`); at least 1, at most 2^31-1.
+    /// Receive window of a stream, bytes (`proxy.max-buffer-size`); at least 1, at most 2^31-1.
     pub window: u32,
 }
 
@@ -81,7 +81,7 @@ impl ClientSettings {
 /// The settings a peer has announced, or their initial values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Octets of its decoder's table.
+    /// Bytes of its decoder's table.
     pub header_table_size: u32,
     /// Whether it takes pushes.
     pub enable_push: bool,
@@ -143,7 +143,7 @@ impl PeerSettings {
         Ok(())
     }
 
-    /// Octets of payload that our frames have at most: larger ones than everybody takes would only make streams wait
+    /// Bytes of payload that our frames have at most: larger ones than everybody takes would only make streams wait
     /// longer for each other.
     #[must_use]
     pub fn frame_size(&self) -> usize {

@@ -72,10 +72,10 @@ pub(crate) struct Stream {
     /// `content-length` of the message that comes in.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
-    /// Octets of content that came and are not dealt with.
+    /// Bytes of content that came and are not dealt with.
     pub(crate) held: usize,
     pub(crate) sent: u64,
-    /// Octets pass both ways as they are; there are no trailers.
+    /// Bytes pass both ways as they are; there are no trailers.
     pub(crate) is_tunnel: bool,
     /// The request was HEAD, or the status has no content: nothing follows the head (client role).
     pub(crate) is_bodyless: bool,

@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Octets of content that the stream may send in one frame now.
+    /// Bytes of content that the stream may send in one frame now.
     #[inline]
     pub(crate) fn sendable(&self, key: StreamKey) -> usize {
         let Some(stream) = self.streams.get(key) else {
@@ -151,7 +151,7 @@ impl Connection {
         Some((key, max))
     }
 
-    /// `len` octets of content were put into a DATA frame.
+    /// `len` bytes of content were put into a DATA frame.
     #[inline]
     pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
         let Some(stream) = self.streams.get_mut(key) else {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::report::report_at_start;
 use crate::{now, reason, report};
 
-/// Octets that may wait for a reader. Lines that come when it is reached are dropped and counted.
+/// Bytes that may wait for a reader. Lines that come when it is reached are dropped and counted.
 pub(crate) const BACKLOG_LIMIT: usize = 1024 * 1024;
 
 /// How often the helper thread looks whether anybody still wants it to wait for a stuck reader.
@@ -60,7 +60,7 @@ struct State {
     backlog: Vec<u8>,
     /// Whether the beginning of the first of these lines has been written.
     is_cut: bool,
-    /// Octets that the helper thread has taken and not written yet.
+    /// Bytes that the helper thread has taken and not written yet.
     taken: usize,
     has_helper: bool,
     dropped: u64,
@@ -560,8 +560,8 @@ fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn write(fd: &OwnedFd, octets: &[u8]) -> rustix::io::Result<usize> {
-    rustix::io::retry_on_intr(|| rustix::io::write(fd, octets))
+fn write(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::write(fd, bytes))
 }
 
 /// Whether there is room within [`PATIENCE`].
@@ -579,7 +579,7 @@ fn has_unread(input: &OwnedFd) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
-/// What of `batch` a new reader gets if `written` octets went to the old one: it begins with a whole line.
+/// What of `batch` a new reader gets if `written` bytes went to the old one: it begins with a whole line.
 fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     let rest = &batch[written..];
     let is_whole = match written.checked_sub(1) {
@@ -589,7 +589,7 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     if is_whole {
         return rest;
     }
-    let end = rest.iter().position(|&octet| octet == b'\n');
+    let end = rest.iter().position(|&byte| byte == b'\n');
     end.map_or(&[], |end| &rest[end + 1..])
 }
 
@@ -621,7 +621,7 @@ mod tests {
     }
 
     fn numbers(text: &[u8]) -> Vec<usize> {
-        let lines = text.split_inclusive(|&octet| octet == b'\n');
+        let lines = text.split_inclusive(|&byte| byte == b'\n');
         lines
             .map(|line| std::str::from_utf8(&line[..8]).unwrap().parse().unwrap())
             .collect()
@@ -714,7 +714,7 @@ mod tests {
         });
         assert!(
             text.chunks(9000)
-                .all(|line| line[9..8999].iter().all(|&octet| octet == b'.'))
+                .all(|line| line[9..8999].iter().all(|&byte| byte == b'.'))
         );
         assert_eq!(numbers(&text).len(), 80);
     }

@@ -24,7 +24,7 @@ use crate::direct;
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
-/// Octets of a message. What has a longer name is not kept.
+/// Bytes of a message. What has a longer name is not kept.
 const LONGEST: usize = 64 * 1024;
 
 /// What can be asked for.
@@ -39,7 +39,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    fn of(octet: u8) -> Option<Self> {
+    fn of(byte: u8) -> Option<Self> {
         let all = [
             Self::LogFile,
             Self::LogStream,
@@ -47,7 +47,7 @@ impl Task {
             Self::Read,
             Self::Remove,
         ];
-        all.into_iter().find(|task| *task as u8 == octet)
+        all.into_iter().find(|task| *task as u8 == byte)
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn order(
     send(&*keeper, task as u8, name.as_bytes(), descriptor).ok()?;
     let mut buffer = vec![0; LONGEST];
     let answer = receive(&*keeper, &mut buffer).ok().flatten()?;
-    Some(if answer.octet == DONE_SO {
+    Some(if answer.byte == DONE_SO {
         Ok(answer.descriptor)
     } else {
         let text = String::from_utf8_lossy(answer.text);
@@ -137,13 +137,13 @@ pub fn keep(socket: impl AsFd) -> io::Result<()> {
     let mut buffer = vec![0; LONGEST];
     let mut allowed = Tasks::new();
     while let Some(message) = receive(socket, &mut buffer)? {
-        let Some(task) = Task::of(message.octet) else {
+        let Some(task) = Task::of(message.byte) else {
             break;
         };
         allowed.insert((task, OsString::from_vec(message.text.to_vec())));
     }
     while let Some(message) = receive(socket, &mut buffer)? {
-        let task = Task::of(message.octet);
+        let task = Task::of(message.byte);
         let request = task.map(|task| (task, OsString::from_vec(message.text.to_vec())));
         let done = match request {
             Some(request) if allowed.contains(&request) => {
@@ -202,14 +202,14 @@ fn text_of(error: &io::Error) -> String {
 }
 
 struct Message<'a> {
-    octet: u8,
+    byte: u8,
     text: &'a [u8],
     descriptor: Option<OwnedFd>,
 }
 
 fn send(
     socket: impl AsFd,
-    octet: u8,
+    byte: u8,
     text: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
@@ -220,7 +220,7 @@ fn send(
         control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let parts = [
-        IoSlice::new(std::slice::from_ref(&octet)),
+        IoSlice::new(std::slice::from_ref(&byte)),
         IoSlice::new(text),
     ];
     rustix::io::retry_on_intr(|| sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
@@ -241,8 +241,8 @@ fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Mes
     });
     Ok(buffer[..received.bytes]
         .split_first()
-        .map(|(octet, text)| Message {
-            octet: *octet,
+        .map(|(byte, text)| Message {
+            byte: *byte,
             text,
             descriptor,
         }))
@@ -269,11 +269,11 @@ mod tests {
             send(&ours, 0, b"", None).unwrap();
             let input = std::fs::File::open("/dev/null").unwrap();
             let mut buffer = vec![0; LONGEST];
-            let answers = requests.iter().map(|(octet, name)| {
-                send(&ours, *octet, name.as_bytes(), Some(input.as_fd())).unwrap();
+            let answers = requests.iter().map(|(byte, name)| {
+                send(&ours, *byte, name.as_bytes(), Some(input.as_fd())).unwrap();
                 let answer = receive(&ours, &mut buffer).unwrap().unwrap();
                 let text = String::from_utf8(answer.text.to_vec()).unwrap();
-                match answer.octet {
+                match answer.byte {
                     DONE_SO => Ok(answer.descriptor),
                     _ => Err(text),
                 }

@@ -1,7 +1,7 @@
 //! Cost of a proxied request: the handler, the pool, the connection to the backend, the response with its body.
 //!
 //! The backend is a Unix-domain socket, served by this thread between two polls of the handler's future, so that every
-//! request takes the same steps. Its responses are fixed octets.
+//! request takes the same steps. Its responses are fixed bytes.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -138,9 +138,9 @@ impl<P: Protocol> Backend<P> {
         let Some(stream) = &mut self.stream else {
             return false;
         };
-        let mut octets = [0; 4096];
-        match stream.read(&mut octets) {
-            Ok(read) => self.input.extend_from_slice(&octets[..read]),
+        let mut bytes = [0; 4096];
+        match stream.read(&mut bytes) {
+            Ok(read) => self.input.extend_from_slice(&bytes[..read]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
         let mut out = Vec::new();

@@ -16,7 +16,7 @@ use site::Setup;
 
 /// `%t` and times of all sorts, both ends of the connection, fields of the request and the response, TLS.
 const LONG_FORMAT: &str = r#"%h %{remote}p %A %p %u %t %{%Y-%m-%dT%H:%M:%S}t.%{msec_frac}t %m %U %q %H %V %v \"%r\" %s %b \"%{Referer}i\" \"%{User-agent}i\" \"%{Accept-Language}i\" \"%{Content-Type}o\" %{connection-id}x %{request-id}x %{connect-time}x %{request-total-time}x %{response-time}x %{duration}x %{response-header-bytes}x %{ssl.protocol-version}x %{ssl.cipher}x %{ssl.server-name}x %{error}x"#;
-const JSON_FORMAT: &str = r#"{\"at\":\"%{sec}t.%{msec_frac}t\",\"client\":\"%h\",\"request\":\"%r\",\"status\":%s,\"octets\":%b,\"agent\":\"%{User-agent}i\",\"referer\":\"%{Referer}i\",\"time\":%{duration}x}"#;
+const JSON_FORMAT: &str = r#"{\"at\":\"%{sec}t.%{msec_frac}t\",\"client\":\"%h\",\"request\":\"%r\",\"status\":%s,\"bytes\":%b,\"agent\":\"%{User-agent}i\",\"referer\":\"%{Referer}i\",\"time\":%{duration}x}"#;
 
 fn main() {
     let bench = kit::Bench::from_arguments();

@@ -24,7 +24,7 @@ impl Default for BudgetSettings {
 /// What a peer can make us do without getting anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// Octets came that were few and completed nothing: a head or body dripped in.
+    /// Bytes came that were few and completed nothing: a head or body dripped in.
     Fragment,
     /// A request was answered with an error of the server's own making.
     Refusal,

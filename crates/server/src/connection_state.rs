@@ -81,7 +81,7 @@ impl ConnectionState {
         self.budget.earn_units(units, self.listener.setup.budget);
     }
 
-    /// Octets of memory held in buffers.
+    /// Bytes of memory held in buffers.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.input.capacity() + self.io.retained()

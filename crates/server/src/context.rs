@@ -15,12 +15,12 @@ use crate::event::wake_queue::WakeQueue;
 use crate::site::settings::ServerSettings;
 use h2o_tls::OutputBuffer;
 
-/// Octets after which a connection has had its turn. Simulations reach this end with less.
-pub(crate) const fn per_turn(octets: usize) -> usize {
-    if cfg!(test) { octets / 64 } else { octets }
+/// Bytes after which a connection has had its turn. Simulations reach this end with less.
+pub(crate) const fn per_turn(bytes: usize) -> usize {
+    if cfg!(test) { bytes / 64 } else { bytes }
 }
 
-/// Octets received at once.
+/// Bytes received at once.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
 /// What the drivers of one worker share.

@@ -1,4 +1,4 @@
-//! Octets in and out of one connection, in clear text or over TLS.
+//! Bytes in and out of one connection, in clear text or over TLS.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use crate::event::reactor::Ready;
 use crate::event::socket::Socket;
 use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
 
-/// Octets of content in the records that the kernel makes.
+/// Bytes of content in the records that the kernel makes.
 const FULL_RECORD: usize = 16 * 1024;
 
 /// Least room a read is given.
@@ -28,7 +28,7 @@ pub(crate) struct Io {
     backlog: Option<Box<Backlog>>,
     /// Received ahead of TLS, together with a PROXY header.
     unread: Option<Box<[u8]>>,
-    /// Octets of ours that have left since [`Io::take_written`].
+    /// Bytes of ours that have left since [`Io::take_written`].
     written: usize,
     /// What is not in the counters yet.
     traffic: Traffic,
@@ -54,18 +54,18 @@ enum Stage {
     Established,
 }
 
-/// Octets that wait for room in the socket.
+/// Bytes that wait for room in the socket.
 #[derive(Default)]
 struct Backlog {
     /// To be sent as it is: ciphertext under TLS.
-    octets: Vec<u8>,
-    /// How much of `octets` has been sent.
+    bytes: Vec<u8>,
+    /// How much of `bytes` has been sent.
     sent: usize,
-    /// To be sent after `octets`; on clear text only.
+    /// To be sent after `bytes`; on clear text only.
     tail: Bytes,
 }
 
-/// Octets that passed the socket, in either direction.
+/// Bytes that passed the socket, in either direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     received: u32,
@@ -116,7 +116,7 @@ impl Io {
         self.broken
     }
 
-    /// True if the socket may hold octets that were not read. Closing it then is a reset, which takes what
+    /// True if the socket may hold bytes that were not read. Closing it then is a reset, which takes what
     /// the peer has not received yet along.
     pub(crate) const fn may_have_input(&self) -> bool {
         self.can_read && !self.ended
@@ -181,10 +181,10 @@ impl Io {
         self.stage = Stage::Established;
     }
 
-    /// Octets to be read again, ahead of what the socket has.
-    pub(crate) fn push_back(&mut self, octets: &[u8]) {
-        if !octets.is_empty() {
-            self.unread = Some(octets.into());
+    /// Bytes to be read again, ahead of what the socket has.
+    pub(crate) fn push_back(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.unread = Some(bytes.into());
             self.can_read = true;
         }
     }
@@ -281,8 +281,8 @@ impl Io {
         tls.on_handed_over(self.in_kernel.is_some());
     }
 
-    /// Has the kernel send what TLS wants to say besides data. Nothing of it is queued: it is a few octets, on a connection that
-    /// ends or that takes octets again.
+    /// Has the kernel send what TLS wants to say besides data. Nothing of it is queued: it is a few bytes, on a connection that
+    /// ends or that takes bytes again.
     fn send_controls(&mut self) -> io::Result<()> {
         if self.in_kernel.is_none() {
             return Ok(());
@@ -356,14 +356,14 @@ impl Io {
         if sent < head.len() + body.len() {
             let backlog = self.backlog.get_or_insert_default();
             backlog
-                .octets
+                .bytes
                 .extend_from_slice(head.get(sent..).unwrap_or_default());
             backlog.tail = body.slice(sent.saturating_sub(head.len())..);
         }
         Ok(())
     }
 
-    /// Sends octets that need no encryption any more.
+    /// Sends bytes that need no encryption any more.
     fn send_raw(&mut self, data: &[u8]) -> io::Result<()> {
         let sent = if self.has_output() {
             0
@@ -380,11 +380,11 @@ impl Io {
         }
         let backlog = self.backlog.get_or_insert_default();
         let tail = std::mem::take(&mut backlog.tail);
-        backlog.octets.extend_from_slice(&tail);
-        backlog.octets.extend_from_slice(data);
+        backlog.bytes.extend_from_slice(&tail);
+        backlog.bytes.extend_from_slice(data);
     }
 
-    /// Makes one system call that sends up to `len` octets, all of which there are.
+    /// Makes one system call that sends up to `len` bytes, all of which there are.
     fn attempt(
         &mut self,
         len: usize,
@@ -468,19 +468,19 @@ impl Io {
         self.backlog.is_some()
     }
 
-    /// Octets that wait for room in the socket.
+    /// Bytes that wait for room in the socket.
     pub(crate) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| {
-            backlog.octets.len() - backlog.sent + backlog.tail.len()
+            backlog.bytes.len() - backlog.sent + backlog.tail.len()
         })
     }
 
-    /// Octets of memory held for what the socket does not take, and for what TLS cannot hand over yet.
+    /// Bytes of memory held for what the socket does not take, and for what TLS cannot hand over yet.
     pub(crate) fn retained(&self) -> usize {
         let backlog = self.backlog.as_ref();
         let unread = self.unread.as_ref();
         let tls = self.tls.as_ref();
-        backlog.map_or(0, |backlog| backlog.octets.capacity() + backlog.tail.len())
+        backlog.map_or(0, |backlog| backlog.bytes.capacity() + backlog.tail.len())
             + unread.map_or(0, |unread| unread.len())
             + tls.map_or(0, |tls| tls.retained())
     }
@@ -506,7 +506,7 @@ impl Io {
         }
     }
 
-    /// Octets that have left since the last call.
+    /// Bytes that have left since the last call.
     pub(crate) fn take_written(&mut self) -> usize {
         std::mem::take(&mut self.written)
     }
@@ -541,14 +541,14 @@ fn add(sum: &mut u32, len: usize) {
 impl Backlog {
     /// What goes first.
     fn first(&self) -> &[u8] {
-        match self.octets.get(self.sent..) {
+        match self.bytes.get(self.sent..) {
             Some([]) | None => &self.tail,
-            Some(octets) => octets,
+            Some(bytes) => bytes,
         }
     }
 
     fn advance(&mut self, sent: usize) {
-        if self.sent < self.octets.len() {
+        if self.sent < self.bytes.len() {
             self.sent += sent;
         } else {
             self.tail.advance(sent);
@@ -556,6 +556,6 @@ impl Backlog {
     }
 
     fn is_empty(&self) -> bool {
-        self.sent == self.octets.len() && self.tail.is_empty()
+        self.sent == self.bytes.len() && self.tail.is_empty()
     }
 }

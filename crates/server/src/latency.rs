@@ -27,10 +27,10 @@ pub(crate) enum Latency {
 /// How much is written at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// Plaintext octets of a record.
+    /// Plaintext bytes of a record.
     pub(crate) record_payload: u32,
-    /// Octets of output made at a time.
-    pub(crate) octets: u32,
+    /// Bytes of output made at a time.
+    pub(crate) bytes: u32,
 }
 
 /// What the kernel may hold unsent before the socket counts as full: with 1 it takes more once all that it has is on
@@ -47,16 +47,16 @@ impl Latency {
         }
     }
 
-    /// Octets of output to be made at a time, where `usual` are made otherwise. Packets may be as large as on loopback;
+    /// Bytes of output to be made at a time, where `usual` are made otherwise. Packets may be as large as on loopback;
     /// nothing is gained by more than usual.
     pub(crate) fn round(self, usual: usize) -> usize {
         match self {
-            Self::Write(round) => usual.min(round.octets as usize),
+            Self::Write(round) => usual.min(round.bytes as usize),
             Self::Unknown | Self::Off | Self::Unlimited => usual,
         }
     }
 
-    /// Octets of content for the next frame, where the peer takes `max` and the round has room for so many.
+    /// Bytes of content for the next frame, where the peer takes `max` and the round has room for so many.
     pub(crate) fn piece(self, max: usize, room: usize) -> usize {
         match self {
             Self::Write(_) => max.min(room.max(LEAST_PIECE)),
@@ -65,7 +65,7 @@ impl Latency {
     }
 
     /// What to do where the kernel says `tcp`, a turn of the event loop takes `turn` and a record adds `overhead`
-    /// octets to its content.
+    /// bytes to its content.
     pub(crate) fn decide(
         settings: &LatencySettings,
         tcp: Option<&TcpInfo>,
@@ -87,7 +87,7 @@ impl Latency {
         let packets = tcp.cwnd_packets.saturating_sub(tcp.unacked_packets) + 2;
         Self::Write(Round {
             record_payload,
-            octets: packets.saturating_mul(record_payload),
+            bytes: packets.saturating_mul(record_payload),
         })
     }
 }
@@ -103,10 +103,10 @@ mod tests {
             max_additional_delay_percent: 10,
             max_cwnd: 65_535,
         };
-        let write = |record_payload, octets| {
+        let write = |record_payload, bytes| {
             Latency::Write(Round {
                 record_payload,
-                octets,
+                bytes,
             })
         };
         let cases = [
@@ -153,7 +153,7 @@ mod tests {
     fn the_kernel_is_asked_once_unless_the_answer_may_change() {
         let write = Latency::Write(Round {
             record_payload: 1000,
-            octets: 2000,
+            bytes: 2000,
         });
         for (latency, clear, tls, rounds, pieces) in [
             (Latency::Unknown, true, true, [1000, 16_384], [9000; 3]),

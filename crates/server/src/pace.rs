@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_secs(5);
 /// How fast clients have to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientRate {
-    /// `client-min-rate`: octets per second; 0: clients may be as slow as they like.
+    /// `client-min-rate`: bytes per second; 0: clients may be as slow as they like.
     least: u64,
     /// `client-min-rate.grace`: the time that a transfer may wait for its client before its rate counts.
     grace: Duration,
@@ -61,7 +61,7 @@ impl ClientRate {
 pub(crate) struct Pace {
     /// When it was last looked at, and what had passed by then.
     seen: Instant,
-    octets: u64,
+    bytes: u64,
     /// How long it has waited for the client, in all and since something passed.
     waited: Duration,
     silent: Duration,
@@ -71,8 +71,8 @@ pub(crate) struct Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) now: Instant,
-    /// Octets that have passed so far.
-    pub(crate) octets: u64,
+    /// Bytes that have passed so far.
+    pub(crate) bytes: u64,
     /// The client could take it further, and nobody else need do anything.
     pub(crate) waits_for_client: bool,
 }
@@ -82,7 +82,7 @@ impl Pace {
     pub(crate) const fn new(now: Instant) -> Self {
         Self {
             seen: now,
-            octets: 0,
+            bytes: 0,
             waited: Duration::ZERO,
             silent: Duration::ZERO,
         }
@@ -93,8 +93,8 @@ impl Pace {
     pub(crate) fn keeps_up(&mut self, look: Look, rate: &ClientRate) -> bool {
         let passed = look.now.saturating_duration_since(self.seen);
         self.seen = look.now;
-        let has_moved = look.octets != self.octets;
-        self.octets = look.octets;
+        let has_moved = look.bytes != self.bytes;
+        self.bytes = look.bytes;
         if has_moved {
             self.silent = Duration::ZERO;
         }
@@ -104,7 +104,7 @@ impl Pace {
         self.waited += passed;
         self.silent += passed;
         let due = u128::from(rate.least) * self.waited.as_millis() / 1000;
-        let is_slow = self.waited >= rate.grace && u128::from(self.octets) < due;
+        let is_slow = self.waited >= rate.grace && u128::from(self.bytes) < due;
         !is_slow && self.silent < SILENCE.max(rate.grace)
     }
 }
@@ -147,15 +147,15 @@ mod tests {
     }
 
     /// Seconds after which a transfer is given up that is looked at every second; `None` for never. `transfer` gives the
-    /// octets that have passed at a second, and whether the client is waited for.
+    /// bytes that have passed at a second, and whether the client is waited for.
     fn given_up(rate: ClientRate, transfer: impl Fn(u64) -> (u64, bool)) -> Option<u64> {
         let start = start();
         let mut pace = Pace::new(start);
         (1..10_000).find(|&second| {
-            let (octets, waits_for_client) = transfer(second);
+            let (bytes, waits_for_client) = transfer(second);
             let look = Look {
                 now: start + Duration::from_secs(second),
-                octets,
+                bytes,
                 waits_for_client,
             };
             !pace.keeps_up(look, &rate)

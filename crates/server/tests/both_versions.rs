@@ -275,7 +275,7 @@ fn ask_http2(client: &mut http2_client::Client, request: Request<'_>) -> Option<
                 continue;
             };
             if let Some(status) = seen.get(..3).and_then(|status| status.parse().ok())
-                && !seen.contains("octets")
+                && !seen.contains("bytes")
             {
                 answer.statuses.push(status);
                 answer.is_filtered |= seen.contains("x-rule=seen by filters");

@@ -23,7 +23,7 @@ use http2_client::Client;
 /// What the handler made for these tests does.
 #[derive(Clone, Copy)]
 enum Trick {
-    /// Answers with where the content is, its length, and the sum of its octets.
+    /// Answers with where the content is, its length, and the sum of its bytes.
     Sum,
     /// Has no use for content.
     Plain,
@@ -53,7 +53,7 @@ fn text(text: String) -> Response {
 }
 
 fn sum(content: &[u8]) -> u64 {
-    content.iter().map(|&octet| u64::from(octet)).sum()
+    content.iter().map(|&byte| u64::from(byte)).sum()
 }
 
 impl Handler for Trick {
@@ -177,9 +177,9 @@ fn connect(port: u16) -> TcpStream {
 fn response(stream: &mut TcpStream) -> (u16, bool, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        stream.read_exact(&mut octet).unwrap();
-        head.extend_from_slice(&octet);
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend_from_slice(&byte);
     }
     let head = String::from_utf8(head).unwrap().to_lowercase();
     let status = head[9..12].parse().unwrap();
@@ -201,7 +201,7 @@ fn get(server: &Embedded, path: &str) -> String {
 fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut left = content;
-    while !left.is_empty() && !seen.iter().any(|frame: &String| frame.contains(" octets.")) {
+    while !left.is_empty() && !seen.iter().any(|frame: &String| frame.contains(" bytes.")) {
         let window = client.window(stream).min(client.window(0));
         let len = left.len().min(usize::try_from(window).unwrap());
         let (now, later) = left.split_at(len);
@@ -397,7 +397,7 @@ fn a_disk_that_does_not_answer_does_not_stop_other_requests() {
             "the content is not complete, as the disk has not taken it"
         );
         let other = client.ask("/plain", &[]);
-        client.until(&format!("{other} 5 octets."));
+        client.until(&format!("{other} 5 bytes."));
         for _ in 0..10 {
             assert_eq!(get(&server, "/plain"), "plain");
         }

@@ -46,7 +46,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let (id, mut far) = open(&mut client, &listener);
     far.write_all(b"welcome").unwrap();
     far.shutdown(Shutdown::Write).unwrap();
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
     assert_eq!(client.content(id), b"welcome");
     client.send(id, b"thank ", false);
     client.send(id, b"you", true);
@@ -60,7 +60,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let mut rest = String::new();
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, " bird");
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
     // The client breaks off.
     let (id, mut far) = open(&mut client, &listener);
     client.reset(id);
@@ -68,16 +68,16 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     // A large transfer to and fro.
     let (id, mut far) = open(&mut client, &listener);
     let echo = std::thread::spawn(move || {
-        let mut octets = vec![0; 200_000];
-        far.read_exact(&mut octets).unwrap();
-        far.write_all(&octets).unwrap();
+        let mut bytes = vec![0; 200_000];
+        far.read_exact(&mut bytes).unwrap();
+        far.write_all(&bytes).unwrap();
         far
     });
     client.allow(id, 1 << 20);
     client.send(id, &[b'x'; 200_000], false);
     client.until_content(id, 200_000);
     drop(echo.join().unwrap());
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn silence_ends_a_tunnel_with_a_reset() {
     let (id, far) = open(&mut client, &listener);
     far.shutdown(Shutdown::Write).unwrap();
     let reset = format!("{id} reset 10");
-    let end = format!("{id} 0 octets.");
+    let end = format!("{id} 0 bytes.");
     assert_eq!(client.until(&reset), [&*end, &*reset]);
 }
 
@@ -147,5 +147,5 @@ fn datagrams_are_capsules() {
     client.until_content(id, 7);
     assert_eq!(client.content(id), b"\0\x05\0pong");
     client.send(id, b"", true);
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
 }

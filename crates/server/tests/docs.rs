@@ -99,7 +99,7 @@ fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> 
     files
 }
 
-/// Protocol crates are given octets and time; they must not reach for a socket, a clock or a thread.
+/// Protocol crates are given bytes and time; they must not reach for a socket, a clock or a thread.
 #[test]
 fn protocol_crates_do_no_input_or_output() {
     const BANNED: &[&str] = &[

@@ -152,9 +152,9 @@ fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
         (":authority", "a.test"),
         (":path", path),
     ]);
-    let mut octets = Frame::request_with_content(stream, head).octets();
-    octets.extend(Frame::data(stream, flag::END_STREAM, text).octets());
-    octets
+    let mut bytes = Frame::request_with_content(stream, head).bytes();
+    bytes.extend(Frame::data(stream, flag::END_STREAM, text).bytes());
+    bytes
 }
 
 fn text(client: &Client, stream: u32) -> String {
@@ -200,7 +200,7 @@ fn a_client_of_http2_does_not_see_that_it_was_too_early() {
         post(3, "/counted", "content"),
         // Taken back while it is held: RST_STREAM (CANCEL).
         get(5, "/counted", &[]),
-        Frame::rst_stream(5, code::CANCEL).octets(),
+        Frame::rst_stream(5, code::CANCEL).bytes(),
         get(7, "/tell", &[]),
     ];
     let mut client = http2(&server, &requests);
@@ -290,7 +290,7 @@ fn count(server: &Running, name: &str) -> u64 {
     client.receive_rest();
     let received = String::from_utf8_lossy(&client.received).into_owned();
     let (_, rest) = received.split_once(&format!("\"{name}\": ")).unwrap();
-    let digits = rest.split(|octet: char| !octet.is_ascii_digit()).next();
+    let digits = rest.split(|byte: char| !byte.is_ascii_digit()).next();
     digits.unwrap().parse().unwrap()
 }
 

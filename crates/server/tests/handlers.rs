@@ -417,7 +417,7 @@ fn bodies_are_collected_for_handlers_that_cannot_stream() {
     for len in [1, 100_000, 3_000_000] {
         let answer = server.ask(&post(len));
         assert_eq!(body(&answer).len(), len);
-        assert!(body(&answer).bytes().all(|octet| octet == b'x'));
+        assert!(body(&answer).bytes().all(|byte| byte == b'x'));
     }
     let chunked = b"POST /collected HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;ext\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
     assert_eq!(body(&server.ask(chunked)), "abcde");
@@ -464,8 +464,8 @@ fn a_large_upload_passes_a_streaming_handler_with_bounded_buffers() {
     ]
     .concat();
     let answer = server.ask(&request);
-    let octets = body(&answer).bytes().filter(|octet| *octet == b'y').count();
-    assert_eq!(octets, len);
+    let bytes = body(&answer).bytes().filter(|byte| *byte == b'y').count();
+    assert_eq!(bytes, len);
     assert!(answer.ends_with("0\r\n\r\n"));
 }
 
@@ -541,10 +541,10 @@ fn a_client_that_drips_overdraws_its_budget() {
     stream
         .write_all(b"GET /later HTTP/1.1\r\nHost: x\r\nX: ")
         .unwrap();
-    let mut octets = 0;
+    let mut bytes = 0;
     while stream.write_all(b"x").is_ok() {
-        octets += 1;
-        assert!(octets < 100_000);
+        bytes += 1;
+        assert!(bytes < 100_000);
         // This is what the client does, not what the test waits for.
         std::thread::sleep(Duration::from_millis(1));
     }

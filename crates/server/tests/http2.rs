@@ -136,11 +136,11 @@ fn stream(length: Option<u64>, source: impl BodySource + 'static) -> Outcome {
     Outcome::Done(response)
 }
 
-/// The sum of octets, each weighted with where it is.
+/// The sum of bytes, each weighted with where it is.
 fn checksum(content: &[u8]) -> u64 {
     (1..)
         .zip(content)
-        .fold(0, |sum: u64, (at, octet)| sum + at * u64::from(*octet))
+        .fold(0, |sum: u64, (at, byte)| sum + at * u64::from(*byte))
 }
 
 fn pipe_of(exchange: &mut Exchange) -> Rc<BodyPipe> {
@@ -203,7 +203,7 @@ impl Handler for Trick {
                             Some(Err(_)) => return Outcome::Done(text("broken")),
                             None => break,
                         }
-                        note(format!("octets-{name}-{}", content.len()));
+                        note(format!("bytes-{name}-{}", content.len()));
                         note(format!("took-{name}-{number}"));
                     }
                     let sum = checksum(&content);
@@ -333,7 +333,7 @@ fn lump() -> Bytes {
         .into()
 }
 
-/// Pieces of ten octets, and how they end.
+/// Pieces of ten bytes, and how they end.
 struct Pieces(u32, Option<Failure>);
 
 impl BodySource for Pieces {
@@ -359,7 +359,7 @@ impl BodySource for Pieces {
     }
 }
 
-/// Twenty octets, and what follows them.
+/// Twenty bytes, and what follows them.
 struct Trailed {
     pieces: Pieces,
     says: Says,
@@ -495,9 +495,9 @@ impl Running {
     }
 
     /// How much of its content a handler has taken.
-    fn octets_taken(&self, name: &str) -> usize {
+    fn bytes_taken(&self, name: &str) -> usize {
         let events = self.events();
-        let (_, last) = events.rsplit_once(&format!("octets-{name}-")).unwrap();
+        let (_, last) = events.rsplit_once(&format!("bytes-{name}-")).unwrap();
         let end = last.find(|c: char| !c.is_ascii_digit());
         last[..end.unwrap_or(last.len())].parse().unwrap()
     }
@@ -526,16 +526,16 @@ fn requests_beyond_the_limit_wait_in_the_order_of_arrival() {
     assert_eq!(server.events(), "began-a began-b");
     // The one that is free first need not be the one that came first.
     server.go("b");
-    assert_eq!(client.until("3 6 octets."), ["3 200", "3 6 octets."]);
+    assert_eq!(client.until("3 6 bytes."), ["3 200", "3 6 bytes."]);
     client.settle();
     assert_eq!(server.events(), "began-a began-b dropped-b began-c");
     // Nor does it help to have been told.
     server.go("d");
     assert!(client.settle().is_empty());
     server.go("c");
-    client.until("7 6 octets.");
+    client.until("7 6 bytes.");
     server.go("a");
-    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+    assert_eq!(client.until("1 6 bytes."), ["1 200", "1 6 bytes."]);
     assert_eq!(
         server.events(),
         "began-a began-b dropped-b began-c dropped-c began-d dropped-d dropped-a"
@@ -554,7 +554,7 @@ fn one_upload_streams_at_a_time() {
     let third = client.post("/pull/c");
     client.send(third, b"third", false);
     let other = client.ask("/now", &[]);
-    client.until(&format!("{other} 3 octets."));
+    client.until(&format!("{other} 3 bytes."));
     client.settle();
     assert!(client.window(first) > WINDOW, "{}", client.window(first));
     assert_eq!(client.window(second), 0);
@@ -562,7 +562,7 @@ fn one_upload_streams_at_a_time() {
     assert!(!server.events().contains("began-b"));
 
     client.send(first, b"!", true);
-    client.until(&format!("{first} 6 octets."));
+    client.until(&format!("{first} 6 bytes."));
     assert_eq!(
         client.content(first),
         format!("6 {}", checksum(b"first!")).as_bytes()
@@ -576,10 +576,10 @@ fn one_upload_streams_at_a_time() {
     server.wait_for("dropped-b");
     server.wait_for("began-c");
     client.send(third, b"", true);
-    client.until(&format!("{third} 6 octets."));
+    client.until(&format!("{third} 6 bytes."));
     let fourth = client.post("/pull/d");
     client.send(fourth, b"fourth", true);
-    client.until(&format!("{fourth} 6 octets."));
+    client.until(&format!("{fourth} 6 bytes."));
 }
 
 #[test]
@@ -595,7 +595,7 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     assert_eq!(client.window(5), WINDOW - 7);
     assert!(!server.events().contains("began-c"));
     client.send(3, b"", true);
-    client.until("3 6 octets.");
+    client.until("3 6 bytes.");
     server.wait_for("began-c");
 }
 
@@ -629,7 +629,7 @@ fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
     client.settle();
     assert_eq!(client.window(second), 0);
     client.send(first, b"", true);
-    client.until(&format!("{first} 6 octets."));
+    client.until(&format!("{first} 6 bytes."));
     // The answer to the first has used some of the window of the connection.
     client.allow(second, 1 << 20);
     client.until_content(second, 65_535);
@@ -637,7 +637,7 @@ fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
     client.settle();
     assert_eq!(client.window(second), WINDOW);
     client.send(second, b"end", true);
-    client.until(&format!("{second} 0 octets."));
+    client.until(&format!("{second} 0 bytes."));
     assert_eq!(client.content(second).len(), 65_538);
 }
 
@@ -674,7 +674,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
         pieces += 1;
         server.go("p");
         server.wait_for(&format!("took-p-{pieces}"));
-        taken = server.octets_taken("p");
+        taken = server.bytes_taken("p");
         client.settle();
     }
     assert!(pieces > 20, "{pieces}");
@@ -686,7 +686,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
     }
     let sum = format!("1000000 {}", checksum(&content));
     if seen.len() < 2 {
-        client.until(&format!("{id} {} octets.", sum.len()));
+        client.until(&format!("{id} {} bytes.", sum.len()));
     }
     assert_eq!(client.content(id), sum.as_bytes());
 }
@@ -704,9 +704,9 @@ fn a_stream_that_is_reset_ends_its_handler_and_leaves_its_place() {
     server.wait_for("dropped-a");
     client.ask("/wait/b", &[]);
     server.go("b");
-    assert_eq!(client.until("5 6 octets."), ["5 200", "5 6 octets."]);
+    assert_eq!(client.until("5 6 bytes."), ["5 200", "5 6 bytes."]);
     client.ask("/now", &[]);
-    assert_eq!(client.until("7 3 octets."), ["7 200", "7 3 octets."]);
+    assert_eq!(client.until("7 3 bytes."), ["7 200", "7 3 bytes."]);
     let log = server.log();
     let about = |path: &str| log.iter().filter(|line| line.starts_with(path)).count();
     assert_eq!(about("/wait/a "), 1, "{log:?}");
@@ -725,21 +725,21 @@ fn content_that_fails_is_no_clean_end() {
             client.until(&last),
             [
                 format!("{id} 200"),
-                format!("{id} 10 octets"),
-                format!("{id} 10 octets"),
+                format!("{id} 10 bytes"),
+                format!("{id} 10 bytes"),
                 last.clone(),
             ]
         );
     }
     client.ask("/long", &[]);
     assert_eq!(
-        client.until("7 5 octets."),
-        ["7 200", "7 10 octets", "7 5 octets."]
+        client.until("7 5 bytes."),
+        ["7 200", "7 10 bytes", "7 5 bytes."]
     );
     assert_eq!(client.content(7), b"012345678901234");
     assert!(client.settle().is_empty());
     client.ask("/now", &[]);
-    client.until("9 3 octets.");
+    client.until("9 3 bytes.");
     assert_eq!(
         server.log(),
         [
@@ -760,7 +760,7 @@ fn a_request_that_nobody_has_looked_at_is_refused() {
     let last = format!("{id} reset 7");
     assert_eq!(client.until(&last).len(), 1, "nothing but REFUSED_STREAM");
     client.ask("/now", &[]);
-    client.until("3 3 octets.");
+    client.until("3 3 bytes.");
     // Clients of HTTP/1 get no answer.
     let mut stream = TcpStream::connect(("127.0.0.1", server.server.port)).unwrap();
     stream
@@ -784,8 +784,8 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
             client.until(&last),
             [
                 format!("{id} 200"),
-                format!("{id} 10 octets"),
-                format!("{id} 10 octets"),
+                format!("{id} 10 bytes"),
+                format!("{id} 10 bytes"),
                 last.clone(),
             ],
             "{path}"
@@ -793,7 +793,7 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
     }
     // Without any there is an end all the same.
     let id = client.ask("/trailers-none", &[]);
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
     assert_eq!(client.content(id).len(), 20);
     // Content that is longer than announced is no clean end.
     let id = client.ask("/trailers-long", &[]);
@@ -813,7 +813,7 @@ fn a_source_that_panics_ends_one_stream_and_no_other() {
     let last = format!("{id} reset 1");
     assert_eq!(client.until(&last).len(), 4);
     server.go("a");
-    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+    assert_eq!(client.until("1 6 bytes."), ["1 200", "1 6 bytes."]);
 }
 
 #[test]
@@ -844,8 +844,8 @@ fn a_panic_ends_one_stream_and_no_other() {
     client.ask("/wait/a", &[]);
     for path in ["/panic", "/later-panic"] {
         let id = client.ask(path, &[]);
-        let seen = client.until(&format!("{id} 21 octets."));
-        assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 octets.")]);
+        let seen = client.until(&format!("{id} 21 bytes."));
+        assert_eq!(seen, [format!("{id} 500"), format!("{id} 21 bytes.")]);
     }
     // What was on its way to it is not wanted any more, and the place of its upload is free.
     for id in [7, 9] {
@@ -855,7 +855,7 @@ fn a_panic_ends_one_stream_and_no_other() {
         assert_eq!(seen[0], format!("{id} 500"));
     }
     server.go("a");
-    assert_eq!(client.until("1 6 octets."), ["1 200", "1 6 octets."]);
+    assert_eq!(client.until("1 6 bytes."), ["1 200", "1 6 bytes."]);
 }
 
 #[test]
@@ -875,7 +875,7 @@ fn a_tunnel_goes_both_ways_and_each_ends_on_its_own() {
     assert_eq!(seen.last(), Some(&head));
     for word in ["hello", "again"] {
         client.send(id, word.as_bytes(), false);
-        let echo = format!("{id} 5 octets");
+        let echo = format!("{id} 5 bytes");
         assert_eq!(client.until(&echo), [&*echo]);
         assert!(client.content(id).ends_with(word.as_bytes()));
     }
@@ -883,11 +883,8 @@ fn a_tunnel_goes_both_ways_and_each_ends_on_its_own() {
     server.wait_for("input-ended");
     assert!(client.settle().is_empty());
     server.go("bye");
-    let last = format!("{id} 0 octets.");
-    assert_eq!(
-        client.until(&last),
-        [format!("{id} 7 octets"), last.clone()]
-    );
+    let last = format!("{id} 0 bytes.");
+    assert_eq!(client.until(&last), [format!("{id} 7 bytes"), last.clone()]);
     assert_eq!(client.content(id), b"helloagaingoodbye");
 }
 
@@ -909,8 +906,8 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     // So is a client with nothing to do, which comes later than the other one.
     let mut idle = server.client();
     idle.ask("/now", &[]);
-    idle.until("1 3 octets.");
+    idle.until("1 3 bytes.");
     assert_eq!(idle.until_closed(), ["goaway 0"]);
     server.go("a");
-    assert_eq!(waiting.until("1 6 octets."), ["1 200", "1 6 octets."]);
+    assert_eq!(waiting.until("1 6 bytes."), ["1 200", "1 6 bytes."]);
 }

@@ -12,7 +12,7 @@ use nix::sys::socket::sockopt::TcpMaxSeg;
 use rustix::net::{AddressFamily, SocketType};
 use tls_client::{Running, content, get, preface};
 
-/// Octets of the file.
+/// Bytes of the file.
 const LEN: usize = 300_000;
 /// What the client says is the largest packet it takes.
 const CLIENT_MSS: u32 = 1400;
@@ -43,7 +43,7 @@ fn on_a_long_path_records_stay_as_large_as_a_packet() {
     let long = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 4294967295\n",
     );
-    // TCP timestamps take 12 octets of a packet, where they are on.
+    // TCP timestamps take 12 bytes of a packet, where they are on.
     let packet = *long.iter().max().unwrap();
     assert!(packet == 1400 || packet == 1388, "{long:?}");
     let full = long.iter().filter(|&&len| len == packet).count();

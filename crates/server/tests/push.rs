@@ -150,7 +150,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     let server = Running::start("", &[("page", &all)]);
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
-    let mut seen = client.until("1 4 octets.");
+    let mut seen = client.until("1 4 bytes.");
     // A style sheet that is there goes ahead, one that is not holds nothing up.
     assert_eq!(
         seen[..7],
@@ -160,19 +160,19 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
             "1 promises 6 /later-missing",
             "1 200",
             "2 200 x-http2-push=pushed",
-            "2 4 octets.",
-            "1 4 octets.",
+            "2 4 bytes.",
+            "1 4 bytes.",
         ]
     );
     seen.extend(client.until("6 reset 2"));
-    if !seen.iter().any(|frame| frame == "4 4 octets.") {
-        seen.extend(client.until("4 4 octets."));
+    if !seen.iter().any(|frame| frame == "4 4 bytes.") {
+        seen.extend(client.until("4 4 bytes."));
     }
     let mut rest = seen.split_off(7);
     rest.sort();
     assert_eq!(
         rest,
-        ["4 200 x-http2-push=pushed", "4 4 octets.", "6 reset 2",]
+        ["4 200 x-http2-push=pushed", "4 4 bytes.", "6 reset 2",]
     );
     assert_eq!(
         server.log(5),
@@ -186,7 +186,7 @@ fn promises_come_first_and_what_is_not_there_is_taken_back() {
     );
     // Neither is pushed again, nor is it tried to.
     client.ask("/page", &[]);
-    assert_eq!(client.until("3 4 octets."), ["3 200", "3 4 octets."]);
+    assert_eq!(client.until("3 4 bytes."), ["3 200", "3 4 bytes."]);
     assert!(client.settle().is_empty());
 }
 
@@ -197,13 +197,13 @@ fn pushes_push_nothing() {
     let mut client = Client::connect(server.server.port);
     client.ask("/outer", &[]);
     assert_eq!(
-        client.until("2 4 octets."),
+        client.until("2 4 bytes."),
         [
             "1 promises 2 /inner",
             "1 200",
-            "1 4 octets.",
+            "1 4 bytes.",
             "2 200 x-http2-push=pushed",
-            "2 4 octets.",
+            "2 4 bytes.",
         ]
     );
     assert!(client.settle().is_empty());
@@ -215,15 +215,15 @@ fn a_client_ends_a_push() {
     let server = Running::start("", &[("page", &page)]);
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
-    let seen = client.until("1 4 octets.");
+    let seen = client.until("1 4 bytes.");
     assert_eq!(seen[0], "1 promises 2 /stuck");
     client.reset(2);
     // The stream's place is used again while the other push is awaited.
     client.ask("/now", &[]);
-    let seen = client.until("4 4 octets.");
-    if !seen.iter().any(|frame| frame == "3 4 octets.") {
+    let seen = client.until("4 4 bytes.");
+    if !seen.iter().any(|frame| frame == "3 4 bytes.") {
         // The machine was slow.
-        client.until("3 4 octets.");
+        client.until("3 4 bytes.");
     }
     let log = server.log(4);
     assert!(
@@ -239,7 +239,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let server = Running::start("http2-casper: ON", &[("page", &page)]);
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[]);
-    let seen = client.until("4 4 octets.");
+    let seen = client.until("4 4 bytes.");
     assert!(seen.contains(&"1 200".to_owned()), "{seen:?}");
     assert!(
         seen.contains(&"2 200 x-http2-push=pushed".to_owned()),
@@ -253,7 +253,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     let mut client = Client::connect(server.server.port);
     client.ask("/page", &[("cookie", cookie)]);
     let head = format!("1 200 {cookie}");
-    assert_eq!(client.until("1 4 octets."), [&*head, "1 4 octets."]);
+    assert_eq!(client.until("1 4 bytes."), [&*head, "1 4 bytes."]);
     assert!(client.settle().is_empty());
     let log = server.log(6);
     assert_eq!(

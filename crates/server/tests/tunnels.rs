@@ -1,4 +1,4 @@
-//! Tunnels over HTTP/1 and HTTP/2: octets both ways, their ends, and what a slow side does to the other one.
+//! Tunnels over HTTP/1 and HTTP/2: bytes both ways, their ends, and what a slow side does to the other one.
 //!
 //! What a handler does is the first label of the host that CONNECT names, or the first segment of the path of an upgrade.
 
@@ -31,7 +31,7 @@ use http2_client::{Client, WINDOW};
 
 struct Tunnels;
 
-/// Octets that [`Flood`] has given.
+/// Bytes that [`Flood`] has given.
 static FLOODED: AtomicUsize = AtomicUsize::new(0);
 /// What `hello` has been told after its own end.
 static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -199,9 +199,9 @@ fn upgrade_request(what: &str) -> String {
 fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        stream.read_exact(&mut octet).unwrap();
-        head.push(octet[0]);
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
     }
     String::from_utf8(head).unwrap().to_lowercase()
 }
@@ -231,7 +231,7 @@ const WAYS: [Way; 2] = [
 ];
 
 #[test]
-fn http_1_tunnels_carry_what_comes_from_the_first_octet_to_the_last() {
+fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
     let server = start("");
     for (request, answer) in WAYS {
         for what in ["echo", "later"] {
@@ -344,7 +344,7 @@ fn no_time_limit_of_http_concerns_tunnels() {
         read(stream, "still there?");
     }
     client.send(silent, b"and you?", false);
-    client.until(&format!("{silent} 8 octets"));
+    client.until(&format!("{silent} 8 bytes"));
     shut.allow(flood, 1000);
     shut.until_content(flood, 66_535);
 }
@@ -368,7 +368,7 @@ fn fill(server: &Embedded, stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// Waits until turns of the worker's loop change nothing about the octets that have moved.
+/// Waits until turns of the worker's loop change nothing about the bytes that have moved.
 fn until_nothing_moves(server: &Embedded, mut moved: impl FnMut() -> usize) {
     let mut before = moved();
     loop {
@@ -451,12 +451,12 @@ fn tunnels_outlive_the_graceful_end_of_the_server() {
     stream.write_all(b"still there?").unwrap();
     read(&mut stream, "still there?");
     client.send(id, b"and you?", false);
-    client.until(&format!("{id} 8 octets"));
+    client.until(&format!("{id} 8 bytes"));
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read_to_end(&mut stream), "");
     client.send(id, b"", true);
     let seen = client.until_closed();
-    assert_eq!(seen, [format!("{id} 0 octets.")]);
+    assert_eq!(seen, [format!("{id} 0 bytes.")]);
     server.stop();
 }
 
@@ -479,7 +479,7 @@ fn http_2_has_plain_and_extended_connect() {
     let seen = client.settle().join("; ");
     for id in [plain, extended] {
         assert!(!seen.contains(&format!("{id} reset")), "{seen}");
-        assert!(seen.contains(&format!("{id} 0 octets.")), "{seen}");
+        assert!(seen.contains(&format!("{id} 0 bytes.")), "{seen}");
     }
 }
 
@@ -488,7 +488,7 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
     let server = start("");
     let mut client = Client::connect(server.port);
     let id = client.connect_plain("hello.test:1");
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
     client.send(id, b"one ", false);
     client.send(id, b"two", true);
     let told = |text: &[u8]| {
@@ -504,7 +504,7 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
     told(b"one two<end>");
     // Unless nobody listens any more.
     let id = client.connect_plain("hello.test:1");
-    client.until(&format!("{id} 0 octets."));
+    client.until(&format!("{id} 0 bytes."));
     client.send(id, b"that is all!", false);
     assert_eq!(client.until(&format!("{id} reset 0")).len(), 1);
     until_told_the_end();
@@ -522,11 +522,11 @@ fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
     let server = start("");
     let mut client = Client::connect(server.port);
     let ended = client.connect_plain("bye.test:1");
-    client.until(&format!("{ended} 0 octets."));
+    client.until(&format!("{ended} 0 bytes."));
     client.send(ended, b"what is on its way", false);
     client.send(ended, b"", true);
     let left_open = client.connect_plain("bye.test:1");
-    client.until(&format!("{left_open} 0 octets."));
+    client.until(&format!("{left_open} 0 bytes."));
     client.send(left_open, b"what is on its way", false);
     assert!(client.settle().is_empty(), "nothing is reset");
     // Not for ever.
@@ -540,16 +540,16 @@ fn http_2_a_tunnel_that_is_refused_is_not_wanted_any_more() {
     let mut client = Client::connect(server.port);
     let plain = client.connect_plain("refuse.test:1");
     let seen = client.until(&format!("{plain} reset 0"));
-    let want = [" 403", " 7 octets.", " reset 0"];
+    let want = [" 403", " 7 bytes.", " reset 0"];
     assert_eq!(seen, want.map(|text| format!("{plain}{text}")));
     let extended = client.connect_to("/ordinary", "foo");
     client.send(extended, &[b'x'; 1000], false);
     let seen = client.until(&format!("{extended} reset 0"));
-    let want = [" 404", " 12 octets.", " reset 0"];
+    let want = [" 404", " 12 bytes.", " reset 0"];
     assert_eq!(seen, want.map(|text| format!("{extended}{text}")));
     // The connection goes on.
     let id = client.ask("/x", &[]);
-    client.until(&format!("{id} 19 octets."));
+    client.until(&format!("{id} 19 bytes."));
 }
 
 #[test]

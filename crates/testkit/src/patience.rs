@@ -96,7 +96,7 @@ pub fn wait_until_read(socket: &TcpStream) {
         let waits = table.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(5).collect();
             match fields[..] {
-                // Octets that are not acknowledged, and octets that are not read.
+                // Bytes that are not acknowledged, and bytes that are not read.
                 [_, local, remote, _, queues] if local == ours && remote == theirs => {
                     !queues.starts_with("00000000:")
                 }

@@ -43,8 +43,8 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Octets of the given length, line ends and digits among them.
-    pub fn octets(&mut self, len: usize) -> Vec<u8> {
+    /// Bytes of the given length, line ends and digits among them.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| self.pick(b"\r\n0123456789abc\0\xff :;"))
             .collect()

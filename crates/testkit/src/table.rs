@@ -12,7 +12,7 @@ pub struct Entry {
     /// What is odd about the input.
     pub name: String,
     fields: Vec<(String, Vec<u8>)>,
-    /// Octets that the client sends.
+    /// Bytes that the client sends.
     pub input: Vec<u8>,
 }
 
@@ -123,9 +123,9 @@ fn read_entry(lines: &[&str], keys: &[&str]) -> Entry {
 fn unescape(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text.bytes();
-    while let Some(octet) = rest.next() {
-        if octet != b'\\' {
-            out.push(octet);
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            out.push(byte);
             continue;
         }
         out.push(match rest.next() {

@@ -98,7 +98,7 @@ pub struct Client {
     pub socket: TcpStream,
     /// Plaintext received.
     pub received: Vec<u8>,
-    /// Octets received, as they came.
+    /// Bytes received, as they came.
     pub wire: Vec<u8>,
     /// Whether the server has closed the connection.
     pub is_closed: bool,
@@ -136,8 +136,8 @@ impl Client {
     ///
     /// # Panics
     /// If the server takes nothing.
-    pub fn send(&mut self, octets: &[u8]) {
-        let written = self.tls.writer().write_all(octets);
+    pub fn send(&mut self, bytes: &[u8]) {
+        let written = self.tls.writer().write_all(bytes);
         written.expect("there is room");
         self.flush();
     }
@@ -146,9 +146,9 @@ impl Client {
     ///
     /// # Panics
     /// If there is no ticket that allows it, or the server takes nothing.
-    pub fn send_early(&mut self, octets: &[u8]) {
+    pub fn send_early(&mut self, bytes: &[u8]) {
         let mut early = self.tls.early_data().expect("a ticket allows it");
-        early.write_all(octets).expect("there is room");
+        early.write_all(bytes).expect("there is room");
         self.flush();
     }
 
@@ -157,13 +157,13 @@ impl Client {
     /// # Panics
     /// If nothing comes in time, or what comes is wrong.
     pub fn receive(&mut self) {
-        let mut octets = vec![0; 65_536];
-        let len = self.socket.read(&mut octets).expect("something comes");
+        let mut bytes = vec![0; 65_536];
+        let len = self.socket.read(&mut bytes).expect("something comes");
         self.is_closed = len == 0;
-        self.wire.extend_from_slice(&octets[..len]);
-        let mut octets = &octets[..len];
-        while !octets.is_empty() {
-            let taken = self.tls.read_tls(&mut octets);
+        self.wire.extend_from_slice(&bytes[..len]);
+        let mut bytes = &bytes[..len];
+        while !bytes.is_empty() {
+            let taken = self.tls.read_tls(&mut bytes);
             taken.expect("there is room");
             let done = self.tls.process_new_packets();
             done.expect("the server keeps to TLS");
@@ -200,17 +200,17 @@ impl Client {
     }
 }
 
-/// Lengths of the complete records in `octets`, with their headers (RFC 8446 §5.1).
+/// Lengths of the complete records in `bytes`, with their headers (RFC 8446 §5.1).
 #[must_use]
-pub fn record_lens(mut octets: &[u8]) -> Vec<usize> {
+pub fn record_lens(mut bytes: &[u8]) -> Vec<usize> {
     let mut lens = Vec::new();
-    while let [_, _, _, a, b, ..] = octets {
+    while let [_, _, _, a, b, ..] = bytes {
         let len = 5 + usize::from(u16::from_be_bytes([*a, *b]));
-        let Some((_, rest)) = octets.split_at_checked(len) else {
+        let Some((_, rest)) = bytes.split_at_checked(len) else {
             break;
         };
         lens.push(len);
-        octets = rest;
+        bytes = rest;
     }
     lens
 }

@@ -11,7 +11,7 @@ pub enum TlsError {
     ClearText,
     /// The handshake failed; the text is for the log.
     Handshake(rustls::Error),
-    /// The handshake needs more octets than the server keeps.
+    /// The handshake needs more bytes than the server keeps.
     HandshakeTooLarge,
     /// A record is longer than the version allows.
     RecordOverflow,
@@ -68,7 +68,7 @@ impl Alert {
         }
     }
 
-    pub(crate) const fn octets(self) -> [u8; 2] {
+    pub(crate) const fn bytes(self) -> [u8; 2] {
         [self.level, self.description]
     }
 }

@@ -18,10 +18,10 @@ use crate::record::traffic::{KeySchedule, Traffic};
 use crate::suites;
 use crate::versions::Version;
 
-/// Most octets kept of an unfinished handshake: room for a certificate chain. A ClientHello is a few thousand octets.
+/// Most bytes kept of an unfinished handshake: room for a certificate chain. A ClientHello is a few thousand bytes.
 pub(crate) const MAX_KEPT_LEN: usize = 96 * 1024;
 
-/// Memory a handshake holds besides the received octets: the connection of rustls with its keys and buffers. Measured with clients
+/// Memory a handshake holds besides the received bytes: the connection of rustls with its keys and buffers. Measured with clients
 /// that leave our answer unanswered: 5.4 KB each in TLS 1.3, less in TLS 1.2.
 const RUSTLS_RETAINED: usize = 6 * 1024;
 
@@ -118,7 +118,7 @@ pub(crate) struct Handshake<R> {
     /// How much of `received` rustls has seen. It never sees past the end of a record, so that it never takes up
     /// records that belong to the established connection.
     shown: usize,
-    /// Number of octets that rustls has discarded.
+    /// Number of bytes that rustls has discarded.
     taken: usize,
     /// Whether something was sent: an alert may have to be encrypted.
     has_sent: bool,
@@ -128,7 +128,7 @@ pub(crate) struct Handshake<R> {
 
 /// Where the handshake stands after a step.
 pub(crate) enum HandshakeStep {
-    /// It needs more octets.
+    /// It needs more bytes.
     NeedMore,
     /// The peer closed the connection without an error.
     ClosedByPeer,
@@ -137,7 +137,7 @@ pub(crate) enum HandshakeStep {
 }
 
 impl<R: Role> Handshake<R> {
-    /// Begins with octets that were received before.
+    /// Begins with bytes that were received before.
     pub(crate) fn new(rustls: R, received: Vec<u8>) -> Self {
         Self {
             rustls,
@@ -150,7 +150,7 @@ impl<R: Role> Handshake<R> {
     }
 
     /// Takes `input` and goes as far as it allows. Early data is appended to `plain`. Before each record `is_blocked` can look at
-    /// the octets that rustls has not seen, and change them; rustls is shown none of them while it returns `true`.
+    /// the bytes that rustls has not seen, and change them; rustls is shown none of them while it returns `true`.
     ///
     /// # Errors
     /// [`TlsError::Handshake`] and others; the alert is in `out`.
@@ -306,8 +306,8 @@ impl<R: Role> Handshake<R> {
         self.shown -= len;
     }
 
-    /// Octets of memory held. What rustls keeps of the handshake is not known: some buffers of its own, and of a peer's
-    /// certificates what they have as octets.
+    /// Bytes of memory held. What rustls keeps of the handshake is not known: some buffers of its own, and of a peer's
+    /// certificates what they have as bytes.
     pub(crate) fn retained(&self) -> usize {
         RUSTLS_RETAINED + self.taken + self.received.capacity()
     }
@@ -337,7 +337,7 @@ impl<R: Role> Handshake<R> {
         })
     }
 
-    /// The established connection, and the octets that follow the handshake.
+    /// The established connection, and the bytes that follow the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -365,20 +365,20 @@ impl<R: Role> Handshake<R> {
     }
 }
 
-/// The received octets that rustls has not seen.
+/// The received bytes that rustls has not seen.
 pub(crate) struct Unseen<'a> {
     received: &'a mut Vec<u8>,
     start: usize,
 }
 
 impl Unseen<'_> {
-    pub(crate) fn octets(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.received[self.start..]
     }
 
-    pub(crate) fn replace(&mut self, octets: &[u8]) {
+    pub(crate) fn replace(&mut self, bytes: &[u8]) {
         self.received.truncate(self.start);
-        self.received.extend_from_slice(octets);
+        self.received.extend_from_slice(bytes);
     }
 }
 

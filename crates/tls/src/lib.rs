@@ -2,8 +2,8 @@
 //! protected here (`record/`).
 //!
 //! [`parse`] reads the `ssl` mapping of a listener into [`TlsSettings`]. A [`TlsAcceptor`] looks at a client's first
-//! message and picks the settings that answer it; from then on a [`TlsConnection`] turns octets from the socket into
-//! plaintext and plaintext into octets for the socket. [`Resumption`] is what all listeners and workers share.
+//! message and picks the settings that answer it; from then on a [`TlsConnection`] turns bytes from the socket into
+//! plaintext and plaintext into bytes for the socket. [`Resumption`] is what all listeners and workers share.
 //!
 //! A [`TlsClient`] knows which backends to trust, with the texts of OpenSSL, and keeps sessions with them. It begins
 //! [`ClientConnection`]s, which do the same as a [`TlsConnection`] in the other direction.

@@ -14,7 +14,7 @@ use rcgen::{CertificateParams, KeyPair};
 
 const NAME: &str = "name.example";
 
-/// Answers each line with its octets in reverse.
+/// Answers each line with its bytes in reverse.
 struct Server {
     child: Child,
     port: u16,

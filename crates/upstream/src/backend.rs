@@ -121,7 +121,7 @@ fn parse_host(text: &str) -> Option<BackendHost> {
 /// A port below 65535 (H2O compatibility). It becomes part of `host` as it is written: more than five digits are no port to
 /// many servers, ours among them.
 fn parse_port(digits: &str) -> Option<u16> {
-    if digits.len() > 5 || !digits.bytes().all(|octet| octet.is_ascii_digit()) {
+    if digits.len() > 5 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     digits.parse().ok().filter(|&port| port < u16::MAX)

@@ -35,7 +35,7 @@ pub struct Call<'a> {
     ///
     /// Called once per connection that is tried: normally once.
     pub build: &'a mut dyn FnMut(&BackendUrl, Protocol, &mut RequestHead),
-    /// The content. For tunnels the octets from the client.
+    /// The content. For tunnels the bytes from the client.
     pub body: RequestBody,
     /// True: a streamed body is waited for until its first piece is there (H2O compatibility). False for tunnels and where
     /// `expect` is forwarded.
@@ -62,7 +62,7 @@ pub struct Reply {
     pub headers: Headers,
     /// The length of the content as announced, also where none follows (HEAD, 304).
     pub length: Option<u64>,
-    /// The content: in memory if it came with the head, otherwise pulled from the connection. For a tunnel the octets
+    /// The content: in memory if it came with the head, otherwise pulled from the connection. For a tunnel the bytes
     /// from the backend.
     pub body: Body,
     /// Index of the backend that answered.

@@ -20,27 +20,27 @@ use h2o_exchange::{
 use crate::UpstreamSettings;
 use crate::failure::broken_off;
 
-/// Octets of a response that are kept in memory at most.
+/// Bytes of a response that are kept in memory at most.
 pub(crate) const MEMORY: usize = 256 * 1024;
-/// Octets in memory that are written to the file once there is one.
+/// Bytes in memory that are written to the file once there is one.
 const WRITE: usize = 128 * 1024;
-/// Octets that are written if no more come.
+/// Bytes that are written if no more come.
 const WORTH_WRITING: usize = 16 * 1024;
-/// Octets taken at once.
+/// Bytes taken at once.
 const PIECE: usize = 64 * 1024;
 /// Pieces taken before others get their turn.
 const TURN: usize = 16;
-/// A client that is ready for less than [`FAST`] octets in this time, while there was more for it, is slow.
+/// A client that is ready for less than [`FAST`] bytes in this time, while there was more for it, is slow.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Octets: 40 MiB per second. Who takes as much does not hold a backend for long.
+/// Bytes: 40 MiB per second. Who takes as much does not hold a backend for long.
 const FAST: u64 = 4 << 20;
 
 /// Where content comes from.
 pub(crate) trait Origin: BodySource {
-    /// Octets that can still be taken; `None` if that is not known.
+    /// Bytes that can still be taken; `None` if that is not known.
     fn left(&self) -> Option<u64>;
 
-    /// Octets that it may come to hold in memory before they are taken.
+    /// Bytes that it may come to hold in memory before they are taken.
     fn keeps(&self) -> usize {
         0
     }
@@ -52,7 +52,7 @@ pub(crate) trait Origin: BodySource {
 /// How content is buffered.
 pub(crate) struct Buffering {
     worker: Rc<Worker>,
-    /// Octets of the file; 0: there is none.
+    /// Bytes of the file; 0: there is none.
     max_file: u64,
 }
 
@@ -100,7 +100,7 @@ struct Backlog {
 
 /// How fast the client takes content.
 enum Pace {
-    /// Octets taken since the time limit was set.
+    /// Bytes taken since the time limit was set.
     Measured { taken: u64, limit: Timer },
     /// The client was found to be slow.
     Slow,
@@ -135,9 +135,9 @@ impl Backlog {
     }
 
     /// The client has taken content.
-    fn note_taken(&mut self, octets: usize) {
+    fn note_taken(&mut self, bytes: usize) {
         match &mut self.pace {
-            Some(Pace::Measured { taken, .. }) => *taken += octets as u64,
+            Some(Pace::Measured { taken, .. }) => *taken += bytes as u64,
             // It has caught up.
             Some(Pace::Slow) if self.spool.is_empty() => self.pace = None,
             Some(Pace::Slow) | None => {}
@@ -162,7 +162,7 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Octets that may be taken from `origin` now. If there are none, the caller is woken when there may be.
+    /// Bytes that may be taken from `origin` now. If there are none, the caller is woken when there may be.
     fn room(
         &mut self,
         context: &mut Context<'_>,

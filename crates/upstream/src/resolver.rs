@@ -36,7 +36,7 @@ const STALE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Names that are kept or being looked up, per worker and origin. When all places are taken by look-ups under way, the next name
 /// fails.
 const MAX_NAMES: usize = 1024;
-/// Longest name that is looked up, in octets: there are no longer ones, even written with a dot at the end (RFC 1035 §2.3.4).
+/// Longest name that is looked up, in bytes: there are no longer ones, even written with a dot at the end (RFC 1035 §2.3.4).
 const MAX_NAME_LEN: usize = 254;
 
 /// Which addresses are asked for.

@@ -17,12 +17,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Octets received at once.
+    /// Bytes received at once.
     pub(crate) const INPUT: usize = 64 * 1024;
     /// Buffers that have grown beyond this are let go.
     const KEPT: usize = 256 * 1024;
 
-    /// Room for [`Scratch::INPUT`] octets.
+    /// Room for [`Scratch::INPUT`] bytes.
     pub(crate) fn take_input(&self) -> Vec<u8> {
         let mut input = self.input.take();
         input.resize(Self::INPUT, 0);

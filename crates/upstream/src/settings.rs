@@ -12,16 +12,16 @@ use crate::NameOrigin;
 pub struct UpstreamSettings {
     /// `proxy.timeout.connect`: name resolution, connecting (all attempts together) and TLS handshake.
     pub connect_timeout: Duration,
-    /// `proxy.timeout.first_byte`: from the complete request to the first octet of the response.
+    /// `proxy.timeout.first_byte`: from the complete request to the first byte of the response.
     pub first_byte_timeout: Duration,
     /// `proxy.timeout.io`: between two steps forward of anything else.
     pub io_timeout: Duration,
     /// `proxy.timeout.keepalive`: how long an idle connection is kept; zero: not at all.
     pub keepalive: Duration,
-    /// `proxy.max-buffer-size`: most octets of a response that are held; the backend waits for the client then. Unset: responses
+    /// `proxy.max-buffer-size`: most bytes of a response that are held; the backend waits for the client then. Unset: responses
     /// are taken ahead of slow clients and kept.
     pub max_buffer_size: Option<u64>,
-    /// `proxy.max-temp-file-size`: octets of a response that are kept in a file. 0: no file.
+    /// `proxy.max-temp-file-size`: bytes of a response that are kept in a file. 0: no file.
     pub max_temp_file_size: u64,
     /// `proxy.zerocopy`: content goes from socket to socket within the kernel, where it can.
     pub zerocopy: bool,

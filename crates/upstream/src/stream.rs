@@ -80,19 +80,19 @@ impl PlainStream {
 
     /// Looks without a system call at what the runtime has been told about the socket, and with one if that is something.
     fn look(&self) -> Idle {
-        let mut octet = [0];
+        let mut byte = [0];
         let read = match &self.socket {
-            Socket::Tcp(socket) => socket.try_read(&mut octet),
-            Socket::Unix(socket) => socket.try_read(&mut octet),
+            Socket::Tcp(socket) => socket.try_read(&mut byte),
+            Socket::Unix(socket) => socket.try_read(&mut byte),
         };
         Idle::from_read(read)
     }
 
     /// Asks the kernel.
     fn peek(&self) -> Idle {
-        let mut octet = [0];
+        let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let read = rustix::net::recv(self, &mut octet[..], flags).map(|(read, _)| read);
+        let read = rustix::net::recv(self, &mut byte[..], flags).map(|(read, _)| read);
         Idle::from_read(read.map_err(Into::into))
     }
 
@@ -106,7 +106,7 @@ impl PlainStream {
         ready.map(|_| ())
     }
 
-    /// Moves up to `max` octets of what has arrived into a pipe; 0 at the end.
+    /// Moves up to `max` bytes of what has arrived into a pipe; 0 at the end.
     pub(crate) fn poll_splice(
         &self,
         context: &mut Context<'_>,
@@ -160,8 +160,8 @@ impl UpstreamStream {
             Self::Plain(socket) => socket.look(),
             Self::Tls(stream) => {
                 // Tickets may come at any time; they are taken in here.
-                let mut octet = [0];
-                let mut buffer = ReadBuf::new(&mut octet);
+                let mut byte = [0];
+                let mut buffer = ReadBuf::new(&mut byte);
                 let mut context = Context::from_waker(Waker::noop());
                 match Pin::new(stream).poll_read(&mut context, &mut buffer) {
                     Poll::Pending => Idle::Quiet,
@@ -191,13 +191,13 @@ impl UpstreamStream {
             .map_ok(|()| buffer.filled().len())
     }
 
-    /// Writes what the connection takes of `octets`.
+    /// Writes what the connection takes of `bytes`.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self).poll_write(context, octets)
+        Pin::new(self).poll_write(context, bytes)
     }
 
     /// Tells the backend over TLS that nothing more will come, if the socket takes that at once.
@@ -243,11 +243,11 @@ impl AsyncWrite for PlainStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, octets),
-            Socket::Unix(socket) => Pin::new(socket).poll_write(context, octets),
+            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
         }
     }
 
@@ -280,11 +280,11 @@ impl AsyncWrite for UpstreamStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(context, octets),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, octets),
+            Self::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 

@@ -1,4 +1,4 @@
-//! TLS over the socket of a backend: `h2o_tls` reads and makes the records, this file moves octets.
+//! TLS over the socket of a backend: `h2o_tls` reads and makes the records, this file moves bytes.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::stream::PlainStream;
 
-/// Most octets received, and encrypted, at once.
+/// Most bytes received, and encrypted, at once.
 const PIECE: usize = 64 * 1024;
 /// Least room for what is received: a record and its overhead.
 const MIN_READ: usize = 17 * 1024;
@@ -134,7 +134,7 @@ impl TlsStream {
         }
     }
 
-    /// Ready when there may be something to read: decrypted octets, the end, or records in the socket.
+    /// Ready when there may be something to read: decrypted bytes, the end, or records in the socket.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.unread.plain.is_empty() && !self.is_ended {
             self.socket.poll_readable(context)
@@ -246,11 +246,11 @@ impl AsyncWrite for TlsStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         ready!(this.poll_backlog(context))?;
-        let now = &octets[..octets.len().min(PIECE)];
+        let now = &bytes[..bytes.len().min(PIECE)];
         let mut out = this.scratch.output.take();
         out.clear();
         let written = match this.tls.encrypt(now, &mut out) {
@@ -341,7 +341,7 @@ mod tests {
             .block_on(future);
     }
 
-    /// Octets that are not alike anywhere near.
+    /// Bytes that are not alike anywhere near.
     fn content(len: u32) -> Vec<u8> {
         (0..len / 4).flat_map(u32::to_le_bytes).collect()
     }
@@ -426,12 +426,12 @@ mod tests {
         run(async {
             let (mut stream, server) = connected(|mut server| {
                 server.conn.complete_io(&mut server.sock).unwrap();
-                let mut octets = Vec::new();
+                let mut bytes = Vec::new();
                 server.conn.writer().write_all(b"good").unwrap();
-                server.conn.write_tls(&mut octets).unwrap();
-                octets.extend_from_slice(&[23, 3, 3, 0, 20]);
-                octets.extend_from_slice(&[0; 20]);
-                server.sock.write_all(&octets).unwrap();
+                server.conn.write_tls(&mut bytes).unwrap();
+                bytes.extend_from_slice(&[23, 3, 3, 0, 20]);
+                bytes.extend_from_slice(&[0; 20]);
+                server.sock.write_all(&bytes).unwrap();
                 let mut heard = Vec::new();
                 server.read_to_end(&mut heard).unwrap_err().to_string()
             })
@@ -460,7 +460,7 @@ mod tests {
             let read = stream.read(&mut room).await.unwrap();
             poll_fn(|context| {
                 assert_eq!(read, 1);
-                assert!(stream.poll_readable(context).is_ready(), "decrypted octets");
+                assert!(stream.poll_readable(context).is_ready(), "decrypted bytes");
                 let mut room = [0; 10];
                 let mut room = ReadBuf::new(&mut room);
                 while Pin::new(&mut stream)

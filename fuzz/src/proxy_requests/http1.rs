@@ -42,7 +42,7 @@ impl Outgoing<'_> {
         self.check_http1_by_engine(&out);
     }
 
-    /// Nothing but the octets of the tunnel follows its head.
+    /// Nothing but the bytes of the tunnel follows its head.
     pub(super) fn check_http1_tunnel(&self, client: &mut ClientConnection, head: &[u8]) {
         assert_eq!(&head[head.len() - 4..], b"\r\n\r\n");
         let response: &[u8] = if self.is_connect() {

@@ -98,7 +98,7 @@ impl Outgoing<'_> {
         let connection = values("connection")
             .join(&b","[..])
             .to_ascii_lowercase()
-            .split(|&octet| octet == b',')
+            .split(|&byte| byte == b',')
             .map(|option| option.trim_ascii().to_vec())
             .collect::<Vec<_>>();
         let is_named = |name: &str| {
@@ -220,7 +220,7 @@ impl Outgoing<'_> {
             let name = option.trim_ascii().to_ascii_lowercase();
             matches!(&*name, b"h2c" | b"h2c-14" | b"h2c-16")
         };
-        let mut options = token.split(|&octet| octet == b',');
+        let mut options = token.split(|&byte| byte == b',');
         assert!(!options.any(is_http2), "{}", token.escape_ascii());
     }
 }

@@ -12,8 +12,8 @@ use crate::proxied::Proxied;
 pub(super) struct Options(pub(super) [u8; 3]);
 
 impl Options {
-    pub(super) const fn has(self, octet: usize, bit: u8) -> bool {
-        self.0[octet] & 1 << bit != 0
+    pub(super) const fn has(self, byte: usize, bit: u8) -> bool {
+        self.0[byte] & 1 << bit != 0
     }
     /// The client speaks HTTP/2.
     pub(super) const fn is_http2(self) -> bool {
@@ -66,7 +66,7 @@ impl Options {
     pub(super) const fn is_at_once(self) -> bool {
         self.has(2, 0)
     }
-    /// Octets of content sent at once.
+    /// Bytes of content sent at once.
     pub(super) const fn piece(self) -> usize {
         1 + 16 * (self.0[2] >> 2) as usize
     }

@@ -26,7 +26,7 @@ pub(super) struct Read {
     pub(super) ends_with_connection: bool,
     /// The connection can carry another request.
     pub(super) is_reusable: bool,
-    /// Octets of the response, over HTTP/1.
+    /// Bytes of the response, over HTTP/1.
     pub(super) taken: usize,
 }
 
@@ -200,7 +200,7 @@ impl Request<'_> {
     }
 
     /// Only a response that is there as a whole passes for complete, and nothing may follow it.
-    pub(super) fn check_ends(&self, octets: &[u8], whole: &Read) {
+    pub(super) fn check_ends(&self, bytes: &[u8], whole: &Read) {
         if self.options.backend() == Protocol::Http2
             || !whole.is_complete
             || whole.ends_with_connection
@@ -208,11 +208,11 @@ impl Request<'_> {
             return;
         }
         for len in [0, whole.taken / 2, whole.taken - 1] {
-            let part = self.read([&octets[..len]].into_iter());
-            assert!(!part.is_complete, "{len} of {} octets", whole.taken);
+            let part = self.read([&bytes[..len]].into_iter());
+            assert!(!part.is_complete, "{len} of {} bytes", whole.taken);
         }
-        let exact = self.read([&octets[..whole.taken]].into_iter());
-        let longer = [&octets[..whole.taken], b"H"].concat();
+        let exact = self.read([&bytes[..whole.taken]].into_iter());
+        let longer = [&bytes[..whole.taken], b"H"].concat();
         let longer = self.read([&*longer].into_iter());
         assert!(!longer.is_reusable && longer.is_complete);
         assert_eq!(

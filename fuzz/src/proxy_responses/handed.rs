@@ -82,7 +82,7 @@ impl Handed<'_> {
         }
     }
 
-    /// All octets of content are there, and so is the end, unless nothing but the end is missing.
+    /// All bytes of content are there, and so is the end, unless nothing but the end is missing.
     pub(super) fn check_content(&self, content: &[u8], is_whole: bool) {
         let came = &*self.read.content;
         assert!(came.starts_with(content));
@@ -114,7 +114,7 @@ pub(super) fn headers(fields: &[(String, Vec<u8>)]) -> Headers {
 pub(super) fn connection_options(fields: &[(String, Vec<u8>)]) -> Vec<String> {
     let values = fields.iter().filter(|(name, _)| name == "connection");
     values
-        .flat_map(|(_, value)| value.split(|&octet| octet == b','))
+        .flat_map(|(_, value)| value.split(|&byte| byte == b','))
         .map(|option| String::from_utf8_lossy(option.trim_ascii()).to_ascii_lowercase())
         .collect()
 }

@@ -56,7 +56,7 @@ impl Options {
         }
     }
 
-    /// Octets of content sent at once.
+    /// Bytes of content sent at once.
     pub(super) const fn piece(self) -> usize {
         1 + 16 * (self.0[2] >> 2) as usize
     }

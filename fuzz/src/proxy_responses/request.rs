@@ -61,9 +61,9 @@ pub(super) fn http1_server(asks: Asks) -> (h2o_http1::ServerConnection, RequestH
     let now = any_moment();
     let mut head = RequestHead::default();
     let mut server = h2o_http1::ServerConnection::new(Arc::default(), Scheme::Http, now);
-    let octets = asks.http1().as_bytes();
-    let received = server.receive(octets, now, &mut head);
-    let taken = octets.len();
+    let bytes = asks.http1().as_bytes();
+    let received = server.receive(bytes, now, &mut head);
+    let taken = bytes.len();
     assert_eq!(received, Ok(h2o_http1::Received::Request { taken }));
     (server, head)
 }
@@ -79,9 +79,9 @@ pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKe
         has_no_end: !is_end,
         piece: 1,
     };
-    let octets = http2_messages::write(text.as_bytes(), framing);
+    let bytes = http2_messages::write(text.as_bytes(), framing);
     let step = server
-        .receive(&octets, &mut head, now, &mut Vec::new())
+        .receive(&bytes, &mut head, now, &mut Vec::new())
         .expect("a request");
     let Received::Request { stream, .. } = step.received else {
         panic!("no request: {:?}", step.received);

@@ -34,7 +34,7 @@ type told struct {
 	Target   string              `json:"target"`
 	Fields   map[string][]string `json:"fields"`
 	Length   int64               `json:"length"`
-	Octets   int                 `json:"octets"`
+	Bytes   int                 `json:"bytes"`
 	SHA256   string              `json:"sha256"`
 	Trailers map[string][]string `json:"trailers"`
 }
@@ -55,7 +55,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // How many responses of `content` are being written.
 var contents int64
 
-// So many octets: `0000000 0000001 0000002 ...`
+// So many bytes: `0000000 0000001 0000002 ...`
 func content(w http.ResponseWriter, r *http.Request) {
 	size, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/content/"))
 	if err != nil {

@@ -31,8 +31,8 @@ type Answer struct {
 	Status int    `json:"status"`
 	// Length as the fields have it.
 	Length int64 `json:"length"`
-	// Octets of content.
-	Octets int    `json:"octets"`
+	// Bytes of content.
+	Bytes int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
 	Error  string `json:"error"`
 }
@@ -85,7 +85,7 @@ func ask(client *http.Client, step, method, base, path string, body io.Reader) {
 	}
 	sum := sha256.Sum256(content)
 	answer.Proto, answer.Status, answer.Length = response.Proto, response.StatusCode, response.ContentLength
-	answer.Octets, answer.SHA256 = len(content), hex.EncodeToString(sum[:])
+	answer.Bytes, answer.SHA256 = len(content), hex.EncodeToString(sum[:])
 }
 
 // Reads the beginning of a large response, then wants no more of it.

@@ -39,7 +39,7 @@ fn the_server_begins_with_its_settings_and_a_window_of_16_megabytes() {
 #[test]
 fn a_wrong_preface_ends_the_connection_without_goaway() {
     let server = start("");
-    // The first 18 octets decide that this is HTTP/2.
+    // The first 18 bytes decide that this is HTTP/2.
     let mut wrong = PREFACE.to_vec();
     wrong[23] = b'x';
     let mut connection = Http2::connect(server.port());
@@ -51,16 +51,16 @@ fn a_wrong_preface_ends_the_connection_without_goaway() {
 fn the_preface_and_a_request_arrive_in_any_number_of_pieces() {
     let server = start("");
     let mut connection = Http2::connect(server.port());
-    let octets = [
+    let bytes = [
         PREFACE.to_vec(),
-        Frame::settings(&[]).octets(),
-        small(1).octets(),
-        upload(3).octets(),
-        Frame::data(3, 0, *b"abc").padded(5).octets(),
-        Frame::data(3, flag::END_STREAM, *b"d").octets(),
+        Frame::settings(&[]).bytes(),
+        small(1).bytes(),
+        upload(3).bytes(),
+        Frame::data(3, 0, *b"abc").padded(5).bytes(),
+        Frame::data(3, flag::END_STREAM, *b"d").bytes(),
     ];
-    for octet in octets.concat() {
-        connection.send([octet]);
+    for byte in bytes.concat() {
+        connection.send([byte]);
     }
     assert_eq!(connection.read_answer(1).text(), "hello");
     assert_eq!(connection.read_answer(3).status(), 404);
@@ -80,9 +80,9 @@ fn a_connection_is_upgraded_from_http_1() {
         .expect("the server reads");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        socket.read_exact(&mut octet).expect("the head goes on");
-        head.extend(octet);
+        let mut byte = [0];
+        socket.read_exact(&mut byte).expect("the head goes on");
+        head.extend(byte);
     }
     let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 101 "), "{head}");
@@ -195,7 +195,7 @@ fn settings_are_acknowledged_or_end_the_connection() {
         ),
         goes_on("unknown settings", &[(0xffff, 1), (0, u32::MAX)]),
         row(
-            "five octets",
+            "five bytes",
             [Frame::new(kind::SETTINGS, 0, 0, [0; 5])],
             Want::GoAway(0, code::FRAME_SIZE_ERROR, ""),
         ),

@@ -28,7 +28,7 @@ fn wrong_fields_are_answered_with_their_code_and_text() {
         row("a blank in a name", [with(&[("x a", "1")])], bad_name()),
         row("a colon within a name", [with(&[("x:a", "1")])], bad_name()),
         row(
-            "an octet above 0x7f in a name",
+            "a byte above 0x7f in a name",
             [with(&[("x\u{e9}", "1")])],
             bad_name(),
         ),

@@ -1,11 +1,11 @@
-//! Windows, to the octet.
+//! Windows, to the byte.
 
 use h2o_tests::http2::{Frame, Http2, code, flag, get, kind, setting};
 
 use super::kit::*;
 
 #[test]
-fn windows_of_the_client_are_kept_to_the_octet() {
+fn windows_of_the_client_are_kept_to_the_byte() {
     let server = start("");
     for initial in [0_u16, 1, 1000, 16_384, 16_385, 40_000] {
         let settings = [(setting::INITIAL_WINDOW_SIZE, u32::from(initial))];
@@ -22,7 +22,7 @@ fn windows_of_the_client_are_kept_to_the_octet() {
 }
 
 #[test]
-fn the_window_of_the_connection_is_shared_and_kept_to_the_octet() {
+fn the_window_of_the_connection_is_shared_and_kept_to_the_byte() {
     let server = start("");
     let mut connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
     connection.send_frame(&Frame::request(1, get("/large")));
@@ -102,8 +102,8 @@ fn increments(connection: &Http2, stream: u32) -> Vec<usize> {
     updates
         .filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == stream)
         .map(|frame| {
-            let octets = frame.payload.first_chunk().expect("four octets");
-            usize::try_from(u32::from_be_bytes(*octets)).expect("31 bits")
+            let bytes = frame.payload.first_chunk().expect("four bytes");
+            usize::try_from(u32::from_be_bytes(*bytes)).expect("31 bits")
         })
         .collect()
 }
@@ -143,7 +143,7 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
     connection.send_frame(&upload(1));
     // Padding takes from the window as well.
     let content = vec![b'x'; FRAME - 256];
-    let frame = Frame::data(1, 0, content).padded(255).octets();
+    let frame = Frame::data(1, 0, content).padded(255).bytes();
     connection.send(&frame);
     connection.read_until("room for more", |connection| {
         !increments(connection, 1).is_empty()
@@ -154,7 +154,7 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
         sent += FRAME;
     }
     connection.ping();
-    assert_eq!(increments(&connection, 0), [], "{sent} octets");
+    assert_eq!(increments(&connection, 0), [], "{sent} bytes");
     while sent < FULL / 2 + 2 * FRAME {
         connection.send(&frame);
         sent += FRAME;
@@ -166,7 +166,7 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
     let given: usize = increments(&connection, 0).iter().sum();
     assert!(
         (FULL / 2..=sent).contains(&given),
-        "{given} of {sent} octets"
+        "{given} of {sent} bytes"
     );
     assert_eq!(given % FRAME, 0, "padding counts");
     connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"x"));

@@ -25,47 +25,47 @@ fn sizes_and_streams() -> Vec<Row> {
     let protocol = |last, text| Want::GoAway(last, code::PROTOCOL_ERROR, text);
     vec![
         row(
-            "a frame of 16,385 octets",
+            "a frame of 16,385 bytes",
             [Frame::new(0xee, 0, 0, vec![0; 16_385])],
             size(0, ""),
         ),
         row(
-            "a frame of 16,384 octets",
+            "a frame of 16,384 bytes",
             [Frame::new(0xee, 0, 0, vec![0; 16_384])],
             Want::Nothing,
         ),
         row(
-            "PRIORITY of 4 octets",
+            "PRIORITY of 4 bytes",
             [Frame::new(kind::PRIORITY, 0, 1, [0; 4])],
             size(0, "invalid PRIORITY frame"),
         ),
         row(
-            "RST_STREAM of 3 octets",
+            "RST_STREAM of 3 bytes",
             [upload(1), Frame::new(kind::RST_STREAM, 0, 1, [0; 3])],
             size(1, "invalid RST_STREAM frame"),
         ),
         row(
-            "RST_STREAM of 5 octets",
+            "RST_STREAM of 5 bytes",
             [upload(1), Frame::new(kind::RST_STREAM, 0, 1, [0; 5])],
             size(1, "invalid RST_STREAM frame"),
         ),
         row(
-            "PING of 7 octets",
+            "PING of 7 bytes",
             [Frame::new(kind::PING, 0, 0, [0; 7])],
             size(0, "invalid PING frame"),
         ),
         row(
-            "PING of 9 octets",
+            "PING of 9 bytes",
             [Frame::new(kind::PING, 0, 0, [0; 9])],
             size(0, "invalid PING frame"),
         ),
         row(
-            "WINDOW_UPDATE of 3 octets",
+            "WINDOW_UPDATE of 3 bytes",
             [Frame::new(kind::WINDOW_UPDATE, 0, 0, [0, 0, 1])],
             size(0, "invalid WINDOW_UPDATE frame"),
         ),
         row(
-            "GOAWAY of 7 octets",
+            "GOAWAY of 7 bytes",
             [Frame::new(kind::GOAWAY, 0, 0, [0; 7])],
             size(0, "invalid GOAWAY frame"),
         ),
@@ -122,7 +122,7 @@ fn sizes_and_streams() -> Vec<Row> {
     ]
 }
 
-/// The first octets of a request's HEADERS, and the rest.
+/// The first bytes of a request's HEADERS, and the rest.
 fn split_section() -> (Vec<u8>, Vec<u8>) {
     let mut section = get("/a.txt");
     let rest = section.split_off(10);
@@ -261,7 +261,7 @@ fn headers_in_wrong_states() -> Vec<Row> {
             protocol(0, "stream cannot depend on itself"),
         ),
         row(
-            "HEADERS with a priority of 4 octets",
+            "HEADERS with a priority of 4 bytes",
             [Frame::new(
                 kind::HEADERS,
                 flag::WHOLE | flag::PRIORITY,
@@ -286,7 +286,7 @@ fn headers_in_wrong_states() -> Vec<Row> {
             protocol(0, "invalid HEADERS frame"),
         ),
         row(
-            "HEADERS padded with 255 octets",
+            "HEADERS padded with 255 bytes",
             [small(1).padded(255)],
             Want::Answer(1, 200, "hello"),
         ),

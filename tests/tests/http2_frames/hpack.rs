@@ -24,7 +24,7 @@ fn corrupt_field_sections_end_the_connection_with_compression_error() {
             "an index that never ends",
             [&[0xff][..], &[0xff; 20]].concat(),
         ),
-        ("a table of 4,097 octets", above_limit),
+        ("a table of 4,097 bytes", above_limit),
         ("a change of the table's size after a field", vec![0x20]),
         ("a cut literal", vec![0x40, 5, b'a']),
         (
@@ -32,7 +32,7 @@ fn corrupt_field_sections_end_the_connection_with_compression_error() {
             vec![0, 1, b'a', 0x7f, 0xff, 0xff, 0x7f],
         ),
         (
-            "Huffman padding of a whole octet",
+            "Huffman padding of a whole byte",
             vec![0, 1, b'a', 0x82, 0x07, 0xff],
         ),
         (

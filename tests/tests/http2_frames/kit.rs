@@ -91,11 +91,11 @@ pub(crate) fn steps(name: &'static str, steps: Vec<Step>, want: Want) -> Row {
     Row { name, steps, want }
 }
 
-/// Plays each row on a connection of its own, in one piece and, unless it is long, octet by octet; says of all of them
+/// Plays each row on a connection of its own, in one piece and, unless it is long, byte by byte; says of all of them
 /// what was not as wanted.
 pub(crate) fn play(server: &Server, rows: &[Row]) {
     let pieces = |row: &Row| {
-        let is_short = row.octets() <= 2000;
+        let is_short = row.bytes() <= 2000;
         [Some(usize::MAX), is_short.then_some(1)]
     };
     let failures: Vec<String> = rows
@@ -122,12 +122,12 @@ pub(crate) fn play(server: &Server, rows: &[Row]) {
 }
 
 impl Row {
-    fn octets(&self) -> usize {
-        let octets = self.steps.iter().map(|step| match step {
-            Step::Send(frame) => frame.octets().len(),
+    fn bytes(&self) -> usize {
+        let bytes = self.steps.iter().map(|step| match step {
+            Step::Send(frame) => frame.bytes().len(),
             Step::Await(_) => 0,
         });
-        octets.sum()
+        bytes.sum()
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn play_row(server: &Server, row: &Row, piece: usize) -> Result<(), S
     let mut pending = Vec::new();
     for step in &row.steps {
         match step {
-            Step::Send(frame) => pending.extend(frame.octets()),
+            Step::Send(frame) => pending.extend(frame.bytes()),
             Step::Await(stream) => {
                 send_in_pieces(&mut connection, &std::mem::take(&mut pending), piece);
                 let _ = connection.read_while_waiting(PATIENCE, |connection| {
@@ -147,14 +147,14 @@ pub(crate) fn play_row(server: &Server, row: &Row, piece: usize) -> Result<(), S
     }
     send_in_pieces(&mut connection, &pending, piece);
     compare(&mut connection, &row.want).map_err(|error| {
-        let how = if piece == 1 { " (octet by octet)" } else { "" };
+        let how = if piece == 1 { " (byte by byte)" } else { "" };
         format!("* {}{how}: {error}\n{}", row.name, connection.story())
     })
 }
 
 /// The server may close the connection before it has taken everything.
-pub(crate) fn send_in_pieces(connection: &mut Http2, octets: &[u8], piece: usize) {
-    for piece in octets.chunks(piece.min(octets.len().max(1))) {
+pub(crate) fn send_in_pieces(connection: &mut Http2, bytes: &[u8], piece: usize) {
+    for piece in bytes.chunks(piece.min(bytes.len().max(1))) {
         if !connection.try_send(piece) {
             return;
         }
@@ -250,7 +250,7 @@ pub(crate) fn with(fields: &[(&str, &str)]) -> Frame {
     Frame::request(1, [get("/a.txt"), encode(fields)].concat())
 }
 
-/// Reads until so much of the answer on a stream is there; not an octet more comes.
+/// Reads until so much of the answer on a stream is there; not a byte more comes.
 pub(crate) fn exactly(connection: &mut Http2, stream: u32, length: usize, why: &str) {
     let limit = Duration::from_secs(5);
     connection.read_while_waiting(limit, |c| {

@@ -22,11 +22,11 @@ fn in_pieces(payloads: &[Vec<u8>]) -> Vec<Frame> {
     frames.collect()
 }
 
-/// A section of a request that is `length` octets long.
+/// A section of a request that is `length` bytes long.
 fn section_of(length: usize) -> Vec<u8> {
     let mut section = get("/a.txt");
     let value = (0..=length).rev().find(|&value| {
-        // A name of one octet, and a length before the value.
+        // A name of one byte, and a length before the value.
         let mut head = vec![0, 1, b'x'];
         encode_integer(&mut head, 0, 7, value);
         section.len() + head.len() + value <= length
@@ -39,7 +39,7 @@ fn section_of(length: usize) -> Vec<u8> {
     section
 }
 
-/// H2O takes any number of CONTINUATION frames up to 417,792 octets and answers more with REFUSED_STREAM. This server
+/// H2O takes any number of CONTINUATION frames up to 417,792 bytes and answers more with REFUSED_STREAM. This server
 /// takes what a client in good faith sends, and ends the connection of others.
 #[test]
 fn a_section_has_at_most_8_continuation_frames_and_64_kilobytes() {
@@ -67,8 +67,8 @@ fn a_section_has_at_most_8_continuation_frames_and_64_kilobytes() {
             in_pieces(&continuations(9)),
             calm(),
         ),
-        ("65,536 octets", in_pieces(&pieces(65_536)), Ok(())),
-        ("65,537 octets", in_pieces(&pieces(65_537)), calm()),
+        ("65,536 bytes", in_pieces(&pieces(65_536)), Ok(())),
+        ("65,537 bytes", in_pieces(&pieces(65_537)), calm()),
     ] {
         let mut connection = open(&server);
         connection.send_frames(&frames);
@@ -120,22 +120,22 @@ fn content_above_limit_request_body_is_refused() {
     let content = |length: usize, flags| Frame::data(1, flags, vec![b'x'; length]);
     let rows = [
         row(
-            "1,000 octets",
+            "1,000 bytes",
             [upload(1), content(1000, 1)],
             Want::Answer(1, 404, ""),
         ),
         row(
-            "1,001 octets",
+            "1,001 bytes",
             [upload(1), content(1001, 1)],
             Want::Reset(1, code::REFUSED_STREAM),
         ),
         row(
-            "1,001 octets in two frames",
+            "1,001 bytes in two frames",
             [upload(1), content(1000, 0), content(1, 1)],
             Want::Reset(1, code::REFUSED_STREAM),
         ),
         row(
-            "1,001 octets and more to come",
+            "1,001 bytes and more to come",
             [upload(1), content(1001, 0)],
             Want::Reset(1, code::REFUSED_STREAM),
         ),

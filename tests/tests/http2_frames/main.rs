@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame: what a client may send wrong and what it gets for it, flow control to the octet, the form of
+//! HTTP/2 frame by frame: what a client may send wrong and what it gets for it, flow control to the byte, the form of
 //! responses, and the order in which they share a connection.
 
 mod establishment;

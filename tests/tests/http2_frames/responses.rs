@@ -53,7 +53,7 @@ fn responses_are_headers_then_data_with_the_end_on_the_last() {
         let (entries, size) = connection.decoder().table();
         assert!(
             entries <= 32 && size <= 4096,
-            "{entries} entries, {size} octets"
+            "{entries} entries, {size} bytes"
         );
     }
 }

@@ -9,7 +9,7 @@ use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Response, Server, Setup, Ta
 
 use super::kit::{config, proxy};
 
-/// What the back end does once its octets are out.
+/// What the back end does once its bytes are out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     /// Closes the connection.
@@ -36,16 +36,16 @@ enum Want {
 struct Row {
     name: &'static str,
     method: &'static str,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     then: Then,
     want: Want,
 }
 
-fn row(name: &'static str, octets: impl Into<Vec<u8>>, then: Then, want: Want) -> Row {
+fn row(name: &'static str, bytes: impl Into<Vec<u8>>, then: Then, want: Want) -> Row {
     Row {
         name,
         method: "GET",
-        octets: octets.into(),
+        bytes: bytes.into(),
         then,
         want,
     }
@@ -192,7 +192,7 @@ fn wrong_heads() -> Vec<Row> {
         ),
     ];
     let rows = heads.into_iter();
-    rows.map(|(name, octets, want)| row(name, octets, Then::Hold, want))
+    rows.map(|(name, bytes, want)| row(name, bytes, Then::Hold, want))
         .collect()
 }
 
@@ -417,16 +417,16 @@ fn backend(rows: &[Row]) -> Backend {
     let answers: BTreeMap<String, (Vec<u8>, Then)> = rows
         .iter()
         .enumerate()
-        .map(|(number, row)| (number.to_string(), (row.octets.clone(), row.then)))
+        .map(|(number, row)| (number.to_string(), (row.bytes.clone(), row.then)))
         .collect();
     Backend::start(move |talk: &mut Talk| {
         while let Some(request) = talk.read_request() {
             let number = request.target().split('/').nth(1).unwrap_or_default();
-            let Some((octets, then)) = answers.get(number) else {
+            let Some((bytes, then)) = answers.get(number) else {
                 talk.send(FINE);
                 continue;
             };
-            talk.send(octets);
+            talk.send(bytes);
             match then {
                 Then::Close => return,
                 Then::Reset => {

@@ -97,12 +97,12 @@ impl Slow {
 
 /// What Go and Python send.
 fn numbers(length: usize) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(length + 8);
+    let mut bytes = Vec::with_capacity(length + 8);
     for number in 0..length.div_ceil(8) {
-        octets.extend_from_slice(format!("{number:07} ").as_bytes());
+        bytes.extend_from_slice(format!("{number:07} ").as_bytes());
     }
-    octets.truncate(length);
-    octets
+    bytes.truncate(length);
+    bytes
 }
 
 #[test]
@@ -275,16 +275,16 @@ fn send_with_trailer(frames: &mut Frames<'_>, content: &[u8]) -> Option<()> {
     let (stream, _) = frames.read_request()?;
     let head = encode(&[(":status", "200")]);
     frames.send(&[Frame::new(kind::HEADERS, flag::END_HEADERS, stream, head)]);
-    let number = |octets: &[u8]| Some(i64::from(u32::from_be_bytes(octets.try_into().ok()?)));
+    let number = |bytes: &[u8]| Some(i64::from(u32::from_be_bytes(bytes.try_into().ok()?)));
     let name = setting::INITIAL_WINDOW_SIZE.to_be_bytes();
     let mut settings = settings.payload.chunks(6);
     let of_streams = settings.find(|setting| setting.starts_with(&name))?;
     let mut window = number(&of_streams[2..])?;
     let mut pieces = content.chunks(16_000).peekable();
     while let Some(piece) = pieces.peek() {
-        let octets = i64::try_from(piece.len()).ok()?;
-        if octets <= window {
-            window -= octets;
+        let bytes = i64::try_from(piece.len()).ok()?;
+        if bytes <= window {
+            window -= bytes;
             frames.send(&[Frame::data(stream, 0, *piece)]);
             pieces.next();
             continue;
@@ -629,11 +629,11 @@ fn what_is_kept_is_counted() {
     assert_eq!(number("temp-files.write-failures"), 0);
 }
 
-/// The files that the server writes may have no more than so many octets: as if its disk were full. `None`: the end of that.
-fn fill_disk(server: &Server, octets: Option<u64>) {
+/// The files that the server writes may have no more than so many bytes: as if its disk were full. `None`: the end of that.
+fn fill_disk(server: &Server, bytes: Option<u64>) {
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw);
     let limit = Rlimit {
-        current: octets,
+        current: bytes,
         maximum: None,
     };
     prlimit(pid, Resource::Fsize, limit).expect("the limit of a child can be set");
@@ -711,7 +711,7 @@ fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     no_files(&server);
 }
 
-/// The most memory that the server has had, in octets.
+/// The most memory that the server has had, in bytes.
 fn most_memory(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let status = status.expect("the server runs");
@@ -738,7 +738,7 @@ fn content_that_grows_beyond_its_memory_is_not_there_twice() {
     let before = most_memory(&server);
     upload(THRESHOLD + 2_000_000);
     let more = most_memory(&server) - before;
-    assert!(more < THRESHOLD / 2 * 3, "{more} more octets");
+    assert!(more < THRESHOLD / 2 * 3, "{more} more bytes");
 }
 
 #[test]
@@ -776,7 +776,7 @@ fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
             }
         });
         let more = most_memory(&server) - before;
-        assert!(more < 2 * LENGTH, "{options:?}: {more} more octets");
+        assert!(more < 2 * LENGTH, "{options:?}: {more} more bytes");
     }
 }
 

@@ -376,10 +376,9 @@ fn requests_at(listener: &UnixListener, count: usize) -> Vec<String> {
     let answer = |stream: std::io::Result<UnixStream>| {
         let mut stream = stream.expect("somebody connects");
         let mut request = Vec::new();
-        let mut octet = [0];
-        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut octet).is_ok_and(|read| read > 0)
-        {
-            request.extend_from_slice(&octet);
+        let mut byte = [0];
+        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+            request.extend_from_slice(&byte);
         }
         stream.write_all(FINE.as_bytes()).expect("it is read");
         String::from_utf8_lossy(&request).into_owned()

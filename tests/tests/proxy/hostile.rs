@@ -80,11 +80,11 @@ fn a_request_with_malformed_content_never_comes_to_its_end() {
     server.ask("GET /").must_be("200 OK\n\nfine");
 }
 
-/// Sends octets, and returns all that comes until the connection ends.
-fn exchange(server: &Server, octets: &[u8]) -> Vec<u8> {
+/// Sends bytes, and returns all that comes until the connection ends.
+fn exchange(server: &Server, bytes: &[u8]) -> Vec<u8> {
     let mut client: Raw = server.connect();
     // The server may close before it has taken everything.
-    let _ = client.try_send(octets);
+    let _ = client.try_send(bytes);
     client.finish();
     client.read_to_end()
 }
@@ -124,7 +124,7 @@ fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
         ("a blank in a name", with("x a", "1")),
         ("a colon in a name", with("x:a", "1")),
         ("a line end in a name", with("x\r\ny", "1")),
-        ("an octet above 0x7f in a name", with("x\u{e9}", "1")),
+        ("a byte above 0x7f in a name", with("x\u{e9}", "1")),
         ("an empty name", with("", "1")),
         ("NUL in a value", with("x", "a\0b")),
         (

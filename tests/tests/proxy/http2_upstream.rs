@@ -51,8 +51,8 @@ impl<'a> Frames<'a> {
     }
 
     pub(crate) fn send(&mut self, frames: &[Frame]) {
-        let octets: Vec<u8> = frames.iter().flat_map(Frame::octets).collect();
-        self.talk.send(octets);
+        let bytes: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
+        self.talk.send(bytes);
     }
 }
 
@@ -326,8 +326,8 @@ pub(crate) enum Seen {
 pub(crate) fn ask_http1(server: &Server) -> Seen {
     let mut client = server.connect();
     client.send("GET /x HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n");
-    let octets = client.read_to_end();
-    let text = String::from_utf8_lossy(&octets).into_owned();
+    let bytes = client.read_to_end();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
         return Seen::Nothing(None);
     };
@@ -357,7 +357,7 @@ pub(crate) fn ask_http2(server: &Server) -> Seen {
 #[test]
 fn a_back_end_that_does_not_begin_with_settings_is_none() {
     for first in [
-        Frame::ping([0; 8]).octets(),
+        Frame::ping([0; 8]).bytes(),
         b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
     ] {
         let backend = Backend::start(move |talk: &mut Talk| {
@@ -416,7 +416,7 @@ fn a_request_is_pseudo_fields_and_then_the_list() {
     assert_eq!(backend.connections(), 1, "both have the same connection");
 }
 
-/// Content of unknown length whose last octets come with their end.
+/// Content of unknown length whose last bytes come with their end.
 #[test]
 fn the_end_of_an_upload_does_not_come_in_an_empty_frame() {
     let backend = Backend::start(|talk: &mut Talk| {
@@ -521,7 +521,7 @@ fn a_client_that_goes_away_resets_the_stream() {
     eventually("the stream to be reset", || {
         let received = backend.received(0);
         // RST_STREAM of stream 1 with CANCEL.
-        let want = Frame::rst_stream(1, code::CANCEL).octets();
+        let want = Frame::rst_stream(1, code::CANCEL).bytes();
         received
             .windows(want.len())
             .any(|window| window == want)

@@ -183,7 +183,7 @@ fn errors_are_in_the_access_log_and_need_not_be_in_the_error_log() {
 /// All that the access log tells of what happened at the back end, the log being `access-log`.
 const TIMES: &str = "%{proxy.idle-time}x %{proxy.connect-time}x %{proxy.request-time}x %{proxy.process-time}x \
                      %{proxy.response-time}x %{proxy.total-time}x";
-const OCTETS: &str = "%{proxy.request-bytes}x %{proxy.request-bytes-header}x %{proxy.request-bytes-body}x \
+const BYTES: &str = "%{proxy.request-bytes}x %{proxy.request-bytes-header}x %{proxy.request-bytes-body}x \
                       %{proxy.response-bytes}x %{proxy.response-bytes-header}x %{proxy.response-bytes-body}x";
 const TLS: &str = "%{proxy.ssl.protocol-version}x %{proxy.ssl.session-reused}x %{proxy.ssl.cipher}x %{proxy.ssl.cipher-bits}x";
 
@@ -197,7 +197,7 @@ fn words(server: &Server) -> Vec<String> {
     log.split_whitespace().map(str::to_owned).collect()
 }
 
-/// How many octets of the request went to the back end, those of its head, and the rest; then the same of the response.
+/// How many bytes of the request went to the back end, those of its head, and the rest; then the same of the response.
 fn counts(server: &Server) -> Vec<usize> {
     let words = words(server);
     words
@@ -207,11 +207,11 @@ fn counts(server: &Server) -> Vec<usize> {
 }
 
 #[test]
-fn octets_to_and_from_the_back_end_are_counted_as_they_are_sent() {
+fn bytes_to_and_from_the_back_end_are_counted_as_they_are_sent() {
     const HEADS: &str = "HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     const CONTENT: &str = "5\r\nhello\r\n0\r\n\r\n";
     let backend = Backend::answering([HEADS, CONTENT].concat());
-    let server = proxy(&logging(OCTETS), &backend);
+    let server = proxy(&logging(BYTES), &backend);
     let answer = server.ask("POST /\nContent-Length: 7\n\ncontent");
     assert_eq!(answer.text(), "hello");
     let sent = backend.received(0).len();
@@ -245,10 +245,10 @@ fn over_http2() -> Backend {
 }
 
 #[test]
-fn octets_of_http_2_are_those_of_the_frames() {
+fn bytes_of_http_2_are_those_of_the_frames() {
     let backend = over_http2();
     let settings = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
-    let server = proxy(&format!("{}\n{settings}", logging(OCTETS)), &backend);
+    let server = proxy(&format!("{}\n{settings}", logging(BYTES)), &backend);
     let answer = server.ask("POST /\nContent-Length: 7\n\ncontent");
     assert_eq!(answer.text(), "hello");
     // Frames of the connection as a whole are nobody's.
@@ -356,7 +356,7 @@ hosts:
     paths:
       /: {{ proxy.reverse.url: [ '{}', '{}' ] }}
 ",
-        logging(&format!("{OCTETS} {TLS} {TIMES}")),
+        logging(&format!("{BYTES} {TLS} {TIMES}")),
         closed.url(),
         fine.url("/")
     );

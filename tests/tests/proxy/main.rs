@@ -1,4 +1,4 @@
-//! The reverse proxy between clients and back ends, both octet by octet and of other people's making.
+//! The reverse proxy between clients and back ends, both byte by byte and of other people's making.
 
 mod aborts;
 mod broken;

@@ -5,7 +5,7 @@ use h2o_tests::Backend;
 use super::kit::proxy;
 
 #[test]
-fn access_logs_tell_times_and_octets_of_both_ways() {
+fn access_logs_tell_times_and_bytes_of_both_ways() {
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine";
     let backend = Backend::start(move |talk| {
         while talk.read_request().is_some() {
@@ -42,8 +42,8 @@ fn access_logs_tell_times_and_octets_of_both_ways() {
     let columns: Vec<&str> = line.trim_end().split(' ').collect();
     assert_eq!(columns.len(), 13, "{line}");
     let sent = backend.received(0).len();
-    let octets = [sent, sent - 5, 5, answer.len(), answer.len() - 4, 4];
-    let want: Vec<String> = octets.iter().map(usize::to_string).collect();
+    let bytes = [sent, sent - 5, 5, answer.len(), answer.len() - 4, 4];
+    let want: Vec<String> = bytes.iter().map(usize::to_string).collect();
     assert_eq!(columns[0], "200");
     assert_eq!(columns[1..7], want, "{line}");
     let times: Vec<f64> = columns[7..]

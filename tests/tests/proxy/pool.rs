@@ -95,7 +95,7 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
             "a second response",
             "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
         ),
-        ("one octet", "X"),
+        ("one byte", "X"),
         ("a line end", "\r\n"),
     ] {
         let (told, wait) = std::sync::mpsc::channel::<()>();

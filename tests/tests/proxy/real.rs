@@ -279,7 +279,7 @@ pub(crate) fn must_understand(folder: &Folder, servers: &BeforeGo) {
                 }
                 let post = [way, &["--data-binary", &upload], more, &[&url]].concat();
                 let text = curl(&post).text();
-                assert_eq!(member(&text, "octets"), "3000000", "{proto} {way:?} {text}");
+                assert_eq!(member(&text, "bytes"), "3000000", "{proto} {way:?} {text}");
                 assert_eq!(member(&text, "sha256"), sum, "{proto} {way:?} {text}");
             }
         }
@@ -309,10 +309,7 @@ pub(crate) fn must_bring_content(servers: &BeforeGo) {
                 assert_eq!(response.code(), 200, "{proto} {way:?} {path}");
                 let want = &large[..length];
                 let got = response.body.len();
-                assert!(
-                    response.body == want,
-                    "{proto} {way:?} {path}: {got} octets"
-                );
+                assert!(response.body == want, "{proto} {way:?} {path}: {got} bytes");
                 let head = curl(&[way, &["--head", &server.url(path)]].concat());
                 assert_eq!(
                     (head.code(), head.body.len()),

@@ -45,7 +45,7 @@ fn requests_side_by_side_share_one_http2_connection() {
         let got = folder.read(&format!("out/{length}"));
         assert!(
             got.as_bytes() == &large[..length],
-            "{length}: {} octets",
+            "{length}: {} bytes",
             got.len()
         );
     }
@@ -123,7 +123,7 @@ server {
         let response = curl(&[way, &[&server.url("/large")]].concat());
         assert!(
             response.body == large(),
-            "{way:?}: {} octets",
+            "{way:?}: {} bytes",
             response.body.len()
         );
     }

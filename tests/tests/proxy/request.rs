@@ -1,4 +1,4 @@
-//! What a back end is sent, octet for octet.
+//! What a back end is sent, byte for byte.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, post};

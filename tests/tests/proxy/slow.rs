@@ -105,9 +105,9 @@ impl Running {
     fn read(&mut self) {
         self.stdin.write_all(b"read\n").expect("they are there");
         let line = self.line();
-        let (what, octets) = line.split_once(' ').unwrap_or_default();
-        let octets: usize = octets.parse().unwrap_or_default();
-        assert!(what == "read" && octets > 0, "{line}");
+        let (what, bytes) = line.split_once(' ').unwrap_or_default();
+        let bytes: usize = bytes.parse().unwrap_or_default();
+        assert!(what == "read" && bytes > 0, "{line}");
     }
 }
 
@@ -150,7 +150,7 @@ fn backend() -> (Folder, Service, u16) {
     (folder, service, port)
 }
 
-/// What each stream costs, in octets.
+/// What each stream costs, in bytes.
 fn cost(clients: Clients, settings: &str, path: &str, url: &str) -> usize {
     let config = format!(
         "{settings}
@@ -180,7 +180,7 @@ hosts: {{ default: {{ paths: {{ /: {{ proxy.reverse.url: '{url}' }} }} }} }}
         most = most.max(server.memory_at_rest());
     }
     let each = most.saturating_sub(before) / (clients.connections * clients.streams);
-    eprintln!("{clients:?} {settings:?}: {each} octets");
+    eprintln!("{clients:?} {settings:?}: {each} bytes");
     each
 }
 
@@ -195,7 +195,7 @@ fn must_be_modest(rows: &[Row], url: &str) {
         let settings = limited.unwrap_or_default() + settings;
         let each = cost(*clients, &settings, path, url);
         let most = limit.unwrap_or(IN_MEMORY) + BESIDES;
-        assert!(each <= most, "{clients:?} {limit:?}: {each} octets");
+        assert!(each <= most, "{clients:?} {limit:?}: {each} bytes");
     }
 }
 
@@ -260,7 +260,7 @@ const SPREAD: usize = 2 << 20;
 /// What DATA frames carry here: a length that fits no class of an allocator.
 const PAYLOAD: usize = 9_000;
 
-/// Sends content on `streams` until no window allows more; says how many octets went out.
+/// Sends content on `streams` until no window allows more; says how many bytes went out.
 fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
     let mut sent = vec![0; streams.len()];
     loop {
@@ -270,8 +270,8 @@ fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
             let of_all = client.allowed(0) - before;
             let of_stream = client.allowed(*stream) - *sent_on;
             // In turns, as if they were sent side by side.
-            let octets = of_stream.min(of_all / streams.len()).min(16 * PAYLOAD);
-            for _ in 0..octets / PAYLOAD {
+            let bytes = of_stream.min(of_all / streams.len()).min(16 * PAYLOAD);
+            for _ in 0..bytes / PAYLOAD {
                 client.send_frame(&Frame::data(*stream, 0, [b'x'; PAYLOAD]));
                 *sent_on += PAYLOAD;
             }
@@ -306,11 +306,11 @@ fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
         assert!(sent >= WINDOW, "the windows are used: {sent}");
         let held = server.memory_at_rest().saturating_sub(before);
         let number = streams.len();
-        eprintln!("{number} uploads: {held} octets of {sent}");
+        eprintln!("{number} uploads: {held} bytes of {sent}");
         let spread = if number > 1 { SPREAD } else { 0 };
         assert!(
             held <= WINDOW + WINDOW / 10 + number * BESIDES + spread,
-            "{number} uploads: {held} octets of {sent}"
+            "{number} uploads: {held} bytes of {sent}"
         );
     }
 }

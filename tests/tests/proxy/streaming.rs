@@ -19,16 +19,16 @@ const HELD: usize = 32 * MEGABYTE;
 
 const MUCH: usize = 64 * MEGABYTE;
 
-/// Octets in which no part looks like another nearby.
+/// Bytes in which no part looks like another nearby.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(length + 8);
+    let mut bytes = Vec::with_capacity(length + 8);
     let mut word = 0_u64;
-    while octets.len() < length {
+    while bytes.len() < length {
         word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        octets.extend_from_slice(&word.to_le_bytes());
+        bytes.extend_from_slice(&word.to_le_bytes());
     }
-    octets.truncate(length);
-    octets
+    bytes.truncate(length);
+    bytes
 }
 
 /// A step of a back end's script that waits until the test lets it go on.
@@ -42,7 +42,7 @@ pub(crate) fn gate() -> (Sender<()>, impl Fn() + Send + Sync) {
     (open, pass)
 }
 
-/// Resident memory of the server in octets.
+/// Resident memory of the server in bytes.
 fn memory(server: &Server) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let text = text.expect("the server runs");
@@ -161,11 +161,11 @@ fn a_back_end_waits_for_a_client_that_does_not_read() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert_eq!(client.read_head().code(), 200);
     let held = at_rest(&taken);
-    assert!(held < HELD, "{held} octets are under way");
+    assert!(held < HELD, "{held} bytes are under way");
     let more = memory(&server).saturating_sub(before);
-    assert!(more < 8 * MEGABYTE, "the server holds {more} octets");
+    assert!(more < 8 * MEGABYTE, "the server holds {more} bytes");
     let got = client.read_to_end();
-    assert!(got == pattern(MUCH), "{} octets", got.len());
+    assert!(got == pattern(MUCH), "{} bytes", got.len());
 }
 
 #[test]
@@ -181,13 +181,13 @@ fn a_back_end_waits_for_the_windows_of_http2() {
         client.answer(1).body.len() == 65_535
     });
     let held = at_rest(&taken);
-    assert!(held < HELD, "{held} octets are under way");
+    assert!(held < HELD, "{held} bytes are under way");
     let more = memory(&server).saturating_sub(before);
-    assert!(more < 8 * MEGABYTE, "the server holds {more} octets");
+    assert!(more < 8 * MEGABYTE, "the server holds {more} bytes");
     let rest = u32::try_from(MUCH).unwrap();
     client.send_frames(&[Frame::window_update(0, rest), Frame::window_update(1, rest)]);
     let got = client.read_answer(1).body;
-    assert!(got == pattern(MUCH), "{} octets", got.len());
+    assert!(got == pattern(MUCH), "{} bytes", got.len());
 }
 
 /// A back end that waits before it reads an upload, and answers with how much it was if it is all there and right.
@@ -238,9 +238,9 @@ fn a_client_waits_for_a_back_end_that_does_not_read() {
         };
         client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"));
         let sent = send_until_stuck(client.stream(), &content);
-        assert!(sent < HELD, "{sent} octets are under way");
+        assert!(sent < HELD, "{sent} bytes are under way");
         let more = memory(&server).saturating_sub(before);
-        assert!(more < 8 * MEGABYTE, "the server holds {more} octets");
+        assert!(more < 8 * MEGABYTE, "the server holds {more} bytes");
         open.send(()).unwrap();
         client.send(&content[sent..]);
         client
@@ -261,7 +261,7 @@ fn send_until_stuck(mut stream: &TcpStream, content: &[u8]) -> usize {
         match stream.write(&content[sent..]) {
             Ok(count) => sent += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => panic!("after {sent} octets: {error}"),
+            Err(error) => panic!("after {sent} bytes: {error}"),
         }
     }
     set_limit(20);
@@ -282,13 +282,13 @@ fn windows_of_http2_open_as_the_back_end_reads() {
     let content = pattern(MUCH);
     let mut upload = Upload::new(&client, 1);
     let mut sent = upload.send(&mut client, &content, Duration::from_millis(500));
-    assert!(sent < HELD, "{sent} octets are under way");
+    assert!(sent < HELD, "{sent} bytes are under way");
     let more = memory(&server).saturating_sub(before);
-    assert!(more < 8 * MEGABYTE, "the server holds {more} octets");
+    assert!(more < 8 * MEGABYTE, "the server holds {more} bytes");
     open.send(()).unwrap();
     while sent < content.len() {
         let more = upload.send(&mut client, &content[sent..], Duration::from_secs(10));
-        assert!(more > 0, "{sent} octets were taken\n{}", client.story());
+        assert!(more > 0, "{sent} bytes were taken\n{}", client.story());
         sent += more;
     }
     client.send_frame(&Frame::data(1, flag::END_STREAM, []));
@@ -355,7 +355,7 @@ impl Upload {
     fn look(&mut self, client: &Http2) {
         for frame in &client.frames[self.seen..] {
             if frame.kind == kind::WINDOW_UPDATE {
-                let increment = frame.payload.first_chunk().expect("it has four octets");
+                let increment = frame.payload.first_chunk().expect("it has four bytes");
                 let increment = size(u32::from_be_bytes(*increment));
                 if frame.stream == 0 {
                     self.connection_window += increment;

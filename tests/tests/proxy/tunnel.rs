@@ -25,8 +25,8 @@ fn echoing() -> Backend {
             talk.send(FINE);
             return;
         }
-        while let Some(octets) = talk.read_some() {
-            talk.send(octets);
+        while let Some(bytes) = talk.read_some() {
+            talk.send(bytes);
         }
     })
 }
@@ -41,7 +41,7 @@ fn upgraded(server: &Server) -> Raw {
 }
 
 #[test]
-fn an_upgrade_is_passed_on_and_octets_go_both_ways() {
+fn an_upgrade_is_passed_on_and_bytes_go_both_ways() {
     let backend = echoing();
     let server = proxy(ON, &backend);
     let mut client = upgraded(&server);
@@ -55,7 +55,7 @@ fn an_upgrade_is_passed_on_and_octets_go_both_ways() {
 }
 
 #[test]
-fn octets_that_come_with_the_request_are_not_lost() {
+fn bytes_that_come_with_the_request_are_not_lost() {
     let backend = echoing();
     let server = proxy(ON, &backend);
     let mut client = server.connect();
@@ -348,11 +348,11 @@ fn measured(backend: &Backend) -> Server {
 fn must_arrive(server: &Server, backend: &Backend, before: usize, what: &str) {
     eventually(&format!("all of it by {what}"), || {
         let received = backend.received(0);
-        let content = received.iter().filter(|octet| **octet == b'y').count();
+        let content = received.iter().filter(|byte| **byte == b'y').count();
         (content == MUCH).then_some(())
     });
     let held = server.memory_at_rest().saturating_sub(before);
-    assert!(held < MUCH / 4, "{what}: {held} octets");
+    assert!(held < MUCH / 4, "{what}: {held} bytes");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 /// The two ways of escaping (H2O compatibility: the sets are exactly these).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Escape {
-    /// Null is `-`; `"` and octets outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
+    /// Null is `-`; `"` and bytes outside 0x20..=0x7c become `\xNN`. A backslash stays as it is.
     #[default]
     Apache,
-    /// Null is `null`; `"` and `\` get a backslash, octets outside 0x20..=0x7d become `\u00NN`.
+    /// Null is `null`; `"` and `\` get a backslash, bytes outside 0x20..=0x7d become `\u00NN`.
     Json,
 }
 
@@ -27,40 +27,37 @@ impl Escape {
             out.extend_from_slice(text);
             return;
         }
-        for &octet in text {
-            self.write_octet(octet, out);
+        for &byte in text {
+            self.write_byte(byte, out);
         }
     }
 
     /// True if nothing has to be escaped, as almost always. Without early exit, so that it compiles to vector code.
     fn is_clean(self, text: &[u8]) -> bool {
         match self {
-            Self::Apache => text.iter().fold(true, |clean, &octet| {
-                clean & (octet.wrapping_sub(0x20) <= 0x7c - 0x20) & (octet != b'"')
+            Self::Apache => text.iter().fold(true, |clean, &byte| {
+                clean & (byte.wrapping_sub(0x20) <= 0x7c - 0x20) & (byte != b'"')
             }),
-            Self::Json => text.iter().fold(true, |clean, &octet| {
-                clean
-                    & (octet.wrapping_sub(0x20) <= 0x7d - 0x20)
-                    & (octet != b'"')
-                    & (octet != b'\\')
+            Self::Json => text.iter().fold(true, |clean, &byte| {
+                clean & (byte.wrapping_sub(0x20) <= 0x7d - 0x20) & (byte != b'"') & (byte != b'\\')
             }),
         }
     }
 
-    fn write_octet(self, octet: u8, out: &mut Vec<u8>) {
-        let prefix: &[u8] = match (self, octet) {
+    fn write_byte(self, byte: u8, out: &mut Vec<u8>) {
+        let prefix: &[u8] = match (self, byte) {
             (Self::Json, b'"' | b'\\') => {
-                out.extend_from_slice(&[b'\\', octet]);
+                out.extend_from_slice(&[b'\\', byte]);
                 return;
             }
-            (Self::Apache, 0x20..=0x7c) if octet != b'"' => return out.push(octet),
-            (Self::Json, 0x20..=0x7d) => return out.push(octet),
+            (Self::Apache, 0x20..=0x7c) if byte != b'"' => return out.push(byte),
+            (Self::Json, 0x20..=0x7d) => return out.push(byte),
             (Self::Apache, _) => b"\\x",
             (Self::Json, _) => b"\\u00",
         };
         out.extend_from_slice(prefix);
-        out.push(HEX[usize::from(octet >> 4)]);
-        out.push(HEX[usize::from(octet & 15)]);
+        out.push(HEX[usize::from(byte >> 4)]);
+        out.push(HEX[usize::from(byte & 15)]);
     }
 }
 
@@ -69,24 +66,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_octet_is_escaped_as_its_mode_says() {
-        for octet in 0..=255u8 {
-            let apache = if (0x20..=0x7c).contains(&octet) && octet != b'"' {
-                char::from(octet).to_string()
+    fn every_byte_is_escaped_as_its_mode_says() {
+        for byte in 0..=255u8 {
+            let apache = if (0x20..=0x7c).contains(&byte) && byte != b'"' {
+                char::from(byte).to_string()
             } else {
-                format!("\\x{octet:02x}")
+                format!("\\x{byte:02x}")
             };
-            let json = match octet {
-                b'"' | b'\\' => format!("\\{}", char::from(octet)),
-                0x20..=0x7d => char::from(octet).to_string(),
-                _ => format!("\\u00{octet:02x}"),
+            let json = match byte {
+                b'"' | b'\\' => format!("\\{}", char::from(byte)),
+                0x20..=0x7d => char::from(byte).to_string(),
+                _ => format!("\\u00{byte:02x}"),
             };
             for (mode, want) in [(Escape::Apache, apache), (Escape::Json, json)] {
                 let mut out = Vec::new();
-                mode.write(&[octet], &mut out);
+                mode.write(&[byte], &mut out);
                 assert_eq!(String::from_utf8(out).unwrap(), want, "{mode:?}");
                 let mut out = Vec::new();
-                mode.write(&[b'a', octet, b'z'], &mut out);
+                mode.write(&[b'a', byte, b'z'], &mut out);
                 assert_eq!(String::from_utf8(out).unwrap(), format!("a{want}z"));
             }
         }
@@ -108,7 +105,7 @@ mod tests {
             let mut out = Vec::new();
             Escape::Json.write(text, &mut out);
             // Strings end at the first quote that has no backslash of its own.
-            let quotes = out.iter().filter(|&&octet| octet == b'"').count();
+            let quotes = out.iter().filter(|&&byte| byte == b'"').count();
             let escaped = out.windows(2).filter(|two| two == b"\\\"").count();
             assert_eq!(quotes, escaped, "{}", out.escape_ascii());
             out

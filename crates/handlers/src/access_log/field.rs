@@ -88,7 +88,7 @@ pub(super) enum Moment {
     ProxyResponseEnded,
 }
 
-/// Octets to or from an upstream server.
+/// Bytes to or from an upstream server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
     Request,

@@ -203,7 +203,7 @@ fn with_magic_quotes(elements: Vec<Element>) -> Vec<Element> {
 
 /// The quote that is open behind `text`, where `open` was before it.
 fn open_quote(open: Option<u8>, text: &str) -> Option<u8> {
-    let quotes = text.bytes().filter(|octet| matches!(octet, b'"' | b'\''));
+    let quotes = text.bytes().filter(|byte| matches!(byte, b'"' | b'\''));
     quotes.fold(open, |open, quote| match open {
         None => Some(quote),
         Some(opened) if opened == quote => None,

@@ -55,7 +55,7 @@ impl Line<'_> {
         let exchange = self.exchange;
         match field {
             Field::Null => None,
-            Field::Proxied(counted) => self.number(octets(exchange, *counted)),
+            Field::Proxied(counted) => self.number(bytes(exchange, *counted)),
             Field::ProxyTls(field) => self.proxy_tls(*field),
             Field::Address(end) => self.address(*end),
             Field::Port(end) => self.port(*end),
@@ -356,7 +356,7 @@ fn moment(exchange: &Exchange, moment: Moment) -> Option<Instant> {
     }
 }
 
-fn octets(exchange: &Exchange, counted: Counted) -> u64 {
+fn bytes(exchange: &Exchange, counted: Counted) -> u64 {
     let Some(trace) = &exchange.forwarded.trace else {
         return 0;
     };

@@ -71,13 +71,13 @@ pub(crate) fn strftime(format: &str, at: &Local, out: &mut Vec<u8>) {
 impl Flags {
     fn read(mut rest: &[u8]) -> (Self, &[u8]) {
         let mut flags = Self::default();
-        while let Some((&octet, tail)) = rest.split_first() {
-            match octet {
-                b'0'..=b'9' if octet != b'0' || flags.width > 0 => {
+        while let Some((&byte, tail)) = rest.split_first() {
+            match byte {
+                b'0'..=b'9' if byte != b'0' || flags.width > 0 => {
                     // No field of a log line needs more than 99 columns.
-                    flags.width = (flags.width * 10 + usize::from(octet - b'0')).min(99);
+                    flags.width = (flags.width * 10 + usize::from(byte - b'0')).min(99);
                 }
-                b'-' | b'_' | b'0' => flags.pad = Some(octet),
+                b'-' | b'_' | b'0' => flags.pad = Some(byte),
                 b'^' => flags.upper = true,
                 b'#' => flags.swap = true,
                 // Alternative calendars and digits, of which the C locale has none.
@@ -112,7 +112,7 @@ impl Flags {
         let missing = self.width.saturating_sub(text.len());
         out.resize(out.len() + missing, pad);
         if self.upper || self.swap {
-            out.extend(text.bytes().map(|octet| octet.to_ascii_uppercase()));
+            out.extend(text.bytes().map(|byte| byte.to_ascii_uppercase()));
         } else {
             out.extend_from_slice(text.as_bytes());
         }

@@ -189,7 +189,7 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
 
 /// Digits and nothing else.
 fn number(text: &str) -> Option<u32> {
-    let is_number = !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit());
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
 }
 

@@ -4,9 +4,9 @@ use bytes::{Buf, Bytes};
 
 /// The type of capsules that hold a datagram (RFC 9297 §3.5).
 const DATAGRAM: u64 = 0;
-/// Octets of the longest payload that UDP has (RFC 9298 §5).
+/// Bytes of the longest payload that UDP has (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
-/// Octets of the longest integer of variable length (RFC 9000 §16).
+/// Bytes of the longest integer of variable length (RFC 9000 §16).
 const MAX_VARINT: usize = 8;
 
 /// How datagrams look in capsules.
@@ -23,7 +23,7 @@ pub(super) enum Format {
 pub(super) struct CapsuleReader {
     format: Format,
     state: State,
-    /// Octets of an incomplete head, or of an incomplete capsule with a datagram.
+    /// Bytes of an incomplete head, or of an incomplete capsule with a datagram.
     kept: Vec<u8>,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct CapsuleReader {
 enum State {
     /// Type and length.
     Head,
-    /// The content of a datagram capsule: so many octets.
+    /// The content of a datagram capsule: so many bytes.
     Datagram(usize),
-    /// The content of another one: so many octets are still to come.
+    /// The content of another one: so many bytes are still to come.
     Skipping(u64),
 }
 
@@ -50,7 +50,7 @@ impl CapsuleReader {
         }
     }
 
-    /// The payload of the next datagram in `piece`, whose octets are taken as far as they were needed. `None`: all were.
+    /// The payload of the next datagram in `piece`, whose bytes are taken as far as they were needed. `None`: all were.
     ///
     /// # Errors
     /// [`TooLong`], after which there is nothing more to be found.
@@ -86,7 +86,7 @@ impl CapsuleReader {
         }
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(super) const fn retained(&self) -> usize {
         self.kept.capacity()
     }
@@ -111,7 +111,7 @@ impl CapsuleReader {
         Ok(true)
     }
 
-    /// The next `len` octets, once they are there.
+    /// The next `len` bytes, once they are there.
     fn collect(&mut self, piece: &mut Bytes, len: usize) -> Option<Bytes> {
         if self.kept.is_empty() && piece.len() >= len {
             return Some(piece.split_to(len));
@@ -138,28 +138,28 @@ impl CapsuleReader {
     }
 }
 
-fn parse_head(octets: &[u8]) -> Option<(u64, u64, usize)> {
-    let (kind, at) = parse_varint(octets)?;
-    let (len, size) = parse_varint(&octets[at..])?;
+fn parse_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
+    let (kind, at) = parse_varint(bytes)?;
+    let (len, size) = parse_varint(&bytes[at..])?;
     Some((kind, len, at + size))
 }
 
-/// An integer of variable length at the beginning of `octets`, and how many it has (RFC 9000 §16).
-fn parse_varint(octets: &[u8]) -> Option<(u64, usize)> {
-    let first = *octets.first()?;
+/// An integer of variable length at the beginning of `bytes`, and how many it has (RFC 9000 §16).
+fn parse_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
     let size = 1 << (first >> 6);
-    let rest = octets.get(1..size)?;
+    let rest = bytes.get(1..size)?;
     let start = u64::from(first & 0x3f);
     let value = rest
         .iter()
-        .fold(start, |value, octet| value << 8 | u64::from(*octet));
+        .fold(start, |value, byte| value << 8 | u64::from(*byte));
     Some((value, size))
 }
 
-/// Octets that [`begin`] writes at most.
+/// Bytes that [`begin`] writes at most.
 pub(super) const MAX_HEAD: usize = 6;
 
-/// Appends what comes before a payload of `len` octets, which is at most 65527.
+/// Appends what comes before a payload of `len` bytes, which is at most 65527.
 pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
     debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
     let context_id: &[u8] = match format {
@@ -167,12 +167,12 @@ pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
         Format::Bare => &[],
     };
     let len = u32::try_from(len + context_id.len()).unwrap_or(u32::MAX);
-    let octets = len.to_be_bytes();
+    let bytes = len.to_be_bytes();
     out.extend([0]);
     match len {
-        0..0x40 => out.extend([octets[3]]),
-        0x40..0x4000 => out.extend([0x40 | octets[2], octets[3]]),
-        _ => out.extend([0x80 | octets[0], octets[1], octets[2], octets[3]]),
+        0..0x40 => out.extend([bytes[3]]),
+        0x40..0x4000 => out.extend([0x40 | bytes[2], bytes[3]]),
+        _ => out.extend([0x80 | bytes[0], bytes[1], bytes[2], bytes[3]]),
     }
     out.extend(context_id.iter().copied());
 }
@@ -181,7 +181,7 @@ pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
 mod tests {
     use super::*;
 
-    /// The payloads in `input`, which comes in pieces of `size` octets.
+    /// The payloads in `input`, which comes in pieces of `size` bytes.
     fn read(format: Format, input: &[u8], size: usize) -> Result<Vec<Vec<u8>>, TooLong> {
         let mut reader = CapsuleReader::new(format);
         let mut found = Vec::new();
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn datagrams_that_udp_cannot_have_are_errors() {
         let len = |len: u32| [&[0], &(0x8000_0000 | len).to_be_bytes()[..]].concat();
-        // With the context identifier in eight octets it fits.
+        // With the context identifier in eight bytes it fits.
         let mut fits = len(65_535);
         fits.extend_from_slice(b"\xc0\0\0\0\0\0\0\0");
         fits.resize(fits.len() + 65_527, b'x');

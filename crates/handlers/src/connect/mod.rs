@@ -167,7 +167,7 @@ fn emit_proxy_status(scope: &mut Scope, command: &Command<'_>) -> Result<(), Err
 
 fn identity(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let text = command.node.scalar()?;
-    if !text.bytes().all(|octet| (0x20..=0x7e).contains(&octet)) {
+    if !text.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
         return Err(command.error("the identity must only consist of printable ASCII characters"));
     }
     settings(scope).identity = proxy_status::encode_identity(text).into();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use h2o_http::is_token_octet;
+use h2o_http::is_token_byte;
 
 /// The parts of a report; those that are absent are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,10 +54,10 @@ impl Report {
 /// The name of a proxy as the member of a structured field: as it is if that is a token, else as a string (RFC 8941
 /// §3.3.3 and §3.3.4).
 pub(super) fn encode_identity(name: &str) -> String {
-    let octets = name.as_bytes();
-    let may_begin = |octet: u8| octet.is_ascii_alphabetic() || octet == b'*';
-    let may_follow = |octet: &u8| is_token_octet(*octet) || matches!(octet, b':' | b'/');
-    if octets.first().is_some_and(|first| may_begin(*first)) && octets.iter().all(may_follow) {
+    let bytes = name.as_bytes();
+    let may_begin = |byte: u8| byte.is_ascii_alphabetic() || byte == b'*';
+    let may_follow = |byte: &u8| is_token_byte(*byte) || matches!(byte, b':' | b'/');
+    if bytes.first().is_some_and(|first| may_begin(*first)) && bytes.iter().all(may_follow) {
         return name.to_owned();
     }
     let mut quoted = String::with_capacity(name.len() + 2);

@@ -28,7 +28,7 @@ impl Target {
     /// slash has to be there (H2O compatibility). Nothing of it is escaped any more.
     pub(super) fn from_path(path: &[u8]) -> Option<Self> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
-        let mut parts = path.split(|octet| *octet == b'/');
+        let mut parts = path.split(|byte| *byte == b'/');
         let (host, port) = (parts.next()?, parts.next()?);
         if parts.next() != Some(b"") || parts.next().is_some() {
             return None;
@@ -49,7 +49,7 @@ impl Target {
 
     fn new(host: &[u8], port: u16) -> Option<Self> {
         let host = str::from_utf8(host).ok()?;
-        // Only IPv6 addresses have colons; what has others, or octets that no host has, is not asked the resolver about.
+        // Only IPv6 addresses have colons; what has others, or bytes that no host has, is not asked the resolver about.
         let is_host = host.parse::<Ipv6Addr>().is_ok()
             || authority::split(host.as_bytes()).is_some_and(|(name, _)| name == host.as_bytes());
         (is_host && port != 0).then(|| Self {

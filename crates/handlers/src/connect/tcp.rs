@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::tunnel::{Sink, Tunnel, broken};
 
-/// Octets per read (H2O compatibility), and held at most on the way to the client.
+/// Bytes per read (H2O compatibility), and held at most on the way to the client.
 const READ_SIZE: usize = 64 * 1024;
 /// Room below which a read is given a new buffer.
 const MIN_READ: usize = 4096;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_go_both_ways_and_the_destination_may_end_first() {
+    fn bytes_go_both_ways_and_the_destination_may_end_first() {
         run(async |worker| {
             let (mut source, pipe, mut far) = tunnel(worker, LIMIT).await;
             pipe.push("hello");
@@ -225,9 +225,9 @@ mod tests {
         let test = async |worker: &Worker| {
             let (mut source, pipe, mut far) = tunnel(worker, limit).await;
             // Either direction keeps it alive.
-            for octet in b"xyxy" {
+            for byte in b"xyxy" {
                 pass(limit - moment).await;
-                if *octet == b'x' {
+                if *byte == b'x' {
                     pipe.push("x");
                     far.read_exact(&mut [0]).await.unwrap();
                 } else {
@@ -266,7 +266,7 @@ mod tests {
             assert!((BodyPipe::CAPACITY..2 * BodyPipe::CAPACITY).contains(&pipe.queued()));
             let mut all = vec![0; pushed];
             far.read_exact(&mut all).await.unwrap();
-            assert!(all.iter().all(|octet| *octet == b'x'));
+            assert!(all.iter().all(|byte| *byte == b'x'));
         });
     }
 }

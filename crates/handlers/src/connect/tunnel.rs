@@ -15,9 +15,9 @@ use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, Descriptor, Timer, Worker};
 use tokio::task::AbortHandle;
 
-/// Where the octets of the client go.
+/// Where the bytes of the client go.
 pub(super) trait Sink: Unpin + 'static {
-    /// Takes octets from the beginning of `piece`; ready when all are taken and sent. Else it is asked again, with what is
+    /// Takes bytes from the beginning of `piece`; ready when all are taken and sent. Else it is asked again, with what is
     /// left.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub(super) struct Tunnel {
 }
 
 struct Moves {
-    /// Fires when no octets have gone either way for `io_timeout`.
+    /// Fires when no bytes have gone either way for `io_timeout`.
     idle: Timer,
     io_timeout: Duration,
     upload: Cell<Upload>,
@@ -55,7 +55,7 @@ enum Upload {
 }
 
 impl Moves {
-    /// Octets went either way.
+    /// Bytes went either way.
     fn note(&self) {
         self.idle.set_after(self.io_timeout);
     }
@@ -93,7 +93,7 @@ impl Tunnel {
         }
     }
 
-    /// Octets have come from the far end.
+    /// Bytes have come from the far end.
     pub(super) fn on_received(&self) {
         self.moves.note();
     }
@@ -136,7 +136,7 @@ struct Mover<S> {
     pipe: Rc<BodyPipe>,
     /// Not sent yet.
     piece: Bytes,
-    /// The sink may hold octets that are not sent, also if the piece is at its end.
+    /// The sink may hold bytes that are not sent, also if the piece is at its end.
     is_sending: bool,
 }
 

@@ -14,7 +14,7 @@ use super::tunnel::{Sink, Tunnel, broken};
 
 /// The longest payload from the network that is handed on (H2O compatibility).
 const MAX_PAYLOAD: usize = 1500;
-/// Octets of capsules put together before they go on their way.
+/// Bytes of capsules put together before they go on their way.
 const BATCH: usize = 16 * 1024;
 
 /// The content of a response that carries what `socket`, which is connected, receives, while the datagrams that come out
@@ -53,7 +53,7 @@ struct Download {
 impl Download {
     /// Receives what is there, until a batch is full.
     fn receive(&mut self) -> io::Result<()> {
-        // One octet more than is handed on shows what is too long.
+        // One byte more than is handed on shows what is too long.
         let mut payload = [0; MAX_PAYLOAD + 1];
         while self.capsules.len() < BATCH {
             let len = match self.socket.try_recv(&mut payload) {

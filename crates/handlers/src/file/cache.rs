@@ -271,7 +271,7 @@ mod tests {
     use super::super::testing::{Kit, kit, let_files_settle};
     use super::*;
 
-    /// Serves `count` files of `size` octets once each, checking the limits every now and then.
+    /// Serves `count` files of `size` bytes once each, checking the limits every now and then.
     fn serve(count: usize, size: u64) -> (tempfile::TempDir, Kit) {
         let_files_settle();
         let root = tempfile::tempdir().unwrap();

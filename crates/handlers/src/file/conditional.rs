@@ -61,7 +61,7 @@ fn lists_tag(value: &[u8], etag: &[u8]) -> bool {
     }
 }
 
-/// Octets of the quoted tag at the start of `text`.
+/// Bytes of the quoted tag at the start of `text`.
 fn tag_len(text: &[u8]) -> Option<usize> {
     let inner = text.strip_prefix(b"\"")?;
     Some(memchr::memchr(b'"', inner)? + 2)

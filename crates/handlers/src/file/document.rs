@@ -24,7 +24,7 @@ pub(super) const SMALL: u64 = 64 * 1024;
 /// Reads of a file that keeps changing meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Where the octets are.
+/// Where the bytes are.
 #[derive(Clone)]
 pub(super) enum Content {
     Memory(Bytes),
@@ -45,13 +45,13 @@ impl Content {
             if identity.size > SMALL {
                 break;
             }
-            let Some(octets) = read_whole(&file, identity.size, access)? else {
+            let Some(bytes) = read_whole(&file, identity.size, access)? else {
                 break;
             };
             let before = identity;
             identity = inspect(&*file)?.1;
-            if identity == before && octets.len() as u64 == identity.size {
-                return Ok((Self::Memory(octets.into()), identity));
+            if identity == before && bytes.len() as u64 == identity.size {
+                return Ok((Self::Memory(bytes.into()), identity));
             }
         }
         Ok((Self::File(file, identity.size), identity))
@@ -60,7 +60,7 @@ impl Content {
     /// The whole of it.
     pub(super) fn body(&self) -> Body {
         match self {
-            Self::Memory(octets) => Body::Bytes(octets.clone()),
+            Self::Memory(bytes) => Body::Bytes(bytes.clone()),
             Self::File(file, len) => Body::File(FileRange {
                 file: Arc::clone(file),
                 offset: 0,
@@ -72,9 +72,9 @@ impl Content {
     /// Part of it.
     pub(super) fn part(&self, range: ByteRange) -> Body {
         match self {
-            Self::Memory(octets) => {
+            Self::Memory(bytes) => {
                 let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-                Body::Bytes(octets.slice(index(range.first)..=index(range.last)))
+                Body::Bytes(bytes.slice(index(range.first)..=index(range.last)))
             }
             Self::File(file, _) => Body::File(FileRange {
                 file: Arc::clone(file),
@@ -84,22 +84,22 @@ impl Content {
         }
     }
 
-    /// Octets held in memory.
+    /// Bytes held in memory.
     pub(super) fn in_memory(&self) -> usize {
         match self {
-            Self::Memory(octets) => octets.len(),
+            Self::Memory(bytes) => bytes.len(),
             Self::File(..) => 0,
         }
     }
 }
 
-/// Up to `size` octets from the start; fewer if the file ends earlier. `None` if reading fails, which is left
+/// Up to `size` bytes from the start; fewer if the file ends earlier. `None` if reading fails, which is left
 /// for the engine to find out.
 fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u8>>, Errno> {
-    let mut octets = vec![0; usize::try_from(size).unwrap_or(0)];
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     let mut filled = 0;
-    while filled < octets.len() {
-        let rest = &mut octets[filled..];
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
         let read = match access {
             Access::InMemory => file.read_cached(filled as u64, rest),
             Access::Waiting => file.read_blocking(filled as u64, rest),
@@ -114,8 +114,8 @@ fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u
             Err(_) => return Ok(None),
         }
     }
-    octets.truncate(filled);
-    Ok(Some(octets))
+    bytes.truncate(filled);
+    Ok(Some(bytes))
 }
 
 /// How the file on disk and what is sent relate.
@@ -132,7 +132,7 @@ pub(super) enum Shape {
 /// A file ready to be sent.
 pub(super) struct Document {
     pub(super) content: Content,
-    /// Octets of the file on disk.
+    /// Bytes of the file on disk.
     pub(super) size: u64,
     pub(super) shape: Shape,
     /// `content-type`, `last-modified`, `etag`, `vary`, `content-encoding`: the fields of 200 and 206.

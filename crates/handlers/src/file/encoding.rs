@@ -63,7 +63,7 @@ impl Forms {
     fn accepted(request: &RequestHead) -> u8 {
         let mut bits = 0;
         for value in request.headers.get_all(Known::AcceptEncoding) {
-            for element in value.split(|&octet| octet == b',') {
+            for element in value.split(|&byte| byte == b',') {
                 let element = element.trim_ascii();
                 for coding in Coding::ALL {
                     if element.eq_ignore_ascii_case(coding.token().as_bytes()) {

@@ -1,11 +1,11 @@
-//! Entry points for fuzzing: octets in, invariants asserted.
+//! Entry points for fuzzing: bytes in, invariants asserted.
 
 use h2o_http::{Headers, Known};
 
 use super::conditional::{Validators, is_not_modified, range_holds};
 use super::range::{ByteRange, MAX_ELEMENTS, Selection, select};
 
-/// A size (eight octets) and the value of a `Range` field.
+/// A size (eight bytes) and the value of a `Range` field.
 pub fn range(input: &[u8]) {
     let Some((size, value)) = input.split_first_chunk() else {
         return;
@@ -13,7 +13,7 @@ pub fn range(input: &[u8]) {
     let size = u64::from_be_bytes(*size);
     let ranges = match select(value, size) {
         Selection::Whole => {
-            assert!(value.split(|&octet| octet == b',').count() > MAX_ELEMENTS);
+            assert!(value.split(|&byte| byte == b',').count() > MAX_ELEMENTS);
             return;
         }
         Selection::Nothing => return,
@@ -59,7 +59,7 @@ pub fn conditional(input: &[u8]) {
         modified: 784_111_777,
     };
     let mut request = Headers::new();
-    for (name, line) in NAMES.into_iter().zip(input.split(|&octet| octet == b'\n')) {
+    for (name, line) in NAMES.into_iter().zip(input.split(|&byte| byte == b'\n')) {
         if !line.is_empty() {
             request.push(name, line);
         }

@@ -6,18 +6,18 @@ use bytes::{Buf, Bytes};
 use flate2::{Decompress, FlushDecompress, Status};
 use h2o_exchange::{Body, BodyError, BodySource};
 
-/// Most octets taken from the file at once.
+/// Most bytes taken from the file at once.
 const INPUT: usize = 16 * 1024;
-/// Most octets made at once, whatever the engine would take.
+/// Most bytes made at once, whatever the engine would take.
 const OUTPUT: usize = 64 * 1024;
-/// Octets of memory that the decoder takes at most: its window, and its tables.
+/// Bytes of memory that the decoder takes at most: its window, and its tables.
 const DECODER: usize = 48 * 1024;
 /// The window that every gzip file can be unpacked with (RFC 1951 §3.2.5).
 const WINDOW_BITS: u8 = 15;
-/// The first octets of a gzip member (RFC 1952 §2.3.1).
+/// The first bytes of a gzip member (RFC 1952 §2.3.1).
 const MAGIC: &[u8] = &[0x1f, 0x8b];
 
-/// The octets packed into a gzip file. What follows the last member is ignored, as by gzip.
+/// The bytes packed into a gzip file. What follows the last member is ignored, as by gzip.
 pub(super) struct Gunzip {
     source: Box<dyn BodySource>,
     decoder: Decompress,
@@ -44,7 +44,7 @@ impl Gunzip {
         }
     }
 
-    /// Makes sure that there are at least `len` octets of input; false at the end of the file.
+    /// Makes sure that there are at least `len` bytes of input; false at the end of the file.
     fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
@@ -94,7 +94,7 @@ impl BodySource for Gunzip {
             match self.state {
                 State::Member => {
                     if !ready!(self.poll_fill(context, 1))? {
-                        // The decoder may still hold octets that had no room before.
+                        // The decoder may still hold bytes that had no room before.
                         self.unpack(&mut output)?;
                         if output.is_empty() && self.state == State::Member {
                             let error = BodyError::Failed("the gzip file is cut short".into());

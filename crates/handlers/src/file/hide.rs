@@ -87,7 +87,7 @@ impl Hidden {
     pub(super) fn hides_any_of(&self, path: &[u8]) -> bool {
         !self.0.is_empty()
             && path
-                .split(|&octet| octet == b'/')
+                .split(|&byte| byte == b'/')
                 .any(|name| self.hides(name))
     }
 }

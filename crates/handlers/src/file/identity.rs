@@ -19,7 +19,7 @@ pub(super) struct Identity {
     inode: u64,
     /// There are other names of the file.
     has_more_links: bool,
-    /// Length in octets.
+    /// Length in bytes.
     pub(super) size: u64,
     modified: (i64, u64),
     changed: (i64, u64),

@@ -103,7 +103,7 @@ impl Job {
             return Ok(Located::Redirect([&self.path, &b"/"[..]].concat()));
         }
         // A path with more than one slash at its start must not become an absolute one.
-        let slashes = rest.iter().take_while(|&&octet| octet == b'/').count();
+        let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
         let relative = &rest[slashes..];
         if self.service.settings.hidden.hides_any_of(relative) {
             return Err(Errno::NOENT);
@@ -306,7 +306,7 @@ impl<'a> Search<'a> {
         c_string(&[self.root, relative, suffix].concat())
     }
 
-    /// What a handler is told about the first `len` octets of `relative`, which is what `path` ends with.
+    /// What a handler is told about the first `len` bytes of `relative`, which is what `path` ends with.
     fn script(&self, path: &[u8], relative: &[u8], len: usize) -> ScriptPath {
         let name = path.len() - relative.len() + len;
         ScriptPath {

@@ -146,7 +146,7 @@ fn mime_type(node: &Node) -> Result<String, Error> {
     // A line break or the like would end the field.
     let printable = text
         .bytes()
-        .all(|octet| octet == b'\t' || octet >= b' ' && octet != 0x7f);
+        .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
     if !text.contains('/') || !printable {
         return Err(node.error(format!(
             "the string \"{}\" does not look like a mime-type",

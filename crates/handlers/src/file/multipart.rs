@@ -10,7 +10,7 @@ use h2o_exchange::{Body, BodyError, BodySource};
 use super::document::Document;
 use super::range::ByteRange;
 
-/// Octets of a boundary.
+/// Bytes of a boundary.
 const BOUNDARY: usize = 20;
 
 /// The content of a `multipart/byteranges` response.

@@ -46,13 +46,9 @@ pub(super) fn beneath(
     flags: OFlags,
     access: Access,
 ) -> Result<OwnedFd, Errno> {
-    let octets = relative.to_bytes();
-    debug_assert!(!octets.starts_with(b"/"));
-    if octets.starts_with(b"/")
-        || octets
-            .split(|&octet| octet == b'/')
-            .any(|part| part == b"..")
-    {
+    let bytes = relative.to_bytes();
+    debug_assert!(!bytes.starts_with(b"/"));
+    if bytes.starts_with(b"/") || bytes.split(|&byte| byte == b'/').any(|part| part == b"..") {
         return Err(Errno::ACCESS);
     }
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

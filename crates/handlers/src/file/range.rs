@@ -4,12 +4,12 @@
 /// costs far more to answer than to ask for; a field with more is ignored and the whole file sent.
 pub(super) const MAX_ELEMENTS: usize = 64;
 
-/// Consecutive octets of a file; at least one.
+/// Consecutive bytes of a file; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteRange {
-    /// The first octet.
+    /// The first byte.
     pub(super) first: u64,
-    /// The last octet.
+    /// The last byte.
     pub(super) last: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Selection {
     Several(Vec<ByteRange>),
 }
 
-/// Reads the value of a `Range` field for a file of `size` octets. Ranges that overlap or touch are sent as one
+/// Reads the value of a `Range` field for a file of `size` bytes. Ranges that overlap or touch are sent as one
 /// (RFC 9110 §15.3.7.2), so what is sent is never more than the file.
 pub(super) fn select(value: &[u8], size: u64) -> Selection {
     let Some(list) = value.strip_prefix(b"bytes=") else {
@@ -41,7 +41,7 @@ pub(super) fn select(value: &[u8], size: u64) -> Selection {
     };
     let mut ranges = Vec::new();
     let mut count = 0;
-    for element in list.split(|&octet| octet == b',') {
+    for element in list.split(|&byte| byte == b',') {
         let element = trim_blanks(element);
         if element.is_empty() {
             continue;
@@ -79,7 +79,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// The part that exists in a file of `size` octets.
+    /// The part that exists in a file of `size` bytes.
     fn within(&self, size: u64) -> Option<ByteRange> {
         let end = size.checked_sub(1)?;
         let (first, last) = match *self {
@@ -107,8 +107,8 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
-    digits.iter().try_fold(0u64, |number, octet| {
-        let digit = octet.is_ascii_digit().then(|| u64::from(octet - b'0'))?;
+    digits.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
         Some(number.saturating_mul(10).saturating_add(digit))
     })
 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_a_hundred_octets() {
+    fn ranges_of_a_hundred_bytes() {
         let cases = [
             ("bytes=0-0", "0-0"),
             ("bytes=0-99", "0-99"),

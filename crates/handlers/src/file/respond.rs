@@ -152,7 +152,7 @@ fn error(
 /// The directory is at `path`, a normalised one. Clients are told so; a delegated request goes there by itself.
 pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
     // `//name/` would lead a client to a host of that name (RFC 3986 §4.2).
-    let slashes = path.iter().take_while(|&&octet| octet == b'/').count();
+    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let mut url = Vec::with_capacity(path.len() + exchange.request.query().len());
     escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);
     url.extend_from_slice(exchange.request.query());

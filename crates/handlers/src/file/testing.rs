@@ -92,7 +92,7 @@ pub(super) struct Ask<'a> {
     version: Version,
     fields: Vec<(Known, String)>,
     delegated: bool,
-    /// Most octets pulled at once.
+    /// Most bytes pulled at once.
     pull: usize,
 }
 

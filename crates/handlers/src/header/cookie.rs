@@ -38,7 +38,7 @@ pub(super) fn retain(headers: &mut Headers, keep: impl Fn(&[u8]) -> bool) {
 /// The pairs of a cookie string (RFC 6265 §4.2.1), blanks dropped. A pair without `=` has an empty value.
 fn pairs(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     value
-        .split(|&octet| octet == b';')
+        .split(|&byte| byte == b';')
         .map(|pair| {
             let (name, value) = match memchr::memchr(b'=', pair) {
                 Some(at) => (&pair[..at], &pair[at + 1..]),

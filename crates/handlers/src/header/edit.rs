@@ -105,7 +105,7 @@ impl FieldLine {
         // A line break would begin another field (RFC 9110 §5.5).
         if value
             .bytes()
-            .any(|octet| octet.is_ascii_control() && octet != b'\t')
+            .any(|byte| byte.is_ascii_control() && byte != b'\t')
         {
             return Err(node.error("invalid header value"));
         }

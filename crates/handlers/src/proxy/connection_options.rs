@@ -16,7 +16,7 @@ fn options_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         b"http2-settings",
     ];
     value
-        .split(|&octet| octet == b',')
+        .split(|&byte| byte == b',')
         .map(<[u8]>::trim_ascii)
         .filter(|option| {
             let mut others = WITHOUT_FIELD.iter();
@@ -57,7 +57,7 @@ impl<'v> ConnectionOptions<'v> {
     /// Whether `headers` name more fields than that.
     pub(super) fn are_too_many(headers: &'v Headers) -> bool {
         let values = || headers.get_all(Known::Connection);
-        // As many options need an octet each, and as many commas.
+        // As many options need a byte each, and as many commas.
         let len: usize = values().map(|value| value.len() + 1).sum();
         len > 2 * Self::MOST && Self::read(values()).is_err()
     }

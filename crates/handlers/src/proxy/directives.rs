@@ -324,7 +324,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-buffer-size",
         "BYTES",
         "",
-        "Most octets of a response that are held for a client that is slower than the backend, besides some 64 KiB on their way \
+        "Most bytes of a response that are held for a client that is slower than the backend, besides some 64 KiB on their way \
          to the client; the backend waits then. Without it responses are taken from backends ahead of slow clients: 256 KiB of \
          each are kept in memory, and up to `proxy.max-temp-file-size` in a temporary file.",
         |scope, command| {
@@ -340,7 +340,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-temp-file-size",
         "BYTES",
         "1073741824",
-        "Not in H2O: most octets of a response that are kept in a temporary file in `temp-buffer-path` for a slow client; then \
+        "Not in H2O: most bytes of a response that are kept in a temporary file in `temp-buffer-path` for a slow client; then \
          the backend waits. `0`: nothing is kept in files. Without effect where `proxy.max-buffer-size` is set.",
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;

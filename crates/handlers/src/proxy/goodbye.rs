@@ -54,24 +54,24 @@ impl UntilGoodbye {
         }
     }
 
-    /// Follows the frames in `octets`. While the server ends, what is behind the first end of a frame is dropped.
-    fn pass(&mut self, octets: Bytes) -> Bytes {
+    /// Follows the frames in `bytes`. While the server ends, what is behind the first end of a frame is dropped.
+    fn pass(&mut self, bytes: Bytes) -> Bytes {
         if matches!(self.state, State::LeftAlone) {
-            return octets;
+            return bytes;
         }
         let mut at = 0;
-        while at < octets.len() {
-            at += self.place.advance(&octets[at..]);
+        while at < bytes.len() {
+            at += self.place.advance(&bytes[at..]);
             if self.place.is_closing {
                 self.state = State::LeftAlone;
-                return octets;
+                return bytes;
             }
             if matches!(self.state, State::Ending) && self.place.is_between_frames() {
                 self.close();
-                return octets.slice(..at);
+                return bytes.slice(..at);
             }
         }
-        octets
+        bytes
     }
 
     fn close(&mut self) {
@@ -111,7 +111,7 @@ impl BodySource for UntilGoodbye {
             return Poll::Ready(None);
         }
         let piece = ready!(self.frames.poll_next(context, max));
-        Poll::Ready(piece.map(|piece| piece.map(|octets| self.pass(octets))))
+        Poll::Ready(piece.map(|piece| piece.map(|bytes| self.pass(bytes))))
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) {
@@ -126,12 +126,12 @@ impl BodySource for UntilGoodbye {
 /// A place in a sequence of frames (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// The octets of a header that is not complete, as far as its first two are concerned.
+    /// The bytes of a header that is not complete, as far as its first two are concerned.
     first: u8,
     second: u8,
-    /// Octets seen of the header; 0 between frames and in a payload.
+    /// Bytes seen of the header; 0 between frames and in a payload.
     seen: u8,
-    /// The length that a long header has told so far, and octets of payload that are still to come.
+    /// The length that a long header has told so far, and bytes of payload that are still to come.
     payload: u64,
     /// Whether a close frame has begun.
     is_closing: bool,
@@ -150,13 +150,13 @@ impl Place {
         self.seen == 0 && self.payload == 0
     }
 
-    /// Goes on to the end of the frame, or of `octets` if that comes first, and says how many octets that were.
-    fn advance(&mut self, octets: &[u8]) -> usize {
+    /// Goes on to the end of the frame, or of `bytes` if that comes first, and says how many bytes that were.
+    fn advance(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         if self.seen > 0 || self.payload == 0 {
-            while at < octets.len() {
+            while at < bytes.len() {
                 at += 1;
-                if self.on_header(octets[at - 1]) {
+                if self.on_header(bytes[at - 1]) {
                     break;
                 }
             }
@@ -164,25 +164,25 @@ impl Place {
                 return at;
             }
         }
-        let rest = octets.len() - at;
+        let rest = bytes.len() - at;
         let taken = usize::try_from(self.payload).map_or(rest, |payload| payload.min(rest));
         self.payload -= taken as u64;
         at + taken
     }
 
-    /// Takes one octet of a header. Whether it was the last one.
-    fn on_header(&mut self, octet: u8) -> bool {
+    /// Takes one byte of a header. Whether it was the last one.
+    fn on_header(&mut self, byte: u8) -> bool {
         const OPCODE: u8 = 0x0f;
         const CLOSE: u8 = 8;
         const MASK: u8 = 0x80;
         match self.seen {
             0 => {
-                self.first = octet;
-                self.is_closing |= octet & OPCODE == CLOSE;
+                self.first = byte;
+                self.is_closing |= byte & OPCODE == CLOSE;
             }
-            1 => self.second = octet,
-            seen if seen < 2 + self.length_octets() => {
-                self.payload = self.payload << 8 | u64::from(octet);
+            1 => self.second = byte,
+            seen if seen < 2 + self.length_bytes() => {
+                self.payload = self.payload << 8 | u64::from(byte);
             }
             // The mask, which servers do not send, says nothing about lengths.
             _ => {}
@@ -191,19 +191,19 @@ impl Place {
         if self.seen < 2 {
             return false;
         }
-        let mask_octets = if self.second & MASK == 0 { 0 } else { 4 };
-        if self.seen < 2 + self.length_octets() + mask_octets {
+        let mask_bytes = if self.second & MASK == 0 { 0 } else { 4 };
+        if self.seen < 2 + self.length_bytes() + mask_bytes {
             return false;
         }
-        if self.length_octets() == 0 {
+        if self.length_bytes() == 0 {
             self.payload = u64::from(self.second & !MASK);
         }
         self.seen = 0;
         true
     }
 
-    /// Octets of the extended length.
-    const fn length_octets(self) -> u8 {
+    /// Bytes of the extended length.
+    const fn length_bytes(self) -> u8 {
         match self.second & 0x7f {
             126 => 2,
             127 => 8,
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// What a client gets, in pieces of at most `max` octets, if the server ends when it has got `before`.
+    /// What a client gets, in pieces of at most `max` bytes, if the server ends when it has got `before`.
     fn received(backend: &[&[u8]], before: usize, max: usize) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_frame_of_the_backend_is_seen_at_its_first_octet() {
+    fn a_close_frame_of_the_backend_is_seen_at_its_first_byte() {
         let mut place = Place::START;
         assert_eq!(place.advance(&[0x88]), 1);
         assert!(place.is_closing && !place.is_between_frames());

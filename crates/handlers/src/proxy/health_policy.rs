@@ -180,8 +180,8 @@ fn path_of(node: &Node) -> Result<Box<str>, Error> {
 
 fn host_of(node: &Node) -> Result<Box<str>, Error> {
     let host = node.scalar()?;
-    let octets = host.as_bytes();
-    if !h2o_http::is_visible(octets) || !h2o_http::authority::is_valid(octets) {
+    let bytes = host.as_bytes();
+    if !h2o_http::is_visible(bytes) || !h2o_http::authority::is_valid(bytes) {
         return Err(node.error("host must be a name or an address, with a port or without"));
     }
     Ok(host.into())

@@ -179,7 +179,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Sets the limit also for connecting and for the first octet, unless they are set at the same level, before or later.
+    /// Sets the limit also for connecting and for the first byte, unless they are set at the same level, before or later.
     pub(super) fn set_io(&mut self, level: Level, limit: Duration) {
         self.io = limit;
         // An inner level begins with what the outer one set, and with the outer one's marks.

@@ -92,7 +92,7 @@ fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
     }
 }
 
-/// The part of the target behind the octets that stand for the key of the path, as it was written (H2O compatibility). If it
+/// The part of the target behind the bytes that stand for the key of the path, as it was written (H2O compatibility). If it
 /// has dot segments, the normal form is sent instead: servers differ in what they take for a segment (`x%2f/..`, `//..`), so
 /// that one of them might leave the path of its URL.
 fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
@@ -151,7 +151,7 @@ pub(super) fn relocated(
         Some(b'[') => memchr::memchr(b']', rest)?,
         _ => 0,
     };
-    let ends = |octet: &u8| matches!(octet, b'/' | b'?' | b'#');
+    let ends = |byte: &u8| matches!(byte, b'/' | b'?' | b'#');
     let end = rest[brackets..].iter().position(ends);
     let (host, path) = rest.split_at(end.map_or(rest.len(), |end| brackets + end));
     if !is_host_of(backend, host) {

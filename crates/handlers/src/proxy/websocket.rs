@@ -20,7 +20,7 @@ pub(super) fn add_key(request: &RequestHead, head: &mut RequestHead) {
     }
 }
 
-/// 16 random octets in base64 with padding. They tell one handshake from another and are no secret (RFC 6455 §4.1).
+/// 16 random bytes in base64 with padding. They tell one handshake from another and are no secret (RFC 6455 §4.1).
 fn nonce() -> String {
     STANDARD.encode(fastrand::u128(..).to_ne_bytes())
 }

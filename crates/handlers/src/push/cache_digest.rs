@@ -39,7 +39,7 @@ impl Digests {
         let mut digests = Self::default();
         let mut left = MAX_ALL_LETTERS;
         for field in fields {
-            for element in field.split(|&octet| octet == b',') {
+            for element in field.split(|&byte| byte == b',') {
                 // The comma counts, too.
                 let Some(rest) = left.checked_sub(element.len() + 1) else {
                     return digests;
@@ -72,9 +72,7 @@ impl Digests {
     }
 
     fn add(&mut self, element: &[u8]) {
-        let mut parts = element
-            .split(|&octet| octet == b';')
-            .map(<[u8]>::trim_ascii);
+        let mut parts = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
         let data = parts.next().unwrap_or_default();
         let (mut reset, mut validators) = (false, false);
         for parameter in parts {
@@ -109,8 +107,8 @@ impl Digest {
         if data.is_empty() || data.len() > MAX_LETTERS {
             return None;
         }
-        let octets = base64url::decode(data)?;
-        let mut reader = BitReader::new(&octets);
+        let bytes = base64url::decode(data)?;
+        let mut reader = BitReader::new(&bytes);
         let size = u32::try_from(reader.bits(5)?).ok()?;
         let probability = u32::try_from(reader.bits(5)?).ok()?;
         let bits = size + probability;
@@ -153,9 +151,9 @@ mod tests {
         let set = encode(numbers.into_iter(), probability);
         let bits: String = [format!("{size:05b}{probability:05b}")]
             .into_iter()
-            .chain(set.iter().map(|octet| format!("{octet:08b}")))
+            .chain(set.iter().map(|byte| format!("{byte:08b}")))
             .collect();
-        let octets: Vec<u8> = bits
+        let bytes: Vec<u8> = bits
             .as_bytes()
             .chunks(8)
             .map(|bits| {
@@ -163,7 +161,7 @@ mod tests {
                 u8::from_str_radix(&text, 2).unwrap()
             })
             .collect();
-        base64url::encode(&octets)
+        base64url::encode(&bytes)
     }
 
     #[test]
@@ -172,8 +170,8 @@ mod tests {
         let first = digest::digest(&digest::SHA256, b"https://a.test/").as_ref()[0];
         let number = first >> 1;
         // 00000 00111 1 nnnnnnn and 6 bits of padding.
-        let octets = [0b0000_0001, 0b1110_0000 | number >> 2, number << 6];
-        let digests = parse(&[&base64url::encode(&octets)]);
+        let bytes = [0b0000_0001, 0b1110_0000 | number >> 2, number << 6];
+        let digests = parse(&[&base64url::encode(&bytes)]);
         assert!(digests.is_fresh(b"https://a.test/"));
         assert_eq!(
             digests.fresh,

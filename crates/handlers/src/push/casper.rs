@@ -40,7 +40,7 @@ impl Casper {
         field.starts_with(NAME)
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub fn retained(&self) -> usize {
         size_of_val(&*self.keys)
     }
@@ -54,12 +54,12 @@ impl Casper {
         if data.len() > self.longest_data() {
             return;
         }
-        let Some(octets) = base64url::decode(data) else {
+        let Some(bytes) = base64url::decode(data) else {
             return;
         };
         let limit = 1 << self.capacity_bits;
         let mut keys = self.keys.clone();
-        let read = BitReader::new(&octets).numbers(LOW_BITS, limit, |key| {
+        let read = BitReader::new(&bytes).numbers(LOW_BITS, limit, |key| {
             // Always: they are below the limit.
             if let Ok(key) = u16::try_from(key) {
                 let (word, bit) = place(key);
@@ -96,7 +96,7 @@ impl Casper {
     fn key(&self, path: &[u8]) -> u16 {
         // A hash, not a safeguard: whoever makes two paths collide only loses a push.
         let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
-        // Of the first four octets, a little-endian number, the low bits: the last two count for nothing.
+        // Of the first four bytes, a little-endian number, the low bits: the last two count for nothing.
         let first = hash.as_ref().first_chunk::<2>();
         let word = first.map_or(0, |first| u16::from_le_bytes(*first));
         word & ((1 << self.capacity_bits) - 1)
@@ -159,8 +159,8 @@ mod tests {
         assert!(!casper.contains(b"/") && !casper.lookup_and_add(b"/"));
         assert!(casper.lookup_and_add(b"/") && casper.contains(b"/"));
         // 0x942 = 37 * 64 + 2: 37 0 bits, a 1 bit, 000010, 4 bits of padding.
-        let octets = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
-        assert_eq!(base64url::encode(&octets), "AAAAAAQg");
+        let bytes = [0, 0, 0, 0, 0b0000_0100, 0b0010_0000];
+        assert_eq!(base64url::encode(&bytes), "AAAAAAQg");
         assert_eq!(
             casper.cookie().as_deref(),
             Some("h2o_casper=AAAAAAQg; Path=/; Expires=Tue, 01 Jan 2030 00:00:00 GMT; Secure")

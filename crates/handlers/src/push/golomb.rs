@@ -2,21 +2,21 @@
 //! distance to the one before less one is written, first what is left when it is cut to the low bits, in unary (so many
 //! 0 bits, then a 1 bit), then the low bits.
 
-/// Bits of octets, most significant first.
+/// Bits of bytes, most significant first.
 pub(super) struct BitReader<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     /// Bits read.
     at: usize,
 }
 
 impl<'a> BitReader<'a> {
-    pub(super) fn new(octets: &'a [u8]) -> Self {
-        Self { octets, at: 0 }
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
     }
 
     fn bit(&mut self) -> Option<u64> {
-        let octet = self.octets.get(self.at / 8)?;
-        let bit = octet >> (7 - self.at % 8) & 1;
+        let byte = self.bytes.get(self.at / 8)?;
+        let bit = byte >> (7 - self.at % 8) & 1;
         self.at += 1;
         Some(bit.into())
     }
@@ -58,7 +58,7 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// The set of these numbers, which ascend; the last octet is padded with 0 bits.
+/// The set of these numbers, which ascend; the last byte is padded with 0 bits.
 pub(super) fn encode(numbers: impl Iterator<Item = u64>, low_bits: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let mut len = 0;
@@ -104,10 +104,10 @@ mod tests {
             (&[7], 2, &[0b0111_0000]),
         ];
         for (numbers, low_bits, want) in cases {
-            let octets = encode(numbers.iter().copied(), *low_bits);
-            assert_eq!(&octets, want, "{numbers:?}");
+            let bytes = encode(numbers.iter().copied(), *low_bits);
+            assert_eq!(&bytes, want, "{numbers:?}");
             let mut back = Vec::new();
-            let mut reader = BitReader::new(&octets);
+            let mut reader = BitReader::new(&bytes);
             let read = reader.numbers(*low_bits, 201, |number| back.push(number));
             assert_eq!((read, &back[..]), (Some(()), *numbers), "{numbers:?}");
         }
@@ -122,9 +122,9 @@ mod tests {
             (&[0b1111_1111, 0b1111_1110], 65, None),
             (&[0; 1000], 1, Some(())),
         ];
-        for (octets, limit, want) in cases {
-            let got = BitReader::new(octets).numbers(6, *limit, |_| ());
-            assert_eq!(got, *want, "{octets:?}");
+        for (bytes, limit, want) in cases {
+            let got = BitReader::new(bytes).numbers(6, *limit, |_| ());
+            assert_eq!(got, *want, "{bytes:?}");
         }
     }
 }

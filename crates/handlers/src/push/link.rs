@@ -30,7 +30,7 @@ impl Element<'_> {
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = Element<'_>> {
     let mut rest = value;
     std::iter::from_fn(move || {
-        rest = trim_start(rest, |octet| is_blank(octet) || octet == b',');
+        rest = trim_start(rest, |byte| is_blank(byte) || byte == b',');
         if rest.is_empty() {
             return None;
         }
@@ -50,7 +50,7 @@ pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = Element<'_>> {
             push_only: false,
         };
         if url.is_some() {
-            for parameter in text[parameters_at..].split(|&octet| octet == b';') {
+            for parameter in text[parameters_at..].split(|&byte| byte == b';') {
                 element.note(parameter.trim_ascii());
             }
         }
@@ -110,7 +110,7 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
     if let Some(behind) = hierarchy.strip_prefix(b"//") {
         let end = behind
             .iter()
-            .position(|&octet| matches!(octet, b'/' | b'?'))
+            .position(|&byte| matches!(byte, b'/' | b'?'))
             .unwrap_or(behind.len());
         let (authority, path) = behind.split_at(end);
         if !any_authority && !authority.eq_ignore_ascii_case(base.authority) {
@@ -134,7 +134,7 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
 fn scheme(url: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = url
         .iter()
-        .position(|octet| !octet.is_ascii_alphanumeric() && !b"+-.".contains(octet))
+        .position(|byte| !byte.is_ascii_alphanumeric() && !b"+-.".contains(byte))
         .filter(|&at| at > 0 && url[at] == b':' && url[0].is_ascii_alphabetic())?;
     Some((&url[..colon], &url[colon + 1..]))
 }
@@ -148,7 +148,7 @@ fn without_dot_segments(target: &[u8]) -> Vec<u8> {
     let (path, query) = split_query(target);
     let mut out = Vec::with_capacity(target.len() + 1);
     let path = path.strip_prefix(b"/").unwrap_or(path);
-    let mut segments = path.split(|&octet| octet == b'/').peekable();
+    let mut segments = path.split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         match segment {
@@ -170,12 +170,12 @@ fn without_dot_segments(target: &[u8]) -> Vec<u8> {
     out
 }
 
-fn is_blank(octet: u8) -> bool {
-    matches!(octet, b' ' | b'\t')
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
 }
 
 fn trim_start(text: &[u8], skip: impl Fn(u8) -> bool) -> &[u8] {
-    let start = text.iter().position(|&octet| !skip(octet));
+    let start = text.iter().position(|&byte| !skip(byte));
     &text[start.unwrap_or(text.len())..]
 }
 

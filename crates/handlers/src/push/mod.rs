@@ -185,7 +185,7 @@ impl Filter for PushFilter {
 
 fn is_html(response: &Response) -> bool {
     let content_type = response.headers.get(Known::ContentType).unwrap_or_default();
-    let essence = content_type.split(|&octet| octet == b';').next();
+    let essence = content_type.split(|&byte| byte == b';').next();
     essence.is_some_and(|essence| essence.trim_ascii().eq_ignore_ascii_case(b"text/html"))
 }
 

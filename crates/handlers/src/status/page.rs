@@ -43,7 +43,7 @@ fn hash_of(asset: &Asset) -> String {
 
 /// The page at `path`, which may end with a slash or not.
 fn page(path: &[u8]) -> String {
-    let last = path.rsplit(|&octet| octet == b'/').next();
+    let last = path.rsplit(|&byte| byte == b'/').next();
     let mut base = Vec::new();
     if let Some(last) = last.filter(|last| !last.is_empty()) {
         base.extend_from_slice(b"./");
@@ -82,7 +82,7 @@ pub(super) fn respond(exchange: &mut Exchange) -> Response {
 fn matches(tags: &[u8], etag: &[u8]) -> bool {
     tags == b"*"
         || tags
-            .split(|&octet| octet == b',')
+            .split(|&byte| byte == b',')
             .map(<[u8]>::trim_ascii)
             .any(|tag| tag.strip_prefix(b"W/").unwrap_or(tag) == etag)
 }

@@ -46,7 +46,7 @@ impl Module {
             return Self::ALL.to_vec();
         };
         let asked = |module: &Self| {
-            list.split(|&octet| octet == b',')
+            list.split(|&byte| byte == b',')
                 .any(|name| module.is_called(name))
         };
         Self::ALL.into_iter().filter(asked).collect()
@@ -321,13 +321,13 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
     for name in POOLS {
         members.raw(name, 0);
     }
-    if let Some(octets) = resident() {
-        members.raw("memory.resident-bytes", octets);
+    if let Some(bytes) = resident() {
+        members.raw("memory.resident-bytes", bytes);
     }
     members.raw("memory.temp-files-bytes", worker.shared.temp_files.used());
 }
 
-/// Octets of memory the process occupies (proc_pid_statm(5): the second number, in pages). No disk is involved.
+/// Bytes of memory the process occupies (proc_pid_statm(5): the second number, in pages). No disk is involved.
 fn resident() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;

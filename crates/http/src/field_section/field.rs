@@ -1,6 +1,6 @@
 //! A field as a decoder hands it out, and what is worked out once when it is received as text.
 
-use crate::{Known, is_token_octet};
+use crate::{Known, is_token_byte};
 
 /// The pseudo-header fields (RFC 9113 §8.3, RFC 8441 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,9 +97,9 @@ impl Flaws {
     pub const NONE: Self = Self(0);
     /// An upper-case letter in the name.
     pub const NAME_UPPER_CASE: Self = Self(1);
-    /// The name is empty or has an octet that is not of a token.
+    /// The name is empty or has a byte that is not of a token.
     pub const NAME_INVALID: Self = Self(2);
-    /// A control octet other than HTAB in the value.
+    /// A control byte other than HTAB in the value.
     pub const VALUE_CONTROL: Self = Self(4);
     /// A blank (SP or HTAB) at the start or end of the value.
     pub const VALUE_BLANK: Self = Self(8);
@@ -136,7 +136,7 @@ impl Flaws {
         if has_control(value) {
             flaws = Self::VALUE_CONTROL;
         }
-        let is_blank = |octet: Option<&u8>| matches!(octet, Some(b' ' | b'\t'));
+        let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
         if is_blank(value.first()) || is_blank(value.last()) {
             flaws = flaws.and(Self::VALUE_BLANK);
         }
@@ -149,7 +149,7 @@ fn has_control(value: &[u8]) -> bool {
     !crate::is_printable(value)
         && value
             .iter()
-            .any(|&octet| (octet < 0x20 && octet != b'\t') || octet == 0x7f)
+            .any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f)
 }
 
 /// The kind of a name. With the text it is a [`FieldName`].
@@ -176,7 +176,7 @@ impl NameKind {
             return (Self::Pseudo(Pseudo::from_text(text)), Flaws::NONE);
         }
         let mut flaws = Flaws::NONE;
-        if text.is_empty() || !text.iter().copied().all(is_token_octet) {
+        if text.is_empty() || !text.iter().copied().all(is_token_byte) {
             flaws = Flaws::NAME_INVALID;
         }
         if text.iter().any(u8::is_ascii_uppercase) {
@@ -245,15 +245,15 @@ mod tests {
 
     #[test]
     fn flaws_of_values_are_found_wherever_they_stand() {
-        for octet in 0..=255_u8 {
-            let is_control = octet != b'\t' && octet.is_ascii_control();
+        for byte in 0..=255_u8 {
+            let is_control = byte != b'\t' && byte.is_ascii_control();
             for at in 0..40 {
                 let mut value = [b'v'; 40];
-                value[at] = octet;
+                value[at] = byte;
                 let flaws = Flaws::in_value(&value);
-                assert_eq!(flaws.has(Flaws::VALUE_CONTROL), is_control, "{octet:#x}");
-                let is_blank = (at == 0 || at == 39) && (octet == b' ' || octet == b'\t');
-                assert_eq!(flaws.has(Flaws::VALUE_BLANK), is_blank, "{octet:#x} {at}");
+                assert_eq!(flaws.has(Flaws::VALUE_CONTROL), is_control, "{byte:#x}");
+                let is_blank = (at == 0 || at == 39) && (byte == b' ' || byte == b'\t');
+                assert_eq!(flaws.has(Flaws::VALUE_BLANK), is_blank, "{byte:#x} {at}");
             }
         }
         assert_eq!(Flaws::in_value(b""), Flaws::NONE);

@@ -15,9 +15,9 @@ use crate::{
 pub enum Refusal {
     /// More than [`MAX_FIELDS`] fields, or more text than [`MAX_TABLE_TEXT`] allows.
     TooManyFields,
-    /// A field name with octets that names do not have.
+    /// A field name with bytes that names do not have.
     NameInvalid,
-    /// A field value with octets that values do not have.
+    /// A field value with bytes that values do not have.
     ValueInvalid,
     /// `expect` is not `100-continue`.
     Expectation,
@@ -92,7 +92,7 @@ pub struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    /// Octets of text that may still be kept.
+    /// Bytes of text that may still be kept.
     room: usize,
     crumbs: u32,
     content_length: Option<u64>,
@@ -102,7 +102,7 @@ pub struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// For the section that opens a stream, `len` octets long; `head` is empty but for its version.
+    /// For the section that opens a stream, `len` bytes long; `head` is empty but for its version.
     #[must_use]
     pub fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl<'h> RequestFields<'h> {
         }
     }
 
-    /// For trailers in a section of `len` octets; `head` is empty.
+    /// For trailers in a section of `len` bytes; `head` is empty.
     #[must_use]
     pub fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {

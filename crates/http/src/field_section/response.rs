@@ -23,13 +23,13 @@ pub struct ResponseFields<'h> {
     kind: SectionKind,
     has_status: bool,
     count: u32,
-    /// Octets of text that may still come.
+    /// Bytes of text that may still come.
     room: usize,
     is_malformed: bool,
 }
 
 impl<'h> ResponseFields<'h> {
-    /// For a section of `len` octets. What `head` held is forgotten.
+    /// For a section of `len` bytes. What `head` held is forgotten.
     pub fn new(kind: SectionKind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {

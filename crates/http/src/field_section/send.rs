@@ -27,9 +27,9 @@ pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8]))
 
 #[cold]
 fn without_breaks(value: &[u8]) -> Vec<u8> {
-    let blank = |octet: &u8| match octet {
+    let blank = |byte: &u8| match byte {
         b'\r' | b'\n' | 0 => b' ',
-        octet => *octet,
+        byte => *byte,
     };
     value.iter().map(blank).collect()
 }
@@ -58,7 +58,7 @@ pub fn connect_protocol(head: &RequestHead) -> Option<&[u8]> {
     (head.method == Method::Connect && !token.is_empty()).then_some(token)
 }
 
-/// Hands `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which come before all others. Octets that no
+/// Hands `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which come before all others. Bytes that no
 /// pseudo field may have are percent-encoded.
 pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, &[u8])) {
     let protocol = connect_protocol(head);
@@ -99,16 +99,16 @@ fn authority(head: &RequestHead) -> &[u8] {
 /// `text` with blanks and control characters percent-encoded: in a pseudo field they would let its author write requests of
 /// his own where it is translated to HTTP/1 (RFC 9113 §10.3). Received texts have none; those that a script made may.
 fn visible(text: &[u8]) -> Cow<'_, [u8]> {
-    let is_visible = |octet: &u8| *octet > b' ' && *octet != 0x7f;
+    let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     if text.iter().all(is_visible) {
         return text.into();
     }
     let mut out = Vec::new();
-    for octet in text {
-        if is_visible(octet) {
-            out.push(*octet);
+    for byte in text {
+        if is_visible(byte) {
+            out.push(*byte);
         } else {
-            escape::uri(&[*octet], b"", &mut out);
+            escape::uri(&[*byte], b"", &mut out);
         }
     }
     out.into()
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_sent_with_an_octet_that_ends_a_line() {
+    fn no_value_is_sent_with_an_byte_that_ends_a_line() {
         let cases: &[(&[u8], &[u8])] = &[
             (b"plain", b"plain"),
             (b" kept ", b" kept "),

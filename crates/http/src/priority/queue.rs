@@ -214,7 +214,7 @@ impl UrgencyQueue {
         self.in_order.shrink_to_fit();
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.members.capacity() * size_of::<Member>()

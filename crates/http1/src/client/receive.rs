@@ -1,4 +1,4 @@
-//! What the server sends: heads, content, tunnelled octets.
+//! What the server sends: heads, content, tunnelled bytes.
 
 use std::ops::Range;
 
@@ -13,38 +13,38 @@ use crate::response_head::{self, Delimited};
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
-    /// Nothing can be reported before more octets arrive.
+    /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
     /// The head of an interim (1xx) response is filled in; the final one follows.
     Interim {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
     /// The head of the final response is complete and filled in.
     Response {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
-    /// Content of the response, or octets of a tunnel.
+    /// Content of the response, or bytes of a tunnel.
     Data {
-        /// Octets the caller drops, once it has used the content.
+        /// Bytes the caller drops, once it has used the content.
         taken: usize,
         /// Where in the input the content lies.
         data: Range<usize>,
     },
     /// The content is complete.
     BodyEnd {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
 }
 
 impl ClientConnection {
-    /// One step over `input`, which is all octets received and not yet taken. The caller drops `taken`
-    /// octets and calls again while progress is made.
+    /// One step over `input`, which is all bytes received and not yet taken. The caller drops `taken`
+    /// bytes and calls again while progress is made.
     ///
     /// # Errors
     /// What the server did wrong; the connection is to be closed.
@@ -135,7 +135,7 @@ impl ClientConnection {
     }
 }
 
-/// A step over content of known length, of which `left` octets are due, and what is due after it.
+/// A step over content of known length, of which `left` bytes are due, and what is due after it.
 fn recv_sized(left: u64, input: &[u8]) -> (ClientReceived, u64) {
     if left == 0 {
         return (ClientReceived::BodyEnd { taken: 0 }, 0);

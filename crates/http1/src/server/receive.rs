@@ -1,4 +1,4 @@
-//! What the client sends: heads, bodies, tunnelled octets.
+//! What the client sends: heads, bodies, tunnelled bytes.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,35 +14,35 @@ use crate::request_head;
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing can be reported before more octets arrive.
+    /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
     /// The head of a request is complete and filled in.
     Request {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
     /// Content of the body.
     Data {
-        /// Octets the caller drops, once it has used the content.
+        /// Bytes the caller drops, once it has used the content.
         taken: usize,
         /// Where in the input the content lies.
         data: Range<usize>,
     },
     /// The body is complete.
     BodyEnd {
-        /// Octets the caller drops.
+        /// Bytes the caller drops.
         taken: usize,
     },
-    /// The client speaks HTTP/2: the octets belong to another engine. Nothing is taken.
+    /// The client speaks HTTP/2: the bytes belong to another engine. Nothing is taken.
     Http2Preface,
 }
 
 impl ServerConnection {
-    /// One step over `input`, which is all octets received and not yet taken. The caller drops `taken`
-    /// octets and calls again while progress is made.
+    /// One step over `input`, which is all bytes received and not yet taken. The caller drops `taken`
+    /// bytes and calls again while progress is made.
     ///
     /// An incomplete head is not taken; the engine remembers how far it has looked. While a response is in
     /// progress and the body is complete, nothing is taken: pipelined requests wait.
@@ -83,8 +83,8 @@ impl ServerConnection {
         if input.is_empty() {
             return Ok(Received::NeedMore { taken: 0 });
         }
-        if self.first_octet_at.is_none() {
-            self.first_octet_at = Some(now);
+        if self.first_byte_at.is_none() {
+            self.first_byte_at = Some(now);
         }
         if self.requests == 0 && self.settings.upgrade_to_http2 && is_http2_preface(input) {
             return Ok(Received::Http2Preface);
@@ -100,7 +100,7 @@ impl ServerConnection {
             Err(error) => Err(error),
         };
         // H2O compatibility: a few stray line ends are not worth an answer.
-        let is_blank = input.len() <= 4 && input.iter().all(|octet| matches!(octet, b'\r' | b'\n'));
+        let is_blank = input.len() <= 4 && input.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         found.map_err(|error| {
             if is_blank {
                 PeerError::BlankInput
@@ -269,9 +269,9 @@ fn is_http2_preface(input: &[u8]) -> bool {
 /// protocol's records either: a client that means to speak HTTP/2 and fails to say so is not answered in HTTP/1 (RFC
 /// 9113 §3.4).
 fn is_broken_preface(input: &[u8]) -> bool {
-    let line = input.split(|&octet| octet == b'\r').next();
+    let line = input.split(|&byte| byte == b'\r').next();
     line.is_some_and(|line| {
-        let mut words = line.split(|&octet| octet == b' ');
+        let mut words = line.split(|&byte| byte == b' ');
         let is_word = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase);
         line.len() < input.len() && words.clone().count() > 2 && words.all(is_word)
     })

@@ -134,7 +134,7 @@ impl ServerConnection {
         BodyMode::UntilClose
     }
 
-    /// Makes the connection a tunnel: octets pass raw both ways, and nothing is timed.
+    /// Makes the connection a tunnel: bytes pass raw both ways, and nothing is timed.
     /// [`ServerConnection::respond`] does so by itself where HTTP/1 says so.
     pub const fn upgrade(&mut self) {
         self.exchange.is_persistent = false;
@@ -210,7 +210,7 @@ impl ServerConnection {
         }
     }
 
-    /// Writes what comes before `len` octets of content that the caller sends by other means, and says how
+    /// Writes what comes before `len` bytes of content that the caller sends by other means, and says how
     /// many of them to send: less than `len` only where [`ServerConnection::send_data`] would leave some out.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {

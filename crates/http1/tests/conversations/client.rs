@@ -376,7 +376,7 @@ fn broken_responses_are_told_apart() {
 }
 
 #[test]
-fn tunnels_pass_octets_both_ways() {
+fn tunnels_pass_bytes_both_ways() {
     let connect = ClientRequest {
         method: &Method::Connect,
         target: b"a.example:443",
@@ -453,7 +453,7 @@ fn responses_read_alike_when_cut_anywhere() {
                 "{input:?} at {at}"
             );
         }
-        let octets: Vec<_> = input.split("").collect();
-        assert_eq!(read(&octets), whole, "{input:?} by octets");
+        let bytes: Vec<_> = input.split("").collect();
+        assert_eq!(read(&bytes), whole, "{input:?} by bytes");
     }
 }

@@ -91,8 +91,8 @@ fn a_body_that_does_not_wait_is_read() {
 fn heads_are_limited_in_time() {
     let mut talk = Conversation::new();
     let start = talk.now;
-    let passed = GET.as_bytes().chunks(1).find_map(|octet| {
-        talk.client_sends(octet);
+    let passed = GET.as_bytes().chunks(1).find_map(|byte| {
+        talk.client_sends(byte);
         talk.wait(SECOND)
     });
     assert_eq!(
@@ -174,7 +174,7 @@ fn back_pressure_is_not_held_against_the_client() {
 }
 
 #[test]
-fn writing_is_timed_while_octets_wait() {
+fn writing_is_timed_while_bytes_wait() {
     let mut talk = Conversation::new();
     talk.client_sends(GET);
     talk.respond(200, None);

@@ -16,12 +16,12 @@ fn some(random: &mut fastrand::Rng, letters: &[u8], len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends octets in pieces of random lengths.
-fn send_in_pieces(talk: &mut Conversation, mut octets: &[u8], random: &mut fastrand::Rng) {
-    while !octets.is_empty() {
-        let (piece, rest) = octets.split_at(random.usize(1..=octets.len().min(200)));
+/// Sends bytes in pieces of random lengths.
+fn send_in_pieces(talk: &mut Conversation, mut bytes: &[u8], random: &mut fastrand::Rng) {
+    while !bytes.is_empty() {
+        let (piece, rest) = bytes.split_at(random.usize(1..=bytes.len().min(200)));
         talk.client_sends(piece);
-        octets = rest;
+        bytes = rest;
     }
 }
 
@@ -128,30 +128,30 @@ fn is_sound(head: &[u8]) -> bool {
         !text.is_empty()
             && text
                 .iter()
-                .all(|octet| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet))
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
     };
     let is_text = |text: &[u8]| {
         text.iter()
-            .all(|&octet| octet == b'\t' || (octet >= b' ' && octet != 0x7f))
+            .all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
     };
     let head = head.strip_suffix(b"\r\n\r\n").expect("a head");
     let mut lines = head
-        .split(|&octet| octet == b'\n')
+        .split(|&byte| byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     // Empty lines in front of a request are skipped (RFC 9112 §2.2).
     let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
     // More than one space between the parts passes (RFC 9112 §3).
-    let parts = line.split(|&octet| octet == b' ');
+    let parts = line.split(|&byte| byte == b' ');
     let parts: Vec<&[u8]> = parts.filter(|part| !part.is_empty()).collect();
     let [method, target, version] = parts[..] else {
         return false;
     };
     is_token(method)
         && !target.is_empty()
-        && target.iter().all(|&octet| octet > b' ' && octet != 0x7f)
+        && target.iter().all(|&byte| byte > b' ' && byte != 0x7f)
         && version.starts_with(b"HTTP/1.")
         && lines.all(|line| {
-            let Some(colon) = line.iter().position(|&octet| octet == b':') else {
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else {
                 return false;
             };
             is_token(&line[..colon]) && is_text(&line[colon + 1..])
@@ -164,13 +164,13 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
         X-Empty:\r\nContent-Length: 0\r\nCookie: a=b; c=d\r\n\r\n";
     let mut accepted = 0;
     for at in 0..head.len() - 4 {
-        for octet in 0..=255_u8 {
+        for byte in 0..=255_u8 {
             let mut damaged = head.to_vec();
-            damaged[at] = octet;
+            damaged[at] = byte;
             // A line feed in the middle can end the head: what is behind it is another message.
             if damaged.windows(4).position(|four| four == b"\r\n\r\n") != Some(head.len() - 4)
                 || damaged.windows(2).any(|two| two == b"\n\n")
-                || damaged.windows(3).any(|three| three == b"\n\r\n") && at > 0 && octet == b'\n'
+                || damaged.windows(3).any(|three| three == b"\n\r\n") && at > 0 && byte == b'\n'
             {
                 continue;
             }
@@ -186,7 +186,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
             }
         }
     }
-    // Most octets of a target or a value may be others.
+    // Most bytes of a target or a value may be others.
     assert!(accepted > 5_000, "{accepted} heads");
 }
 
@@ -210,7 +210,7 @@ fn no_value_of_a_response_becomes_a_field_or_a_message() {
         let text = wire
             .strip_suffix(b"\r\n\r\n")
             .expect("one head, at the end");
-        let lines: Vec<&[u8]> = text.split(|&octet| octet == b'\n').collect();
+        let lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
         assert_eq!(lines[0], b"HTTP/1.1 200 OK\r", "seed {seed}");
         let hostile = lines.iter().filter(|line| line.starts_with(b"x-hostile: "));
         assert_eq!(hostile.count(), count, "seed {seed}");

@@ -49,17 +49,17 @@ fn pipelined_requests_wait_for_the_response_before() {
 }
 
 #[test]
-fn the_first_octet_starts_the_request() {
+fn the_first_byte_starts_the_request() {
     let mut talk = Conversation::new();
-    assert_eq!(talk.connection.first_octet_at(), None);
+    assert_eq!(talk.connection.first_byte_at(), None);
     talk.wait(SECOND);
     let started = talk.now;
     talk.client_sends("G");
     talk.wait(SECOND);
     talk.client_sends(&GET[1..]);
-    assert_eq!(talk.connection.first_octet_at(), Some(started));
+    assert_eq!(talk.connection.first_byte_at(), Some(started));
     assert_eq!(talk.answer(""), Next::Request);
-    assert_eq!(talk.connection.first_octet_at(), None);
+    assert_eq!(talk.connection.first_byte_at(), None);
 }
 
 #[test]

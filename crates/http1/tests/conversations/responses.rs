@@ -152,7 +152,7 @@ fn content_beyond_the_announced_length_is_left_out() {
     talk.out.clear();
     talk.send("abcdef")
         .finish()
-        .expect_output("three octets", "abc");
+        .expect_output("three bytes", "abc");
     assert_eq!(talk.connection.next(talk.now), Next::Request);
 }
 
@@ -333,7 +333,7 @@ fn upgrades_become_tunnels_with_101() {
     );
     assert!(talk.connection.is_tunnel());
     talk.client_sends("\0\r\n\r\n")
-        .expect("raw octets", &[data("early\0\r\n\r\n")]);
+        .expect("raw bytes", &[data("early\0\r\n\r\n")]);
     talk.send("\x01").expect_output("both ways", "\x01");
     talk.connection.on_written(1, true, talk.now);
     assert_eq!(talk.wait(1000 * SECOND), None, "nothing is timed");
@@ -368,8 +368,7 @@ fn connect_becomes_a_tunnel_with_2xx() {
         "no length (RFC 9110 §9.3.6)",
         "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
     );
-    talk.client_sends("abc")
-        .expect("raw octets", &[data("abc")]);
+    talk.client_sends("abc").expect("raw bytes", &[data("abc")]);
     assert!(!talk.connection.is_body_done());
     talk.connection.recv_end();
     assert!(talk.connection.is_body_done(), "the client has said all");

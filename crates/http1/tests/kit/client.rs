@@ -68,16 +68,16 @@ impl Conversation {
         }
     }
 
-    /// Sends a request and forgets its octets.
+    /// Sends a request and forgets its bytes.
     pub(crate) fn asks(&mut self, request: &ClientRequest<'_>) -> BodyMode {
         let mode = self.connection.send_request(request, &mut self.out);
         self.out.clear();
         mode
     }
 
-    /// Octets arrive, and the engine steps over them while it makes progress.
-    pub(crate) fn server_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
-        self.input.extend_from_slice(octets.as_ref());
+    /// Bytes arrive, and the engine steps over them while it makes progress.
+    pub(crate) fn server_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
         self
     }
@@ -103,7 +103,7 @@ impl Conversation {
             Err(error) => (0, Some(Event::Error(error))),
         };
         self.input.drain(..taken);
-        // Octets left over after a response are not looked at before the next request.
+        // Bytes left over after a response are not looked at before the next request.
         let progress = (taken > 0 || event.is_some()) && !self.connection.is_response_done();
         match (event, self.events.last_mut()) {
             (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),
@@ -113,7 +113,7 @@ impl Conversation {
         progress
     }
 
-    /// The octets received and not taken.
+    /// The bytes received and not taken.
     pub(crate) fn left(&self) -> &[u8] {
         &self.input
     }

@@ -24,7 +24,7 @@ pub(crate) struct Conversation {
     pub(crate) connection: ServerConnection,
     pub(crate) head: RequestHead,
     pub(crate) now: Instant,
-    /// Octets received; those before `taken` are dropped.
+    /// Bytes received; those before `taken` are dropped.
     input: Vec<u8>,
     taken: usize,
     pub(crate) out: Vec<u8>,
@@ -57,9 +57,9 @@ impl Conversation {
         }
     }
 
-    /// Octets arrive, and the engine steps over them while it makes progress.
-    pub(crate) fn client_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
-        self.input.extend_from_slice(octets.as_ref());
+    /// Bytes arrive, and the engine steps over them while it makes progress.
+    pub(crate) fn client_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
         self
     }
@@ -93,13 +93,13 @@ impl Conversation {
         progress
     }
 
-    /// The octets received and not taken.
+    /// The bytes received and not taken.
     pub(crate) fn left(&self) -> &[u8] {
         &self.input[self.taken..]
     }
 
     fn request_event(&self) -> Event {
-        let text = |octets: &[u8]| octets.escape_ascii().to_string();
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         Event::Request(format!(
             "{} {} {}",
             self.head.method.as_str(),
@@ -116,10 +116,10 @@ impl Conversation {
         self
     }
 
-    /// The engine wrote these octets and no others since the last call.
+    /// The engine wrote these bytes and no others since the last call.
     #[track_caller]
-    pub(crate) fn expect_output(&mut self, why: &str, octets: impl AsRef<[u8]>) -> &mut Self {
-        let (got, want) = (self.out.escape_ascii(), octets.as_ref().escape_ascii());
+    pub(crate) fn expect_output(&mut self, why: &str, bytes: impl AsRef<[u8]>) -> &mut Self {
+        let (got, want) = (self.out.escape_ascii(), bytes.as_ref().escape_ascii());
         assert_eq!(got.to_string(), want.to_string(), "{why}");
         self.out.clear();
         self

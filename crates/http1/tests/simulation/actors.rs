@@ -112,7 +112,7 @@ impl<'p> Client<'p> {
             Some(_) => {}
         }
         if !wire.is_closed {
-            wire.octets.extend(out);
+            wire.bytes.extend(out);
         }
         self.move_on();
     }
@@ -343,7 +343,7 @@ impl<'p> Server<'p> {
         }
         self.engine.on_written(out.len(), false, now);
         if !wire.is_closed {
-            wire.octets.extend(out);
+            wire.bytes.extend(out);
         }
         if self
             .progress

@@ -1,4 +1,4 @@
-//! Our client role against our server role, over a link that splits, delays and cuts at every octet.
+//! Our client role against our server role, over a link that splits, delays and cuts at every byte.
 //!
 //! Each seed makes a plan of requests and responses and a schedule of who acts when. Whatever the schedule,
 //! both sides must see what was planned, or, if the link was cut or the server gave up, know that they did
@@ -16,25 +16,25 @@ use plan::Plan;
 
 const SEEDS: u64 = 3000;
 
-/// One direction of a connection: octets on their way, and whether the sender has closed.
+/// One direction of a connection: bytes on their way, and whether the sender has closed.
 #[derive(Default)]
 struct Wire {
-    octets: VecDeque<u8>,
+    bytes: VecDeque<u8>,
     is_closed: bool,
 }
 
 impl Wire {
-    /// Moves some octets, as the link pleases.
+    /// Moves some bytes, as the link pleases.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) {
-        let most = most.min(self.octets.len());
+        let most = most.min(self.bytes.len());
         if most > 0 {
             let len = random.below(most) + 1;
-            to.extend(self.octets.drain(..len));
+            to.extend(self.bytes.drain(..len));
         }
     }
 
     fn is_drained(&self) -> bool {
-        self.is_closed && self.octets.is_empty()
+        self.is_closed && self.bytes.is_empty()
     }
 }
 
@@ -86,7 +86,7 @@ impl<'p> Connection<'p> {
             is_closed: true,
             ..Wire::default()
         };
-        self.down.octets.clear();
+        self.down.bytes.clear();
         self.down.is_closed = true;
     }
 }
@@ -99,14 +99,14 @@ fn run(seed: u64) -> (usize, usize) {
     let (mut next, mut completed) = (0, 0);
     while next < plan.exchanges.len() {
         let mut connection = Connection::new(&plan, next);
-        // A third of the connections is cut, at any octet.
+        // A third of the connections is cut, at any byte.
         let cut_after = (random.below(3) == 0).then(|| random.below(4000));
         let mut delivered = 0;
         let mut steps = 0;
         while !connection.client.is_over() {
-            let before = connection.up.octets.len() + connection.down.octets.len();
+            let before = connection.up.bytes.len() + connection.down.bytes.len();
             connection.step(&mut random, most);
-            let after = connection.up.octets.len() + connection.down.octets.len();
+            let after = connection.up.bytes.len() + connection.down.bytes.len();
             delivered += before.saturating_sub(after);
             if cut_after.is_some_and(|at| delivered > at) {
                 connection.cut();

@@ -33,7 +33,7 @@ pub(crate) struct Response {
     pub(crate) has_trailers: bool,
     /// The response starts before the body of the request is read.
     pub(crate) is_early: bool,
-    /// The server gives up after that many octets of content.
+    /// The server gives up after that many bytes of content.
     pub(crate) aborted_at: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ fn headers(random: &mut Random) -> Headers {
 fn content(random: &mut Random) -> Vec<u8> {
     let most = random.pick(&[1, 10, 100, 5000]);
     let len = random.below(most);
-    random.octets(len)
+    random.bytes(len)
 }
 
 impl Request {

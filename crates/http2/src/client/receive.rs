@@ -16,7 +16,7 @@ use crate::stream::StreamKey;
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
-    /// Nothing can be reported before more octets arrive.
+    /// Nothing can be reported before more bytes arrive.
     NeedMore,
     /// Nothing to report, but [`ClientConnection::take_costs`] has something to say.
     Charged,
@@ -32,7 +32,7 @@ pub enum ClientReceived {
         /// There is no content.
         end_stream: bool,
     },
-    /// Content of a response, or octets of a tunnel.
+    /// Content of a response, or bytes of a tunnel.
     Data {
         /// Its stream.
         stream: StreamKey,
@@ -79,14 +79,14 @@ pub enum ClientReceived {
 /// One step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStep {
-    /// Octets the caller drops, once it has used what was found.
+    /// Bytes the caller drops, once it has used what was found.
     pub taken: usize,
     /// What was found.
     pub received: ClientReceived,
 }
 
 impl ClientConnection {
-    /// One step over `input`, which is all octets received and not yet taken. The caller drops what was taken and calls
+    /// One step over `input`, which is all bytes received and not yet taken. The caller drops what was taken and calls
     /// again until [`ClientReceived::NeedMore`].
     ///
     /// # Errors
@@ -279,7 +279,7 @@ impl ClientConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The octet in front of the content is the length of the padding.
+        // The byte in front of the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Some(ClientReceived::Data {
             stream,
@@ -402,16 +402,16 @@ impl ClientConnection {
             }
         };
         let stream = found.filter(|_| kind != SectionKind::Discarded);
-        let mut fields = ResponseFields::new(kind, head, section.octets.len());
+        let mut fields = ResponseFields::new(kind, head, section.bytes.len());
         // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
-        self.connection.decoder.decode(&section.octets, |field| {
+        self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         let checked = fields
             .finish()
             .map_err(|error| Fault::of_section(id, error));
         head.version = Version::Http2;
-        head.section_len = u32::try_from(section.octets.len()).unwrap_or(u32::MAX);
+        head.section_len = u32::try_from(section.bytes.len()).unwrap_or(u32::MAX);
         let Some(stream) = stream else {
             return Err(Fault::Stream(id, StreamError::Closed));
         };

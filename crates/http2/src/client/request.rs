@@ -59,7 +59,7 @@ impl ClientConnection {
         Some(self.connection.insert(stream, false))
     }
 
-    /// Octets of content that the stream may send in one frame now, whoever else waits.
+    /// Bytes of content that the stream may send in one frame now, whoever else waits.
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
         self.connection.sendable(key)
@@ -71,7 +71,7 @@ impl ClientConnection {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is, and how many octets of content its next frame may have. The caller answers with
+    /// The stream whose turn it is, and how many bytes of content its next frame may have. The caller answers with
     /// [`ClientConnection::send_data`], or takes the stream out by [`ClientConnection::set_content`].
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
@@ -90,7 +90,7 @@ impl ClientConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them, as
+    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them, as
     /// [`crate::ServerConnection::send_data_with`] does.
     ///
     /// # Errors

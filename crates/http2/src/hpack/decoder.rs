@@ -34,12 +34,12 @@ enum Text<'b> {
 }
 
 impl<'b> Text<'b> {
-    fn octets<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
+    fn bytes<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
     where
         'b: 'a,
     {
         match self {
-            Self::Plain(octets) => octets,
+            Self::Plain(bytes) => bytes,
             Self::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
         }
     }
@@ -91,10 +91,10 @@ impl Decoder {
             } else {
                 let (literal, after) = self.literal(first, rest)?;
                 rest = after;
-                let name = || literal.name.octets(&self.scratch);
+                let name = || literal.name.bytes(&self.scratch);
                 sink(DecodedField {
                     name: literal.note.kind.spelt(name),
-                    value: literal.value.octets(&self.scratch),
+                    value: literal.value.bytes(&self.scratch),
                     flaws: literal.note.flaws,
                     never_indexed: literal.never_indexed,
                 })?;
@@ -115,7 +115,7 @@ impl Decoder {
     ) -> Result<(&'t [u8], &'t [u8]), HpackError> {
         self.scratch.clear();
         let (text, rest) = self.string(input)?;
-        Ok((text.octets(&self.scratch), rest))
+        Ok((text.bytes(&self.scratch), rest))
     }
 
     /// Changes whenever an index may mean another field than before.
@@ -142,7 +142,7 @@ impl Decoder {
         self.table.iter().map(|entry| (entry.name(), entry.value()))
     }
 
-    /// Octets of memory held, for accounting.
+    /// Bytes of memory held, for accounting.
     #[must_use]
     pub const fn retained(&self) -> usize {
         self.table.retained() + self.scratch.capacity()
@@ -191,7 +191,7 @@ impl Decoder {
         ))
     }
 
-    /// Decodes a literal field, of which `first` is the first octet, and inserts it if it says so
+    /// Decodes a literal field, of which `first` is the first byte, and inserts it if it says so
     /// (RFC 7541 §6.2).
     fn literal<'b>(
         &mut self,
@@ -207,17 +207,17 @@ impl Decoder {
         let (index, rest) = prefixed::decode(block, index_bits)?;
         let (name, mut note, rest) = if index == 0 {
             let (name, rest) = self.string(rest)?;
-            let (kind, flaws) = NameKind::of(name.octets(&self.scratch));
+            let (kind, flaws) = NameKind::of(name.bytes(&self.scratch));
             (name, Note { kind, flaws }, rest)
         } else {
             let (name, note) = self.indexed_name(index)?;
             (name, note, rest)
         };
         let (value, rest) = self.string(rest)?;
-        let octets = value.octets(&self.scratch);
-        note.flaws = note.flaws.and(Flaws::in_value(octets));
+        let bytes = value.bytes(&self.scratch);
+        note.flaws = note.flaws.and(Flaws::in_value(bytes));
         if inserts {
-            let _ = self.table.insert(name.octets(&self.scratch), octets, note);
+            let _ = self.table.insert(name.bytes(&self.scratch), bytes, note);
         }
         let literal = Literal {
             name,

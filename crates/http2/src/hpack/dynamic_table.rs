@@ -1,19 +1,19 @@
 //! The dynamic table (RFC 7541 §2.3.2, §4), with a note of ours on each entry.
 //!
-//! Octets of entries stand one after the other in a buffer; evicted ones are left in front until room is
+//! Bytes of entries stand one after the other in a buffer; evicted ones are left in front until room is
 //! needed. Records of entries are in a ring.
 
-/// What an entry counts beyond its octets (RFC 7541 §4.1).
+/// What an entry counts beyond its bytes (RFC 7541 §4.1).
 pub(super) const ENTRY_OVERHEAD: u32 = 32;
 
-/// Octets allocated at first, unless the table is too small for them.
-const FIRST_OCTETS: usize = 128;
+/// Bytes allocated at first, unless the table is too small for them.
+const FIRST_BYTES: usize = 128;
 /// Records allocated at first.
 const FIRST_RECORDS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Record<N> {
-    /// Where the octets begin, counted from the first ones ever inserted, modulo 2^32.
+    /// Where the bytes begin, counted from the first ones ever inserted, modulo 2^32.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -26,7 +26,7 @@ impl<N> Record<N> {
     }
 }
 
-/// An entry. Its octets are only looked for when they are asked for.
+/// An entry. Its bytes are only looked for when they are asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a, N> {
     record: &'a Record<N>,
@@ -41,27 +41,27 @@ impl<'a, N> Entry<'a, N> {
 
     #[inline]
     pub(super) fn name(&self) -> &'a [u8] {
-        self.octets(0, self.record.name_len)
+        self.bytes(0, self.record.name_len)
     }
 
     #[inline]
     pub(super) fn value(&self) -> &'a [u8] {
-        self.octets(self.record.name_len, self.record.value_len)
+        self.bytes(self.record.name_len, self.record.value_len)
     }
 
     #[inline]
-    fn octets(&self, skip: u32, len: u32) -> &'a [u8] {
+    fn bytes(&self, skip: u32, len: u32) -> &'a [u8] {
         let start = self.record.start.wrapping_sub(self.table.dropped) as usize + skip as usize;
         let end = start + len as usize;
-        self.table.octets.get(start..end).unwrap_or_default()
+        self.table.bytes.get(start..end).unwrap_or_default()
     }
 }
 
 #[derive(Debug)]
 pub(super) struct DynamicTable<N> {
-    /// Octets of the entries from the oldest to the newest, behind those of evicted entries.
-    octets: Vec<u8>,
-    /// The octets that once stood before the first one in the buffer, modulo 2^32.
+    /// Bytes of the entries from the oldest to the newest, behind those of evicted entries.
+    bytes: Vec<u8>,
+    /// The bytes that once stood before the first one in the buffer, modulo 2^32.
     dropped: u32,
     /// A ring; its length is a power of two, or zero.
     records: Vec<Record<N>>,
@@ -77,7 +77,7 @@ impl<N: Copy> DynamicTable<N> {
     /// An empty table. Allocates nothing.
     pub(super) const fn new(max_size: u32) -> Self {
         Self {
-            octets: Vec::new(),
+            bytes: Vec::new(),
             dropped: 0,
             records: Vec::new(),
             inserted: 0,
@@ -100,9 +100,9 @@ impl<N: Copy> DynamicTable<N> {
         self.inserted
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(super) const fn retained(&self) -> usize {
-        self.octets.capacity() + self.records.capacity() * size_of::<Record<N>>()
+        self.bytes.capacity() + self.records.capacity() * size_of::<Record<N>>()
     }
 
     /// The entry at `age`, which is 0 for the newest.
@@ -158,8 +158,8 @@ impl<N: Copy> DynamicTable<N> {
             value_len,
             note,
         };
-        self.octets.extend_from_slice(name);
-        self.octets.extend_from_slice(value);
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
         if self.len as usize == self.records.len() {
             self.add_records(record);
         }
@@ -171,9 +171,9 @@ impl<N: Copy> DynamicTable<N> {
         true
     }
 
-    /// What older entries may take beside one of `octets`; `None` if that one alone is too large.
-    fn room_beside(&self, octets: usize) -> Option<u32> {
-        let size = u32::try_from(octets).ok()?.checked_add(ENTRY_OVERHEAD)?;
+    /// What older entries may take beside one of `bytes`; `None` if that one alone is too large.
+    fn room_beside(&self, bytes: usize) -> Option<u32> {
+        let size = u32::try_from(bytes).ok()?.checked_add(ENTRY_OVERHEAD)?;
         self.max_size.checked_sub(size)
     }
 
@@ -189,35 +189,35 @@ impl<N: Copy> DynamicTable<N> {
         self.len -= 1;
     }
 
-    /// Where the octets of the next entry will begin, as [`Record::start`] counts.
+    /// Where the bytes of the next entry will begin, as [`Record::start`] counts.
     fn end(&self) -> u32 {
         // A buffer is at most twice a table, whose size fits 31 bits.
         self.dropped
-            .wrapping_add(u32::try_from(self.octets.len()).unwrap_or(u32::MAX))
+            .wrapping_add(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX))
     }
 
-    /// Makes room for `len` more octets, which the table has room for.
+    /// Makes room for `len` more bytes, which the table has room for.
     fn reserve(&mut self, len: usize) {
-        if self.octets.capacity() - self.octets.len() >= len {
+        if self.bytes.capacity() - self.bytes.len() >= len {
             return;
         }
         let live = (self.size - self.len * ENTRY_OVERHEAD) as usize;
-        let dead = self.octets.len() - live;
+        let dead = self.bytes.len() - live;
         if dead >= live + len {
             // What is moved is less than what was inserted since the last time.
-            self.octets.copy_within(dead.., 0);
-            self.octets.truncate(live);
+            self.bytes.copy_within(dead.., 0);
+            self.bytes.truncate(live);
             self.dropped = self
                 .dropped
                 .wrapping_add(u32::try_from(dead).unwrap_or(u32::MAX));
         }
-        if self.octets.capacity() - self.octets.len() < len {
+        if self.bytes.capacity() - self.bytes.len() < len {
             // Exactly, so that the buffer never gets beyond twice the largest table: with less than half of
             // it dead, all there is and the new entry fit in that.
-            let double = (2 * self.octets.capacity()).max(FIRST_OCTETS);
+            let double = (2 * self.bytes.capacity()).max(FIRST_BYTES);
             let double = double.min(2 * self.max_size as usize);
-            let wanted = double.max(self.octets.len() + len);
-            self.octets.reserve_exact(wanted - self.octets.len());
+            let wanted = double.max(self.bytes.len() + len);
+            self.bytes.reserve_exact(wanted - self.bytes.len());
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_table_holds_what_the_rules_say_and_memory_is_bounded() {
         let mut table = DynamicTable::new(4096);
-        // As if octets and insertions had been counted for long.
+        // As if bytes and insertions had been counted for long.
         table.dropped = u32::MAX - 5_000;
         table.inserted = u32::MAX - 100;
         let mut model = Model::new();

@@ -23,7 +23,7 @@ const CHAINS: usize = 64;
 struct Note {
     hash: u32,
     name: NameKind,
-    /// The low octet of the number of the entry before this one in its chain. It may be gone.
+    /// The low byte of the number of the entry before this one in its chain. It may be gone.
     older: u8,
 }
 
@@ -31,7 +31,7 @@ struct Note {
 #[derive(Debug)]
 pub struct Encoder {
     table: DynamicTable<Note>,
-    /// By hash, the low octet of the number of the newest entry of each chain.
+    /// By hash, the low byte of the number of the newest entry of each chain.
     newest: Option<Box<[u8; CHAINS]>>,
     /// The table has become smaller, which the peer is to be told (RFC 7541 §4.2).
     tell_size: bool,
@@ -175,7 +175,7 @@ impl Encoder {
         self.table.iter().map(|entry| (entry.name(), entry.value()))
     }
 
-    /// Octets of memory held, for accounting.
+    /// Bytes of memory held, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.table.retained()
@@ -278,7 +278,7 @@ impl Encoder {
         }
     }
 
-    /// The low octet of the number of the next entry. That tells entries apart, there being few.
+    /// The low byte of the number of the next entry. That tells entries apart, there being few.
     #[inline]
     fn next_number(&self) -> u8 {
         let [low, ..] = self.table.inserted().to_le_bytes();
@@ -399,7 +399,7 @@ fn hash_from(seed: u64, text: &[u8]) -> u32 {
     } else {
         let word = text
             .iter()
-            .fold(0, |word, &octet| word << 8 | u64::from(octet));
+            .fold(0, |word, &byte| word << 8 | u64::from(byte));
         hash = mix(hash ^ word);
     }
     let [a, b, c, d, ..] = (hash ^ hash >> 32).to_le_bytes();
@@ -413,6 +413,6 @@ fn mix(word: u64) -> u64 {
     let product = u128::from(word) * ODD;
     let halves: [u8; 16] = product.to_le_bytes();
     let (low, high) = halves.split_at(8);
-    let half = |octets: &[u8]| octets.first_chunk().map_or(0, |o| u64::from_le_bytes(*o));
+    let half = |bytes: &[u8]| bytes.first_chunk().map_or(0, |o| u64::from_le_bytes(*o));
     half(low) ^ half(high)
 }

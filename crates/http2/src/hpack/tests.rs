@@ -8,7 +8,7 @@ type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let digit = |octet: u8| u8::try_from(char::from(octet).to_digit(16).unwrap()).unwrap();
+    let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16).unwrap()).unwrap();
     digits
         .chunks(2)
         .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
@@ -303,7 +303,7 @@ fn size_updates_evict_and_hold_for_later_blocks() {
     let mut decoder = Decoder::new(4096);
     decode(&mut decoder, &hex("40 01 61 01 62  40 01 63 01 64")).unwrap();
     assert_eq!(table(&decoder), listed("c: d\na: b"));
-    // 34 octets hold one of them, 33 none.
+    // 34 bytes hold one of them, 33 none.
     decode(&mut decoder, &hex("3f 03")).unwrap();
     assert_eq!(table(&decoder), listed("c: d"));
     assert_eq!(decode(&mut decoder, &hex("be")), Ok(listed("c: d")));
@@ -414,7 +414,7 @@ fn each_field_is_written_the_way_that_suits_it() {
     }
     assert_eq!(status(302), (hex("48 82 64 02"), 1));
     assert_eq!(field(Known::ContentLength, "7"), (hex("0f 0d 01 37"), 0));
-    // Cookies of 19 and 20 octets.
+    // Cookies of 19 and 20 bytes.
     for name in [Known::Cookie, Known::SetCookie] {
         let (short, entries) = field(name, &"v".repeat(19));
         assert_eq!((short[0], entries), (0x1f, 0));
@@ -488,7 +488,7 @@ fn a_smaller_table_of_the_peer_is_told_once_and_a_larger_one_is_not_used() {
     for value in [b"#", b"$"] {
         encoder.field(Known::Te.into(), value, &mut out);
     }
-    // One entry of 35 octets.
+    // One entry of 35 bytes.
     encoder.set_peer_table_size(69);
     encoder.set_peer_table_size(4096);
     assert_eq!(
@@ -538,8 +538,8 @@ fn validators_enter_the_table_when_they_come_again_soon() {
         (out.clone(), encoder.len(), encoder.generation())
     };
     // As literals that enter no table (RFC 7541 §6.2.2), name 34; the next block may differ all the same.
-    let (octets, entries, generation) = write("1");
-    assert_eq!((&octets[..], entries), (&b"\x0f\x13\x011"[..], 0));
+    let (bytes, entries, generation) = write("1");
+    assert_eq!((&bytes[..], entries), (&b"\x0f\x13\x011"[..], 0));
     for value in ["2", "3", "4"] {
         assert_eq!(write(value).1, 0);
     }
@@ -565,10 +565,10 @@ impl Random {
         usize::try_from(high % limit).unwrap()
     }
 
-    fn text(&mut self, octets: &[u8], max_len: u64) -> Vec<u8> {
+    fn text(&mut self, bytes: &[u8], max_len: u64) -> Vec<u8> {
         let len = self.below(max_len + 1);
         (0..len)
-            .map(|_| octets[self.below(octets.len() as u64)])
+            .map(|_| bytes[self.below(bytes.len() as u64)])
             .collect()
     }
 
@@ -613,8 +613,8 @@ fn random_fields_come_back_and_both_sides_have_the_same_table() {
             }
             let count = random.below(20);
             let fields: Fields = (0..count).map(|_| random.field()).collect();
-            let octets = encode(&mut encoder, &fields);
-            let got = decode(&mut decoder, &octets);
+            let bytes = encode(&mut encoder, &fields);
+            let got = decode(&mut decoder, &bytes);
             assert_eq!(got, Ok(fields), "seed {seed}, block {block}");
             // The decoder may have more, older ones.
             let theirs: Vec<_> = decoder.entries().collect();
@@ -648,7 +648,7 @@ fn a_hash_of_several_fields_never_makes_one_of_them_another() {
 }
 
 #[test]
-fn random_octets_neither_panic_nor_use_memory() {
+fn random_bytes_neither_panic_nor_use_memory() {
     for seed in 0..2000 {
         let mut random = Random(seed);
         let mut decoder = Decoder::new(4096);

@@ -1,7 +1,7 @@
 //! Who sends next: the dependency tree of RFC 7540 §5.3, or the urgencies of RFC 9218 where the client uses
 //! those.
 //!
-//! The engine opens and closes streams here, says which of them are ready (have octets to send, and window for
+//! The engine opens and closes streams here, says which of them are ready (have bytes to send, and window for
 //! them), and asks whose turn it is for one DATA frame:
 //!
 //! ```
@@ -324,7 +324,7 @@ impl Scheduler {
         self.tree.remove(node);
     }
 
-    /// Tells whether the stream has octets to send, and window for them.
+    /// Tells whether the stream has bytes to send, and window for them.
     #[inline]
     pub fn set_ready(&mut self, key: Key, ready: bool) {
         if self.is_ready(key) == ready {
@@ -587,7 +587,7 @@ impl Scheduler {
     }
 
     /// Gives back memory. If no stream is open, the closed ones are forgotten, and without placeholders
-    /// nothing stays allocated but a few octets of a connection that uses urgencies.
+    /// nothing stays allocated but a few bytes of a connection that uses urgencies.
     pub fn shrink(&mut self) {
         if self.open > 0 {
             return;

@@ -39,7 +39,7 @@ pub(super) enum Turns {
 #[derive(Clone, Copy)]
 pub(super) struct PackedTurns(u32);
 
-/// Marks a wheel. Neither nodes nor wheels are as many: a connection would need 2^31 of them, of 64 octets or
+/// Marks a wheel. Neither nodes nor wheels are as many: a connection would need 2^31 of them, of 64 bytes or
 /// more each.
 const MANY: u32 = 1 << 31;
 

@@ -8,10 +8,10 @@ use h2o_http::{RequestHead, ResponseHead, StatusCode, prefixed};
 
 use crate::hpack::{Decoder, Encoder, path_string};
 
-/// Octets of a request's section above which it is not remembered.
+/// Bytes of a request's section above which it is not remembered.
 const MAX_SECTION_LEN: usize = 128;
 
-/// Octets of fields above which a head is not remembered.
+/// Bytes of fields above which a head is not remembered.
 const MAX_FIELDS_LEN: usize = 512;
 
 /// A request's section that was decoded. What it says is only kept once it has come twice in a row, at most with another
@@ -87,7 +87,7 @@ impl RequestMemo {
         self.generation = generation;
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(super) fn retained(&self) -> usize {
         let said = self.said.as_ref().map_or(0, |said| {
             size_of::<(RequestHead, RequestSection)>() + said.0.headers.retained()
@@ -154,7 +154,7 @@ impl HeadMemo {
         self.section.extend_from_slice(section);
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(super) const fn retained(&self) -> usize {
         self.fields.capacity() + self.section.capacity()
     }

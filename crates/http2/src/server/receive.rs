@@ -18,7 +18,7 @@ use crate::stream::{State, Stream, StreamKey};
 /// What one step over the input found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing can be reported before more octets arrive.
+    /// Nothing can be reported before more bytes arrive.
     NeedMore,
     /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] has something to say.
     Charged,
@@ -59,14 +59,14 @@ pub enum Received {
 /// One step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Octets the caller drops, once it has used what was found.
+    /// Bytes the caller drops, once it has used what was found.
     pub taken: usize,
     /// What was found.
     pub received: Received,
 }
 
 impl ServerConnection {
-    /// One step over `input`, which is all octets received and not yet taken. The caller drops what was taken and calls
+    /// One step over `input`, which is all bytes received and not yet taken. The caller drops what was taken and calls
     /// again until [`Received::NeedMore`].
     ///
     /// # Errors
@@ -307,7 +307,7 @@ impl ServerConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The octet in front of the content is the length of the padding.
+        // The byte in front of the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Received::Data {
             stream,
@@ -369,7 +369,7 @@ impl ServerConnection {
         let decoder = &mut self.connection.decoder;
         let recalled = self
             .request_memo
-            .recall(&section.octets, end_stream, decoder, head);
+            .recall(&section.bytes, end_stream, decoder, head);
         let decoded = match recalled {
             Some(request) => Ok(request),
             None => self.decode_request(section, end_stream, head),
@@ -432,18 +432,18 @@ impl ServerConnection {
     ) -> Result<RequestSection, Fault> {
         head.clear();
         head.version = Version::Http2;
-        let octets = &section.octets[..];
+        let bytes = &section.bytes[..];
         let generation = self.connection.decoder.generation();
-        let mut fields = RequestFields::of_request(head, octets.len());
-        self.connection.decoder.decode(octets, |field| {
-            fields.field(&field).map_err(PeerError::from)
-        })?;
+        let mut fields = RequestFields::of_request(head, bytes.len());
+        self.connection
+            .decoder
+            .decode(bytes, |field| fields.field(&field).map_err(PeerError::from))?;
         let request = fields
             .finish(end_stream)
             .map_err(|error| Fault::of_section(section.stream, error))?;
         let decoder = &self.connection.decoder;
         self.request_memo
-            .note(octets, generation, decoder, head, request);
+            .note(bytes, generation, decoder, head, request);
         Ok(request)
     }
 
@@ -451,8 +451,8 @@ impl ServerConnection {
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
         self.connection.charge(cost::EMPTY);
         head.clear();
-        let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.connection.decoder.decode(&section.octets, |field| {
+        let mut fields = RequestFields::of_trailers(head, section.bytes.len());
+        self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         head.clear();
@@ -490,8 +490,8 @@ impl ServerConnection {
             return Err(PeerError::TrailersWithoutEnd.into());
         }
         head.clear();
-        let mut fields = RequestFields::of_trailers(head, section.octets.len());
-        self.connection.decoder.decode(&section.octets, |field| {
+        let mut fields = RequestFields::of_trailers(head, section.bytes.len());
+        self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
         if fields.finish_trailers().is_some() {

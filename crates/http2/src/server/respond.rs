@@ -25,7 +25,7 @@ pub struct SchedulingHint {
 }
 
 impl ServerConnection {
-    /// Writes the final response head of a stream; `end_stream` if no content follows. Gives the octets of its field
+    /// Writes the final response head of a stream; `end_stream` if no content follows. Gives the bytes of its field
     /// section on the wire.
     #[inline]
     pub fn respond(
@@ -68,7 +68,7 @@ impl ServerConnection {
         len
     }
 
-    /// Writes an informational response (RFC 9110 §15.2). Gives the octets of its field section.
+    /// Writes an informational response (RFC 9110 §15.2). Gives the bytes of its field section.
     pub fn inform(
         &mut self,
         key: StreamKey,
@@ -90,7 +90,7 @@ impl ServerConnection {
         end_section(out, at, id, self.connection.peer.frame_size())
     }
 
-    /// Octets of content that the stream may send in one frame now, whoever else waits.
+    /// Bytes of content that the stream may send in one frame now, whoever else waits.
     #[inline]
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
@@ -104,7 +104,7 @@ impl ServerConnection {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is, and how many octets of content its next frame may have. The caller answers with
+    /// The stream whose turn it is, and how many bytes of content its next frame may have. The caller answers with
     /// [`ServerConnection::send_data`], or takes the stream out by [`ServerConnection::set_content`].
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
@@ -155,7 +155,7 @@ impl ServerConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` octets of content to `out`, and makes a DATA frame of them: it says how much that
+    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them: it says how much that
     /// is, and whether it is the last. `None` from `fill`, or nothing that is not the last: no frame is written.
     ///
     /// # Errors
@@ -230,13 +230,13 @@ impl ServerConnection {
         self.connection.accept_content(key, window, out);
     }
 
-    /// As [`ServerConnection::accept_content`], for `window` octets at most.
+    /// As [`ServerConnection::accept_content`], for `window` bytes at most.
     pub fn accept_content_up_to(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         let window = self.settings.input_window.min(window);
         self.connection.accept_content(key, window, out);
     }
 
-    /// `len` octets of the request's content are dealt with: the client may send as many more.
+    /// `len` bytes of the request's content are dealt with: the client may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }

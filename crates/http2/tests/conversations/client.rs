@@ -605,7 +605,7 @@ fn windows_are_those_announced_and_refilled_when_content_is_used() {
     talk.events.clear();
     talk.server_sends(data(1, 0, &[0; 41]));
     talk.expect(
-        "one octet too many (RFC 9113 §6.9.1)",
+        "one byte too many (RFC 9113 §6.9.1)",
         &["1 reset by us FLOW_CONTROL_ERROR"],
     );
     // What comes for a stream that is over still counts on the connection, where it is given back.

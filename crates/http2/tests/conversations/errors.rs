@@ -102,7 +102,7 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let padded = |kind, payload: &[u8]| frame(kind, PADDED | END_HEADERS, 1, payload);
     vec![
         (
-            "§4.2: 16,385 octets",
+            "§4.2: 16,385 bytes",
             frame(0xee, 0, 0, &[0; 16_385]),
             "FRAME_SIZE_ERROR ",
         ),
@@ -132,7 +132,7 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid HEADERS frame",
         ),
         (
-            "§6.2: four octets of priority",
+            "§6.2: four bytes of priority",
             frame(HEADERS, WITH_PRIORITY | WHOLE, 1, &[0; 4]),
             "PROTOCOL_ERROR ",
         ),
@@ -147,12 +147,12 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid stream id in PRIORITY frame",
         ),
         (
-            "§6.3: four octets of PRIORITY",
+            "§6.3: four bytes of PRIORITY",
             frame(PRIORITY, 0, 1, &[0; 4]),
             "FRAME_SIZE_ERROR invalid PRIORITY frame",
         ),
         (
-            "§6.3: six octets of PRIORITY",
+            "§6.3: six bytes of PRIORITY",
             frame(PRIORITY, 0, 1, &[0; 6]),
             "FRAME_SIZE_ERROR invalid PRIORITY frame",
         ),
@@ -162,12 +162,12 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid stream id in RST_STREAM frame",
         ),
         (
-            "§6.4: three octets",
+            "§6.4: three bytes",
             frame(RST_STREAM, 0, 1, &[0; 3]),
             "FRAME_SIZE_ERROR invalid RST_STREAM frame",
         ),
         (
-            "§6.4: five octets",
+            "§6.4: five bytes",
             frame(RST_STREAM, 0, 1, &[0; 5]),
             "FRAME_SIZE_ERROR invalid RST_STREAM frame",
         ),
@@ -177,12 +177,12 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid stream id in SETTINGS frame",
         ),
         (
-            "§6.5: five octets",
+            "§6.5: five bytes",
             frame(SETTINGS, 0, 0, &[0; 5]),
             "FRAME_SIZE_ERROR ",
         ),
         (
-            "§6.5: seven octets",
+            "§6.5: seven bytes",
             frame(SETTINGS, 0, 0, &[0; 7]),
             "FRAME_SIZE_ERROR ",
         ),
@@ -227,12 +227,12 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid PING frame",
         ),
         (
-            "§6.7: seven octets",
+            "§6.7: seven bytes",
             frame(PING, 0, 0, &[0; 7]),
             "FRAME_SIZE_ERROR invalid PING frame",
         ),
         (
-            "§6.7: nine octets",
+            "§6.7: nine bytes",
             frame(PING, 0, 0, &[0; 9]),
             "FRAME_SIZE_ERROR invalid PING frame",
         ),
@@ -242,17 +242,17 @@ fn errors_of_frames() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "PROTOCOL_ERROR invalid stream id in GOAWAY frame",
         ),
         (
-            "§6.8: seven octets",
+            "§6.8: seven bytes",
             frame(GOAWAY, 0, 0, &[0; 7]),
             "FRAME_SIZE_ERROR invalid GOAWAY frame",
         ),
         (
-            "§6.9: three octets",
+            "§6.9: three bytes",
             frame(WINDOW_UPDATE, 0, 0, &[0; 3]),
             "FRAME_SIZE_ERROR invalid WINDOW_UPDATE frame",
         ),
         (
-            "§6.9: five octets",
+            "§6.9: five bytes",
             frame(WINDOW_UPDATE, 0, 1, &[0; 5]),
             "FRAME_SIZE_ERROR invalid WINDOW_UPDATE frame",
         ),
@@ -415,9 +415,9 @@ fn frames_at_their_limits_are_taken() {
         opened(post(1)),
         &[
             (
-                "16,384 octets",
+                "16,384 bytes",
                 data(1, 0, &[0; 16_384]),
-                &["1 data 65536 octets"],
+                &["1 data 65536 bytes"],
             ),
             (
                 "nothing but padding",
@@ -425,7 +425,7 @@ fn frames_at_their_limits_are_taken() {
                 &["1 data  END"],
             ),
             (
-                "padding of no octets",
+                "padding of no bytes",
                 padded(DATA, b"\0a"),
                 &["1 data a END"],
             ),
@@ -508,7 +508,7 @@ fn errors_of_one_stream_end_that_stream() {
     );
 }
 
-/// HEADERS and CONTINUATION frames of one request with a field of `len` octets.
+/// HEADERS and CONTINUATION frames of one request with a field of `len` bytes.
 fn in_continuations(frames: usize, len: usize) -> Vec<u8> {
     let value = "v".repeat(len);
     let mut section = block(GET);
@@ -550,7 +550,7 @@ fn continuations_are_limited_in_number_and_size() {
                 taken,
             ),
             (
-                "one octet more",
+                "one byte more",
                 in_continuations(most, MAX_SECTION - overhead + 1),
                 &calm,
             ),

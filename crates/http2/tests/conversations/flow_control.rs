@@ -17,7 +17,7 @@ fn content_stops_at_the_window_of_the_stream() {
     let mut talk = with_window(10);
     talk.client_sends(get(1)).respond_long(1, 25);
     assert_eq!(talk.send(9), [1]);
-    talk.expect_output("ten octets", &["HEADERS 1 :status=200", "DATA 1 10"]);
+    talk.expect_output("ten bytes", &["HEADERS 1 :status=200", "DATA 1 10"]);
     assert!(!talk.connection.has_sendable());
     talk.client_sends(window_update(1, 1));
     assert_eq!(talk.send(9), [1]);
@@ -34,7 +34,7 @@ fn content_stops_at_the_window_of_the_connection() {
     talk.output();
     assert_eq!(talk.send(9), [1, 3, 1, 3], "in turns");
     talk.expect_output(
-        "65,535 octets",
+        "65,535 bytes",
         &[
             "DATA 1 16384",
             "DATA 3 16384",
@@ -134,7 +134,7 @@ fn settings_that_make_a_window_overflow_end_the_connection() {
 }
 
 #[test]
-fn a_client_may_send_what_its_window_allows_and_no_octet_more() {
+fn a_client_may_send_what_its_window_allows_and_no_byte_more() {
     let full = vec![0; 16_384];
     let mut input = post(1);
     for _ in 0..3 {
@@ -144,7 +144,7 @@ fn a_client_may_send_what_its_window_allows_and_no_octet_more() {
     talk.client_sends(&input)
         .client_sends(data(1, 0, &full[..16_383]));
     talk.events.clear();
-    talk.expect_output("65,535 octets, and nobody took them", &[]);
+    talk.expect_output("65,535 bytes, and nobody took them", &[]);
     talk.client_sends(data(1, 0, b"a"))
         .expect("one more", &["1 reset by us FLOW_CONTROL_ERROR"]);
 
@@ -155,7 +155,7 @@ fn a_client_may_send_what_its_window_allows_and_no_octet_more() {
     talk.events.clear();
     talk.client_sends(frame(DATA, PADDED, 1, &[&[83][..], &[0; 83]].concat()))
         .expect(
-            "83 octets of padding and its length",
+            "83 bytes of padding and its length",
             &["1 reset by us FLOW_CONTROL_ERROR"],
         );
 }

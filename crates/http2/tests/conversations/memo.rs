@@ -305,7 +305,7 @@ fn the_length_of_content_holds_for_each_request() {
     let sized = section(&literal("content-length", "4"));
     let mut talk = Talk::new();
     let want = "GET /  Https Known(4)";
-    talk.repeats("four octets", 0, &sized, want);
+    talk.repeats("four bytes", 0, &sized, want);
     let id = talk.next;
     assert_eq!(
         talk.asks(END_STREAM, &sized),
@@ -394,7 +394,7 @@ impl Responses {
         }
     }
 
-    /// Writes a response, which is read as `want`, and gives the first octet of its section.
+    /// Writes a response, which is read as `want`, and gives the first byte of its section.
     #[track_caller]
     fn writes(&mut self, why: &str, head: &ResponseHead<'_>, want: &str) -> u8 {
         let id = self.asked();

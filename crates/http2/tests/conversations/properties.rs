@@ -8,11 +8,11 @@ use h2o_http2::Settings;
 use crate::kit::frames::*;
 use crate::kit::server::Conversation;
 
-/// What a client knows of the octets that the server may send.
+/// What a client knows of the bytes that the server may send.
 struct SendModel {
     connection: i64,
     initial: i64,
-    /// By stream: its window, and the octets of content that are still to come.
+    /// By stream: its window, and the bytes of content that are still to come.
     streams: BTreeMap<u32, (i64, usize)>,
 }
 
@@ -20,12 +20,12 @@ impl SendModel {
     /// DATA has come.
     fn spend(&mut self, stream: u32, len: usize, seed: u64) {
         let (window, left) = self.streams.get_mut(&stream).expect("an open stream");
-        let octets = i64::try_from(len).expect("short");
-        *window -= octets;
+        let bytes = i64::try_from(len).expect("short");
+        *window -= bytes;
         *left -= len;
-        self.connection -= octets;
-        let is_allowed = octets == 0 || (*window >= 0 && self.connection >= 0);
-        assert!(is_allowed, "seed {seed}: {len} octets too many on {stream}");
+        self.connection -= bytes;
+        let is_allowed = bytes == 0 || (*window >= 0 && self.connection >= 0);
+        assert!(is_allowed, "seed {seed}: {len} bytes too many on {stream}");
     }
 
     /// Whether some stream has content and room for it.
@@ -118,7 +118,7 @@ fn content_never_passes_a_window_and_never_stops_short_of_it() {
 #[derive(Clone, Copy)]
 struct Upload {
     window: i64,
-    /// Octets of content that the server's handler has not used up.
+    /// Bytes of content that the server's handler has not used up.
     held: usize,
 }
 
@@ -165,9 +165,9 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                         upload.held += len;
                         data(id, 0, &vec![b'x'; len])
                     };
-                    let octets = i64::try_from(len).expect("short");
-                    upload.window -= octets;
-                    connection -= octets;
+                    let bytes = i64::try_from(len).expect("short");
+                    upload.window -= bytes;
+                    connection -= bytes;
                     talk.client_sends(input);
                 }
                 (4 | 5, Some(id)) => {
@@ -209,17 +209,14 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 .streams()
                 .find(|stream| stream.id.get() == id);
             let left = left.expect("an open stream").recv_window;
-            assert!(
-                left >= WINDOW / 2,
-                "seed {seed}, stream {id}: {left} octets"
-            );
+            assert!(left >= WINDOW / 2, "seed {seed}, stream {id}: {left} bytes");
         }
     }
 }
 
 /// What a request said: the event, the pseudo fields and the fields.
-fn heard(talk: &mut Conversation, octets: &[u8]) -> String {
-    talk.client_sends_one(octets);
+fn heard(talk: &mut Conversation, bytes: &[u8]) -> String {
+    talk.client_sends_one(bytes);
     let mut words = std::mem::take(&mut talk.events).join("; ");
     for field in talk.head.headers.iter() {
         words += &format!(" {}={}", field.name.as_str(), field.value.escape_ascii());

@@ -223,7 +223,7 @@ fn fields_that_are_wrong_end_the_connection_or_are_answered() {
             ("§8.2.1: a blank first", get_with(&[("x", " y")]), value),
             ("§8.2.1: a blank last", get_with(&[("x", "y\t")]), value),
             (
-                "octets above 127 are text",
+                "bytes above 127 are text",
                 get_with(&[("x", "\u{ff}")]),
                 TAKEN,
             ),
@@ -318,9 +318,9 @@ fn fields_are_limited_in_number() {
 }
 
 #[test]
-fn the_text_of_fields_is_limited_by_their_octets_on_the_wire() {
+fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
-    // An entry of 4,001 octets that is referred to three times, and `len` octets more in a literal.
+    // An entry of 4,001 bytes that is referred to three times, and `len` bytes more in a literal.
     let references = |len: usize| {
         let mut section = block(GET);
         section.extend(b"\x40\x01x\x7f\xa1\x1e");
@@ -333,7 +333,7 @@ fn the_text_of_fields_is_limited_by_their_octets_on_the_wire() {
         let text = "GEThttpsa.example/".len() + 4 * 4001 + 1 + len;
         text.checked_sub(MAX_TABLE_TEXT + 2 * references(len).len())
     };
-    // Each octet of the literal is one of the text, and allows for two.
+    // Each byte of the literal is one of the text, and allows for two.
     let fits = (1000..4000).find(|&len| excess(len) == Some(0));
     let fits = fits.expect("a length");
     let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
@@ -341,7 +341,7 @@ fn the_text_of_fields_is_limited_by_their_octets_on_the_wire() {
         Conversation::new,
         &[
             ("at the limit", sent(fits), TAKEN),
-            ("one octet more", sent(fits - 1), refused),
+            ("one byte more", sent(fits - 1), refused),
         ],
     );
     // What a literal brings itself is never too much, however long.

@@ -87,7 +87,7 @@ impl Conversation {
         Some(id)
     }
 
-    /// `GET /`, whose octets are forgotten.
+    /// `GET /`, whose bytes are forgotten.
     pub(crate) fn gets(&mut self) -> u32 {
         let id = self.asks(&request("GET", "/", "a.example"), true);
         self.output();
@@ -104,8 +104,8 @@ impl Conversation {
     }
 
     #[track_caller]
-    pub(crate) fn server_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
-        self.input.extend_from_slice(octets.as_ref());
+    pub(crate) fn server_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
         self
     }
@@ -147,7 +147,7 @@ impl Conversation {
                 assert!(data.end <= step.taken, "content beyond what was taken");
                 let text = self.input[data].escape_ascii().to_string();
                 let text = if text.len() > 40 {
-                    format!("{} octets", text.len())
+                    format!("{} bytes", text.len())
                 } else {
                     text
                 };

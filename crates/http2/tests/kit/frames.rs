@@ -28,19 +28,19 @@ pub(crate) const CONNECT: Fields<'static> =
     &[(":method", "CONNECT"), (":authority", "b.example:443")];
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    Frame::new(kind, flags, stream, payload).octets()
+    Frame::new(kind, flags, stream, payload).bytes()
 }
 
 /// Literals without indexing, names in plain text: what any decoder reads without knowing what was before.
 pub(crate) fn block(fields: Fields<'_>) -> Vec<u8> {
-    // Latin-1, so that tests can have any octet in a `str`.
-    let octets = |text: &str| -> Vec<u8> {
-        let octets = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
-        octets.collect()
+    // Latin-1, so that tests can have any byte in a `str`.
+    let bytes = |text: &str| -> Vec<u8> {
+        let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
+        bytes.collect()
     };
     let fields = fields.iter();
     let fields: Vec<_> = fields
-        .map(|(name, value)| (octets(name), octets(value)))
+        .map(|(name, value)| (bytes(name), bytes(value)))
         .collect();
     encode(&fields)
 }
@@ -60,36 +60,36 @@ pub(crate) fn post(stream: u32) -> Vec<u8> {
 }
 
 pub(crate) fn data(stream: u32, flags: u8, content: &[u8]) -> Vec<u8> {
-    Frame::data(stream, flags, content).octets()
+    Frame::data(stream, flags, content).bytes()
 }
 
 pub(crate) fn settings(values: &[(u16, u32)]) -> Vec<u8> {
-    Frame::settings(values).octets()
+    Frame::settings(values).bytes()
 }
 
 pub(crate) fn window_update(stream: u32, increment: u32) -> Vec<u8> {
-    Frame::window_update(stream, increment).octets()
+    Frame::window_update(stream, increment).bytes()
 }
 
 pub(crate) fn rst_stream(stream: u32, code: u32) -> Vec<u8> {
-    Frame::rst_stream(stream, code).octets()
+    Frame::rst_stream(stream, code).bytes()
 }
 
 pub(crate) fn goaway(last: u32, code: u32) -> Vec<u8> {
-    Frame::goaway(last, code, "").octets()
+    Frame::goaway(last, code, "").bytes()
 }
 
-/// The five octets of a priority; `weight` from 1 to 256.
+/// The five bytes of a priority; `weight` from 1 to 256.
 pub(crate) fn dependency(on: u32, weight: u16, is_exclusive: bool) -> Vec<u8> {
     Frame::priority(0, is_exclusive, on, weight).payload
 }
 
 pub(crate) fn priority(stream: u32, on: u32, weight: u16, is_exclusive: bool) -> Vec<u8> {
-    Frame::priority(stream, is_exclusive, on, weight).octets()
+    Frame::priority(stream, is_exclusive, on, weight).bytes()
 }
 
 pub(crate) fn priority_update(stream: u32, value: &str) -> Vec<u8> {
-    Frame::priority_update(stream, value).octets()
+    Frame::priority_update(stream, value).bytes()
 }
 
 pub(crate) fn code(number: u32) -> String {
@@ -129,18 +129,18 @@ impl Reader {
         }
     }
 
-    /// The frames in words; `octets` ends with a complete one.
-    pub(crate) fn read(&mut self, mut octets: &[u8]) -> Vec<String> {
+    /// The frames in words; `bytes` ends with a complete one.
+    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Vec<String> {
         let mut said = Vec::new();
-        if let Some(rest) = octets.strip_prefix(PREFACE) {
+        if let Some(rest) = bytes.strip_prefix(PREFACE) {
             said.push("PREFACE".to_owned());
-            octets = rest;
+            bytes = rest;
         }
-        while let Some((frame, len)) = Frame::parse(octets) {
+        while let Some((frame, len)) = Frame::parse(bytes) {
             said.extend(self.frame(&frame));
-            octets = &octets[len..];
+            bytes = &bytes[len..];
         }
-        assert!(octets.is_empty(), "half a frame");
+        assert!(bytes.is_empty(), "half a frame");
         said
     }
 
@@ -166,9 +166,9 @@ impl Reader {
                 return self.section(words, &payload[4..], frame.flags);
             }
             CONTINUATION => {
-                let (words, mut octets) = self.section.take().expect("a section to continue");
-                octets.extend_from_slice(payload);
-                return self.section(words, &octets, frame.flags);
+                let (words, mut bytes) = self.section.take().expect("a section to continue");
+                bytes.extend_from_slice(payload);
+                return self.section(words, &bytes, frame.flags);
             }
             RST_STREAM => format!("RST_STREAM {stream} {}", code(frame.number_at(0))),
             SETTINGS if frame.has(ACK) => "SETTINGS ACK".to_owned(),
@@ -192,12 +192,12 @@ impl Reader {
         })
     }
 
-    fn section(&mut self, mut words: String, octets: &[u8], flags: u8) -> Option<String> {
+    fn section(&mut self, mut words: String, bytes: &[u8], flags: u8) -> Option<String> {
         if flags & END_HEADERS == 0 {
-            self.section = Some((words, octets.to_vec()));
+            self.section = Some((words, bytes.to_vec()));
             return None;
         }
-        for (name, value) in self.decoder.decode(octets) {
+        for (name, value) in self.decoder.decode(bytes) {
             words += &format!(" {}={}", name.escape_ascii(), value.escape_ascii());
         }
         Some(words)

@@ -5,7 +5,7 @@ pub(crate) mod client;
 pub(crate) mod frames;
 pub(crate) mod server;
 
-/// Where an input is cut: whole, in two at every octet (at some, if it is long), and octet by octet.
+/// Where an input is cut: whole, in two at every byte (at some, if it is long), and byte by byte.
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;
     let mut ways = vec![Vec::new(), (1..len).collect()];

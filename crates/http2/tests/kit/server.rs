@@ -20,7 +20,7 @@ pub(crate) struct Conversation {
     pub(crate) out: Vec<u8>,
     pub(crate) reader: Reader,
     pub(crate) keys: BTreeMap<u32, StreamKey>,
-    /// Octets of content that streams still have to send.
+    /// Bytes of content that streams still have to send.
     contents: BTreeMap<u32, usize>,
     /// What was reported, in words.
     pub(crate) events: Vec<String>,
@@ -79,17 +79,17 @@ impl Conversation {
         self
     }
 
-    /// Octets arrive, and the engine steps over them until it needs more.
+    /// Bytes arrive, and the engine steps over them until it needs more.
     #[track_caller]
-    pub(crate) fn client_sends(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
-        self.input.extend_from_slice(octets.as_ref());
+    pub(crate) fn client_sends(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(bytes.as_ref());
         while self.step() {}
         self
     }
 
     /// As [`Conversation::client_sends`], but the engine makes one step, so that the head stays.
-    pub(crate) fn client_sends_one(&mut self, octets: impl AsRef<[u8]>) -> &mut Self {
-        self.input.extend_from_slice(octets.as_ref());
+    pub(crate) fn client_sends_one(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.input.extend_from_slice(bytes.as_ref());
         self.step();
         self
     }
@@ -138,7 +138,7 @@ impl Conversation {
                 assert!(data.end <= step.taken, "content beyond what was taken");
                 let text = self.input[data].escape_ascii().to_string();
                 let text = if text.len() > 40 {
-                    format!("{} octets", text.len())
+                    format!("{} bytes", text.len())
                 } else {
                     text
                 };
@@ -239,7 +239,7 @@ impl Conversation {
         self
     }
 
-    /// A response begins that has `len` octets of content.
+    /// A response begins that has `len` bytes of content.
     pub(crate) fn respond_long(&mut self, id: u32, len: usize) -> &mut Self {
         self.respond(id, 200, false);
         self.contents.insert(id, len);

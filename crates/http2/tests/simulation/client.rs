@@ -41,7 +41,7 @@ struct Asked {
     content: Vec<u8>,
     trailers: Option<Vec<(String, Vec<u8>)>>,
     is_answered: bool,
-    /// Octets of content that are not used yet.
+    /// Bytes of content that are not used yet.
     unused: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Our client role against our server role, over a link that splits, delays and cuts at every octet.
+//! Our client role against our server role, over a link that splits, delays and cuts at every byte.
 //!
 //! Each seed makes a plan of requests and responses and a schedule of who acts when. Whatever the schedule, both sides
 //! see what was planned or know that they did not, no window is exceeded, and nothing is left when all is done. A
@@ -18,28 +18,28 @@ use server::Server;
 
 const SEEDS: u64 = 300;
 
-/// One direction of a connection: octets on their way.
+/// One direction of a connection: bytes on their way.
 #[derive(Default)]
 struct Wire {
-    octets: VecDeque<u8>,
+    bytes: VecDeque<u8>,
     is_cut: bool,
 }
 
 impl Wire {
-    fn send(&mut self, octets: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         if !self.is_cut {
-            self.octets.extend(octets);
+            self.bytes.extend(bytes);
         }
     }
 
-    /// Moves some octets, as the link pleases.
+    /// Moves some bytes, as the link pleases.
     fn deliver(&mut self, to: &mut Vec<u8>, random: &mut Random, most: usize) -> usize {
-        let most = most.min(self.octets.len());
+        let most = most.min(self.bytes.len());
         if most == 0 {
             return 0;
         }
         let len = random.below(most) + 1;
-        to.extend(self.octets.drain(..len));
+        to.extend(self.bytes.drain(..len));
         len
     }
 }
@@ -56,7 +56,7 @@ fn run_connection(
     let (mut up, mut down) = (Wire::default(), Wire::default());
     let mut client = Client::new(plan, now, &mut up);
     let mut server = Server::new(plan, now);
-    // A quarter of the connections is cut, at any octet.
+    // A quarter of the connections is cut, at any byte.
     let cut_after = random.once_in(4).then(|| random.below(8000));
     let mut delivered = 0;
     for step in 0.. {
@@ -83,7 +83,7 @@ fn run_connection(
         }
         let has_more = !open.is_empty() && client.engine.is_reusable();
         let is_quiet =
-            client.is_idle() && server.is_idle() && up.octets.is_empty() && down.octets.is_empty();
+            client.is_idle() && server.is_idle() && up.bytes.is_empty() && down.bytes.is_empty();
         if !has_more && is_quiet {
             break;
         }

@@ -36,7 +36,7 @@ pub(crate) struct Response {
     pub(crate) trailers: Option<Headers>,
     /// It begins before the request is read.
     pub(crate) is_early: bool,
-    /// The server gives up after that many octets.
+    /// The server gives up after that many bytes.
     pub(crate) aborted_at: Option<usize>,
 }
 
@@ -79,7 +79,7 @@ fn trailers(random: &mut Random) -> Option<Headers> {
 fn content(random: &mut Random, most: usize) -> Vec<u8> {
     let most = random.pick(&[1, 10, 100, most]);
     let len = random.below(most);
-    random.octets(len)
+    random.bytes(len)
 }
 
 impl Exchange {
@@ -137,13 +137,13 @@ impl Exchange {
 }
 
 impl Plan {
-    /// `most`: octets of content.
+    /// `most`: bytes of content.
     pub(crate) fn new(random: &mut Random, most: usize) -> Self {
         let client = ClientSettings {
             max_streams: u32::try_from(random.below(8) + 1).expect("small"),
             window: random.pick(&[1, 100, 5000, 65_535, 1 << 20]),
         };
-        // Content of a window of one octet takes long.
+        // Content of a window of one byte takes long.
         let most = if client.window == 1 {
             most.min(200)
         } else {

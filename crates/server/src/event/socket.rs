@@ -15,13 +15,13 @@ use crate::sys;
 pub(crate) struct TcpInfo {
     /// Smoothed round-trip time.
     pub(crate) rtt: Duration,
-    /// Octets of the largest packet's content.
+    /// Bytes of the largest packet's content.
     pub(crate) mss: u32,
     /// The congestion window.
     pub(crate) cwnd_packets: u32,
     /// Packets on their way.
     pub(crate) unacked_packets: u32,
-    /// Octets per second; 0 where the kernel does not say.
+    /// Bytes per second; 0 where the kernel does not say.
     pub(crate) delivery_rate: u64,
 }
 
@@ -32,8 +32,8 @@ impl TcpInfo {
     /// Reads the kernel's `struct tcp_info` (linux/tcp.h). What an older kernel does not have is 0.
     fn parse(info: &[u8; Self::LEN]) -> Self {
         let u32_at = |at: usize| {
-            let octets = info[at..at + 4].try_into();
-            u32::from_ne_bytes(octets.unwrap_or_default())
+            let bytes = info[at..at + 4].try_into();
+            u32::from_ne_bytes(bytes.unwrap_or_default())
         };
         let delivery_rate = info[160..168].try_into();
         Self {
@@ -57,7 +57,7 @@ impl Socket {
         Self { fd, is_unix }
     }
 
-    /// Receives into the spare capacity of `buffer`. Returns how many octets came and whether there may be
+    /// Receives into the spare capacity of `buffer`. Returns how many bytes came and whether there may be
     /// more at once: a short read has emptied the socket.
     pub(crate) fn recv(&self, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
         let room = buffer.capacity() - buffer.len();
@@ -107,7 +107,7 @@ impl Socket {
         }
     }
 
-    /// Sends up to `len` octets that are in a pipe.
+    /// Sends up to `len` bytes that are in a pipe.
     pub(crate) fn send_piped(&self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
         loop {
             let flags = rustix::pipe::SpliceFlags::NONBLOCK;
@@ -133,12 +133,12 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
-    /// Lets the socket be writable only while fewer octets than that wait in the kernel to be sent for the first
+    /// Lets the socket be writable only while fewer bytes than that wait in the kernel to be sent for the first
     /// time: what is there cannot be overtaken by what becomes more important.
-    pub(crate) fn set_not_sent_low_water(&self, octets: u32) {
+    pub(crate) fn set_not_sent_low_water(&self, bytes: u32) {
         if !self.is_unix {
             // A kernel that does not know the option sends all the same.
-            let _ = sys::set_not_sent_low_water(&self.fd, octets);
+            let _ = sys::set_not_sent_low_water(&self.fd, bytes);
         }
     }
 
@@ -152,7 +152,7 @@ impl Socket {
         Some(TcpInfo::parse(&info))
     }
 
-    /// Octets sent that the peer's system has not acknowledged yet.
+    /// Bytes sent that the peer's system has not acknowledged yet.
     pub(crate) fn unacknowledged(&self) -> usize {
         sys::unacknowledged(&self.fd).unwrap_or(0)
     }

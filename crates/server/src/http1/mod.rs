@@ -25,7 +25,7 @@ use streams::Http1Streams;
 /// Bytes of a response's body sent before other connections get their turn.
 const SEND_TURN: usize = per_turn(1024 * 1024);
 /// Bytes of bodies sent behind heads, whichever requests they belong to, before other connections get their turn.
-const TURN_OCTETS: usize = per_turn(1024 * 1024);
+const TURN_BYTES: usize = per_turn(1024 * 1024);
 /// Pipelined requests of one connection before others get their turn.
 const TURN_REQUESTS: usize = 32;
 
@@ -156,7 +156,7 @@ impl Http1 {
         if let Some(discarding) = self.discarding {
             return self.discard(turn, input, discarding);
         }
-        if input.finished >= TURN_REQUESTS || input.sent >= TURN_OCTETS {
+        if input.finished >= TURN_REQUESTS || input.sent >= TURN_BYTES {
             turn.context
                 .unfinished
                 .borrow_mut()
@@ -282,9 +282,9 @@ impl Http1 {
         self.look_at = Some(ClientRate::next_look(&rate, now));
         let (reads, writes) = self.streams.engine.waits_for_client();
         let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
-        let look = |octets, waits_for_client| Look {
+        let look = |bytes, waits_for_client| Look {
             now,
-            octets,
+            bytes,
             waits_for_client,
         };
         let received = look(self.streams.engine.body_received(), reads);
@@ -329,9 +329,9 @@ impl Http1 {
             TimeLimit::Idle | TimeLimit::Shutdown => None,
         };
         let has_request = self.requests.stage(SlotId::ONLY) != Stage::Free;
-        let has_octets = self.streams.engine.first_octet_at().is_some();
+        let has_bytes = self.streams.engine.first_byte_at().is_some();
         if let Some(counter) = counter
-            && (has_request || has_octets)
+            && (has_request || has_bytes)
         {
             counters.count(counter);
         }

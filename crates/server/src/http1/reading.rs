@@ -101,7 +101,7 @@ impl Http1 {
             Ok(Received::Request { taken }) => {
                 input.at += taken;
                 let engine = &self.streams.engine;
-                let begun = engine.first_octet_at().unwrap_or(turn.now);
+                let begun = engine.first_byte_at().unwrap_or(turn.now);
                 Requests::begin(turn, &spare, begun);
                 {
                     let exchange = &mut *spare.borrow_mut();

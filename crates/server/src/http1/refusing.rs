@@ -95,7 +95,7 @@ impl Http1 {
             .begin(exchange, &turn.connection.listener.setup.site, &info);
         let exchange = &mut *exchange.borrow_mut();
         let engine = &self.streams.engine;
-        exchange.timings = Timings::starting(engine.first_octet_at().unwrap_or(turn.now));
+        exchange.timings = Timings::starting(engine.first_byte_at().unwrap_or(turn.now));
         exchange.timings.processed = Some(turn.now);
         exchange.timings.processed_at = context.worker.clock.unix();
         exchange.protocol = Protocol::Http1 {

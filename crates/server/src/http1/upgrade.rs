@@ -31,7 +31,7 @@ fn settings(exchange: &Exchange) -> Option<Vec<u8>> {
     let headers = &exchange.request.headers;
     let is_named = headers.get_all(Known::Connection).any(|value| {
         value
-            .split(|&octet| octet == b',')
+            .split(|&byte| byte == b',')
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"http2-settings"))
     });
     let mut values = headers.get_all(Known::Http2Settings);

@@ -61,9 +61,9 @@ impl Paces {
         if self.look_at.is_none_or(|at| at > now) {
             return Flow::Wait;
         }
-        let look = |octets, waits_for_client| Look {
+        let look = |bytes, waits_for_client| Look {
             now,
-            octets,
+            bytes,
             waits_for_client,
         };
         let is_blocked = turn.connection.io.has_output();

@@ -62,7 +62,7 @@ struct Push {
 }
 
 impl Pushing {
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(super) fn retained(&self) -> usize {
         let casper = self.casper.as_ref().map_or(0, Casper::retained);
         size_of::<Self>() + casper + self.seen.capacity() * size_of::<u64>()

@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 
 use bytes::Bytes;
 use h2o_exchange::{
-    Exchange, FileRange, OctetQueue, RequestBody, Response, TempFile, TempFiles, Unwritten,
+    ByteQueue, Exchange, FileRange, RequestBody, Response, TempFile, TempFiles, Unwritten,
 };
 use h2o_http::BodyLength;
 
@@ -13,38 +13,38 @@ use crate::context::Context;
 use crate::request::admission;
 use crate::setup::Setup;
 
-/// Octets of content without use that are read before the response: so that the connection can go on with the next request,
+/// Bytes of content without use that are read before the response: so that the connection can go on with the next request,
 /// and since some clients take an early response for a failure.
 const UNWANTED: u64 = 64 * 1024;
-/// Octets that are given to a disk thread at once.
+/// Bytes that are given to a disk thread at once.
 const WRITE_PIECE: usize = 256 * 1024;
-/// Octets that may wait in memory for the disk before the client has to wait, too.
+/// Bytes that may wait in memory for the disk before the client has to wait, too.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
 /// Content received so far.
 pub(crate) enum Collector {
     Memory {
-        content: OctetQueue,
-        /// Octets from which on the content goes into a file.
+        content: ByteQueue,
+        /// Bytes from which on the content goes into a file.
         threshold: usize,
         /// How many there may be.
         max: u64,
     },
     /// Large, or announced to be.
     File(Box<FileWriter>),
-    /// No handler has a use for the content: octets of it that may still come and be dropped.
+    /// No handler has a use for the content: bytes of it that may still come and be dropped.
     Unwanted { left: u64 },
 }
 
 /// Content on its way into a temporary file.
 pub(crate) struct FileWriter {
     file: TempFile,
-    /// Octets pushed so far, and how many of them may be.
+    /// Bytes pushed so far, and how many of them may be.
     len: u64,
     max: u64,
     written: u64,
-    /// Octets that no disk thread has been given.
-    queue: OctetQueue,
+    /// Bytes that no disk thread has been given.
+    queue: ByteQueue,
 }
 
 /// What came of a piece of content, if not more of the whole.
@@ -98,7 +98,7 @@ impl Collector {
             )));
         }
         Self::Memory {
-            content: OctetQueue::default(),
+            content: ByteQueue::default(),
             threshold: usize::try_from(threshold).unwrap_or(usize::MAX),
             max: setup.temp_buffer_max_size,
         }
@@ -168,7 +168,7 @@ impl Collector {
             Self::Memory { content, .. } => RequestBody::Bytes(in_one_piece(content)),
             Self::File(writer) => {
                 ready!(writer.poll_written(task, 1))?;
-                // Content of no octets is not in a file.
+                // Content of no bytes is not in a file.
                 writer
                     .range()
                     .map_or_else(|| RequestBody::Bytes(Bytes::new()), RequestBody::File)
@@ -176,7 +176,7 @@ impl Collector {
         }))
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
         match self {
             Self::Memory { content, .. } => content.len(),
@@ -194,19 +194,19 @@ impl FileWriter {
             len: 0,
             max,
             written: 0,
-            queue: OctetQueue::default(),
+            queue: ByteQueue::default(),
         }
     }
 
-    fn push(&mut self, octets: &[u8]) -> Result<(), NotCollected> {
-        self.grow(octets.len())?;
-        self.queue.push(octets);
+    fn push(&mut self, bytes: &[u8]) -> Result<(), NotCollected> {
+        self.grow(bytes.len())?;
+        self.queue.push(bytes);
         Ok(())
     }
 
-    fn push_all(&mut self, octets: OctetQueue) -> Result<(), NotCollected> {
-        self.grow(octets.len())?;
-        self.queue.append(octets);
+    fn push_all(&mut self, bytes: ByteQueue) -> Result<(), NotCollected> {
+        self.grow(bytes.len())?;
+        self.queue.append(bytes);
         Ok(())
     }
 
@@ -218,7 +218,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Octets that are in memory still.
+    /// Bytes that are in memory still.
     fn unwritten(&self) -> usize {
         self.queue.len() + self.file.writing()
     }
@@ -234,7 +234,7 @@ impl FileWriter {
         }
     }
 
-    /// Has a disk thread write what is queued, if that is at least `least` octets. Ready when fewer wait and none is at work.
+    /// Has a disk thread write what is queued, if that is at least `least` bytes. Ready when fewer wait and none is at work.
     fn poll_written(
         &mut self,
         task: &mut TaskContext<'_>,
@@ -246,9 +246,9 @@ impl FileWriter {
             if self.queue.len() < least {
                 return Poll::Ready(Ok(()));
             }
-            let octets = std::mem::take(&mut self.queue);
+            let bytes = std::mem::take(&mut self.queue);
             self.file
-                .write(octets, self.written)
+                .write(bytes, self.written)
                 .map_err(|_| CannotCollect::NoRoom)?;
         }
     }
@@ -262,14 +262,14 @@ impl FileWriter {
     }
 }
 
-/// What `content` holds: each octet once in memory, but for those that are being moved.
-fn in_one_piece(content: &mut OctetQueue) -> Bytes {
+/// What `content` holds: each byte once in memory, but for those that are being moved.
+fn in_one_piece(content: &mut ByteQueue) -> Bytes {
     if let Some(whole) = content.take_whole() {
         return whole;
     }
-    let mut octets = Vec::with_capacity(content.len());
+    let mut bytes = Vec::with_capacity(content.len());
     while !content.is_empty() {
-        octets.extend_from_slice(&content.take(usize::MAX));
+        bytes.extend_from_slice(&content.take(usize::MAX));
     }
-    octets.into()
+    bytes.into()
 }

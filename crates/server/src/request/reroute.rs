@@ -113,7 +113,7 @@ fn refuse(exchange: &mut Exchange, order: &Reroute, note: &str) -> Result<Asked,
     Err(Box::new(response))
 }
 
-/// True if no octet of content has come, and some is to come.
+/// True if no byte of content has come, and some is to come.
 fn has_nothing_come(body: &RequestBody) -> bool {
     match body {
         RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),

@@ -89,7 +89,7 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
 }
 
 #[test]
-fn clients_that_take_a_few_octets_now_and_then_do_not_keep_requests() {
+fn clients_that_take_a_few_bytes_now_and_then_do_not_keep_requests() {
     let site = Site::new();
     on_virtual_clock(async {
         let content = BodyPlan::Bytes(300_000);
@@ -107,7 +107,7 @@ fn clients_that_take_a_few_octets_now_and_then_do_not_keep_requests() {
             world.pass(seconds(1)).await;
             http1.receive(&mut world.run, 100);
             http2.receive(&mut world.run, 100);
-            // One octet more for each stream.
+            // One byte more for each stream.
             http2.credit_all();
             http2.flush();
             world.settle().await;
@@ -163,7 +163,7 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
         http1.begin(&world.run);
         let mut http2 = world.http2([1, 2], 65_535);
         while http2.begin(&world.run) {}
-        // A thousand octets a second each way, and five minutes in between for the handlers.
+        // A thousand bytes a second each way, and five minutes in between for the handlers.
         for _ in 0..70 {
             world.pass(seconds(1)).await;
             http1.produce(&world.run, 1000);

@@ -34,7 +34,7 @@ struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(usize),
-    /// Octets left of the chunk.
+    /// Bytes left of the chunk.
     Chunk(usize),
     ChunkHead,
     ToTheEnd,
@@ -64,7 +64,7 @@ impl Http1 {
     pub(super) fn describe(&self) -> String {
         let response = self.response.as_ref();
         format!(
-            "HTTP/1: to do {:?}, sending {:?} (held: {}), {} octets to send, {} not parsed, awaited {:?}, response {:?}, may close: {}, left: {}, ended: {}, in the kernel {:?}",
+            "HTTP/1: to do {:?}, sending {:?} (held: {}), {} bytes to send, {} not parsed, awaited {:?}, response {:?}, may close: {}, left: {}, ended: {}, in the kernel {:?}",
             self.todo,
             self.sending,
             self.is_held,
@@ -160,12 +160,12 @@ impl Http1 {
         self.produce(run, 0);
     }
 
-    /// Appends content to the output, up to `most` octets.
+    /// Appends content to the output, up to `most` bytes.
     pub(super) fn produce(&mut self, run: &Run, most: usize) {
         let Some((id, at)) = self.sending else {
             return;
         };
-        // Somebody who has no octet in the way makes no more.
+        // Somebody who has no byte in the way makes no more.
         if self.is_held || self.out.len() > 500_000 {
             return;
         }
@@ -177,7 +177,7 @@ impl Http1 {
                 self.out
                     .extend_from_slice(format!("{:x}\r\n", end - at).as_bytes());
             }
-            self.out.extend((at..end).map(|at| plan.request_octet(at)));
+            self.out.extend((at..end).map(|at| plan.request_byte(at)));
             if !plan.is_announced {
                 self.out.extend_from_slice(b"\r\n");
             }
@@ -224,7 +224,7 @@ impl Http1 {
     /// Takes in a piece of the input. Whether there was one.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
-            assert!(self.input.is_empty(), "octets that nobody asked for");
+            assert!(self.input.is_empty(), "bytes that nobody asked for");
             return false;
         };
         let Some(response) = &mut self.response else {
@@ -233,8 +233,8 @@ impl Http1 {
         let plan = &run.plans[id];
         let mut take = |input: &mut Vec<u8>, most: usize| {
             let len = input.len().min(most);
-            for octet in input.drain(..len) {
-                assert_eq!(octet, plan.response_octet(response.len), "response {id}");
+            for byte in input.drain(..len) {
+                assert_eq!(byte, plan.response_byte(response.len), "response {id}");
                 response.len += 1;
             }
             len

@@ -19,9 +19,9 @@ pub(super) struct Http2 {
     decoder: Decoder,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// Octets that may be sent on the connection.
+    /// Bytes that may be sent on the connection.
     window: i64,
-    /// Octets received for which no window was given back.
+    /// Bytes received for which no window was given back.
     owed: u32,
     scheme: &'static str,
     has_left: bool,
@@ -33,7 +33,7 @@ struct Stream {
     id: usize,
     window: i64,
     owed: u32,
-    /// Octets of content sent, and whether END_STREAM was.
+    /// Bytes of content sent, and whether END_STREAM was.
     sent: usize,
     is_sent: bool,
     is_held: bool,
@@ -79,7 +79,7 @@ impl Http2 {
 
     pub(super) fn describe(&self) -> String {
         format!(
-            "HTTP/2: to do {:?}, {} octets to send, {} not parsed, window {}, left: {}, going: {}, ended: {}, in the kernel {:?}, streams {:#?}",
+            "HTTP/2: to do {:?}, {} bytes to send, {} not parsed, window {}, left: {}, going: {}, ended: {}, in the kernel {:?}, streams {:#?}",
             self.todo,
             self.out.len(),
             self.input.len(),
@@ -255,7 +255,7 @@ impl Http2 {
             return;
         }
         let piece: Vec<u8> = (state.sent..state.sent + len)
-            .map(|at| plan.request_octet(at))
+            .map(|at| plan.request_byte(at))
             .collect();
         state.sent += len;
         state.is_sent = is_end;
@@ -400,8 +400,8 @@ impl Http2 {
                 if let Some(state) = self.streams.get_mut(&id) {
                     state.owed += u32::try_from(payload.len()).unwrap();
                     let plan = &run.plans[state.id];
-                    for &octet in payload {
-                        assert_eq!(octet, plan.response_octet(state.received), "stream {id}");
+                    for &byte in payload {
+                        assert_eq!(byte, plan.response_byte(state.received), "stream {id}");
                         state.received += 1;
                     }
                 }

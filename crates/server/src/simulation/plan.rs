@@ -19,7 +19,7 @@ use h2o_testkit::Random;
 pub(super) struct Plan {
     pub(super) id: usize,
     pub(super) is_head: bool,
-    /// Octets of content of the request.
+    /// Bytes of content of the request.
     pub(super) upload: Option<usize>,
     /// Their number is announced.
     pub(super) is_announced: bool,
@@ -36,7 +36,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     All,
-    /// So many octets; then it abandons the rest.
+    /// So many bytes; then it abandons the rest.
     Some(usize),
     /// It lets go of the content at once.
     Nothing,
@@ -158,17 +158,17 @@ impl Plan {
         }
     }
 
-    /// An octet of the response.
-    pub(super) fn response_octet(&self, at: usize) -> u8 {
+    /// A byte of the response.
+    pub(super) fn response_byte(&self, at: usize) -> u8 {
         match &self.body {
-            BodyPlan::Echo => self.request_octet(at),
-            _ => octet(self.id + 77, at),
+            BodyPlan::Echo => self.request_byte(at),
+            _ => byte(self.id + 77, at),
         }
     }
 
-    /// An octet of the request.
-    pub(super) fn request_octet(&self, at: usize) -> u8 {
-        octet(self.id, at)
+    /// A byte of the request.
+    pub(super) fn request_byte(&self, at: usize) -> u8 {
+        byte(self.id, at)
     }
 
     /// Whether the response goes on as long as the content does.
@@ -182,12 +182,12 @@ impl Plan {
     }
 }
 
-fn octet(id: usize, at: usize) -> u8 {
+fn byte(id: usize, at: usize) -> u8 {
     (id * 31 + at * 7 + at / 256).to_le_bytes()[0]
 }
 
-fn octets(id: usize, from: usize, len: usize) -> Bytes {
-    (from..from + len).map(|at| octet(id, at)).collect()
+fn bytes(id: usize, from: usize, len: usize) -> Bytes {
+    (from..from + len).map(|at| byte(id, at)).collect()
 }
 
 /// What the handlers of one run know of each other and of the backends.
@@ -293,7 +293,7 @@ impl Handler for Acting {
         if let RequestBody::Bytes(content) = &content {
             assert_eq!(Some(content.len()), plan.upload, "all of the content");
             let mut content = content.iter().enumerate();
-            assert!(content.all(|(at, &octet)| octet == plan.request_octet(at)));
+            assert!(content.all(|(at, &byte)| byte == plan.request_byte(at)));
         }
         let waits = Waits(plan.id);
         if plan.waits == (0, 0) && (plan.reading != Reading::All || plan.upload.is_none()) {
@@ -323,7 +323,7 @@ impl Handler for Acting {
     }
 }
 
-/// Pulls content until so many octets have come, or no more will.
+/// Pulls content until so many bytes have come, or no more will.
 async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
     let mut len = 0;
     while len < most {
@@ -344,7 +344,7 @@ async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
 
 fn check(plan: &Plan, from: usize, piece: &[u8]) {
     let mut piece = piece.iter().enumerate();
-    assert!(piece.all(|(at, &octet)| octet == plan.request_octet(from + at)));
+    assert!(piece.all(|(at, &byte)| byte == plan.request_byte(from + at)));
 }
 
 fn respond(plan: &Plan, events: usize, content: RequestBody, waits: Waits) -> Response {
@@ -369,8 +369,8 @@ fn respond(plan: &Plan, events: usize, content: RequestBody, waits: Waits) -> Re
     }
     let body = match &plan.body {
         BodyPlan::Empty => Body::Empty,
-        BodyPlan::Bytes(len) => Body::Bytes(octets(id, 0, *len)),
-        BodyPlan::File(len) => Body::File(file(&octets(id, 0, *len))),
+        BodyPlan::Bytes(len) => Body::Bytes(bytes(id, 0, *len)),
+        BodyPlan::File(len) => Body::File(file(&bytes(id, 0, *len))),
         BodyPlan::Pieces { .. } | BodyPlan::Echo => Body::Stream(Box::new(source)),
     };
     let mut response = Response::new(StatusCode::OK, Headers::new(), body);
@@ -432,7 +432,7 @@ impl Source {
         self.number += 1;
         self.sent += size;
         let id = self.plan.id + 77;
-        Poll::Ready(Some(Ok(octets(id, self.sent - size, size))))
+        Poll::Ready(Some(Ok(bytes(id, self.sent - size, size))))
     }
 }
 

@@ -33,33 +33,33 @@ impl Wire {
         }
     }
 
-    /// Octets the server has sent and we have not read, and octets of ours that it has not read.
+    /// Bytes the server has sent and we have not read, and bytes of ours that it has not read.
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
-            let mut octets: libc::c_int = 0;
+            let mut bytes: libc::c_int = 0;
             #[expect(unsafe_code, reason = "no safe wrapper knows these requests")]
             // SAFETY: the requests write one `c_int`.
-            let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut octets) };
-            if result == 0 { octets } else { 0 }
+            let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut bytes) };
+            if result == 0 { bytes } else { 0 }
         };
         (count(libc::FIONREAD), count(libc::TIOCOUTQ))
     }
 
-    /// Sends up to `most` octets, of which `octets` is what there is besides those under way. Whether any went.
-    pub(super) fn send(&mut self, octets: &mut Vec<u8>, most: usize) -> bool {
+    /// Sends up to `most` bytes, of which `bytes` is what there is besides those under way. Whether any went.
+    pub(super) fn send(&mut self, bytes: &mut Vec<u8>, most: usize) -> bool {
         if let Some(tls) = &mut self.tls {
-            if !octets.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
+            if !bytes.is_empty() && !tls.is_handshaking() && self.unsent.is_empty() {
                 let taken = tls
                     .writer()
-                    .write(&octets[..octets.len().min(16_384)])
+                    .write(&bytes[..bytes.len().min(16_384)])
                     .unwrap();
-                octets.drain(..taken);
+                bytes.drain(..taken);
             }
             while tls.wants_write() {
                 tls.write_tls(&mut self.unsent).unwrap();
             }
         } else {
-            self.unsent.append(octets);
+            self.unsent.append(bytes);
         }
         let len = self.unsent.len().min(most);
         if len == 0 {
@@ -74,13 +74,13 @@ impl Wire {
             Err(_) => {
                 // The server reads no more; what it has sent can be read all the same.
                 self.unsent.clear();
-                octets.clear();
+                bytes.clear();
                 false
             }
         }
     }
 
-    /// Receives up to `most` octets into `input`. Whether anything came.
+    /// Receives up to `most` bytes into `input`. Whether anything came.
     pub(super) fn receive(&mut self, input: &mut Vec<u8>, most: usize) -> bool {
         if self.is_ended || most == 0 {
             return false;

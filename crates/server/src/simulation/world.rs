@@ -110,7 +110,7 @@ hosts: {{ default: {{ paths: {{ /: {{ test.act: ON }} }} }} }}
 /// What a run is like.
 #[derive(Clone, Copy)]
 pub(super) struct Knobs {
-    /// Octets that a socket holds.
+    /// Bytes that a socket holds.
     pub(super) buffer: usize,
     /// `http2-input-window-size`
     pub(super) window: usize,

@@ -168,9 +168,8 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
     let (name, port) = match text.rsplit_once(':') {
         // A bare IPv6 literal in brackets also has colons.
         Some((name, port)) if !port.ends_with(']') => {
-            let port = Some(port).filter(|port| {
-                !port.is_empty() && port.bytes().all(|octet| octet.is_ascii_digit())
-            });
+            let port = Some(port)
+                .filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
             (
                 name,
                 Some(
@@ -181,7 +180,7 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
         }
         _ => (text, None),
     };
-    let is_bad = |octet: u8| octet <= b' ' || octet == 0x7f || octet == b'/';
+    let is_bad = |byte: u8| byte <= b' ' || byte == 0x7f || byte == b'/';
     if name.is_empty() || name.bytes().any(is_bad) || (name.contains(':') && !name.starts_with('['))
     {
         return Err(key.error(INVALID));

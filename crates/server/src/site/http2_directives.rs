@@ -77,10 +77,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "16777216",
         "Flow-control window of a stream whose body is being read; 65535 to 16777216.",
         |scope, command| {
-            let octets: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
-            settings(scope).http2.input_window_size = u32::try_from(octets)
+            let bytes: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
+            settings(scope).http2.input_window_size = u32::try_from(bytes)
                 .ok()
-                .filter(|_| (MIN_WINDOW..=MAX_WINDOW).contains(&octets))
+                .filter(|_| (MIN_WINDOW..=MAX_WINDOW).contains(&bytes))
                 .ok_or_else(|| command.error("window size must be between 65535 and 16777216"))?;
             Ok(())
         },

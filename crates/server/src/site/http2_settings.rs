@@ -31,7 +31,7 @@ pub struct LatencySettings {
     pub min_rtt: Option<Duration>,
     /// How much longer than the round trip the event loop may take to come around, in percent.
     pub max_additional_delay_percent: u32,
-    /// Octets; connections whose congestion window has grown that far are left alone.
+    /// Bytes; connections whose congestion window has grown that far are left alone.
     pub max_cwnd: u32,
 }
 

@@ -298,7 +298,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
 
 fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
-    // One octet of `sun_path` is the terminator.
+    // One byte of `sun_path` is the terminator.
     if path.len() >= 108 {
         return Err(port.error(format!("path:{path} is too long as a unix socket name")));
     }

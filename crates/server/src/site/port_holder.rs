@@ -64,14 +64,14 @@ fn parse_ip(hex: &str) -> Option<IpAddr> {
         let word = std::str::from_utf8(word).ok()?;
         u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
     });
-    let octets = words.collect::<Option<Vec<_>>>()?.concat();
-    match octets.len() {
-        4 => <[u8; 4]>::try_from(octets)
+    let bytes = words.collect::<Option<Vec<_>>>()?.concat();
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes)
             .ok()
-            .map(|octets| Ipv4Addr::from(octets).into()),
-        _ => <[u8; 16]>::try_from(octets)
+            .map(|bytes| Ipv4Addr::from(bytes).into()),
+        _ => <[u8; 16]>::try_from(bytes)
             .ok()
-            .map(|octets| Ipv6Addr::from(octets).into()),
+            .map(|bytes| Ipv6Addr::from(bytes).into()),
     }
 }
 

@@ -45,17 +45,17 @@ pub struct ServerSettings {
     pub send_informational: SendInformational,
     /// `temp-buffer-path`.
     pub temp_buffer_path: PathBuf,
-    /// `temp-buffer-threshold` in octets; `None` for off.
+    /// `temp-buffer-threshold` in bytes; `None` for off.
     pub temp_buffer_threshold: Option<u64>,
-    /// `temp-buffer-max-size`: octets of one request body.
+    /// `temp-buffer-max-size`: bytes of one request body.
     pub temp_buffer_max_size: u64,
-    /// `temp-buffer-max-total`: octets of all temporary files of the process.
+    /// `temp-buffer-max-total`: bytes of all temporary files of the process.
     pub temp_buffer_max_total: u64,
     /// `max-spare-pipes`: of each worker.
     pub max_spare_pipes: usize,
     /// `connection-budget` and `connection-budget.per-second`.
     pub budget: BudgetSettings,
-    /// `max-memory`: octets for the buffers of all connections; `None` for no limit.
+    /// `max-memory`: bytes for the buffers of all connections; `None` for no limit.
     pub max_memory: Option<u64>,
     /// Limits of the HTTP/1 engine.
     pub http1: h2o_http1::Settings,
@@ -314,7 +314,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "Value of the `server` response header. Empty: no such header.",
         |scope, command| {
             let name = command.node.scalar()?;
-            if name.bytes().any(|octet| octet.is_ascii_control()) {
+            if name.bytes().any(|byte| byte.is_ascii_control()) {
                 return Err(command.error("a field value cannot have control characters"));
             }
             settings(scope).server_name = Some(name.into());
@@ -392,12 +392,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                     None
                 } else {
-                    let octets: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
-                    if octets < 1_048_576 {
+                    let bytes: u64 = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
+                    if bytes < 1_048_576 {
                         return Err(command
                             .error("threshold is too low (must be >= 1048576; OFF to disable)"));
                     }
-                    Some(octets)
+                    Some(bytes)
                 };
             Ok(())
         },
@@ -535,7 +535,7 @@ fn num_threads(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         let number = |text: &str| {
             text.parse::<usize>()
                 .ok()
-                .filter(|cpu| *cpu < 4096 && text.bytes().all(|octet| octet.is_ascii_digit()))
+                .filter(|cpu| *cpu < 4096 && text.bytes().all(|byte| byte.is_ascii_digit()))
         };
         let (Some(first), Some(last)) = (number(first), number(last)) else {
             return Err(item.error(INVALID));

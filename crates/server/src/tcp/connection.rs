@@ -24,13 +24,13 @@ use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
 
-/// A connection is read on after our last octet until the client has been silent for that long: closed before, the kernel
+/// A connection is read on after our last byte until the client has been silent for that long: closed before, the kernel
 /// would answer what the client still sends with a reset, and the client might not get to see our response.
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
 /// And how long it is read on at most.
 const LINGER: Duration = Duration::from_secs(30);
-/// Octets that are read and dropped in all, and before other connections get their turn.
-const LINGER_OCTETS: usize = 64 * 1024 * 1024;
+/// Bytes that are read and dropped in all, and before other connections get their turn.
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Lines about handshakes in the error log, which clients can cause any number of.
@@ -400,7 +400,7 @@ impl Connection {
         self.phase = Phase::Lingering {
             until: now + LINGER_SILENCE,
             end: now + LINGER,
-            left: LINGER_OCTETS,
+            left: LINGER_BYTES,
         };
         Flow::Wait
     }
@@ -432,7 +432,7 @@ impl Connection {
         flow
     }
 
-    /// Octets of memory this connection holds in buffers.
+    /// Bytes of memory this connection holds in buffers.
     fn retained(&self) -> usize {
         let protocol = match &self.phase {
             Phase::Http1(http1) => http1.retained(),

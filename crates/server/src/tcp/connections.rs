@@ -185,7 +185,7 @@ impl Connections {
         entry.insert(Box::new(connection));
         self.context.worker.shared.descriptors.begin_client();
         self.context.worker.counters.count(Counter::Sessions);
-        // Listeners defer accepting, so the first octets are mostly there.
+        // Listeners defer accepting, so the first bytes are mostly there.
         self.run_connection(token, |connection, context| connection.run(context));
     }
 

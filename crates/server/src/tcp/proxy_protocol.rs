@@ -6,21 +6,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const MAX_LINE: usize = 107;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the first octets of a connection are.
+/// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// More octets are needed to tell.
+    /// More bytes are needed to tell.
     Incomplete,
-    /// Not a PROXY header: the octets belong to TLS or HTTP.
+    /// Not a PROXY header: the bytes belong to TLS or HTTP.
     Absent,
-    /// A header of `len` octets; `source` is the client, if the header names one.
+    /// A header of `len` bytes; `source` is the client, if the header names one.
     Header {
         len: usize,
         source: Option<SocketAddr>,
     },
 }
 
-/// Looks at the first octets of a connection.
+/// Looks at the first bytes of a connection.
 pub(crate) fn parse(input: &[u8]) -> Parsed {
     if starts_alike(input, V2_SIGNATURE) {
         return parse_v2(input);
@@ -37,11 +37,7 @@ fn starts_alike(input: &[u8], prefix: &[u8]) -> bool {
 }
 
 fn parse_v1(input: &[u8]) -> Parsed {
-    let Some(end) = input
-        .iter()
-        .take(MAX_LINE)
-        .position(|&octet| octet == b'\n')
-    else {
+    let Some(end) = input.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
         return if input.len() < MAX_LINE {
             Parsed::Incomplete
         } else {

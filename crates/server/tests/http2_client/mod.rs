@@ -26,7 +26,7 @@ pub struct Client {
     next: u32,
     /// What the server has sent, in words, a frame each; most frames of the connection are left out.
     seen: Vec<String>,
-    /// Octets the client may send, by stream; 0 is the connection.
+    /// Bytes the client may send, by stream; 0 is the connection.
     windows: HashMap<u32, i64>,
     /// The content received, by stream.
     contents: HashMap<u32, Vec<u8>>,
@@ -35,7 +35,7 @@ pub struct Client {
 impl Client {
     pub fn connect(port: u16) -> Self {
         let mut stream = patient(TcpStream::connect(("127.0.0.1", port)).unwrap());
-        let preface = [PREFACE, &Frame::settings(&[]).octets()].concat();
+        let preface = [PREFACE, &Frame::settings(&[]).bytes()].concat();
         stream.write_all(&preface).unwrap();
         Self {
             stream,
@@ -104,7 +104,7 @@ impl Client {
     }
 
     fn send_frame(&mut self, frame: &Frame) {
-        self.stream.write_all(&frame.octets()).unwrap();
+        self.stream.write_all(&frame.bytes()).unwrap();
     }
 
     /// Sends content, whether there is window for it or not.
@@ -134,13 +134,13 @@ impl Client {
     }
 
     /// Lets the server send more, on a stream and on the connection.
-    pub fn allow(&mut self, stream: u32, octets: u32) {
+    pub fn allow(&mut self, stream: u32, bytes: u32) {
         for id in [0, stream] {
-            self.send_frame(&Frame::window_update(id, octets));
+            self.send_frame(&Frame::window_update(id, bytes));
         }
     }
 
-    /// The octets that may be sent, as far as is known.
+    /// The bytes that may be sent, as far as is known.
     pub fn window(&self, stream: u32) -> i64 {
         self.windows.get(&stream).copied().unwrap_or(WINDOW)
     }
@@ -189,7 +189,7 @@ impl Client {
     pub fn until_content(&mut self, stream: u32, len: usize) {
         while self.content(stream).len() < len {
             self.read_frame().unwrap_or_else(|error| {
-                panic!("{error} before {len} octets of {stream}: {:#?}", self.seen)
+                panic!("{error} before {len} bytes of {stream}: {:#?}", self.seen)
             });
         }
     }
@@ -220,7 +220,7 @@ impl Client {
             }
             kind::DATA => {
                 self.contents.entry(id).or_default().extend(&frame.payload);
-                format!("{id} {} octets{end}", frame.payload.len())
+                format!("{id} {} bytes{end}", frame.payload.len())
             }
             kind::RST_STREAM => format!("{id} reset {}", frame.number_at(0)),
             kind::GOAWAY => format!("goaway {}", frame.number_at(4)),

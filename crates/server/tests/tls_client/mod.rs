@@ -70,7 +70,7 @@ pub fn preface() -> Vec<u8> {
     let megabyte = 1 << 20;
     let settings = Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, megabyte)]);
     let window = Frame::window_update(0, megabyte);
-    [PREFACE, &settings.octets(), &window.octets()].concat()
+    [PREFACE, &settings.bytes(), &window.bytes()].concat()
 }
 
 /// HEADERS of a GET that ends its stream, with further fields.
@@ -82,14 +82,14 @@ pub fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         (":path", path),
     ];
     head.extend(fields);
-    Frame::request(stream, encode(&head)).octets()
+    Frame::request(stream, encode(&head)).bytes()
 }
 
 /// The content of a stream so far, and whether it is complete.
-pub fn content(octets: &[u8], stream: u32) -> (Vec<u8>, bool) {
+pub fn content(bytes: &[u8], stream: u32) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     let mut is_complete = false;
-    for frame in Frame::parse_all(octets) {
+    for frame in Frame::parse_all(bytes) {
         if frame.stream == stream && matches!(frame.kind, kind::DATA | kind::HEADERS) {
             is_complete |= frame.has(flag::END_STREAM);
             if frame.kind == kind::DATA {

@@ -23,7 +23,7 @@ pub struct Http2 {
     socket: TcpStream,
     unread: Vec<u8>,
     decoder: Decoder,
-    /// The section that is being received: its stream, its octets, whether it ends the stream.
+    /// The section that is being received: its stream, its bytes, whether it ends the stream.
     section: Option<(u32, Vec<u8>, bool)>,
     /// Every frame received, in order.
     pub frames: Vec<Frame>,
@@ -175,30 +175,30 @@ impl Http2 {
         &self.decoder
     }
 
-    /// Sends octets.
+    /// Sends bytes.
     ///
     /// # Panics
     /// If the server has closed the connection.
-    pub fn send(&mut self, octets: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.socket
-            .write_all(octets.as_ref())
+            .write_all(bytes.as_ref())
             .expect("the server takes what we send");
     }
 
     /// Sends as much as the server takes; true if it took all.
-    pub fn try_send(&mut self, octets: impl AsRef<[u8]>) -> bool {
-        self.socket.write_all(octets.as_ref()).is_ok()
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.socket.write_all(bytes.as_ref()).is_ok()
     }
 
     /// Sends a frame.
     pub fn send_frame(&mut self, frame: &Frame) {
-        self.send(frame.octets());
+        self.send(frame.bytes());
     }
 
     /// Sends frames in one piece; the server may have closed the connection.
     pub fn send_frames<'a>(&mut self, frames: impl IntoIterator<Item = &'a Frame>) {
-        let octets: Vec<u8> = frames.into_iter().flat_map(Frame::octets).collect();
-        let _ = self.try_send(octets);
+        let bytes: Vec<u8> = frames.into_iter().flat_map(Frame::bytes).collect();
+        let _ = self.try_send(bytes);
     }
 
     /// Says that nothing more will be sent.
@@ -278,9 +278,9 @@ impl Http2 {
             }
             kind::CONTINUATION => {
                 let section = self.section.as_mut();
-                let (stream, octets, _) = section.expect("CONTINUATION continues something");
+                let (stream, bytes, _) = section.expect("CONTINUATION continues something");
                 assert_eq!(*stream, frame.stream, "{frame:?}");
-                octets.extend(&frame.payload);
+                bytes.extend(&frame.payload);
                 self.note_section(frame);
             }
             kind::RST_STREAM => {
@@ -306,8 +306,8 @@ impl Http2 {
         if !frame.has(flag::END_HEADERS) {
             return;
         }
-        let (stream, octets, is_end) = self.section.take().expect("there is one");
-        let fields = self.decoder.decode_text(&octets);
+        let (stream, bytes, is_end) = self.section.take().expect("there is one");
+        let fields = self.decoder.decode_text(&bytes);
         let answer = self.answers.entry(stream).or_default();
         assert!(!answer.is_ended, "after the end: {frame:?}");
         answer.on_section(fields);
@@ -371,7 +371,7 @@ impl Http2 {
         });
     }
 
-    /// How many octets of content the server has allowed on a stream, or on the connection, so far.
+    /// How many bytes of content the server has allowed on a stream, or on the connection, so far.
     #[must_use]
     pub fn allowed(&self, stream: u32) -> usize {
         let frames = self.frames.iter();

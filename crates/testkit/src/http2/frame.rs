@@ -197,27 +197,27 @@ impl Frame {
         self.flags & flags == flags
     }
 
-    /// Its octets.
+    /// Its bytes.
     ///
     /// # Panics
     /// If the payload is longer than a frame can be.
     #[must_use]
-    pub fn octets(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let length = u32::try_from(self.payload.len()).expect("a length has 24 bits");
         let [0, length @ ..] = length.to_be_bytes() else {
             panic!("a length has 24 bits");
         };
-        let mut octets = length.to_vec();
-        octets.extend([self.kind, self.flags]);
-        octets.extend(self.stream.to_be_bytes());
-        octets.extend(&self.payload);
-        octets
+        let mut bytes = length.to_vec();
+        bytes.extend([self.kind, self.flags]);
+        bytes.extend(self.stream.to_be_bytes());
+        bytes.extend(&self.payload);
+        bytes
     }
 
-    /// The first frame in `octets` and how long it is, if all of it is there.
+    /// The first frame in `bytes` and how long it is, if all of it is there.
     #[must_use]
-    pub fn parse(octets: &[u8]) -> Option<(Self, usize)> {
-        let (head, rest) = octets.split_first_chunk::<9>()?;
+    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (head, rest) = bytes.split_first_chunk::<9>()?;
         let [l1, l2, l3, kind, flags, s1, s2, s3, s4] = *head;
         let length = usize::try_from(u32::from_be_bytes([0, l1, l2, l3])).ok()?;
         let payload = rest.get(..length)?;
@@ -240,25 +240,25 @@ impl Frame {
         Ok(Self::new(kind, flags, stream, payload))
     }
 
-    /// The complete frames in `octets`; what is behind them is left out.
+    /// The complete frames in `bytes`; what is behind them is left out.
     #[must_use]
-    pub fn parse_all(mut octets: &[u8]) -> Vec<Self> {
+    pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
-        while let Some((frame, len)) = Self::parse(octets) {
+        while let Some((frame, len)) = Self::parse(bytes) {
             frames.push(frame);
-            octets = &octets[len..];
+            bytes = &bytes[len..];
         }
         frames
     }
 
-    /// The number in four octets of the payload.
+    /// The number in four bytes of the payload.
     ///
     /// # Panics
     /// If the payload is shorter.
     #[must_use]
     pub fn number_at(&self, at: usize) -> u32 {
-        let octets = self.payload.get(at..).and_then(<[u8]>::first_chunk);
-        u32::from_be_bytes(*octets.unwrap_or_else(|| panic!("{self:?} is too short")))
+        let bytes = self.payload.get(at..).and_then(<[u8]>::first_chunk);
+        u32::from_be_bytes(*bytes.unwrap_or_else(|| panic!("{self:?} is too short")))
     }
 }
 

@@ -141,7 +141,7 @@ impl Decoder {
     /// # Panics
     /// If it is none.
     pub fn decode_text(&mut self, section: &[u8]) -> Vec<(String, String)> {
-        let text = |octets: Vec<u8>| String::from_utf8_lossy(&octets).into_owned();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let fields = self.decode(section).into_iter();
         fields
             .map(|(name, value)| (text(name), text(value)))
@@ -189,7 +189,7 @@ fn size((name, value): &Field) -> usize {
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
-    fn octet(&mut self) -> u8 {
+    fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().expect("the section goes on");
         self.0 = rest;
         *first
@@ -197,14 +197,14 @@ impl Input<'_> {
 
     fn integer(&mut self, prefix: u8) -> usize {
         let most = (1 << prefix) - 1;
-        let mut value = usize::from(self.octet()) & most;
+        let mut value = usize::from(self.byte()) & most;
         if value < most {
             return value;
         }
         for shift in (0..28).step_by(7) {
-            let octet = self.octet();
-            value += usize::from(octet & 0x7f) << shift;
-            if octet < 0x80 {
+            let byte = self.byte();
+            value += usize::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
                 return value;
             }
         }
@@ -214,18 +214,18 @@ impl Input<'_> {
     fn string(&mut self) -> Vec<u8> {
         let is_huffman = self.0.first().is_some_and(|&first| first >= 0x80);
         let length = self.integer(7);
-        let (octets, rest) = self.0.split_at(length);
+        let (bytes, rest) = self.0.split_at(length);
         self.0 = rest;
         if is_huffman {
-            decode_huffman(octets)
+            decode_huffman(bytes)
         } else {
-            octets.to_vec()
+            bytes.to_vec()
         }
     }
 }
 
-/// How many bits the code of each octet has, and that of the end (RFC 7541 Appendix B). The codes follow from that: they
-/// are given out in order of length, then of octet.
+/// How many bits the code of each byte has, and that of the end (RFC 7541 Appendix B). The codes follow from that: they
+/// are given out in order of length, then of byte.
 #[rustfmt::skip]
 const CODE_LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -239,12 +239,12 @@ const CODE_LENGTHS: [u8; 257] = [
     30,
 ];
 
-fn decode_huffman(octets: &[u8]) -> Vec<u8> {
+fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     let (mut code, mut length) = (0_u32, 0_u8);
-    for octet in octets {
+    for byte in bytes {
         for bit in (0..8).rev() {
-            code = code << 1 | u32::from(octet >> bit & 1);
+            code = code << 1 | u32::from(byte >> bit & 1);
             length += 1;
             if let Some(symbol) = SYMBOLS.get(&(code, length)) {
                 text.push(u8::try_from(*symbol).expect("the end is not encoded"));
@@ -257,7 +257,7 @@ fn decode_huffman(octets: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The octet, or 256 for the end, that a code of so many bits stands for.
+/// The byte, or 256 for the end, that a code of so many bits stands for.
 static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> = LazyLock::new(|| {
     let mut by_length: Vec<usize> = (0..CODE_LENGTHS.len()).collect();
     by_length.sort_by_key(|&symbol| CODE_LENGTHS[symbol]);
@@ -340,7 +340,7 @@ const STATIC: [(&str, &str); 61] = [
 mod tests {
     use super::*;
 
-    fn octets(hex: &str) -> Vec<u8> {
+    fn bytes(hex: &str) -> Vec<u8> {
         let digits: Vec<_> = hex.chars().filter(|c| !c.is_whitespace()).collect();
         let pairs = digits.chunks(2).map(|pair| pair.iter().collect::<String>());
         pairs
@@ -375,12 +375,12 @@ mod tests {
 
     #[test]
     fn responses_of_the_rfc_are_decoded() {
-        // RFC 7541 C.6.1 to C.6.3, with a table of 256 octets.
+        // RFC 7541 C.6.1 to C.6.3, with a table of 256 bytes.
         let mut decoder = Decoder {
             limit: 256,
             ..Decoder::default()
         };
-        let first = decoder.decode(&octets(
+        let first = decoder.decode(&bytes(
             "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
         ));
         let want = [
@@ -391,11 +391,11 @@ mod tests {
         ];
         assert_eq!(first, want.map(|(n, v)| (n.into(), v.into())));
         assert_eq!(decoder.table(), (4, 222));
-        let second = decoder.decode(&octets("4883 640e ffc1 c0bf"));
+        let second = decoder.decode(&bytes("4883 640e ffc1 c0bf"));
         assert_eq!(second[0], (b":status".to_vec(), b"307".to_vec()));
         assert_eq!(second[3].1, b"https://www.example.com");
         assert_eq!(decoder.table(), (4, 222));
-        let third = decoder.decode(&octets(
+        let third = decoder.decode(&bytes(
             "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
         ));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! One TLS connection to a backend, without its socket: octets in, octets and plaintext out.
+//! One TLS connection to a backend, without its socket: bytes in, bytes and plaintext out.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl ClientConnection {
         })
     }
 
-    /// Takes octets from the backend; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
+    /// Takes bytes from the backend; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
     /// what is to be sent to `out`. An incomplete record is kept until its end comes.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ fn is_name_for(presented: &[u8], name: &ServerName<'_>, text: &str) -> Result<bo
     if let Some(domain) = presented.strip_prefix(b"*.")
         && matches!(name, ServerName::DnsName(_))
     {
-        let label_len = text.iter().position(|octet| *octet == b'.').unwrap_or(0);
+        let label_len = text.iter().position(|byte| *byte == b'.').unwrap_or(0);
         return Ok(label_len > 0 && text[label_len + 1..].eq_ignore_ascii_case(domain));
     }
     Ok(text.eq_ignore_ascii_case(presented))
@@ -163,16 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn octets_cut_or_changed_never_panic() {
+    fn bytes_cut_or_changed_never_panic() {
         let der = named(&["common.example"], vec![dns("www.example.com")]);
         let name = ServerName::try_from("www.example.com").unwrap();
         for len in 0..der.len() {
             assert!(Certificate::parse(&der[..len]).is_none(), "{len}");
         }
         for at in 0..der.len() {
-            for octet in [0, 1, 0x30, 0x7f, 0x80, 0x81, 0x83, 0xff] {
+            for byte in [0, 1, 0x30, 0x7f, 0x80, 0x81, 0x83, 0xff] {
                 let mut der = der.clone();
-                der[at] = octet;
+                der[at] = byte;
                 if let Some(certificate) = Certificate::parse(&der) {
                     let _ = super::check(&certificate, &name, CommonName::Counts);
                 }

@@ -1,4 +1,4 @@
-//! Chains that rustls does not find together, as it compares names by their octets and reads no certificates of version 1.
+//! Chains that rustls does not find together, as it compares names by their bytes and reads no certificates of version 1.
 
 use std::cell::Cell;
 

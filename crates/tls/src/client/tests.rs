@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// A handshake and one octet, so that tickets have come in.
+    /// A handshake and one byte, so that tickets have come in.
     fn meet(
         &self,
         client: &TlsClient,
@@ -223,10 +223,10 @@ impl Talk {
         Ok(talk)
     }
 
-    fn server_hears(&mut self, octets: &[u8]) {
-        let mut octets = octets;
-        while !octets.is_empty() {
-            self.server.read_tls(&mut octets).unwrap();
+    fn server_hears(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            self.server.read_tls(&mut bytes).unwrap();
             // What is wrong with the handshake the client hears from the server, or says.
             let _ = self.server.process_new_packets();
         }
@@ -234,11 +234,11 @@ impl Talk {
 
     /// What the server wants to send.
     fn server_says(&mut self) -> Vec<u8> {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         while self.server.wants_write() {
-            self.server.write_tls(&mut octets).unwrap();
+            self.server.write_tls(&mut bytes).unwrap();
         }
-        octets
+        bytes
     }
 
     /// Plaintext from the server. What the client answers on its own goes to the server.
@@ -977,8 +977,8 @@ fn data_is_carried_both_ways_however_it_arrives() {
         talk.server.set_buffer_limit(None);
         talk.server.writer().write_all(&text).unwrap();
         let mut heard = Vec::new();
-        let octets = talk.server_says();
-        for piece in octets.chunks(1000) {
+        let bytes = talk.server_says();
+        for piece in bytes.chunks(1000) {
             let (mut piece, mut out) = (piece.to_vec(), OutputBuffer::default());
             let progress = talk.client.receive(&mut piece, &mut heard, &mut out);
             assert!(!progress.unwrap().closed_by_peer && out.is_empty());

@@ -21,8 +21,8 @@ pub(crate) enum ContentType {
 }
 
 impl ContentType {
-    pub(crate) fn parse(octet: u8) -> Option<Self> {
-        match octet {
+    pub(crate) fn parse(byte: u8) -> Option<Self> {
+        match byte {
             20 => Some(Self::ChangeCipherSpec),
             21 => Some(Self::Alert),
             22 => Some(Self::Handshake),
@@ -31,7 +31,7 @@ impl ContentType {
         }
     }
 
-    pub(crate) fn octet(self) -> u8 {
+    pub(crate) fn byte(self) -> u8 {
         match self {
             Self::ChangeCipherSpec => 20,
             Self::Alert => 21,
@@ -57,7 +57,7 @@ pub(crate) fn record_len(input: &[u8]) -> Result<Option<usize>, TlsError> {
     Ok(Some(len))
 }
 
-/// The complete record that begins `input`, or `None` if more octets are needed.
+/// The complete record that begins `input`, or `None` if more bytes are needed.
 ///
 /// # Errors
 /// [`TlsError::RecordOverflow`]

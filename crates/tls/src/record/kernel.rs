@@ -108,7 +108,7 @@ pub enum Control {
 
 impl Control {
     pub(crate) fn record(content_type: ContentType, payload: &[u8]) -> Self {
-        Self::Record(content_type.octet(), payload.to_vec())
+        Self::Record(content_type.byte(), payload.to_vec())
     }
 }
 
@@ -180,9 +180,9 @@ impl KernelKeys {
     }
 }
 
-/// The eight octets behind the salt. In TLS 1.3 they are part of what is combined with the sequence number. In TLS 1.2 they are the
+/// The eight bytes behind the salt. In TLS 1.3 they are part of what is combined with the sequence number. In TLS 1.2 they are the
 /// explicit nonce (RFC 5288 §3) of the kernel's first record, which counts them up: from a number that differs in its first bit
-/// from all nonces used so far, which were the same octets combined with small sequence numbers.
+/// from all nonces used so far, which were the same bytes combined with small sequence numbers.
 fn gcm_iv(version: Version, rest: [u8; 8]) -> [u8; 8] {
     match version {
         Version::Tls13 => rest,

@@ -2,13 +2,13 @@
 
 use std::ops::Deref;
 
-/// Octets to be sent. Unlike a `Vec`, a cleared buffer keeps the octets of earlier use initialised: the cipher writes over them.
+/// Bytes to be sent. Unlike a `Vec`, a cleared buffer keeps the bytes of earlier use initialised: the cipher writes over them.
 /// Zeroing the room first would cost 13 % of bulk encryption, a copy 18 %.
 #[derive(Default)]
 pub struct OutputBuffer {
     /// All of it is initialised.
-    octets: Vec<u8>,
-    /// Number of octets to be sent.
+    bytes: Vec<u8>,
+    /// Number of bytes to be sent.
     len: usize,
 }
 
@@ -18,39 +18,39 @@ impl OutputBuffer {
         self.len = 0;
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub fn capacity(&self) -> usize {
-        self.octets.capacity()
+        self.bytes.capacity()
     }
 
-    /// Drops all but the first `len` octets.
+    /// Drops all but the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Makes room for as many more octets at once.
+    /// Makes room for as many more bytes at once.
     pub(crate) fn reserve(&mut self, len: usize) {
-        let missing = (self.len + len).saturating_sub(self.octets.len());
-        self.octets.reserve(missing);
+        let missing = (self.len + len).saturating_sub(self.bytes.len());
+        self.bytes.reserve(missing);
     }
 
-    pub(crate) fn extend_from_slice(&mut self, octets: &[u8]) {
-        self.extend_to_write(octets.len()).copy_from_slice(octets);
+    pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.extend_to_write(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Appends `len` octets and returns them to be written to: they are zero, or left from earlier use.
+    /// Appends `len` bytes and returns them to be written to: they are zero, or left from earlier use.
     pub(crate) fn extend_to_write(&mut self, len: usize) -> &mut [u8] {
         let start = self.len;
         self.len += len;
-        if self.octets.len() < self.len {
-            self.octets.resize(self.len, 0);
+        if self.bytes.len() < self.len {
+            self.bytes.resize(self.len, 0);
         }
-        &mut self.octets[start..self.len]
+        &mut self.bytes[start..self.len]
     }
 
-    /// What was written since it held `start` octets.
+    /// What was written since it held `start` bytes.
     pub(crate) fn written_since(&mut self, start: usize) -> &mut [u8] {
-        &mut self.octets[start..self.len]
+        &mut self.bytes[start..self.len]
     }
 }
 
@@ -58,7 +58,7 @@ impl Deref for OutputBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.octets[..self.len]
+        &self.bytes[..self.len]
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(buffer.written_since(5), b"a");
         buffer.clear();
         assert_eq!(&*buffer, b"");
-        // The room has octets of earlier use until the caller overwrites them.
+        // The room has bytes of earlier use until the caller overwrites them.
         assert_eq!(buffer.extend_to_write(2), b"fi");
         buffer.extend_from_slice(b"x");
         assert_eq!(&*buffer, b"fix");

@@ -1,7 +1,7 @@
 //! Protection of records with the negotiated AEAD (RFC 8446 §5.2, RFC 5288, RFC 7905): one direction of a connection.
 //!
 //! rustls does the handshake and then hands over its keys. Its own record layer makes a new vector for each record and
-//! copies the result; doing this part here encrypts bulk data straight from the caller's octets into the output buffer,
+//! copies the result; doing this part here encrypts bulk data straight from the caller's bytes into the output buffer,
 //! at 97 % of the cipher's own speed in place of 70 % (AES-128-GCM, records of 16 KiB).
 
 use aws_lc_rs::aead::{
@@ -16,7 +16,7 @@ use crate::versions::Version;
 
 /// Length of the authentication tag; the same for all suites in use.
 const TAG_LEN: usize = 16;
-/// Octets of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
+/// Bytes of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
 /// Sequence number, type, version and length (RFC 5246 §6.2.3.3).
 const TLS12_AAD_LEN: usize = 13;
@@ -65,8 +65,8 @@ enum AdditionalData {
 impl AsRef<[u8]> for AdditionalData {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Tls13(octets) => octets,
-            Self::Tls12(octets) => octets,
+            Self::Tls13(bytes) => bytes,
+            Self::Tls12(bytes) => bytes,
         }
     }
 }
@@ -111,7 +111,7 @@ impl Protection {
         HEADER_LEN + self.format.prefix_len() + self.format.inner_type_len() + TAG_LEN
     }
 
-    /// Appends one record with the octets of `parts`, which are not more than a record may hold.
+    /// Appends one record with the bytes of `parts`, which are not more than a record may hold.
     ///
     /// # Errors
     /// [`TlsError::Crypto`]
@@ -125,8 +125,8 @@ impl Protection {
         debug_assert!(plain_len <= MAX_PLAINTEXT_LEN);
         let header = self.header(content_type, plain_len)?;
         let nonce = self.nonce();
-        let aad = Aad::from(self.additional_data(header, content_type.octet(), plain_len)?);
-        let inner_type = [content_type.octet()];
+        let aad = Aad::from(self.additional_data(header, content_type.byte(), plain_len)?);
+        let inner_type = [content_type.byte()];
         let inner_type = &inner_type[..self.format.inner_type_len()];
         let record_start = out.len();
 
@@ -204,7 +204,7 @@ impl Protection {
         }
     }
 
-    /// TLS 1.3 pads inside the plaintext: the whole may have 2^14 + 1 octets (RFC 8446 §5.2 and §5.4).
+    /// TLS 1.3 pads inside the plaintext: the whole may have 2^14 + 1 bytes (RFC 8446 §5.2 and §5.4).
     fn padding_room(&self) -> usize {
         self.format.inner_type_len()
     }
@@ -222,15 +222,15 @@ impl Protection {
         let [high, low] = u16::try_from(len)
             .map_err(|_| TlsError::Crypto)?
             .to_be_bytes();
-        Ok([outer.octet(), 3, 3, high, low])
+        Ok([outer.byte(), 3, 3, high, low])
     }
 
     /// The IV combined with the sequence number (RFC 8446 §5.3, RFC 7905 §2). TLS 1.2 with AES-GCM leaves the
     /// construction to the sender as long as no nonce comes twice (RFC 5288 §3).
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
-        for (octet, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
-            *octet ^= sequence;
+        for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= sequence;
         }
         nonce
     }
@@ -245,12 +245,12 @@ impl Protection {
             Format::Tls13 => Ok(AdditionalData::Tls13(header)),
             Format::Tls12ExplicitNonce | Format::Tls12 => {
                 let len = u16::try_from(plain_len).map_err(|_| TlsError::Crypto)?;
-                let mut octets = [0; TLS12_AAD_LEN];
-                octets[..8].copy_from_slice(&self.sequence.to_be_bytes());
-                octets[8] = content_type;
-                octets[9..11].copy_from_slice(&header[1..3]);
-                octets[11..].copy_from_slice(&len.to_be_bytes());
-                Ok(AdditionalData::Tls12(octets))
+                let mut bytes = [0; TLS12_AAD_LEN];
+                bytes[..8].copy_from_slice(&self.sequence.to_be_bytes());
+                bytes[8] = content_type;
+                bytes[9..11].copy_from_slice(&header[1..3]);
+                bytes[11..].copy_from_slice(&len.to_be_bytes());
+                Ok(AdditionalData::Tls12(bytes))
             }
         }
     }
@@ -260,7 +260,7 @@ impl Protection {
 fn unpad(inner: &[u8]) -> Result<(ContentType, &[u8]), TlsError> {
     let last = inner
         .iter()
-        .rposition(|octet| *octet != 0)
+        .rposition(|byte| *byte != 0)
         .ok_or(TlsError::UnexpectedMessage)?;
     let content_type = ContentType::parse(inner[last]).ok_or(TlsError::UnexpectedMessage)?;
     Ok((content_type, &inner[..last]))

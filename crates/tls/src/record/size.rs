@@ -5,15 +5,15 @@ use crate::record::framing::MAX_PLAINTEXT_LEN;
 
 /// Size of a small record with its overhead: fits one segment on all but the narrowest paths.
 const SMALL_RECORD_LEN: usize = 1400;
-/// After this many octets of plaintext the congestion window is open and records are full.
+/// After this many bytes of plaintext the congestion window is open and records are full.
 const SMALL_UNTIL: u32 = 65_536;
 
 /// Counts what a connection has sent.
 #[derive(Debug, Default)]
 pub(crate) struct RecordSize {
-    /// Plaintext octets written; stays at [`SMALL_UNTIL`] once there.
+    /// Plaintext bytes written; stays at [`SMALL_UNTIL`] once there.
     written: u32,
-    /// Octets of plaintext per record as the driver has chosen from its knowledge of the path; 0 if it has not.
+    /// Bytes of plaintext per record as the driver has chosen from its knowledge of the path; 0 if it has not.
     chosen: u16,
 }
 
@@ -37,13 +37,13 @@ impl RecordSize {
         }
     }
 
-    /// A record with `len` octets of plaintext was written.
+    /// A record with `len` bytes of plaintext was written.
     pub(crate) fn on_written(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(SMALL_UNTIL);
         self.written = SMALL_UNTIL.min(self.written.saturating_add(len));
     }
 
-    /// From now on, records are as large as `plain_len` octets of plaintext make them.
+    /// From now on, records are as large as `plain_len` bytes of plaintext make them.
     pub(crate) fn choose(&mut self, plain_len: usize) {
         let plain_len = plain_len.clamp(1, MAX_PLAINTEXT_LEN);
         self.chosen = u16::try_from(plain_len).unwrap_or(u16::MAX);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_small_until_65536_octets_are_written() {
+    fn records_are_small_until_65536_bytes_are_written() {
         let mut size = RecordSize::default();
         assert_eq!(size.limit(22), 1378);
         size.on_written(65_535);

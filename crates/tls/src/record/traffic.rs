@@ -26,7 +26,7 @@ const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 /// Type and length of a handshake message.
 const MESSAGE_HEADER_LEN: usize = 4;
-/// Most octets of a NewSessionTicket without its header: as many as rustls takes of any handshake message.
+/// Most bytes of a NewSessionTicket without its header: as many as rustls takes of any handshake message.
 const MAX_TICKET_LEN: usize = 0xffff;
 
 /// Both directions of an established connection.
@@ -114,7 +114,7 @@ struct Closing {
 }
 
 impl Traffic {
-    /// Octets of memory held for messages and records that are incomplete.
+    /// Bytes of memory held for messages and records that are incomplete.
     #[inline]
     pub(crate) fn retained(&self) -> usize {
         self.partial.capacity() + self.message.capacity()
@@ -241,7 +241,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Moves octets of `input` behind the kept ones until these are one record. Returns the rest.
+    /// Moves bytes of `input` behind the kept ones until these are one record. Returns the rest.
     fn fill_partial<'a>(&mut self, mut input: &'a mut [u8]) -> Result<&'a mut [u8], TlsError> {
         // Once for the header, which tells the length, and once for the record.
         for _ in 0..2 {
@@ -366,7 +366,7 @@ impl Traffic {
             }
             (KeySource::Fixed(Side::Client), HELLO_REQUEST, _) => {
                 // RFC 5246 §7.4.1.1: a client may refuse to negotiate anew, and the connection continues.
-                let alert = Alert::NO_RENEGOTIATION.octets();
+                let alert = Alert::NO_RENEGOTIATION.bytes();
                 self.send_message(ContentType::Alert, &alert, out)
             }
             _ => Err(TlsError::UnexpectedMessage),
@@ -463,7 +463,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Octets a record adds to its content.
+    /// Bytes a record adds to its content.
     pub(crate) fn overhead(&self) -> usize {
         self.sealer.overhead()
     }
@@ -519,7 +519,7 @@ impl Traffic {
         }
         // Nothing may follow a fatal alert or close_notify.
         self.closing.sent = true;
-        self.send_message(ContentType::Alert, &alert.octets(), out)
+        self.send_message(ContentType::Alert, &alert.bytes(), out)
     }
 
     /// Sends something else than application data: by the kernel once that has taken over.

@@ -8,7 +8,7 @@ use crate::resumption::Binding;
 
 /// Sessions kept at most, and what they may hold together: a session with a client's certificate chain is large.
 const MAX_SESSIONS: usize = 20_480;
-const MAX_OCTETS: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Shared by all workers, which come here once per handshake.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Sessions {
     by_id: HashMap<Box<[u8]>, Session>,
     /// Oldest first. Identifiers of removed sessions stay until they expire.
     by_age: VecDeque<(u64, Box<[u8]>)>,
-    octets: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -57,11 +57,11 @@ impl SessionCache {
         sessions.drop_expired(now);
         sessions.remove(id);
         while sessions.by_age.len() >= MAX_SESSIONS
-            || (sessions.octets + value.len() > MAX_OCTETS && !sessions.by_age.is_empty())
+            || (sessions.bytes + value.len() > MAX_BYTES && !sessions.by_age.is_empty())
         {
             sessions.drop_oldest();
         }
-        if value.len() <= MAX_OCTETS {
+        if value.len() <= MAX_BYTES {
             sessions.insert(id, *binding, value, now + self.lifetime_secs);
         }
         self.has_room.store(sessions.has_room(), Ordering::Relaxed);
@@ -100,9 +100,9 @@ impl SessionCache {
 }
 
 impl Sessions {
-    /// The octets of a session yet to come are not known: half of the room is for large ones.
+    /// The bytes of a session yet to come are not known: half of the room is for large ones.
     fn has_room(&self) -> bool {
-        self.by_age.len() < MAX_SESSIONS && self.octets < MAX_OCTETS / 2
+        self.by_age.len() < MAX_SESSIONS && self.bytes < MAX_BYTES / 2
     }
 
     fn usable(&self, id: &[u8], binding: &Binding, now: u64) -> Option<&Session> {
@@ -112,7 +112,7 @@ impl Sessions {
     }
 
     fn insert(&mut self, id: &[u8], binding: Binding, value: &[u8], expires: u64) {
-        self.octets += value.len();
+        self.bytes += value.len();
         self.by_age.push_back((expires, id.into()));
         self.by_id.insert(
             id.into(),
@@ -126,7 +126,7 @@ impl Sessions {
 
     fn remove(&mut self, id: &[u8]) -> Option<Session> {
         let session = self.by_id.remove(id)?;
-        self.octets -= session.value.len();
+        self.bytes -= session.value.len();
         Some(session)
     }
 
@@ -183,20 +183,20 @@ mod tests {
         assert!(!cache.has_room(1099));
         assert!(cache.has_room(1100));
         assert_eq!(cache.lock().by_age.len(), 0);
-        assert_eq!(cache.lock().octets, 0);
+        assert_eq!(cache.lock().bytes, 0);
     }
 
     #[test]
-    fn large_sessions_are_bounded_by_their_octets() {
+    fn large_sessions_are_bounded_by_their_bytes() {
         let cache = SessionCache::new(100);
-        let value = vec![0; MAX_OCTETS / 4];
+        let value = vec![0; MAX_BYTES / 4];
         for id in 0..9u8 {
             cache.put(&[id], &ONE, &value, 1000);
         }
         let kept = (0..9u8).filter(|id| cache.contains(&[*id], &ONE, 1000));
         assert_eq!(kept.collect::<Vec<_>>(), [5, 6, 7, 8]);
-        cache.put(&[9], &ONE, &vec![0; MAX_OCTETS + 1], 1000);
+        cache.put(&[9], &ONE, &vec![0; MAX_BYTES + 1], 1000);
         assert!(!cache.contains(&[9], &ONE, 1000));
-        assert!(cache.lock().octets <= MAX_OCTETS);
+        assert!(cache.lock().bytes <= MAX_BYTES);
     }
 }

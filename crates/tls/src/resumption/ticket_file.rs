@@ -209,7 +209,7 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
     let attributes = node.attributes(&ATTRIBUTES)?;
     let name_node = attributes.require("name")?;
     let name = parse_hex(name_node.scalar()?)
-        .and_then(|octets| octets.try_into().ok())
+        .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| name_node.error("`name` must be a string of 32 hexadecimal digits"))?;
     let cipher_node = attributes.require("cipher")?;
     let cipher = TicketCipher::by_name(cipher_node.scalar()?)
@@ -251,8 +251,8 @@ fn parse_time(node: &Node) -> Result<u64, h2o_config::Error> {
 }
 
 fn parse_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |octet: &u8| {
-        char::from(*octet)
+    let digit = |byte: &u8| {
+        char::from(*byte)
             .to_digit(16)
             .and_then(|d| u8::try_from(d).ok())
     };

@@ -88,7 +88,7 @@ pub(crate) struct TicketAlgorithms {
 }
 
 impl TicketAlgorithms {
-    /// Octets of key material: for the cipher, then for the HMAC.
+    /// Bytes of key material: for the cipher, then for the HMAC.
     pub(crate) fn material_len(self) -> usize {
         self.cipher.key_len() + self.hash.key_len()
     }
@@ -107,7 +107,7 @@ pub(crate) struct TicketKey {
 }
 
 impl TicketKey {
-    /// `material` has [`TicketAlgorithms::material_len`] octets.
+    /// `material` has [`TicketAlgorithms::material_len`] bytes.
     ///
     /// # Errors
     /// If it has not.
@@ -263,7 +263,7 @@ impl KeyRing {
         };
         let key = loop {
             let key = TicketKey::generate(algorithms, not_before, lifetime_secs)?;
-            // The first octet of the name is the key's number in QUIC tokens (H2O compatibility).
+            // The first byte of the name is the key's number in QUIC tokens (H2O compatibility).
             if self.0.iter().all(|other| other.name[0] != key.name[0]) {
                 break key;
             }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ_in_their_first_octet() {
+    fn names_differ_in_their_first_byte() {
         let mut ring = KeyRing::default();
         for round in 0..100 {
             ring.rotate(1000 + 100 * round, 400, ALGORITHMS).unwrap();

@@ -78,7 +78,7 @@ impl ClientHelloReader {
             let rest = &received[self.next_record..];
             let is_handshake = rest
                 .first()
-                .is_none_or(|octet| *octet == ContentType::Handshake.octet());
+                .is_none_or(|byte| *byte == ContentType::Handshake.byte());
             match complete_len(rest) {
                 Ok(Some(len)) if is_handshake && len > HEADER_LEN => {
                     self.message.extend_from_slice(&rest[HEADER_LEN..len]);
@@ -120,7 +120,7 @@ impl ClientHelloReader {
         &self.message
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
         self.message.capacity()
     }
@@ -141,9 +141,7 @@ const MAX_METHOD_LEN: usize = 17;
 
 /// A method and a blank are how a request in clear text begins; `None` if it does not. No ContentType is a letter.
 fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
-    let letters = received
-        .iter()
-        .take_while(|octet| octet.is_ascii_uppercase());
+    let letters = received.iter().take_while(|byte| byte.is_ascii_uppercase());
     match (letters.count(), received) {
         (0, _) => None,
         (len, _) if len > MAX_METHOD_LEN => None,
@@ -249,7 +247,7 @@ fn parse_first_ticket(data: &[u8]) -> Option<&[u8]> {
     identities.vector16()
 }
 
-/// Takes fields off the front of octets.
+/// Takes fields off the front of bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -263,13 +261,13 @@ impl<'a> Reader<'a> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// Octets that are preceded by their number in one octet.
+    /// Bytes that are preceded by their number in one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let len = self.take(1)?[0];
         self.take(usize::from(len))
     }
 
-    /// Octets that are preceded by their number in two octets.
+    /// Bytes that are preceded by their number in two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
@@ -302,8 +300,8 @@ mod tests {
         [&[22, 3, 1][..], &vector16(&message)].concat()
     }
 
-    fn look<R>(octets: &[u8], read: impl FnOnce(HelloStatus<'_>) -> R) -> R {
-        read(ClientHelloReader::default().read(octets))
+    fn look<R>(bytes: &[u8], read: impl FnOnce(HelloStatus<'_>) -> R) -> R {
+        read(ClientHelloReader::default().read(bytes))
     }
 
     #[test]
@@ -336,7 +334,7 @@ mod tests {
             assert_eq!(hello, ClientHello::default());
             assert!(!hello.alpn_mismatch(&[]));
         });
-        // Less than the whole is no more than a beginning, and one look at each octet is enough.
+        // Less than the whole is no more than a beginning, and one look at each byte is enough.
         let mut reader = ClientHelloReader::default();
         for len in 0..full.len() {
             assert!(
@@ -349,7 +347,7 @@ mod tests {
 
     #[test]
     fn requests_in_clear_text_are_known_by_their_method() {
-        for (octets, want) in [
+        for (bytes, want) in [
             (&b"GET / HTTP/1.1"[..], true),
             (b"PRI * HTTP/2.0", true),
             (b"UPDATEREDIRECTREF x", true),
@@ -359,10 +357,10 @@ mod tests {
             (b" GET", false),
         ] {
             assert_eq!(
-                look(octets, |seen| matches!(seen, HelloStatus::ClearText)),
+                look(bytes, |seen| matches!(seen, HelloStatus::ClearText)),
                 want,
                 "{}",
-                octets.escape_ascii()
+                bytes.escape_ascii()
             );
         }
         assert!(look(b"G", |seen| matches!(seen, HelloStatus::NeedMore)));
@@ -408,11 +406,11 @@ mod tests {
             &record(&[extension(43, &[200, 3])]),
             &record(&[vec![0, 16, 0, 9]]),
         ];
-        for octets in cases {
+        for bytes in cases {
             assert!(
-                look(octets, |seen| matches!(seen, HelloStatus::Malformed)),
+                look(bytes, |seen| matches!(seen, HelloStatus::Malformed)),
                 "{}",
-                octets.escape_ascii()
+                bytes.escape_ascii()
             );
         }
         // Extensions that are malformed inside are as good as absent.

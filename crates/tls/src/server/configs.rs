@@ -15,7 +15,7 @@ use crate::settings::TlsSettings;
 use crate::settings::identity::Resolver;
 use crate::versions::Version;
 
-/// Most octets of early data taken from one client. H2O compatibility: H2O takes as many.
+/// Most bytes of early data taken from one client. H2O compatibility: H2O takes as many.
 const MAX_EARLY_DATA_LEN: u32 = 8192;
 
 /// The rustls configurations of one `ssl` mapping, which serves the hosts it stands at: one for each kind of client. They differ in

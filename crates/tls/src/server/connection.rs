@@ -1,4 +1,4 @@
-//! One TLS connection, without its socket: octets in, octets and plaintext out.
+//! One TLS connection, without its socket: bytes in, bytes and plaintext out.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl TlsConnection {
         }
     }
 
-    /// Takes octets from the peer; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
+    /// Takes bytes from the peer; records in `input` are decrypted where they stand. Plaintext is appended to `plain`,
     /// what is to be sent to `out`. An incomplete record is kept until its end comes.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl TlsConnection {
         }
     }
 
-    /// Octets a record adds to its content.
+    /// Bytes a record adds to its content.
     pub fn record_overhead(&self) -> usize {
         match &self.state {
             State::Established(traffic) => traffic.overhead(),
@@ -233,7 +233,7 @@ impl TlsConnection {
         }
     }
 
-    /// From now on, records have that many octets of plaintext. Not during the handshake, where little is sent.
+    /// From now on, records have that many bytes of plaintext. Not during the handshake, where little is sent.
     pub fn choose_record_size(&mut self, plain_len: usize) {
         match &mut self.state {
             State::Established(traffic) => traffic.choose_record_size(plain_len),
@@ -241,7 +241,7 @@ impl TlsConnection {
         }
     }
 
-    /// Octets of memory held in buffers.
+    /// Bytes of memory held in buffers.
     #[inline]
     pub fn retained(&self) -> usize {
         match &self.state {

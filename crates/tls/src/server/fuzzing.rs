@@ -22,7 +22,7 @@ fn look(reader: &mut ClientHelloReader, received: &[u8]) -> Kind {
     }
 }
 
-/// The first octets of a client: seen alike however they come in, and a hidden name is gone for rustls and still there for the
+/// The first bytes of a client: seen alike however they come in, and a hidden name is gone for rustls and still there for the
 /// handshake's hash.
 ///
 /// # Panics

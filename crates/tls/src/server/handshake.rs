@@ -32,7 +32,7 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Begins with the octets that were received while the configuration was chosen.
+    /// Begins with the bytes that were received while the configuration was chosen.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -65,7 +65,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Octets of memory held.
+    /// Bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
         self.handshake.retained()
     }
@@ -132,7 +132,7 @@ impl ServerHandshake {
         })
     }
 
-    /// The established connection, what is known about it, and the octets that follow the handshake.
+    /// The established connection, what is known about it, and the bytes that follow the handshake.
     ///
     /// # Errors
     /// [`TlsError::Crypto`] if the handshake is not complete.
@@ -155,16 +155,16 @@ fn hide_name_again(
     };
     let is_asked = rustls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
     // Records of other types may come before it: ChangeCipherSpec, and early data that is refused.
-    if !is_asked || unseen.octets().first() != Some(&ContentType::Handshake.octet()) {
+    if !is_asked || unseen.bytes().first() != Some(&ContentType::Handshake.byte()) {
         return false;
     }
-    let odd_name_at = match reader.read(unseen.octets()) {
+    let odd_name_at = match reader.read(unseen.bytes()) {
         HelloStatus::NeedMore => return true,
         HelloStatus::Complete(hello) => hello.odd_name_at,
         HelloStatus::ClearText | HelloStatus::Malformed => None,
     };
     if let (Some(reader), Some(at)) = (retried_hello.take(), odd_name_at) {
-        let rewritten = reader.with_hidden_name(unseen.octets(), at);
+        let rewritten = reader.with_hidden_name(unseen.bytes(), at);
         unseen.replace(&rewritten);
     }
     false

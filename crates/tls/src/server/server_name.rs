@@ -1,5 +1,5 @@
 //! Names in SNI (RFC 6066 §3) that are no host names: with a port, a wildcard, a leading hyphen, two dots in a row, or any
-//! octets at all. Clients send such and OpenSSL takes them; rustls ends the handshake. Here they count as none.
+//! bytes at all. Clients send such and OpenSSL takes them; rustls ends the handshake. Here they count as none.
 //!
 //! rustls has no switch for that, so it does not get to see the extension: its type is overwritten in the ClientHello with a
 //! type for private use, which rustls passes over like any other that it does not know (RFC 8446 §4.2). Everything else in the

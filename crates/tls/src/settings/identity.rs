@@ -127,7 +127,7 @@ impl Identity {
 
 /// The names a certificate is for, in the order in which it has them.
 fn names_of(certificate: &Certificate<'_>) -> Vec<Box<str>> {
-    let text = |octets: &[u8]| Box::from(String::from_utf8_lossy(octets));
+    let text = |bytes: &[u8]| Box::from(String::from_utf8_lossy(bytes));
     match certificate.alternative_names() {
         Some(names) => names
             .flatten()

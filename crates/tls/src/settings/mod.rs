@@ -465,12 +465,12 @@ impl ClientCa {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| error.to_string())?;
-        let mut octets = [0; 32];
-        octets.copy_from_slice(digest.finish().as_ref());
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.finish().as_ref());
         Ok(Self {
             path: path.into(),
             verifier,
-            digest: octets,
+            digest: bytes,
         })
     }
 }

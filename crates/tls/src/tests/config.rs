@@ -575,7 +575,7 @@ fn certificate_files_are_checked() {
 
 /// Takes the version out of a certificate; its signature does not matter here.
 fn version1(certificate: &[u8]) -> Vec<u8> {
-    // SEQUENCE (two octets of length), SEQUENCE (two octets of length), [0] { INTEGER 2 }
+    // SEQUENCE (two bytes of length), SEQUENCE (two bytes of length), [0] { INTEGER 2 }
     assert_eq!((certificate[1], certificate[5]), (0x82, 0x82));
     assert_eq!(certificate[8..13], [0xa0, 3, 2, 1, 2]);
     let mut shorter = certificate.to_vec();

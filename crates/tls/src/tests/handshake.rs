@@ -88,7 +88,7 @@ fn a_group_without_key_share_is_asked_for() {
 }
 
 #[test]
-fn the_handshake_may_be_split_at_every_octet() {
+fn the_handshake_may_be_split_at_every_byte() {
     let acceptor = acceptor(settings("a.test"));
     for versions in [TLS12, TLS13] {
         let config = Offer::version(versions).config();
@@ -114,21 +114,21 @@ fn the_handshake_may_be_split_at_every_octet() {
 }
 
 #[test]
-fn octets_may_come_one_by_one() {
+fn bytes_may_come_one_by_one() {
     let acceptor = acceptor(settings("a.test"));
     for versions in [TLS12, TLS13] {
         let mut talk = Talk::new(&acceptor, &Offer::version(versions), "a.test");
         let mut done = 0;
         for _ in 0..4 {
-            for octet in talk.client_flight() {
-                talk.give_server(&[octet]).unwrap();
+            for byte in talk.client_flight() {
+                talk.give_server(&[byte]).unwrap();
                 done += u32::from(talk.progress.handshake_done_now);
             }
         }
         assert_eq!(done, 1);
         std::io::Write::write_all(&mut talk.client.writer(), b"hello").unwrap();
-        for octet in talk.client_flight() {
-            talk.give_server(&[octet]).unwrap();
+        for byte in talk.client_flight() {
+            talk.give_server(&[byte]).unwrap();
         }
         assert_eq!(talk.received, b"hello");
     }
@@ -366,7 +366,7 @@ fn a_client_that_takes_raw_public_keys_only_is_not_told_of_a_failure_of_the_hand
 }
 
 #[test]
-fn any_damaged_octet_of_the_hello_is_survived() {
+fn any_damaged_byte_of_the_hello_is_survived() {
     let acceptor = acceptor(settings("a.test"));
     let config = Offer::version(TLS13).config();
     let mut talk = Talk::with_config(&acceptor, config, "a.test");
@@ -402,13 +402,13 @@ fn odd_hellos() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn any_damaged_octet_of_a_hello_with_a_name_to_hide_is_survived() {
+fn any_damaged_byte_of_a_hello_with_a_name_to_hide_is_survived() {
     let acceptor = acceptor(settings("a.test"));
     for hello in odd_hellos() {
         for at in 0..hello.len() {
-            for octet in [0, 1, 0x16, 0x7f, 0x80, 0xff] {
+            for byte in [0, 1, 0x16, 0x7f, 0x80, 0xff] {
                 let mut damaged = hello.clone();
-                damaged[at] = octet;
+                damaged[at] = byte;
                 let mut server = acceptor.accept();
                 let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
                 let _ = server.receive(&mut damaged, &mut plain, &mut out);
@@ -479,16 +479,16 @@ fn a_hello_that_never_ends_is_not_kept() {
     let acceptor = acceptor(settings("a.test"));
     let mut server = acceptor.accept();
     let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
-    // Claims 65,535 octets and sends them one per record, which makes six of each.
+    // Claims 65,535 bytes and sends them one per record, which makes six of each.
     let mut sent = 0;
     let error = loop {
-        let octet: &[u8] = match sent {
+        let byte: &[u8] = match sent {
             0 => &[22, 3, 1, 0, 4, 1, 0, 0xff, 0xff],
             _ => &[22, 3, 1, 0, 1, 0],
         };
-        sent += octet.len();
+        sent += byte.len();
         assert!(sent < 200_000);
-        if let Err(error) = server.receive(&mut octet.to_vec(), &mut plain, &mut out) {
+        if let Err(error) = server.receive(&mut byte.to_vec(), &mut plain, &mut out) {
             break error;
         }
     };

@@ -129,7 +129,7 @@ impl Default for Offer {
         Self {
             versions: rustls::ALL_VERSIONS,
             suites: rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES.to_vec(),
-            // Small key shares keep the octet-by-octet tests quick.
+            // Small key shares keep the byte-by-byte tests quick.
             groups: vec![NamedGroup::X25519],
             alpn: vec![b"http/1.1"],
             schemes: default_provider()
@@ -254,21 +254,21 @@ impl Talk {
         flight
     }
 
-    /// Hands octets to our side; what it answers goes to the client.
-    pub(super) fn give_server(&mut self, octets: &[u8]) -> Result<(), TlsError> {
+    /// Hands bytes to our side; what it answers goes to the client.
+    pub(super) fn give_server(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         let mut out = OutputBuffer::default();
-        let mut octets = octets.to_vec();
+        let mut bytes = bytes.to_vec();
         let progress = self
             .server
-            .receive(&mut octets, &mut self.received, &mut out);
+            .receive(&mut bytes, &mut self.received, &mut out);
         self.give_client(&out);
         self.progress = progress?;
         Ok(())
     }
 
-    pub(super) fn give_client(&mut self, mut octets: &[u8]) {
-        while !octets.is_empty() {
-            self.client.read_tls(&mut octets).unwrap();
+    pub(super) fn give_client(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            self.client.read_tls(&mut bytes).unwrap();
             // What the client thinks of an alert is its own affair.
             let _ = self.client.process_new_packets();
             // An error is only that there is no more now.
@@ -292,7 +292,7 @@ impl Talk {
         self.run().unwrap();
     }
 
-    /// Encrypts on our side; the client gets it. Returns the octets on the wire.
+    /// Encrypts on our side; the client gets it. Returns the bytes on the wire.
     pub(super) fn server_says(&mut self, text: &[u8]) -> Vec<u8> {
         let mut out = OutputBuffer::default();
         self.server.encrypt(text, &mut out).unwrap();
@@ -316,7 +316,7 @@ impl Talk {
     }
 }
 
-/// What our side made of octets, the plaintext in them, and the records it answered with.
+/// What our side made of bytes, the plaintext in them, and the records it answered with.
 pub(super) type Reaction = (
     Result<Progress, TlsError>,
     Vec<u8>,
@@ -339,12 +339,12 @@ impl Raw {
         record.to_vec()
     }
 
-    /// Sends octets.
-    pub(super) fn send(&mut self, octets: &[u8]) -> Reaction {
+    /// Sends bytes.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Reaction {
         let (mut plain, mut out) = (Vec::new(), OutputBuffer::default());
         let result = self
             .server
-            .receive(&mut octets.to_vec(), &mut plain, &mut out);
+            .receive(&mut bytes.to_vec(), &mut plain, &mut out);
         let mut answers = Vec::new();
         for record in records(&out) {
             let mut record = record.to_vec();
@@ -361,14 +361,14 @@ impl Raw {
     }
 }
 
-/// Cuts octets into records.
-pub(super) fn records(mut octets: &[u8]) -> Vec<&[u8]> {
+/// Cuts bytes into records.
+pub(super) fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut records = Vec::new();
-    while !octets.is_empty() {
-        let len = 5 + usize::from(u16::from_be_bytes([octets[3], octets[4]]));
-        let (record, rest) = octets.split_at(len);
+    while !bytes.is_empty() {
+        let len = 5 + usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
+        let (record, rest) = bytes.split_at(len);
         records.push(record);
-        octets = rest;
+        bytes = rest;
     }
     records
 }

@@ -66,8 +66,8 @@ impl Kernel {
         let mut nonce = self.iv;
         let mut prefix = Vec::new();
         if self.is_tls13 || !self.is_gcm {
-            for (octet, sequence) in nonce[4..].iter_mut().zip(sequence) {
-                *octet ^= sequence;
+            for (byte, sequence) in nonce[4..].iter_mut().zip(sequence) {
+                *byte ^= sequence;
             }
         } else {
             prefix.extend_from_slice(&nonce[4..]);

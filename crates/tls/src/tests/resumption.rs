@@ -367,11 +367,11 @@ fn keys_in_a_file_are_shared_between_processes() {
 fn key_file(keys: &[(u8, u64, u64)]) -> String {
     keys.iter()
         .map(|(number, not_before, not_after)| {
-            let octet = format!("{number:02x}");
+            let byte = format!("{number:02x}");
             format!(
                 "- name: {}\n  cipher: AES-256-CBC\n  hash: SHA256\n  key: {}\n  not_before: {not_before}\n  not_after: {not_after}\n",
-                octet.repeat(16),
-                octet.repeat(96),
+                byte.repeat(16),
+                byte.repeat(96),
             )
         })
         .collect()

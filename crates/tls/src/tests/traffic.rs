@@ -72,16 +72,16 @@ fn gathered_pieces_fill_records_across_their_borders() {
 }
 
 #[test]
-fn data_may_be_split_at_every_octet() {
+fn data_may_be_split_at_every_byte() {
     for version in [Version::Tls12, Version::Tls13] {
         let mut peer = raw(version);
         for split in 0..100 {
-            let mut octets = peer.seal(DATA, b"first");
-            octets.extend(peer.seal(DATA, b"second"));
-            let split = split.min(octets.len());
-            let (result, mut plain, answers) = peer.send(&octets[..split]);
+            let mut bytes = peer.seal(DATA, b"first");
+            bytes.extend(peer.seal(DATA, b"second"));
+            let split = split.min(bytes.len());
+            let (result, mut plain, answers) = peer.send(&bytes[..split]);
             assert!(result.is_ok() && answers.is_empty());
-            let (result, more, answers) = peer.send(&octets[split..]);
+            let (result, more, answers) = peer.send(&bytes[split..]);
             assert!(result.is_ok() && answers.is_empty());
             plain.extend(more);
             assert_eq!(plain, b"firstsecond");
@@ -111,11 +111,11 @@ fn close_notify_is_sent_once_and_ends_sending() {
 fn nothing_is_heard_after_the_peers_close_notify() {
     for version in [Version::Tls12, Version::Tls13] {
         let mut peer = raw(version);
-        let mut octets = peer.seal(DATA, b"before");
-        octets.extend(peer.seal(ALERT, &[1, 0]));
-        octets.extend(peer.seal(DATA, b"after"));
-        octets.extend(b"garbage");
-        let (result, plain, answers) = peer.send(&octets);
+        let mut bytes = peer.seal(DATA, b"before");
+        bytes.extend(peer.seal(ALERT, &[1, 0]));
+        bytes.extend(peer.seal(DATA, b"after"));
+        bytes.extend(b"garbage");
+        let (result, plain, answers) = peer.send(&bytes);
         assert!(result.unwrap().closed_by_peer);
         assert_eq!(plain, b"before");
         assert_eq!(answers, []);
@@ -290,11 +290,11 @@ fn damaged_records_do_not_authenticate() {
             record[position] ^= 1;
             let (result, plain, answers) = peer.send(&record);
             assert_eq!(plain, b"");
-            // A damaged length may ask for more octets.
+            // A damaged length may ask for more bytes.
             if result.is_err() {
-                assert_eq!(answers.len(), 1, "octet {position}");
+                assert_eq!(answers.len(), 1, "byte {position}");
             } else {
-                assert!((3..5).contains(&position), "octet {position}");
+                assert!((3..5).contains(&position), "byte {position}");
             }
         }
     }
@@ -324,7 +324,7 @@ fn records_and_plaintext_have_their_limits() {
 }
 
 #[test]
-fn an_idle_connection_keeps_no_octets() {
+fn an_idle_connection_keeps_no_bytes() {
     for versions in [TLS12, TLS13] {
         let mut talk = Talk::established(&acceptor(settings("a.test")), &Offer::version(versions));
         assert_eq!(talk.server.retained(), 0);

@@ -19,7 +19,7 @@ const EXTENSIONS: u8 = 0xa3;
 /// Primitive, context-specific, of a GeneralName: numbers 2 and 7.
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
-/// UTF8String, PrintableString, TeletexString, IA5String: texts of one octet per character, as far as host names go.
+/// UTF8String, PrintableString, TeletexString, IA5String: texts of one byte per character, as far as host names go.
 const TEXTS: [u8; 4] = [0x0c, 0x13, 0x14, 0x16];
 
 /// 2.5.4.3
@@ -38,7 +38,7 @@ const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 /// 1.3.6.1.5.5.7.3.1
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
-/// The bit keyCertSign of KeyUsage, in its first octet.
+/// The bit keyCertSign of KeyUsage, in its first byte.
 const KEY_CERT_SIGN: u8 = 0x04;
 
 /// A certificate in parts as they are encoded.
@@ -194,7 +194,7 @@ impl<'a> Certificate<'a> {
     /// What KeyUsage says of that (RFC 5280 §4.2.1.3), if there is such an extension.
     fn may_sign_certificates(&self) -> Option<bool> {
         let usage = self.extensions.key_usage?;
-        Some(first_octet(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
+        Some(first_byte(usage).is_some_and(|bits| bits & KEY_CERT_SIGN != 0))
     }
 
     /// Whether it may issue certificates of servers, with `authorities_below` authorities between it and them, and says nothing
@@ -218,7 +218,7 @@ impl<'a> Certificate<'a> {
         is_authority && may_sign && is_for_servers
     }
 
-    /// The first common name of the subject, if it is a text of one octet per character.
+    /// The first common name of the subject, if it is a text of one byte per character.
     #[must_use]
     pub fn common_name(&self) -> Option<&'a [u8]> {
         let mut subject = Reader(self.subject);
@@ -237,12 +237,12 @@ impl<'a> Certificate<'a> {
 }
 
 fn alternative_name(element: Element<'_>) -> AlternativeName<'_> {
-    let octets = element.content;
+    let bytes = element.content;
     match element.tag {
-        DNS_NAME => AlternativeName::Dns(octets),
+        DNS_NAME => AlternativeName::Dns(bytes),
         IP_ADDRESS => {
-            let v4 = <[u8; 4]>::try_from(octets).map(|octets| Ipv4Addr::from(octets).into());
-            let v6 = <[u8; 16]>::try_from(octets).map(|octets| Ipv6Addr::from(octets).into());
+            let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| Ipv4Addr::from(bytes).into());
+            let v6 = <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).into());
             v4.or(v6)
                 .map_or(AlternativeName::Other, AlternativeName::Ip)
         }
@@ -298,7 +298,7 @@ fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     }
 }
 
-/// The content of a BIT STRING of whole octets.
+/// The content of a BIT STRING of whole bytes.
 fn bits(content: &[u8]) -> Option<&[u8]> {
     match content.split_first_chunk()? {
         (&[0], bits) => Some(bits),
@@ -306,8 +306,8 @@ fn bits(content: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The first octet of a BIT STRING with any number of bits.
-fn first_octet(content: &[u8]) -> Option<u8> {
+/// The first byte of a BIT STRING with any number of bits.
+fn first_byte(content: &[u8]) -> Option<u8> {
     match content {
         [0..=7, first, ..] => Some(*first),
         _ => None,
@@ -619,15 +619,15 @@ mod tests {
     }
 
     #[test]
-    fn octets_cut_or_changed_never_panic() {
+    fn bytes_cut_or_changed_never_panic() {
         let der = named(&["common.example"], vec![dns("www.example.com")]);
         for len in 0..der.len() {
             assert!(Certificate::parse(&der[..len]).is_none(), "{len}");
         }
         for at in 0..der.len() {
-            for octet in [0, 1, 0x30, 0x7f, 0x80, 0x81, 0x83, 0xff] {
+            for byte in [0, 1, 0x30, 0x7f, 0x80, 0x81, 0x83, 0xff] {
                 let mut der = der.clone();
-                der[at] = octet;
+                der[at] = byte;
                 if let Some(certificate) = Certificate::parse(&der) {
                     let names = certificate.alternative_names();
                     let _ = names.map(Iterator::count);

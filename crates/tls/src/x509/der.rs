@@ -3,7 +3,7 @@
 /// One element: its tag and content within its whole encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
-    /// Class, form and number in one octet.
+    /// Class, form and number in one byte.
     pub tag: u8,
     /// Without tag and length.
     pub content: &'a [u8],
@@ -24,16 +24,16 @@ impl<'a> Element<'a> {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next element. Tags above 30 and lengths of more than three octets do not occur in certificates.
+    /// The next element. Tags above 30 and lengths of more than three bytes do not occur in certificates.
     pub fn element(&mut self) -> Option<Element<'a>> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, header_len) = match first {
             0..=0x7f => (usize::from(first), 2),
             0x81..=0x83 => {
-                let octets = usize::from(first & 0x7f);
-                let octets_of_len = rest.get(..octets)?.iter();
-                let len = octets_of_len.fold(0, |len, octet| len << 8 | usize::from(*octet));
-                (len, 2 + octets)
+                let bytes = usize::from(first & 0x7f);
+                let bytes_of_len = rest.get(..bytes)?.iter();
+                let len = bytes_of_len.fold(0, |len, byte| len << 8 | usize::from(*byte));
+                (len, 2 + bytes)
             }
             _ => return None,
         };
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_of_up_to_three_octets() {
+    fn lengths_are_of_up_to_three_bytes() {
         let whole_len = |header: &[u8], content: usize| {
             let input = [header, &vec![0; content]].concat();
             Reader(&input).element().map(|element| element.whole.len())

@@ -64,7 +64,7 @@ fn text(tag: u8, content: &[u8]) -> Option<String> {
             .filter(|text| text.is_ascii())?
             .to_owned(),
         // What authorities write into it is Latin-1.
-        TELETEX_STRING => content.iter().map(|&octet| char::from(octet)).collect(),
+        TELETEX_STRING => content.iter().map(|&byte| char::from(byte)).collect(),
         BMP_STRING => {
             let (units, []) = content.as_chunks() else {
                 return None;

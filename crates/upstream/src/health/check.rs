@@ -21,7 +21,7 @@ use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSet
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
-/// What is read of a response to a check, octets: so much of its content that the backend can finish, and no more.
+/// What is read of a response to a check, bytes: so much of its content that the backend can finish, and no more.
 const MAX_READ: usize = 64 * 1024;
 /// How long the rest of a response is read after its head.
 const LINGER: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ pub(super) struct ContentSource {
     exchange: Option<UpstreamExchange>,
     /// Content received and not taken.
     ready: Bytes,
-    /// Octets received and not looked at.
+    /// Bytes received and not looked at.
     raw: BytesMut,
     rest: Rest,
 }
@@ -66,7 +66,7 @@ impl ContentSource {
     }
 
     /// Content was received. If it was the last, the connection is given back at once: the client may take its time, and
-    /// whoever counts octets against the announced length does not ask for the end.
+    /// whoever counts bytes against the announced length does not ask for the end.
     fn finish_if_complete(&mut self) {
         let Some(exchange) = &mut self.exchange else {
             return;

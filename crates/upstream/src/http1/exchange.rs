@@ -16,7 +16,7 @@ use super::{Connection, Connections};
 use crate::failure::text_of;
 use crate::{Cause, Failure, OnInformational};
 
-/// Most octets of content read at once, and held.
+/// Most bytes of content read at once, and held.
 const PIECE: usize = 64 * 1024;
 
 /// One request and its response.
@@ -27,7 +27,7 @@ pub(super) struct UpstreamExchange {
     pub(super) worker: Rc<Worker>,
     /// A head that is not complete.
     input: Vec<u8>,
-    /// Octets of the response have come.
+    /// Bytes of the response have come.
     has_begun: bool,
     /// Whether the response may have been made without all of the request: its head came before that was written, and the
     /// backend was not found silent since.
@@ -42,7 +42,7 @@ pub(super) struct UpstreamExchange {
 pub(super) enum Awaits {
     /// The backend is to take something, or to go on.
     Progress,
-    /// The first octet of the response.
+    /// The first byte of the response.
     FirstByte,
     /// The client, whose time is limited elsewhere.
     Client,
@@ -57,11 +57,11 @@ pub(super) struct Arrived {
 /// What follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Nothing: the response is complete. `is_clean` if no octet came after it.
+    /// Nothing: the response is complete. `is_clean` if no byte came after it.
     Nothing { is_clean: bool },
     /// More content, or a tunnel.
     More,
-    /// Octets that are no content; the text says what is wrong with them.
+    /// Bytes that are no content; the text says what is wrong with them.
     Broken(&'static str),
 }
 
@@ -106,7 +106,7 @@ impl UpstreamExchange {
                 Poll::Ready(Ok(0) | Err(_)) => Some(Err(self.on_closed())),
                 Poll::Ready(Ok(read)) => {
                     self.note_received(read);
-                    self.on_octets(&input[..read], response, on_informational)
+                    self.on_bytes(&input[..read], response, on_informational)
                 }
             };
             scratch.put_input(input);
@@ -189,18 +189,18 @@ impl UpstreamExchange {
         Failure::sent(Failure::IO).with_cause(cause)
     }
 
-    fn on_octets(
+    fn on_bytes(
         &mut self,
-        octets: &[u8],
+        bytes: &[u8],
         response: &mut ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
     ) -> Option<Result<Arrived, Failure>> {
         self.has_begun = true;
         self.awaits = None;
         let mut own = std::mem::take(&mut self.input);
-        let mut input = octets;
+        let mut input = bytes;
         if !own.is_empty() {
-            own.extend_from_slice(octets);
+            own.extend_from_slice(bytes);
             input = &own;
         }
         loop {
@@ -257,7 +257,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Reads content into `piece`, which is empty, at most `max` octets; 0 at the end.
+    /// Reads content into `piece`, which is empty, at most `max` bytes; 0 at the end.
     pub(super) fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -293,13 +293,13 @@ impl UpstreamExchange {
         self.is_early &= !self.upload.is_done();
     }
 
-    /// Octets of a tunnel went either way, or can from now on: its time begins anew.
+    /// Bytes of a tunnel went either way, or can from now on: its time begins anew.
     pub(super) fn note_transfer(&self) {
         let limit = self.pool.upstream.settings.io_timeout;
         self.connection.timer.set_after(limit);
     }
 
-    /// Octets were written, perhaps the last ones.
+    /// Bytes were written, perhaps the last ones.
     fn note_sent(&self) {
         let Some(trace) = &self.trace else {
             return;
@@ -310,16 +310,16 @@ impl UpstreamExchange {
         }
     }
 
-    pub(super) fn note_received(&self, octets: usize) {
+    pub(super) fn note_received(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
-            trace.received.set(trace.received.get() + octets as u64);
+            trace.received.set(trace.received.get() + bytes as u64);
         }
     }
 
-    fn note_head(&self, octets: usize) {
+    fn note_head(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
             let heads = &trace.received_head;
-            heads.set(heads.get() + octets as u64);
+            heads.set(heads.get() + bytes as u64);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Requests over HTTP/1.
 //!
 //! A request normally costs one write, one read, and no system call to see whether the connection is still there: the runtime
-//! has been told if it is not. Buffers are the worker's ([`Scratch`]); a connection holds octets only while a head
+//! has been told if it is not. Buffers are the worker's ([`Scratch`]); a connection holds bytes only while a head
 //! is incomplete or the socket does not take more.
 
 mod body;

@@ -1,4 +1,4 @@
-//! A tunnel to a backend: octets both ways, each direction on its own.
+//! A tunnel to a backend: bytes both ways, each direction on its own.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -123,7 +123,7 @@ impl BodySource for TunnelSource {
 /// Moves what the client sends, and ends a tunnel in which nothing moves.
 struct Mover {
     shared: Rc<Shared>,
-    /// Where the octets of the client come from.
+    /// Where the bytes of the client come from.
     pipe: Option<Rc<BodyPipe>>,
     /// The backend knows that the client has sent all it had to send.
     is_shut: bool,

@@ -10,7 +10,7 @@ use h2o_http1::ClientConnection;
 use crate::scratch::Scratch;
 use crate::stream::UpstreamStream;
 
-/// Octets of content written at once.
+/// Bytes of content written at once.
 const PIECE: usize = 48 * 1024;
 /// Pieces written before others get their turn.
 const PIECES: usize = 16;
@@ -70,12 +70,12 @@ pub(super) enum Went {
 pub(super) struct Upload {
     content: Content,
     hold: Hold,
-    /// Octets to be written, from `at`.
+    /// Bytes to be written, from `at`.
     out: Vec<u8>,
     at: usize,
     /// TLS may hold back what was written.
     is_flushed: bool,
-    /// Octets written, the head included.
+    /// Bytes written, the head included.
     pub(super) written: u64,
     /// Something was written since the last look.
     pub(super) has_moved: bool,
@@ -273,7 +273,7 @@ impl Upload {
         self.is_flushed = true;
     }
 
-    /// Octets of memory held for what is not sent yet.
+    /// Bytes of memory held for what is not sent yet.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),

@@ -34,7 +34,7 @@ pub(crate) struct Request {
     owned: Owned,
     is_head: bool,
     expects_continue: bool,
-    /// Octets of its HEADERS and CONTINUATION frames.
+    /// Bytes of its HEADERS and CONTINUATION frames.
     head_len: usize,
 }
 

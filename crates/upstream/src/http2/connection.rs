@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) clock: Rc<Clock>,
     pub(super) engine: ClientConnection,
     pub(super) settings: Http2Settings,
-    /// To be sent; the first `written` octets have been.
+    /// To be sent; the first `written` bytes have been.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
     /// By [`StreamKey::index`].

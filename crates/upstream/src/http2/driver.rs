@@ -13,11 +13,11 @@ use super::Http2Settings;
 use super::connection::{Connection, State};
 use super::stream::{Stream, StreamFailure};
 
-/// Octets received at once.
+/// Bytes received at once.
 const READ_SIZE: usize = 64 * 1024;
 /// Reads before others get their turn.
 const READS: usize = 8;
-/// Reading stops while more octets than this wait for a server that does not take them.
+/// Reading stops while more bytes than this wait for a server that does not take them.
 const MAX_BACKLOG: usize = 256 * 1024;
 /// Idle connections hold no buffer larger than this.
 const KEPT_BUFFER: usize = 4 * 1024;

@@ -1,9 +1,9 @@
 //! HTTP/2 to backends: many requests at a time over one connection.
 //!
-//! A [`Connection`] is what calls hold of it: the engine, the octets to be sent and the streams, in one cell. The socket
+//! A [`Connection`] is what calls hold of it: the engine, the bytes to be sent and the streams, in one cell. The socket
 //! belongs to a task of the worker's thread ([`driver`]), which takes in what the server sends, sends what is there to
 //! be sent, and minds the time. Whoever changes something in the cell wakes the task; the task wakes the owner of a
-//! stream for which something has come. Nothing is copied between the two but octets of content, once.
+//! stream for which something has come. Nothing is copied between the two but bytes of content, once.
 //!
 //! Content flows by windows in both directions. The server may send as much of a response as its stream's window allows
 //! and gets window back when the client has taken what came, so a slow client holds up its own stream only and costs one
@@ -39,7 +39,7 @@ pub(crate) use send_request::send;
 use crate::UpstreamSettings;
 use crate::protocol_choice::Http2Load;
 
-/// The window of a stream where `proxy.max-buffer-size` is not set, octets. What is in it is part of what may be kept in memory
+/// The window of a stream where `proxy.max-buffer-size` is not set, bytes. What is in it is part of what may be kept in memory
 /// ([`crate::read_ahead::MEMORY`]).
 const DEFAULT_WINDOW: u32 = 192 * 1024;
 

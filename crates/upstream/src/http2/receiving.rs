@@ -9,7 +9,7 @@ use super::connection::State;
 use super::stream::StreamFailure;
 
 impl State {
-    /// Takes in all complete frames of the input, and says how many octets they have.
+    /// Takes in all complete frames of the input, and says how many bytes they have.
     ///
     /// # Errors
     /// What the server did wrong; GOAWAY is in the output.
@@ -62,9 +62,9 @@ impl State {
     }
 
     fn note_trailers(&mut self, key: StreamKey) {
-        let octets = self.head.section_len as usize;
+        let bytes = self.head.section_len as usize;
         if let Some(stream) = self.stream(key) {
-            stream.note_received(octets);
+            stream.note_received(bytes);
         }
     }
 
@@ -128,7 +128,7 @@ impl State {
         self.note_transfer(key, now);
     }
 
-    /// Octets of a tunnel went either way.
+    /// Bytes of a tunnel went either way.
     pub(super) fn note_transfer(&mut self, key: StreamKey, now: Instant) {
         let until = now + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {

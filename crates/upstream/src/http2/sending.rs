@@ -9,11 +9,11 @@ use super::connection::State;
 use super::stream::StreamFailure;
 use super::upload::Pulled;
 
-/// Octets of output per write.
+/// Bytes of output per write.
 const ROUND: usize = 64 * 1024;
 
 impl State {
-    /// Octets that wait to be written.
+    /// Bytes that wait to be written.
     pub(super) const fn backlog(&self) -> usize {
         self.out.len() - self.written
     }

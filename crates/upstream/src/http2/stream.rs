@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
-use h2o_exchange::{Clock, OctetQueue, Trace};
+use h2o_exchange::{ByteQueue, Clock, Trace};
 use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
 use h2o_http2::{ErrorCode, PeerError, StreamKey};
 
@@ -16,7 +16,7 @@ use super::upload::Upload;
 /// Informational responses that are kept for a call which does not take them: more are left out.
 const MAX_INFORMATIONAL: usize = 64;
 
-/// Octets of a frame's header (RFC 9113 §4.1).
+/// Bytes of a frame's header (RFC 9113 §4.1).
 const FRAME_HEADER: usize = 9;
 
 /// The trace of a request, with the clock its times are from.
@@ -129,8 +129,8 @@ pub(super) struct Stream {
     /// Informational responses that the call has not seen yet.
     informational: VecDeque<(StatusCode, Headers)>,
     /// Content that its owner has not taken. The stream's window bounds it.
-    content: OctetQueue,
-    /// Octets that are missing of the announced length.
+    content: ByteQueue,
+    /// Bytes that are missing of the announced length.
     missing: Option<u64>,
     /// Content on its way to the server.
     pub(super) upload: Option<Upload>,
@@ -142,7 +142,7 @@ pub(super) struct Stream {
     pub(super) is_detached: bool,
     /// A tunnel was asked for.
     pub(super) asks_for_tunnel: bool,
-    /// Octets go both ways as they are, for as long as there are any.
+    /// Bytes go both ways as they are, for as long as there are any.
     pub(super) is_tunnel: bool,
     /// Timing trace, if an access log or filter asked for one.
     pub(super) trace: Option<TimedTrace>,
@@ -155,7 +155,7 @@ impl Stream {
             spare,
             informational: VecDeque::new(),
             response: Response::Expected,
-            content: OctetQueue::default(),
+            content: ByteQueue::default(),
             missing: None,
             upload,
             waker: None,
@@ -181,10 +181,10 @@ impl Stream {
         }
     }
 
-    /// Frames of the request were made, of so many octets.
-    pub(super) fn note_sent(&self, octets: usize) {
+    /// Frames of the request were made, of so many bytes.
+    pub(super) fn note_sent(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
-            trace.sent.set(trace.sent.get() + octets as u64);
+            trace.sent.set(trace.sent.get() + bytes as u64);
         }
     }
 
@@ -195,20 +195,20 @@ impl Stream {
         }
     }
 
-    /// A frame has come, with so many octets behind its header.
-    pub(super) fn note_received(&self, octets: usize) {
+    /// A frame has come, with so many bytes behind its header.
+    pub(super) fn note_received(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
-            let octets = (octets + FRAME_HEADER) as u64;
-            trace.received.set(trace.received.get() + octets);
+            let bytes = (bytes + FRAME_HEADER) as u64;
+            trace.received.set(trace.received.get() + bytes);
         }
     }
 
-    /// A field section has come, with so many octets. That it may have been in several frames is passed over.
-    pub(super) fn note_section(&self, octets: usize) {
-        self.note_received(octets);
+    /// A field section has come, with so many bytes. That it may have been in several frames is passed over.
+    pub(super) fn note_section(&self, bytes: usize) {
+        self.note_received(bytes);
         if let Some(trace) = &self.trace {
-            let octets = (octets + FRAME_HEADER) as u64;
-            trace.received_head.set(trace.received_head.get() + octets);
+            let bytes = (bytes + FRAME_HEADER) as u64;
+            trace.received_head.set(trace.received_head.get() + bytes);
         }
     }
 
@@ -306,17 +306,17 @@ impl Stream {
         }
     }
 
-    /// Octets that the owner has not taken.
+    /// Bytes that the owner has not taken.
     pub(super) fn queued(&self) -> usize {
         self.content.len()
     }
 
-    /// Octets of memory held for what neither side has taken.
+    /// Bytes of memory held for what neither side has taken.
     pub(super) fn retained(&self) -> usize {
         self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
     }
 
-    /// Octets that the owner has not taken, those that are still to come among them; `None` if that is not known.
+    /// Bytes that the owner has not taken, those that are still to come among them; `None` if that is not known.
     pub(super) fn left(&self) -> Option<u64> {
         let queued = self.queued() as u64;
         if self.is_open() {

@@ -11,7 +11,7 @@ use h2o_http2::{ClientConnection, StreamKey};
 /// hold it back.
 pub(super) struct Upload {
     content: Content,
-    /// Octets that are missing of the announced length.
+    /// Bytes that are missing of the announced length.
     left: Option<u64>,
     step: Step,
 }
@@ -56,7 +56,7 @@ pub(super) enum Pulled {
 }
 
 impl Upload {
-    /// Octets of memory held for what is not sent yet.
+    /// Bytes of memory held for what is not sent yet.
     pub(super) fn retained(&self) -> usize {
         match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
@@ -71,7 +71,7 @@ impl Upload {
         matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())
     }
 
-    /// What is to be sent of `body`, of which `announced` octets were announced. `None`: there is nothing. `is_held`: it is
+    /// What is to be sent of `body`, of which `announced` bytes were announced. `None`: there is nothing. `is_held`: it is
     /// sent when the server asks for it.
     pub(super) fn new(body: RequestBody, announced: Option<u64>, is_held: bool) -> Option<Self> {
         let content = match body {
@@ -122,7 +122,7 @@ impl Upload {
         is_fed
     }
 
-    /// Moves at most `max` octets into one DATA frame.
+    /// Moves at most `max` bytes into one DATA frame.
     ///
     /// # Errors
     /// The content cannot be completed: the client is gone, or the file cannot be read.

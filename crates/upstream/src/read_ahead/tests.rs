@@ -11,15 +11,15 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use super::*;
 
-/// What the backend has sent and will send. Octet `n` of the content is the second octet of `n`.
+/// What the backend has sent and will send. Byte `n` of the content is the second byte of `n`.
 #[derive(Default)]
 struct Sent {
-    /// Octets that can be taken.
+    /// Bytes that can be taken.
     ready: usize,
     taken: usize,
     /// The length of the content, if it is known.
     length: Option<usize>,
-    /// What follows the octets that can be taken.
+    /// What follows the bytes that can be taken.
     end: Option<Result<(), &'static str>>,
     has_trailers: bool,
     /// The connection is held.
@@ -38,8 +38,8 @@ impl Drop for FromBackend {
     }
 }
 
-fn content(octets: std::ops::Range<usize>) -> Vec<u8> {
-    octets.map(|n| n.to_le_bytes()[1]).collect()
+fn content(bytes: std::ops::Range<usize>) -> Vec<u8> {
+    bytes.map(|n| n.to_le_bytes()[1]).collect()
 }
 
 impl BodySource for FromBackend {
@@ -49,11 +49,11 @@ impl BodySource for FromBackend {
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let sent = &mut *self.0.borrow_mut();
-        let octets = sent.ready.min(max);
-        if octets > 0 {
-            sent.ready -= octets;
-            sent.taken += octets;
-            let piece = content(sent.taken - octets..sent.taken);
+        let bytes = sent.ready.min(max);
+        if bytes > 0 {
+            sent.ready -= bytes;
+            sent.taken += bytes;
+            let piece = content(sent.taken - bytes..sent.taken);
             return Poll::Ready(Some(Ok(piece.into())));
         }
         match sent.end {
@@ -129,9 +129,9 @@ impl Response {
     }
 
     /// The backend sends more.
-    fn send(&self, octets: usize) {
+    fn send(&self, bytes: usize) {
         let mut sent = self.backend.borrow_mut();
-        sent.ready += octets;
+        sent.ready += bytes;
         if let Some(waker) = sent.waker.take() {
             waker.wake();
         }
@@ -153,7 +153,7 @@ impl Response {
         let _ = worker.run(worker.timeout(time, ahead)).await;
     }
 
-    /// The client takes what is there, at most so many octets.
+    /// The client takes what is there, at most so many bytes.
     async fn take(&mut self, most: usize) -> usize {
         let mut left = most;
         while left > 0 {
@@ -244,7 +244,7 @@ fn a_client_that_keeps_up_has_nothing_kept() {
             response.take(1 << 20).await;
         }
         assert_eq!(response.files.made(), 0);
-        assert!(response.counted() <= 1, "the last octets fit into memory");
+        assert!(response.counted() <= 1, "the last bytes fit into memory");
     });
 }
 

@@ -51,9 +51,9 @@ fn backend(
 fn read_head(peer: &mut Peer) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        peer.read_exact(&mut octet).unwrap();
-        head.push(octet[0]);
+        let mut byte = [0];
+        peer.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Backends made of raw octets, and a worker that asks them.
+//! Backends made of raw bytes, and a worker that asks them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -30,28 +30,28 @@ impl Peer {
     pub(crate) fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            let mut octet = [0];
-            match self.0.read(&mut octet) {
-                Ok(1) => head.push(octet[0]),
+            let mut byte = [0];
+            match self.0.read(&mut byte) {
+                Ok(1) => head.push(byte[0]),
                 _ => break,
             }
         }
         String::from_utf8(head).unwrap()
     }
 
-    /// Reads that many octets.
+    /// Reads that many bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        self.0.read_exact(&mut octets).unwrap();
-        octets
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
     }
 
     /// Reads to the end of the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         // A reset is an end as well.
-        let _ = self.0.read_to_end(&mut octets);
-        octets
+        let _ = self.0.read_to_end(&mut bytes);
+        bytes
     }
 
     pub(crate) fn send(&mut self, text: impl AsRef<[u8]>) {

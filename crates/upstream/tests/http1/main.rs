@@ -1,4 +1,4 @@
-//! HTTP/1 exchanges with backends that are scripted octet for octet.
+//! HTTP/1 exchanges with backends that are scripted byte for byte.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 

@@ -170,11 +170,11 @@ fn content_that_is_there_as_a_whole_has_a_length() {
 fn streamed_content_leaves_as_it_comes() {
     let (sender, received) = mpsc::channel();
     let address = backend(move |_, mut peer| {
-        let mut octets = peer.head().into_bytes();
+        let mut bytes = peer.head().into_bytes();
         for len in ["3\r\none\r\n".len(), "3\r\ntwo\r\n0\r\n\r\n".len()] {
-            octets.extend(peer.read(len));
+            bytes.extend(peer.read(len));
             sender
-                .send(String::from_utf8(octets.clone()).unwrap())
+                .send(String::from_utf8(bytes.clone()).unwrap())
                 .unwrap();
         }
         peer.send(OK);
@@ -317,7 +317,7 @@ fn a_refusal_ends_the_request() {
     let address = backend(|_, mut peer| {
         peer.head();
         peer.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno");
-        // Closing with octets unread resets the connection: the answer must get through first.
+        // Closing with bytes unread resets the connection: the answer must get through first.
         peer.rest();
     });
     on_worker(|worker| async move {
@@ -438,8 +438,8 @@ fn what_happens_is_noted_for_logs() {
         let reply = send(&worker, &upstream, request).await.unwrap();
         assert!(trace.request_ended.get().is_some());
         assert_eq!(trace.response_ended.get(), None);
-        let (octets, ended) = content(reply.body).await;
-        assert_eq!((&octets[..], ended), (&b"abc"[..], Ok(())));
+        let (bytes, ended) = content(reply.body).await;
+        assert_eq!((&bytes[..], ended), (&b"abc"[..], Ok(())));
         let head = format!(
             "POST /path?query HTTP/1.1\r\nhost: {address}\r\nconnection: keep-alive\r\ncontent-length: 7\r\n\r\n"
         );

@@ -127,7 +127,7 @@ fn content_arrives_however_it_is_framed_and_cut() {
                     let reply = send(&worker, &upstream, GET).await.unwrap();
                     let (got, end) = content(reply.body).await;
                     assert_eq!(end, Ok(()));
-                    assert!(got == want, "{} octets in pieces of {piece}", want.len());
+                    assert!(got == want, "{} bytes in pieces of {piece}", want.len());
                 });
             }
         }
@@ -185,7 +185,7 @@ fn what_the_client_does_not_take_is_not_read() {
             before = more;
             settle().await;
         }
-        assert!(before < LEN / 2, "{before} octets were taken");
+        assert!(before < LEN / 2, "{before} bytes were taken");
         let (rest, end) = content(Body::Stream(source)).await;
         assert_eq!((first.len() + rest.len(), end), (LEN, Ok(())));
     });

@@ -45,7 +45,7 @@ fn stream(body: Body) -> Box<dyn BodySource> {
 }
 
 #[test]
-fn octets_go_both_ways() {
+fn bytes_go_both_ways() {
     let cases = [
         (
             asking_for(Method::Get, "websocket"),

@@ -189,8 +189,8 @@ fn content_of_several_windows_goes_both_ways() {
             let reply = send(&worker, &upstream, get("/big?n=3000")).await.unwrap();
             let content = kit::content(reply.body).await.unwrap();
             assert_eq!(content.len(), 3_000_000);
-            for (at, octet) in content.iter().enumerate() {
-                assert_eq!(usize::from(*octet), at / 1000 % 256, "at {at}");
+            for (at, byte) in content.iter().enumerate() {
+                assert_eq!(usize::from(*byte), at / 1000 % 256, "at {at}");
             }
             // An upload that streams and comes back, through windows and a pipe that are all smaller.
             let pipe = Rc::new(BodyPipe::default());
@@ -211,8 +211,8 @@ fn content_of_several_windows_goes_both_ways() {
             let content = kit::content(reply.body).await.unwrap();
             client.await.unwrap();
             assert_eq!(content.len(), 2_000_000);
-            for (at, octet) in content.iter().enumerate() {
-                assert_eq!(usize::from(*octet), at / 2000 % 256, "at {at}");
+            for (at, byte) in content.iter().enumerate() {
+                assert_eq!(usize::from(*byte), at / 2000 % 256, "at {at}");
             }
             // One that is there as a whole.
             let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Stat};
 use super::super::hide::Hidden;
 use super::order;
 
-/// What a name costs beside its octets.
+/// What a name costs beside its bytes.
 const OVERHEAD: usize = 48;
 
 /// The names in a directory except `.`, `..` and those that are hidden: directories first, then by [`order::compare`].

@@ -25,7 +25,7 @@ use crate::asset::Asset;
 
 /// Memory for names that wait for their turn, per listing.
 const NAMES_BUDGET: usize = 4 * 1024 * 1024;
-/// A piece of the page ends behind the entry that takes it to this many octets.
+/// A piece of the page ends behind the entry that takes it to this many bytes.
 const PIECE: usize = 32 * 1024;
 
 /// The style sheet, script or icon that a query stands for, at the directory of the path's key.
@@ -135,10 +135,10 @@ impl Listing {
             .and_then(|written| written)
             .map_err(BodyError::Local)?;
         self.ready = match piece {
-            Piece::Last(octets) => octets.into(),
-            Piece::Next(octets) => {
+            Piece::Last(bytes) => bytes.into(),
+            Piece::Next(bytes) => {
                 self.state = State::Idle(writer);
-                octets.into()
+                bytes.into()
             }
         };
         Poll::Ready(Ok(true))

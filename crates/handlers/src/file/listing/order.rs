@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::iter::Peekable;
 
 /// Compares names letter by letter, whatever their case, and numbers within them by their value. Names that are equal so are
-/// compared by octets: only a name itself is equal to it.
+/// compared by bytes: only a name itself is equal to it.
 pub(super) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     let (left, right) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
     let (mut left, mut right) = (left.chars().peekable(), right.chars().peekable());

@@ -27,7 +27,7 @@ pub(super) fn query_of(asset: &Asset) -> String {
 /// front of this one may have put the site elsewhere.
 pub(super) fn base(rest: &[u8]) -> String {
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);
-    "../".repeat(rest.iter().filter(|&&octet| octet == b'/').count())
+    "../".repeat(rest.iter().filter(|&&byte| byte == b'/').count())
 }
 
 /// Everything before the entries.

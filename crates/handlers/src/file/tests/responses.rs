@@ -175,7 +175,7 @@ fn several_ranges_come_in_parts_of_exact_length() {
             .strip_prefix("multipart/byteranges; boundary=")
             .unwrap();
         assert_eq!(boundary.len(), 20);
-        assert!(boundary.bytes().all(|octet| octet.is_ascii_alphanumeric()));
+        assert!(boundary.bytes().all(|byte| byte.is_ascii_alphanumeric()));
         let part = |range: &str, data: &str| {
             format!(
                 "--{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes {range}/23\r\n\r\n{data}\r\n"
@@ -196,8 +196,8 @@ fn several_ranges_come_in_parts_of_exact_length() {
         .split('=')
         .next_back()
         .unwrap();
-    let boundary_crosses = boundary.bytes().filter(|&octet| octet == b'x').count();
-    let crosses = answer.body.iter().filter(|&&octet| octet == b'x').count();
+    let boundary_crosses = boundary.bytes().filter(|&byte| byte == b'x').count();
+    let crosses = answer.body.iter().filter(|&&byte| byte == b'x').count();
     assert_eq!(crosses, 70_006 + 2 + 3 * boundary_crosses);
 }
 

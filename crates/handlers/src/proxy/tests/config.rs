@@ -24,7 +24,7 @@ fn limits_of_time_follow_that_of_io_within_a_level() {
     let both = format!("{io}\n{connect}");
     let reversed = format!("{first}\n{io}");
     let cases = [
-        // Levels; io, connect, first octet.
+        // Levels; io, connect, first byte.
         (["", "", ""], (30000, 30000, 30000)),
         (["", "", io], (5, 5, 5)),
         (["", "", connect], (30000, 7, 30000)),

@@ -137,7 +137,7 @@ fn uploads_go_as_far_as_the_servers_window() {
         let call = call(&connection, post(BodyLength::Unknown), body);
         let (stream, head) = server.request().await;
         assert_eq!(head.body, BodyLength::Unknown);
-        // The window is 65535 octets: what goes beyond it stays in the pipe.
+        // The window is 65535 bytes: what goes beyond it stays in the pipe.
         pipe.push(vec![1; 60_000]);
         settle().await;
         pipe.push(vec![2; 60_000]);

@@ -119,11 +119,11 @@ fn what_is_not_http2_is_a_protocol_violation() {
             // PING instead of SETTINGS.
             b"\0\0\x08\x06\0\0\0\0\0abcdefgh",
         ];
-        for octets in cases {
+        for bytes in cases {
             let (connection, mut socket) = link(settings());
             let call = ask(&connection, "/");
             settle().await;
-            tokio::io::AsyncWriteExt::write_all(&mut socket, octets)
+            tokio::io::AsyncWriteExt::write_all(&mut socket, bytes)
                 .await
                 .unwrap();
             let failure = failure(call).await;
@@ -131,7 +131,7 @@ fn what_is_not_http2_is_a_protocol_violation() {
                 failure.text,
                 "protocol violation",
                 "{}",
-                octets.escape_ascii()
+                bytes.escape_ascii()
             );
             assert!(!connection.is_reusable());
         }
@@ -146,11 +146,11 @@ fn misdeeds_on_one_stream_are_that_streams() {
             (switching, "protocol violation"),
             (&data(1, 1, false), "protocol violation"),
         ];
-        for (octets, want) in cases {
+        for (bytes, want) in cases {
             let (connection, socket) = link(settings());
             let call = ask(&connection, "/");
             let mut bare = Bare::new(socket).await;
-            bare.send(octets).await;
+            bare.send(bytes).await;
             assert_eq!(failure(call).await.text, *want);
             let reset = bare.find(FrameType::RST_STREAM).await;
             assert_eq!(reset.stream, 1);
@@ -309,7 +309,7 @@ impl Dice {
         self.0 % below
     }
 
-    fn octets(&mut self, most: u64) -> Vec<u8> {
+    fn bytes(&mut self, most: u64) -> Vec<u8> {
         let len = self.roll(most + 1);
         (0..len).map(|_| self.roll(256).to_le_bytes()[0]).collect()
     }
@@ -341,7 +341,7 @@ impl Dice {
             }
             // Anything at all.
             _ => {
-                let payload = self.octets(40);
+                let payload = self.bytes(40);
                 let kind = FrameType(self.roll(20).to_le_bytes()[0]);
                 let flags = self.roll(256).to_le_bytes()[0];
                 out = frame::header(payload.len(), kind, flags, stream).to_vec();

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::http2::{Connection, Http2Settings, driver};
 use crate::{Failure, OnInformational, Reply};
 
-/// Octets the link holds in each direction.
+/// Bytes the link holds in each direction.
 const LINK: usize = 1 << 20;
 
 thread_local! {
@@ -389,13 +389,13 @@ impl Bare {
         matches!(self.socket.read_buf(&mut self.input).await, Ok(1..))
     }
 
-    pub(super) async fn send(&mut self, octets: &[u8]) {
-        self.socket.write_all(octets).await.expect("room");
+    pub(super) async fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).await.expect("room");
     }
 
     /// Sends as long as the client takes something.
-    pub(super) async fn try_send(&mut self, octets: &[u8]) -> std::io::Result<()> {
-        self.socket.write_all(octets).await
+    pub(super) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.socket.write_all(bytes).await
     }
 
     /// The next frame; `None` at the end.

@@ -29,7 +29,7 @@ fn informational_responses_without_end_are_not_kept() {
 }
 
 #[test]
-fn small_frames_cost_no_more_than_their_octets() {
+fn small_frames_cost_no_more_than_their_bytes() {
     run(async {
         let (connection, mut server) = start(with_window(20_000));
         let call = ask(&connection, "/");

@@ -1,17 +1,17 @@
-//! The queue of octets against a plain one: random calls, and the same octets in the same order.
+//! The queue of bytes against a plain one: random calls, and the same bytes in the same order.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use h2o_exchange::OctetQueue;
+use h2o_exchange::ByteQueue;
 
-/// Octets that tell where they were pushed.
+/// Bytes that tell where they were pushed.
 fn some(random: &mut fastrand::Rng, limit: usize) -> Vec<u8> {
     let len = random.usize(..limit);
     (0..len).map(|_| random.u8(..)).collect()
 }
 
-fn check(queue: &OctetQueue, model: &VecDeque<u8>, seed: u64) {
+fn check(queue: &ByteQueue, model: &VecDeque<u8>, seed: u64) {
     assert_eq!(queue.len(), model.len(), "seed {seed}");
     assert_eq!(queue.is_empty(), model.is_empty(), "seed {seed}");
     let slices: Vec<&[u8]> = queue.slices().collect();
@@ -26,21 +26,21 @@ fn check(queue: &OctetQueue, model: &VecDeque<u8>, seed: u64) {
 fn random_calls_agree_with_a_plain_queue() {
     for seed in 0..16 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut queue = OctetQueue::default();
+        let mut queue = ByteQueue::default();
         let mut model: VecDeque<u8> = VecDeque::new();
         for _ in 0..40 {
             // Small pieces are put together, large ones are queued as they are: both on both sides of the limits.
             let limit = [10, 3_000, 40_000, 70_000][random.usize(..4)];
             match random.u8(..7) {
                 0 | 1 => {
-                    let octets = some(&mut random, limit);
-                    queue.push(&octets);
-                    model.extend(octets);
+                    let bytes = some(&mut random, limit);
+                    queue.push(&bytes);
+                    model.extend(bytes);
                 }
                 2 => {
-                    let octets = some(&mut random, limit);
-                    queue.push_piece(Bytes::from(octets.clone()));
-                    model.extend(octets);
+                    let bytes = some(&mut random, limit);
+                    queue.push_piece(Bytes::from(bytes.clone()));
+                    model.extend(bytes);
                 }
                 3 => {
                     let max = random.usize(..limit);
@@ -61,16 +61,16 @@ fn random_calls_agree_with_a_plain_queue() {
                     check(&first, &split, seed);
                 }
                 5 => {
-                    let mut later = OctetQueue::default();
+                    let mut later = ByteQueue::default();
                     for _ in 0..random.usize(..3) {
-                        let octets = some(&mut random, limit);
-                        later.push(&octets);
-                        model.extend(octets);
+                        let bytes = some(&mut random, limit);
+                        later.push(&bytes);
+                        model.extend(bytes);
                     }
                     let later = {
                         // Also one of which something was taken.
                         let gone = later.take(usize::MAX);
-                        let mut both = OctetQueue::default();
+                        let mut both = ByteQueue::default();
                         both.push_piece(gone);
                         both.append(later);
                         both
@@ -90,7 +90,7 @@ fn random_calls_agree_with_a_plain_queue() {
 
 #[test]
 fn a_queue_that_fails_to_give_a_whole_gives_it_in_pieces() {
-    let mut queue = OctetQueue::default();
+    let mut queue = ByteQueue::default();
     queue.push_piece(Bytes::from(vec![1; 50_000]));
     queue.push(b"tail");
     for _ in 0..3 {

@@ -1,28 +1,28 @@
-//! Octets that have come and were not taken yet.
+//! Bytes that have come and were not taken yet.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Octets of one piece of memory: besides what is queued, no more than a piece goes to waste at either end of the queue.
+/// Bytes of one piece of memory: besides what is queued, no more than a piece goes to waste at either end of the queue.
 const PIECE: usize = 32 * 1024;
-/// Octets from which a piece is queued as it is instead of being copied.
+/// Bytes from which a piece is queued as it is instead of being copied.
 const WHOLE: usize = 48 * 1024;
 
-/// Octets in the order in which they came. Whoever fills it bounds it; it holds little more memory than octets, however they come.
+/// Bytes in the order in which they came. Whoever fills it bounds it; it holds little more memory than bytes, however they come.
 #[derive(Debug, Default)]
-pub struct OctetQueue {
+pub struct ByteQueue {
     /// What is being taken.
     front: Bytes,
     /// Full pieces behind it.
     pieces: VecDeque<Bytes>,
-    /// What came last. It is put together: a peer that sends octets one by one is not to cost a multiple of them.
+    /// What came last. It is put together: a peer that sends bytes one by one is not to cost a multiple of them.
     back: Vec<u8>,
     len: usize,
 }
 
-impl OctetQueue {
-    /// Octets in it.
+impl ByteQueue {
+    /// Bytes in it.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -34,11 +34,11 @@ impl OctetQueue {
         self.len == 0
     }
 
-    /// Puts octets behind the others.
-    pub fn push(&mut self, mut octets: &[u8]) {
-        self.len += octets.len();
-        while !octets.is_empty() {
-            let (now, later) = octets.split_at(octets.len().min(PIECE - self.back.len()));
+    /// Puts bytes behind the others.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        self.len += bytes.len();
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.back.len()));
             let needed = self.back.len() + now.len();
             if needed > self.back.capacity() {
                 let doubled = (2 * self.back.capacity()).min(PIECE);
@@ -49,7 +49,7 @@ impl OctetQueue {
             if self.back.len() == PIECE {
                 self.pieces.push_back(std::mem::take(&mut self.back).into());
             }
-            octets = later;
+            bytes = later;
         }
     }
 
@@ -64,7 +64,7 @@ impl OctetQueue {
         self.pieces.push_back(piece);
     }
 
-    /// Puts all of another queue behind the octets of this one.
+    /// Puts all of another queue behind the bytes of this one.
     pub fn append(&mut self, later: Self) {
         self.end_back();
         self.len += later.len;
@@ -81,7 +81,7 @@ impl OctetQueue {
         }
     }
 
-    /// Takes the first octets out, at most `max`, as a queue of their own.
+    /// Takes the first bytes out, at most `max`, as a queue of their own.
     #[must_use]
     pub fn split_to(&mut self, max: usize) -> Self {
         if max >= self.len {
@@ -96,7 +96,7 @@ impl OctetQueue {
         first
     }
 
-    /// All octets in their order, without taking them.
+    /// All bytes in their order, without taking them.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.front)
             .chain(&self.pieces)
@@ -105,7 +105,7 @@ impl OctetQueue {
             .filter(|slice| !slice.is_empty())
     }
 
-    /// The first octets, at most `max`; none only if there are none.
+    /// The first bytes, at most `max`; none only if there are none.
     #[must_use]
     pub fn take(&mut self, max: usize) -> Bytes {
         if self.front.is_empty() {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octets_come_out_in_order_whatever_the_pieces() {
+    fn bytes_come_out_in_order_whatever_the_pieces() {
         for (pushed, taken) in [
             (1, 7),
             (7, 1),
@@ -146,10 +146,10 @@ mod tests {
             let all: Vec<u8> = (0..150_000_u32)
                 .map(|n| n.to_le_bytes()[n as usize % 2])
                 .collect();
-            let mut queue = OctetQueue::default();
+            let mut queue = ByteQueue::default();
             let mut got = Vec::new();
-            for (number, octets) in all.chunks(pushed).enumerate() {
-                queue.push(octets);
+            for (number, bytes) in all.chunks(pushed).enumerate() {
+                queue.push(bytes);
                 if number % 3 == 0 {
                     got.extend_from_slice(&queue.take(taken));
                 }
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn queues_are_joined_and_parted_in_order() {
         let all: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[1]).collect();
-        let filled = |octets: &[u8]| {
-            let mut queue = OctetQueue::default();
-            let (small, large) = octets.split_at(octets.len().min(40_000));
+        let filled = |bytes: &[u8]| {
+            let mut queue = ByteQueue::default();
+            let (small, large) = bytes.split_at(bytes.len().min(40_000));
             queue.push(small);
             queue.push_piece(Bytes::copy_from_slice(large));
             queue
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn large_pieces_are_not_copied() {
         let piece = Bytes::from(vec![7; WHOLE]);
-        let mut queue = OctetQueue::default();
+        let mut queue = ByteQueue::default();
         queue.push(b"first");
         queue.push_piece(piece.clone());
         assert_eq!(queue.take(9), "first");
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn memory_is_what_is_queued_and_not_more_than_a_piece() {
         for step in [1, 100, 8_192, 9_000, 16_384, 65_536] {
-            let mut queue = OctetQueue::default();
+            let mut queue = ByteQueue::default();
             while queue.len() < 262_144 {
                 queue.push(&vec![0; step]);
                 let held = queue.pieces.len() * PIECE + queue.back.capacity();
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn one_piece_is_taken_as_a_whole() {
-        let mut queue = OctetQueue::default();
+        let mut queue = ByteQueue::default();
         assert_eq!(queue.take_whole(), Some(Bytes::new()));
         queue.push(b"con");
         queue.push(b"tent");
