@@ -75,8 +75,8 @@ async fn retry(
         let result = attempt.send(local, call, None).await;
         return result.map_err(|unanswered| unanswered.failure);
     };
-    let mut retries = retry.tries + u32::from(is_free);
-    for number in 0..retry.tries + MAX_REFUSALS {
+    let mut retries = retry.attempts + u32::from(is_free);
+    for number in 0..retry.attempts + MAX_REFUSALS {
         let counts = !unanswered.was_refused_late();
         let may_retry =
             (retries > 0 || !counts) && unanswered.is_safe(&attempt.backends, &attempt.body);

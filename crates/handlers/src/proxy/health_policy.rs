@@ -146,7 +146,7 @@ pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
             None => default.budget,
         };
         Ok(Retry {
-            tries: count(attributes, "tries", default.tries)?,
+            attempts: count(attributes, "tries", default.attempts)?,
             budget,
         })
     })
@@ -267,7 +267,7 @@ mod tests {
             let passive = policy.passive.map_or("-", |_| "p");
             format!("{active}{passive} ")
         });
-        (kinds.collect(), policy.retry.map(|retry| retry.tries))
+        (kinds.collect(), policy.retry.map(|retry| retry.attempts))
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let on = Some(HealthCheck::default());
         let passive = PassiveCheck::default();
         let seven = Retry {
-            tries: 7,
+            attempts: 7,
             ..Retry::default()
         };
         let cases = [

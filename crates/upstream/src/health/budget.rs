@@ -6,8 +6,8 @@ use std::time::Instant;
 /// When requests are made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How often one request is made again at most.
-    pub tries: u32,
+    /// Most retries of one request.
+    pub attempts: u32,
     /// How many of a hundred requests are made again at most; a few per second may be in any case.
     pub budget: u32,
 }
@@ -15,7 +15,7 @@ pub struct Retry {
 impl Default for Retry {
     fn default() -> Self {
         Self {
-            tries: 2,
+            attempts: 2,
             budget: 20,
         }
     }

@@ -94,7 +94,7 @@ fn checks_and_retries_are_inherited_and_replaced() {
         pause: milliseconds(7),
     };
     let retry = Retry {
-        tries: 8,
+        attempts: 8,
         budget: 9,
     };
     assert_eq!(set.health_check, Some(check));
