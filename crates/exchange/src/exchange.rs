@@ -11,7 +11,7 @@ use h2o_log::LineLimit;
 
 use crate::{
     BodyError, ConnectionInfo, ExchangeRef, Forwarded, LocalSite, Protocol, PushOrder, RequestBody,
-    RerouteKind, Response, Restore, Route, Worker,
+    RerouteKind, Reroutes, Response, Restore, Route, Worker,
 };
 
 /// One request with its response, from the first byte of the head to the log line.
@@ -54,8 +54,8 @@ pub struct Exchange {
     pub is_hinted: bool,
     /// Resources to be pushed with the response.
     pub pushes: Vec<PushOrder>,
-    /// Delegations and reprocesses so far.
-    pub reroutes: (u32, u32),
+    /// Internal redirects so far.
+    pub reroutes: Reroutes,
     /// True once the request was delegated.
     pub delegated: bool,
     /// True while the server that is asked is no backend of the configuration: a redirect, an error document or a backend has
@@ -171,7 +171,7 @@ impl Exchange {
             informational: Vec::new(),
             is_hinted: false,
             pushes: Vec::new(),
-            reroutes: (0, 0),
+            reroutes: Reroutes::default(),
             delegated: false,
             asks_stranger: false,
             error_document: false,
@@ -242,7 +242,7 @@ impl Exchange {
         self.informational.clear();
         self.is_hinted = false;
         self.pushes.clear();
-        self.reroutes = (0, 0);
+        self.reroutes = Reroutes::default();
         self.delegated = false;
         self.asks_stranger = false;
         self.error_document = false;
@@ -302,9 +302,9 @@ impl Exchange {
         let limits = &self.site.reroute_limits;
         let is_delegation = self.delegated || kind == RerouteKind::Delegation;
         let (count, limit) = if is_delegation {
-            (&mut self.reroutes.0, limits.delegations)
+            (&mut self.reroutes.delegations, limits.delegations)
         } else {
-            (&mut self.reroutes.1, limits.reprocesses)
+            (&mut self.reroutes.reprocesses, limits.reprocesses)
         };
         *count += 1;
         if *count > limit {

@@ -44,7 +44,7 @@ pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use outcome::{
     ContentUse, Continuation, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy,
-    Outcome, Reroute, RerouteFields, RerouteKind, Response, Restore, Successor,
+    Outcome, Reroute, RerouteFields, RerouteKind, Reroutes, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use protocol::Protocol;

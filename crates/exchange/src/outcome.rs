@@ -166,6 +166,15 @@ pub enum RerouteKind {
     Reprocess,
 }
 
+/// How many internal redirects a request has gone through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reroutes {
+    /// Those that count against `max-delegations`.
+    pub delegations: u32,
+    /// Those that count against `max-reprocesses`.
+    pub reprocesses: u32,
+}
+
 /// The fields of the request that stay when it is run again. Those left out are put aside until the final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteFields {

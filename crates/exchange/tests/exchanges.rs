@@ -8,8 +8,8 @@ use bytes::Bytes;
 use h2o_exchange::{
     Address, ConnectionInfo, Counters, EnvCommands, Exchange, ExchangeRef, Host, Http2Stream,
     Links, LocalSite, MimeHint, NamedBy, NoTransport, Original, PathRoute, Protocol, PushOrder,
-    RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Response, ScriptPath, Shared,
-    Site, Worker,
+    RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Reroutes, Response,
+    ScriptPath, Shared, Site, Worker,
 };
 use h2o_http::{Headers, Known, Method, Scheme, StatusCode};
 
@@ -92,7 +92,10 @@ fn fill(exchange: &mut Exchange) {
         target: b"/secret".to_vec(),
         critical: true,
     });
-    exchange.reroutes = (3, 3);
+    exchange.reroutes = Reroutes {
+        delegations: 3,
+        reprocesses: 3,
+    };
     exchange.delegated = true;
     exchange.asks_stranger = true;
     exchange.error_document = true;
@@ -137,7 +140,7 @@ fn traces(exchange: &Exchange) -> Vec<&'static str> {
         ("informational", !exchange.informational.is_empty()),
         ("is_hinted", exchange.is_hinted),
         ("pushes", !exchange.pushes.is_empty()),
-        ("reroutes", exchange.reroutes != (0, 0)),
+        ("reroutes", exchange.reroutes != Reroutes::default()),
         ("delegated", exchange.delegated),
         ("asks_stranger", exchange.asks_stranger),
         ("error_document", exchange.error_document),
