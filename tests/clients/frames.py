@@ -33,20 +33,20 @@ class Client:
         self.until(h2.events.SettingsAcknowledged)
 
     def flush(self):
-        bytes = self.h2.data_to_send()
-        if bytes:
-            self.stream.sendall(bytes)
+        data = self.h2.data_to_send()
+        if data:
+            self.stream.sendall(data)
 
     def receive(self):
         """Receives once; false at the end of the connection."""
         self.flush()
-        bytes = self.stream.recv(65536)
-        for event in self.h2.receive_data(bytes) if bytes else []:
+        data = self.stream.recv(65536)
+        for event in self.h2.receive_data(data) if data else []:
             if isinstance(event, h2.events.DataReceived) and self.acknowledge_at_once:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self.events.append(event)
         self.flush()
-        return bool(bytes)
+        return bool(data)
 
     def of(self, kind, stream=None):
         return [e for e in self.events if isinstance(e, kind) and stream in (None, getattr(e, "stream_id", None))]
@@ -118,8 +118,8 @@ def pings(client):
     """Each PING comes back as it was, in order, also while content is sent."""
     stream = client.ask("/large")
     sent = [b"ping%04d" % n for n in range(100)]
-    for bytes in sent:
-        client.h2.ping(bytes)
+    for payload in sent:
+        client.h2.ping(payload)
     client.until(h2.events.PingAckReceived, count=len(sent))
     assert [event.ping_data for event in client.of(h2.events.PingAckReceived)] == sent
     client.expect(stream, "200", FILE)
@@ -146,8 +146,8 @@ def window_below_zero(client):
     client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
     client.until(h2.events.SettingsAcknowledged, count=2)
 
-    def grow(bytes):
-        client.h2.increment_flow_control_window(bytes, stream)
+    def grow(amount):
+        client.h2.increment_flow_control_window(amount, stream)
 
     def nothing_comes():
         answered = len(client.of(h2.events.PingAckReceived))

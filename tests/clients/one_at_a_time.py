@@ -22,9 +22,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/chunked":
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
-            bytes = content()
+            data = content()
             for at in range(0, LARGE, 10_000):
-                piece = bytes[at : at + 10_000]
+                piece = data[at : at + 10_000]
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
         else:

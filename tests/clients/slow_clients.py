@@ -34,12 +34,12 @@ def requests(way, security, path, streams, window):
     # :method GET, :scheme http or https; :path and :authority as literals (RFC 7541, appendix A).
     scheme = b"\x87" if security == "tls" else b"\x86"
     section = b"\x82" + scheme + literal(4, path.encode()) + literal(1, b"localhost")
-    bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
+    data = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, window))
     if window > 65535:
-        bytes += frame(8, 0, 0, struct.pack("!I", window - 65535))
+        data += frame(8, 0, 0, struct.pack("!I", window - 65535))
     for stream in range(streams):
-        bytes += frame(1, 5, 2 * stream + 1, section)
-    return bytes
+        data += frame(1, 5, 2 * stream + 1, section)
+    return data
 
 
 def connect(port, context):
@@ -58,12 +58,12 @@ def read(connection, most):
     count = 0
     while count < most:
         try:
-            bytes = connection.recv(most - count)
+            data = connection.recv(most - count)
         except (TimeoutError, ssl.SSLWantReadError):
             break
-        if not bytes:
+        if not data:
             sys.exit("a connection has ended")
-        count += len(bytes)
+        count += len(data)
     return count
 
 

@@ -52,8 +52,8 @@ class Relay:
 
     def up(self, here):
         try:
-            while bytes := here.recv(65536):
-                self.server.sendall(bytes)
+            while data := here.recv(65536):
+                self.server.sendall(data)
         except OSError:
             pass  # The client has gone.
 
@@ -61,12 +61,12 @@ class Relay:
         # When what was passed on so far has crossed the link.
         free = time.monotonic()
         try:
-            while bytes := self.server.recv(SEGMENT):
+            while data := self.server.recv(SEGMENT):
                 if self.is_slow:
                     now = time.monotonic()
-                    free = max(free, now) + len(bytes) / BYTES_PER_SECOND
+                    free = max(free, now) + len(data) / BYTES_PER_SECOND
                     time.sleep(max(0, free - now))
-                here.sendall(bytes)
+                here.sendall(data)
             here.shutdown(socket.SHUT_WR)
         except OSError:
             pass
@@ -95,17 +95,17 @@ class Client:
         return stream
 
     def flush(self):
-        bytes = self.h2.data_to_send()
-        if bytes:
-            self.stream.sendall(bytes)
+        data = self.h2.data_to_send()
+        if data:
+            self.stream.sendall(data)
 
     def receive_until(self, done):
         self.flush()
         while not done():
-            bytes = self.stream.recv(4096)
-            if not bytes:
+            data = self.stream.recv(4096)
+            if not data:
                 raise EOFError("the server closed the connection")
-            for event in self.h2.receive_data(bytes):
+            for event in self.h2.receive_data(data):
                 self.handle(event)
             self.flush()
 
