@@ -79,12 +79,16 @@ fn no_link_of_the_manual_leads_nowhere() {
     };
     let mut wrong = Vec::new();
     let mut count = 0;
-    for name in manual::pages() {
-        let folder = if name.starts_with("docs/") {
-            "docs/"
-        } else {
-            ""
-        };
+    let others = [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "bench/README.md",
+        "fuzz/README.md",
+    ];
+    for name in manual::pages().into_iter().chain(others.map(str::to_owned)) {
+        let folder = name
+            .rsplit_once('/')
+            .map_or(String::new(), |(folder, _)| format!("{folder}/"));
         for link in manual::page(&name).split("](").skip(1) {
             let link = link.split(')').next().unwrap();
             if link.starts_with("https://") {
@@ -114,6 +118,7 @@ fn no_link_of_the_manual_leads_nowhere() {
 struct Entry {
     name: String,
     help: String,
+    levels: String,
     value: String,
     default: String,
 }
@@ -129,6 +134,7 @@ fn directives() -> Vec<Entry> {
         Some(Entry {
             name: name.to_owned(),
             help: rest.lines().next()?.to_owned(),
+            levels: line("* Levels: "),
             value: line("* Value: "),
             default: line("* Default: "),
         })
@@ -140,6 +146,66 @@ fn directives() -> Vec<Entry> {
 fn prose(page: &str) -> String {
     let parts = page.split("```").step_by(2);
     parts.collect::<Vec<_>>().join("\n")
+}
+
+/// A configuration with this setting at the innermost level that its directive may be used at.
+fn configuration_with(setting: &str, levels: &str) -> String {
+    let has = |level: &str| levels.split(", ").any(|name| name == level);
+    let at = |level: &str, indent: &str| match has(level) {
+        true => format!("{indent}{setting}\n"),
+        false => String::new(),
+    };
+    let [mut global, mut host, path] =
+        [at("global", ""), at("host", "    "), at("path", "        ")];
+    if !path.is_empty() {
+        host.clear();
+    }
+    if !host.is_empty() || !path.is_empty() {
+        global.clear();
+    }
+    // What these need beside them, as their help says.
+    if setting.starts_with("proxy.proxy-protocol:") {
+        global.push_str("proxy.timeout.keepalive: 0\n");
+    }
+    if setting.starts_with("proxy.http2.force-cleartext:") {
+        global.push_str("proxy.http2.ratio: 100\n");
+    }
+    format!(
+        "listen: 80\n{global}hosts:\n  default:\n{host}    paths:\n      \"/\":\n        file.dir: /srv/www\n{path}"
+    )
+}
+
+#[test]
+fn no_sentence_of_the_manual_quotes_a_setting_that_the_server_refuses() {
+    let directives = directives();
+    let mut wrong = Vec::new();
+    let mut seen = Vec::new();
+    for page in manual::pages() {
+        for quoted in prose(&manual::page(&page)).split('`').skip(1).step_by(2) {
+            let Some((name, value)) = quoted.split_once(": ") else {
+                continue;
+            };
+            let Some(entry) = directives.iter().find(|entry| entry.name == name) else {
+                continue;
+            };
+            if value.ends_with("...") || seen.contains(&quoted.to_owned()) {
+                continue;
+            }
+            seen.push(quoted.to_owned());
+            let example = Example {
+                place: page.clone(),
+                section: String::new(),
+                language: "yaml".to_owned(),
+                text: configuration_with(quoted, &entry.levels),
+            };
+            let said = check(&example, &[]);
+            if said != "configuration OK" {
+                wrong.push(format!("{page}: `{quoted}`\n{said}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen.len() > 30, "only {} settings are left", seen.len());
 }
 
 #[test]
