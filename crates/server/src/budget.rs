@@ -1,14 +1,14 @@
-//! The budget every connection lives on: what a peer makes us do costs units, time and useful work earn
-//! them back, and an overdrawn connection is closed. One mechanism in place of one counter per attack.
+//! The abuse budget of a connection: misbehaviour and failed requests cost units, time and served requests restore
+//! them, and a connection without units is closed. One mechanism in place of one counter per attack.
 
 use std::time::Duration;
 
-/// How much a connection may cost us.
+/// Settings of the abuse budget.
 #[derive(Clone, Copy, Debug)]
 pub struct BudgetSettings {
-    /// Units a connection begins with, and the most it can have.
+    /// Units at the start, and the most that a connection can have.
     pub units: u32,
-    /// Units earned back per second.
+    /// Units restored per second.
     pub per_second: u32,
 }
 
@@ -21,12 +21,12 @@ impl Default for BudgetSettings {
     }
 }
 
-/// What a peer can make us do without getting anywhere.
+/// Behaviour of a client that costs units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// Bytes came that were few and completed nothing: a head or body dripped in.
+    /// A read brought few bytes that completed nothing: the client drips a head or body.
     Fragment,
-    /// A request was answered with an error of the server's own making.
+    /// The server answered a request with an error of its own.
     Refusal,
 }
 
@@ -39,15 +39,15 @@ impl Cost {
     }
 }
 
-/// A connection whose peer costs more than it is worth.
+/// The connection has used up its budget.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overdrawn;
 
-/// The budget of one connection.
+/// Abuse budget of one connection.
 #[derive(Debug)]
 pub(crate) struct Budget {
     units: u32,
-    /// Age of the connection when time last earned something, milliseconds.
+    /// Age of the connection at the last refill, in milliseconds.
     refilled: u32,
 }
 
@@ -59,10 +59,10 @@ impl Budget {
         }
     }
 
-    /// Pays for something, at that age of the connection.
+    /// Takes `units` off the budget. `age` is the age of the connection.
     ///
     /// # Errors
-    /// [`Overdrawn`]: the connection is to be closed.
+    /// [`Overdrawn`]: the connection must be closed.
     pub(crate) fn spend(
         &mut self,
         units: u32,
@@ -76,7 +76,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Something useful was done for the peer.
+    /// Restores units, up to those at the start.
     pub(crate) fn earn_units(&mut self, units: u32, settings: BudgetSettings) {
         self.units = self.units.saturating_add(units).min(settings.units);
     }

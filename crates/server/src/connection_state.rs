@@ -1,4 +1,4 @@
-//! What the parts of one connection share: the socket, what is known of the client, what it may cost.
+//! What driver, request table and TLS of one connection share: the socket, the client's address, the abuse budget.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,36 +11,36 @@ use crate::context::Context;
 use crate::io::Io;
 use crate::listener::LocalListener;
 
-/// Number of the next connection that comes to HTTP.
+/// Number of the next connection.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// A connection as the driver of its protocol sees it.
+/// State of a connection below its protocol.
 pub(crate) struct ConnectionState {
-    /// What wakers and events call the connection by.
+    /// Identifies the connection to wakers and events.
     pub(crate) token: u64,
-    /// Its timer, which the table of connections sets.
+    /// Timer of the connection, set by the table of connections.
     pub(crate) timer: TimerKey,
-    /// Number of the connection, process-wide, from 1; 0 until HTTP begins.
+    /// Number of the connection, counted over the process from 1; 0 until HTTP begins.
     pub(crate) id: u64,
     pub(crate) accepted: Instant,
     pub(crate) listener: Rc<LocalListener>,
     pub(crate) peer: Address,
     pub(crate) io: Io,
-    /// Received, in clear text, and not taken by the engine yet.
+    /// Bytes received, decrypted, and not yet consumed by the engine.
     pub(crate) input: Vec<u8>,
     pub(crate) budget: Budget,
-    /// Made when it is asked for.
+    /// Created on first use.
     pub(crate) info: Option<Rc<ConnectionInfo>>,
 }
 
 impl ConnectionState {
-    /// HTTP begins: the connection gets its number. One whose handshake comes to nothing has none, so that no log leaves
-    /// numbers out (H2O compatibility).
+    /// Numbers the connection when HTTP begins. H2O compatibility: H2O numbers connections after their TLS handshake,
+    /// so that the numbers in access logs have no gaps.
     pub(crate) fn take_number(&mut self) {
         self.id = NUMBERS.fetch_add(1, Relaxed);
     }
 
-    /// What handlers and logs may know of this connection.
+    /// Facts about the connection for handlers and logs.
     #[inline]
     pub(crate) fn info(&mut self) -> Rc<ConnectionInfo> {
         if let Some(info) = &self.info {
@@ -75,7 +75,7 @@ impl ConnectionState {
         spent
     }
 
-    /// Something useful was done for the peer.
+    /// Restores units of the connection's abuse budget.
     #[inline]
     pub(crate) fn earn_units(&mut self, units: u32) {
         self.budget.earn_units(units, self.listener.setup.budget);

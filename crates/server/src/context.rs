@@ -1,5 +1,5 @@
-//! What the drivers of one worker share, whatever the configuration: the worker, its memory account, and buffers that are lent out
-//! for one turn.
+//! What all drivers of one worker share, independent of the configuration: the worker, its memory account, and reusable
+//! buffers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,15 +15,15 @@ use crate::event::wake_queue::WakeQueue;
 use crate::site::settings::ServerSettings;
 use h2o_tls::OutputBuffer;
 
-/// Bytes after which a connection has had its turn. Simulations reach this end with less.
+/// Bytes after which a connection's turn ends. Lower in simulations, so that they reach this limit.
 pub(crate) const fn per_turn(bytes: usize) -> usize {
     if cfg!(test) { bytes / 64 } else { bytes }
 }
 
-/// Bytes received at once.
+/// Bytes per read of a socket.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
-/// What the drivers of one worker share.
+/// What all drivers of one worker share.
 pub(crate) struct Context {
     pub(crate) worker: Rc<Worker>,
     pub(crate) memory: Rc<MemoryAccount>,
@@ -34,7 +34,7 @@ pub(crate) struct Context {
     pub(crate) pipes: Rc<Pipes>,
 }
 
-/// Buffers lent to whichever connection has its turn, so that idle ones need none.
+/// Buffers for the connection that is running, so that idle ones need none.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) input: Lent<Vec<u8>>,
@@ -58,7 +58,7 @@ impl<T: Default> Lent<T> {
 }
 
 impl Lent<Vec<u8>> {
-    /// Puts a buffer back empty; one that has grown far beyond its use is let go.
+    /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= 16 * READ_SIZE {
             buffer.clear();
@@ -68,7 +68,7 @@ impl Lent<Vec<u8>> {
 }
 
 impl Lent<OutputBuffer> {
-    /// As for other buffers.
+    /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
     pub(crate) fn give_back(&self, mut buffer: OutputBuffer) {
         if buffer.capacity() <= 16 * READ_SIZE {
             buffer.clear();
@@ -78,7 +78,7 @@ impl Lent<OutputBuffer> {
 }
 
 impl Context {
-    /// What the drivers share that run in `event_loop`.
+    /// Context of the drivers that run in `event_loop`.
     pub(crate) fn new(event_loop: &EventLoop, settings: &ServerSettings) -> Self {
         Self {
             worker: Rc::clone(event_loop.worker()),
@@ -90,8 +90,8 @@ impl Context {
         }
     }
 
-    /// A waker for a stream of the connection with this token, 0 where there are no streams. Made only for what a connection waits for besides its
-    /// socket; static files out of memory never need one.
+    /// A waker for a stream (0 over HTTP/1) of the connection with this token. Created only when a connection waits for
+    /// something other than its socket; static files served from memory never do.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
         WakeQueue::waker(&self.wakes, (token, stream))
     }

@@ -1,4 +1,4 @@
-//! The built-in features: the one place that lists the directives of the server and of the crates below it.
+//! The built-in features: the one list of directives of the server and of the crates below it.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::pace;
 use crate::site::load::{Loaded, load_with};
 use crate::site::{hosts, http2_directives, listen, settings};
 
-/// All features that are built in.
+/// All built-in features.
 #[must_use]
 pub fn features() -> Arc<Features> {
     features_with(&[])
 }
 
-/// The built-in features and the directives of others, for programs that embed the server.
+/// The built-in features and further directives, for programs that embed the server.
 #[must_use]
 pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
     let mut groups = vec![
@@ -38,7 +38,7 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
 /// Reads and checks a configuration.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first error in the configuration.
 pub fn load(path: &str, source: &dyn Source) -> Result<Loaded, Error> {
     load_with(features(), path, source)
 }

@@ -1,4 +1,4 @@
-//! How a connection proceeds, and what every step of it is given.
+//! What the steps of a connection are given and return.
 
 use std::io;
 use std::time::Instant;
@@ -9,32 +9,32 @@ use crate::budget::Overdrawn;
 use crate::connection_state::ConnectionState;
 use crate::context::Context;
 
-/// How a connection proceeds after a step.
+/// What a step of a connection returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Flow {
     /// Something changed: the next step can be taken at once.
     Continue,
-    /// The next step needs an event: of the socket, a waker or a timer.
+    /// The next step needs an event of the socket, a waker or a timer.
     Wait,
     /// The connection is over.
     Close,
 }
 
-/// One turn of a connection on its worker: what every step of it is given.
+/// One turn of a connection: the arguments of each of its steps.
 pub(crate) struct Turn<'a> {
     pub(crate) context: &'a Context,
     pub(crate) connection: &'a mut ConnectionState,
-    /// The worker's clock, which stands still during a turn.
+    /// The worker's clock, which does not advance during a turn.
     pub(crate) now: Instant,
-    /// Bytes for the client, in clear text, that the socket has not been offered yet.
+    /// Output for the client in clear text, not yet offered to the socket.
     pub(crate) out: Vec<u8>,
-    /// Sent behind `out`.
+    /// Sent after `out`.
     tail: Bytes,
 }
 
 impl<'a> Turn<'a> {
-    /// A turn with a lent buffer for its output.
+    /// Begins a turn with a reused output buffer.
     pub(crate) fn new(context: &'a Context, connection: &'a mut ConnectionState) -> Self {
         Self {
             context,
@@ -45,7 +45,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Offers the socket what has been written; it keeps what it cannot take.
+    /// Offers the output to the socket, which keeps the rest if it cannot take all.
     pub(crate) fn send(&mut self) -> io::Result<()> {
         let (context, io) = (self.context, &mut self.connection.io);
         let sent = if self.tail.is_empty() {
@@ -57,7 +57,7 @@ impl<'a> Turn<'a> {
         sent
     }
 
-    /// Has the next [`Turn::send`] send `body` behind the output, which is not copied there. Nothing may be written after it.
+    /// Has the next [`Turn::send`] send `body` after `out` without copying it. No output may be added in between.
     pub(crate) fn send_behind(&mut self, body: Bytes) {
         self.tail = body;
     }
@@ -76,7 +76,7 @@ impl<'a> Turn<'a> {
         self.connection.earn_units(units);
     }
 
-    /// Gives the buffer back. What is left in it is dropped.
+    /// Gives the output buffer back. Unsent output is dropped.
     pub(crate) fn end(self) {
         self.context.scratch.output.give_back(self.out);
     }

@@ -1,4 +1,4 @@
-//! Bytes in and out of one connection, in clear text or over TLS.
+//! Reading and writing the bytes of one connection, in clear text or over TLS.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,67 +12,68 @@ use crate::event::reactor::Ready;
 use crate::event::socket::Socket;
 use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
 
-/// Bytes of content in the records that the kernel makes.
+/// Bytes of payload in the records that the kernel makes (kTLS).
 const FULL_RECORD: usize = 16 * 1024;
 
-/// Least room a read is given.
+/// Least space for a read, in bytes.
 const MIN_READ: usize = 4096;
 
-/// A socket with what it needs to be read and written without waiting. An idle one holds no buffer.
+/// A non-blocking socket with its TLS state and unsent output. Holds no buffer while idle.
 pub(crate) struct Io {
     pub(crate) socket: Rc<Socket>,
     pub(crate) tls: Option<Box<TlsConnection>>,
-    /// The kernel encrypts what is sent: for so many records more.
+    /// Records that the kernel may still encrypt before its keys are worn out; `None` if the kernel does not encrypt
+    /// (kTLS).
     in_kernel: Option<u64>,
-    /// What the socket has not taken yet.
+    /// Output that the socket has not taken yet.
     backlog: Option<Box<Backlog>>,
-    /// Received ahead of TLS, together with a PROXY header.
+    /// TLS bytes that were received together with the PROXY header.
     unread: Option<Box<[u8]>>,
-    /// Bytes of ours that have left since [`Io::take_written`].
+    /// Bytes sent since the last [`Io::take_written`].
     written: usize,
-    /// What is not in the counters yet.
+    /// Bytes not yet added to the worker's counters.
     traffic: Traffic,
-    /// A response was cut off: the end of the connection must not look like that of a complete one.
+    /// A response was truncated: send no close_notify, so that the client notices.
     pub(crate) is_cut_off: bool,
     stage: Stage,
     can_read: bool,
     can_write: bool,
-    /// The peer has ended its direction: a short read is not the end of what can be read.
+    /// The peer has ended its direction: after a short read there is still the end of input to read.
     peer_closed: bool,
     broken: bool,
-    /// Everything the peer had to say was read, up to its close_notify or the end of the stream.
+    /// All input was read, up to the peer's close_notify or the end of the stream.
     ended: bool,
 }
 
-/// How far TLS has come, where there is TLS.
+/// Progress of the TLS handshake; unused in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing can be carried yet.
+    /// No data can be carried yet.
     Handshake,
-    /// As before, but early data has come and can be answered.
+    /// Early data has arrived and may be answered; the handshake is not complete.
     Early,
     Established,
 }
 
-/// Bytes that wait for room in the socket.
+/// Output that waits for space in the socket.
 #[derive(Default)]
 struct Backlog {
-    /// To be sent as it is: ciphertext under TLS.
+    /// Sent as it is: ciphertext under TLS.
     bytes: Vec<u8>,
-    /// How much of `bytes` has been sent.
+    /// How many of `bytes` have been sent.
     sent: usize,
-    /// To be sent after `bytes`; on clear text only.
+    /// Sent after `bytes`; clear text only.
     tail: Bytes,
 }
 
-/// Bytes that passed the socket, in either direction.
+/// Bytes received from and sent to the socket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     received: u32,
     sent: u32,
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     Data,
@@ -103,7 +104,7 @@ impl Io {
         }
     }
 
-    /// Notes what the kernel says the socket is ready for.
+    /// Records an event of the socket.
     pub(crate) fn on_ready(&mut self, ready: &Ready) {
         self.can_read |= ready.readable || ready.closed;
         self.can_write |= ready.writable;
@@ -111,23 +112,23 @@ impl Io {
         self.broken |= ready.broken;
     }
 
-    /// True once the connection is gone in both directions. A peer that has only ended its own still reads.
+    /// Whether the connection is lost in both directions. A peer that has only ended its own direction still reads.
     pub(crate) const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// True if the socket may hold bytes that were not read. Closing it then is a reset, which takes what
-    /// the peer has not received yet along.
+    /// Whether the socket may hold unread input. Closing it would then send a reset, by which the peer loses data that
+    /// it has not received yet.
     pub(crate) const fn may_have_input(&self) -> bool {
         self.can_read && !self.ended
     }
 
-    /// True once a read has come to the end of what the peer sends.
+    /// Whether all input has been read.
     pub(crate) const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Appends what has arrived to `buffer`, in clear text.
+    /// Appends received data, decrypted, to `buffer`.
     pub(crate) fn read(&mut self, context: &Context, buffer: &mut Vec<u8>) -> io::Result<Read> {
         if self.ended {
             return Ok(Read::Eof);
@@ -136,7 +137,7 @@ impl Io {
             return Ok(Read::Blocked);
         }
         if self.tls.is_some() {
-            // Whoever looks after the handshake reads ahead.
+            // `continue_handshake` reads instead.
             if self.stage == Stage::Early {
                 return Ok(Read::Blocked);
             }
@@ -150,18 +151,18 @@ impl Io {
         self.recv(buffer)
     }
 
-    /// True while a handshake goes on that has brought early data: what was received may be a replay.
+    /// Whether early data was received and the handshake is not complete: requests may be replays.
     #[inline]
     pub(crate) const fn is_early(&self) -> bool {
         matches!(self.stage, Stage::Early)
     }
 
-    /// True once TLS carries data both ways.
+    /// Whether the TLS handshake is complete.
     pub(crate) const fn is_established(&self) -> bool {
         matches!(self.stage, Stage::Established)
     }
 
-    /// As [`Io::read`], while [`Io::is_early`].
+    /// Like [`Io::read`], while [`Io::is_early`].
     pub(crate) fn read_early(
         &mut self,
         context: &Context,
@@ -176,12 +177,12 @@ impl Io {
         }
     }
 
-    /// Nothing more is decrypted: the handshake will not be completed.
+    /// Gives up a handshake that will not be completed; further input is not decrypted.
     pub(crate) const fn forget_early(&mut self) {
         self.stage = Stage::Established;
     }
 
-    /// Bytes to be read again, ahead of what the socket has.
+    /// Has the next read return these bytes before new ones.
     pub(crate) fn push_back(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.unread = Some(bytes.into());
@@ -240,7 +241,7 @@ impl Io {
                     if progress.closed_by_peer {
                         break Ok(Read::Eof);
                     }
-                    // A record may be incomplete, or hold nothing for us.
+                    // The record may be incomplete, or carry no data.
                     if progress.handshake_done_now || !self.can_read {
                         break Ok(Read::Blocked);
                     }
@@ -259,12 +260,12 @@ impl Io {
         result
     }
 
-    /// True if what is handed over leaves as it is, or the kernel encrypts it: files need not pass through this process.
+    /// Whether files can be sent without passing through this process: on clear text, or if the kernel encrypts (kTLS).
     pub(crate) const fn takes_files(&self) -> bool {
         self.tls.is_none() || self.in_kernel.is_some()
     }
 
-    /// Has the kernel encrypt what is sent from now on, where that is wanted and possible.
+    /// Lets the kernel encrypt from now on (kTLS), if it is configured and possible.
     pub(crate) fn offload(&mut self) {
         if self.in_kernel.is_some() || self.has_output() {
             return;
@@ -275,14 +276,14 @@ impl Io {
         let Some((keys, records)) = tls.kernel_keys() else {
             return;
         };
-        // A failure changes nothing: then records are made here.
+        // If the kernel refuses, this process goes on encrypting.
         let handed_over = keys.hand_over(&*self.socket);
         self.in_kernel = Some(records).filter(|_| handed_over.is_ok());
         tls.on_handed_over(self.in_kernel.is_some());
     }
 
-    /// Has the kernel send what TLS wants to say besides data. Nothing of it is queued: it is a few bytes, on a connection that
-    /// ends or that takes bytes again.
+    /// Sends alerts and key updates through the kernel (kTLS). They are not queued: they are a few bytes, sent when the
+    /// connection ends or when the socket has just been read.
     fn send_controls(&mut self) -> io::Result<()> {
         if self.in_kernel.is_none() {
             return Ok(());
@@ -294,7 +295,7 @@ impl Io {
                     self.socket.send_record(content_type, &payload)?;
                 }
                 Control::Keys(keys) => keys.set(&*self.socket).inspect_err(|_| {
-                    // The peer expects other keys: no record can follow, close_notify included.
+                    // The peer now expects other keys: no record can follow, not even close_notify.
                     self.is_cut_off = true;
                 })?,
             }
@@ -303,7 +304,7 @@ impl Io {
     }
 
     /// # Errors
-    /// If the kernel's keys may not protect any more: not all kernels can replace them.
+    /// If the kernel's keys are worn out: not every kernel can replace them.
     fn check_keys(&self) -> io::Result<()> {
         match self.in_kernel {
             Some(0) => Err(tls_error(TlsError::KeysExhausted)),
@@ -311,7 +312,7 @@ impl Io {
         }
     }
 
-    /// Sends `data`, or keeps what the socket does not take.
+    /// Sends `data`; the part that the socket does not take is queued.
     pub(crate) fn send(&mut self, context: &Context, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -329,7 +330,7 @@ impl Io {
         result
     }
 
-    /// Sends `head` and then `body`, which is not copied first.
+    /// Sends `head` and `body` without copying them together.
     pub(crate) fn send_with(
         &mut self,
         context: &Context,
@@ -363,7 +364,7 @@ impl Io {
         Ok(())
     }
 
-    /// Sends bytes that need no encryption any more.
+    /// Sends bytes that are already encrypted, or clear text.
     fn send_raw(&mut self, data: &[u8]) -> io::Result<()> {
         let sent = if self.has_output() {
             0
@@ -384,7 +385,7 @@ impl Io {
         backlog.bytes.extend_from_slice(data);
     }
 
-    /// Makes one system call that sends up to `len` bytes, all of which there are.
+    /// Makes one system call to send `len` bytes. Returns how many were sent.
     fn attempt(
         &mut self,
         len: usize,
@@ -396,7 +397,7 @@ impl Io {
         self.check_keys()?;
         match send(&self.socket) {
             Ok(sent) => {
-                // A socket that takes some is full: the kernel rings when there is room again.
+                // A socket that takes only a part is full; the kernel reports when it is writable again.
                 self.can_write = sent == len;
                 self.count_sent(sent);
                 Ok(sent)
@@ -409,7 +410,7 @@ impl Io {
         }
     }
 
-    /// Sends what is kept, as far as the socket takes it.
+    /// Sends queued output as far as the socket takes it.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let Some(mut backlog) = self.backlog.take() else {
             return Ok(());
@@ -425,7 +426,7 @@ impl Io {
         Ok(())
     }
 
-    /// Sends from a file; on clear text with nothing kept. `None`: the socket takes no more for now.
+    /// Sends from a file (see [`Io::takes_files`]); output must not be queued. `None` if the socket is full.
     pub(crate) fn send_file(
         &mut self,
         range: &h2o_exchange::FileRange,
@@ -448,7 +449,7 @@ impl Io {
         }
     }
 
-    /// Sends what is in a pipe; on clear text with nothing kept. `None`: the socket takes no more for now.
+    /// Sends from a pipe (see [`Io::takes_files`]); output must not be queued. `None` if the socket is full.
     pub(crate) fn send_piped(
         &mut self,
         pipe: BorrowedFd<'_>,
@@ -458,24 +459,24 @@ impl Io {
             return Ok(None);
         }
         let sent = self.attempt(len, |socket| socket.send_piped(pipe, len))?;
-        // A pipe may give less than it holds.
+        // A short write may be due to the pipe and not to the socket.
         self.can_write |= sent > 0;
         Ok(Some(sent).filter(|&sent| sent > 0))
     }
 
-    /// True while something waits to be sent.
+    /// Whether output is queued.
     pub(crate) const fn has_output(&self) -> bool {
         self.backlog.is_some()
     }
 
-    /// Bytes that wait for room in the socket.
+    /// Bytes of queued output.
     pub(crate) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| {
             backlog.bytes.len() - backlog.sent + backlog.tail.len()
         })
     }
 
-    /// Bytes of memory held for what the socket does not take, and for what TLS cannot hand over yet.
+    /// Bytes of memory held for queued output and for incomplete TLS records.
     pub(crate) fn retained(&self) -> usize {
         let backlog = self.backlog.as_ref();
         let unread = self.unread.as_ref();
@@ -487,14 +488,14 @@ impl Io {
 
     fn count_sent(&mut self, sent: usize) {
         if let Some(records) = &mut self.in_kernel {
-            // Full ones, and one that is not.
+            // All full records, and a partial one.
             *records = records.saturating_sub((sent / FULL_RECORD + 1) as u64);
         }
         self.written += sent;
         add(&mut self.traffic.sent, sent);
     }
 
-    /// Adds what passed the socket since the last call to the counters.
+    /// Adds the traffic since the last call to the worker's counters.
     pub(crate) fn settle_traffic(&mut self, context: &Context) {
         let Traffic { received, sent } = std::mem::take(&mut self.traffic);
         let counters = &context.worker.counters;
@@ -506,12 +507,12 @@ impl Io {
         }
     }
 
-    /// Bytes that have left since the last call.
+    /// Bytes sent since the last call.
     pub(crate) fn take_written(&mut self) -> usize {
         std::mem::take(&mut self.written)
     }
 
-    /// Tells the peer, over TLS, that nothing more will come.
+    /// Sends close_notify, over TLS.
     pub(crate) fn close_notify(&mut self) {
         if self.is_cut_off {
             return;
@@ -520,7 +521,7 @@ impl Io {
             let mut alert = OutputBuffer::default();
             tls.close_notify(&mut alert);
             self.queue(&alert);
-            // The connection is at its end; a peer that has gone needs no alert.
+            // The connection ends; a peer that has already closed needs no alert.
             let _ = self.flush();
             if !self.has_output() {
                 let _ = self.send_controls();
@@ -533,13 +534,13 @@ fn tls_error(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// One turn of a connection moves far less than 4 GiB.
+/// Saturation is no loss: one turn of a connection moves far less than 4 GiB.
 fn add(sum: &mut u32, len: usize) {
     *sum = sum.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
 }
 
 impl Backlog {
-    /// What goes first.
+    /// The bytes to send first.
     fn first(&self) -> &[u8] {
         match self.bytes.get(self.sent..) {
             Some([]) | None => &self.tail,

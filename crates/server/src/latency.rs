@@ -1,44 +1,43 @@
-//! The latency optimisation of HTTP/2 over TCP (H2O compatibility): on a long path with a small congestion window,
-//! output is made only as fast as packets leave, in records of one packet each. What a client asks for meanwhile and
-//! wants first is then not queued behind megabytes in the kernel.
+//! The latency optimisation of HTTP/2 over TCP (H2O compatibility: H2O does the same): on a path with a long round trip
+//! and a small congestion window, output is produced only as fast as packets leave, in records of one packet each. A
+//! more urgent response then need not wait behind megabytes in the kernel.
 
 use std::time::Duration;
 
 use crate::event::socket::TcpInfo;
 use crate::site::http2_settings::LatencySettings;
 
-/// Content of a frame is not cut smaller than that to end with a round.
+/// A DATA frame is not made smaller than this to fit the rest of a round.
 const LEAST_PIECE: usize = 512;
 
-/// What is done for one connection.
+/// State of the optimisation on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Latency {
-    /// No content had to wait for its turn so far: the kernel was not asked.
+    /// Not decided yet: no content had to wait so far, so the kernel was not asked.
     #[default]
     Unknown,
-    /// Nothing, until the end of the connection.
+    /// Off for the rest of the connection.
     Off,
-    /// Small writes, for now.
+    /// Small writes until the next decision.
     Write(Round),
-    /// Nothing, for now: the congestion window is large.
+    /// Unlimited until the next decision: the congestion window is large.
     Unlimited,
 }
 
-/// How much is written at a time.
+/// How much to write at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// Plaintext bytes of a record.
+    /// Plaintext bytes per TLS record.
     pub(crate) record_payload: u32,
-    /// Bytes of output made at a time.
+    /// Bytes of output per write.
     pub(crate) bytes: u32,
 }
 
-/// What the kernel may hold unsent before the socket counts as full: with 1 it takes more once all that it has is on
-/// its way.
+/// Value of `TCP_NOTSENT_LOWAT`: with 1 the socket is writable once the kernel has sent everything it holds.
 pub(crate) const LOW_WATER: u32 = 1;
 
 impl Latency {
-    /// True if the kernel is to be asked before more content is sent. Without TLS the first answer holds.
+    /// Whether to ask the kernel before sending more content. In clear text the first answer is kept.
     pub(crate) const fn is_due(self, is_tls: bool) -> bool {
         match self {
             Self::Unknown => true,
@@ -47,8 +46,8 @@ impl Latency {
         }
     }
 
-    /// Bytes of output to be made at a time, where `usual` are made otherwise. Packets may be as large as on loopback;
-    /// nothing is gained by more than usual.
+    /// Bytes of output per write; never more than `usual`, the value without this optimisation (on loopback, packets
+    /// are large).
     pub(crate) fn round(self, usual: usize) -> usize {
         match self {
             Self::Write(round) => usual.min(round.bytes as usize),
@@ -56,7 +55,7 @@ impl Latency {
         }
     }
 
-    /// Bytes of content for the next frame, where the peer takes `max` and the round has room for so many.
+    /// Bytes of content in the next frame. `max` is what the client accepts, `room` what is left of the round.
     pub(crate) fn piece(self, max: usize, room: usize) -> usize {
         match self {
             Self::Write(_) => max.min(room.max(LEAST_PIECE)),
@@ -64,8 +63,8 @@ impl Latency {
         }
     }
 
-    /// What to do where the kernel says `tcp`, a turn of the event loop takes `turn` and a record adds `overhead`
-    /// bytes to its content.
+    /// Decides by the kernel's `tcp`, the duration of a turn of the event loop, and the bytes that a TLS record adds to
+    /// its payload.
     pub(crate) fn decide(
         settings: &LatencySettings,
         tcp: Option<&TcpInfo>,
@@ -83,7 +82,7 @@ impl Latency {
             return Self::Unlimited;
         }
         let record_payload = tcp.mss.saturating_sub(overhead).max(1);
-        // Two more than can leave now, so that there is something to send until the next turn.
+        // Two more packets than can leave now, so that the kernel does not run dry before the next turn.
         let packets = tcp.cwnd_packets.saturating_sub(tcp.unacked_packets) + 2;
         Self::Write(Round {
             record_payload,
@@ -115,7 +114,7 @@ mod tests {
             ([50_000, 0, 1448, 10, 0, 22], write(1426, 12 * 1426)),
             ([50_000, 0, 1448, 10, 0, 0], write(1448, 12 * 1448)),
             ([50_000, 0, 1448, 10, 10, 22], write(1426, 2 * 1426)),
-            // More may be on its way than the window, once that has shrunk.
+            // After the window has shrunk, more packets may be in flight than it allows.
             ([50_000, 0, 1448, 10, 12, 22], write(1426, 2 * 1426)),
             ([50_000, 5000, 1448, 10, 3, 29], write(1419, 9 * 1419)),
             ([50_000, 5001, 1448, 10, 3, 29], Latency::Off),
@@ -124,7 +123,7 @@ mod tests {
             ([50_000, 0, 1448, 46, 0, 22], Latency::Unlimited),
             ([50_000, 0, 13_107, 5, 0, 22], Latency::Unlimited),
             ([50_000, 0, 48, u32::MAX, 0, 22], Latency::Unlimited),
-            // What no kernel says.
+            // Values that no kernel reports.
             ([50_000, 0, 0, u32::MAX - 2, 0, 22], write(1, u32::MAX)),
         ];
         for ([rtt, turn, mss, cwnd_packets, unacked_packets, overhead], want) in cases {

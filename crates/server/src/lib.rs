@@ -1,8 +1,8 @@
-//! The engine room: workers, listeners, connection drivers, routing.
+//! The server: workers, listeners, connection drivers, routing.
 //!
-//! [`load`] turns a configuration file into an immutable [`h2o_exchange::Site`]; [`bind`] opens its
-//! listeners; [`Server::start`] runs one worker per configured core. A worker is one thread with one
-//! event loop, and shares nothing with the others that is written on a request's path.
+//! [`load`] turns a configuration file into an immutable [`h2o_exchange::Site`]; [`bind`] opens its listeners;
+//! [`Server::start`] runs one worker per configured core. A worker is one thread with one event loop. While it serves
+//! requests, it writes to no memory that other workers use.
 
 mod budget;
 mod connection_state;
@@ -34,7 +34,7 @@ pub use site::load::{Loaded, load_with};
 pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 
-/// The TLS key-exchange groups a configuration may name, as `h2o -v` lists them.
+/// The TLS key-exchange groups that a configuration may name; `h2o -v` lists them.
 #[must_use]
 pub fn tls_group_names() -> Vec<&'static str> {
     h2o_tls::tls_group_names().collect()

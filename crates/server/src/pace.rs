@@ -1,7 +1,7 @@
-//! Clients that are too slow: one rule for every protocol version, and for both directions of a request.
+//! Slow clients: one rule for every protocol version and for both directions.
 //!
-//! A transfer that waits for its client, and for nobody else, has to come along at a least rate. What does not bring it further
-//! (a PING, window for another stream) is no progress. Drivers look at what waits every [`ClientRate::tick`].
+//! A transfer that waits for its client alone must reach a least rate. Only bytes of this transfer count as progress; a
+//! PING, or a window update for another stream, does not. Drivers check waiting transfers at [`ClientRate::next_look`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use h2o_exchange::{Exchange, Scope};
 
 use crate::site::settings::seconds;
 
-/// A client that takes or sends nothing at all is given up after that long, where the protocol has no shorter limit (H2O's time
-/// limit for sockets of HTTP/2).
+/// A client that neither takes nor sends a byte for this long is cut off, where the protocol has no shorter limit. H2O
+/// compatibility: H2O applies this limit to HTTP/2 connections.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Time between two looks at a transfer.
+/// Longest interval between two checks of a transfer.
 const TICK: Duration = Duration::from_secs(5);
 
-/// How fast clients have to be.
+/// Settings of `client-min-rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientRate {
-    /// `client-min-rate`: bytes per second; 0: clients may be as slow as they like.
+    /// `client-min-rate`: bytes per second; 0 turns the check off.
     least: u64,
-    /// `client-min-rate.grace`: the time that a transfer may wait for its client before its rate counts.
+    /// `client-min-rate.grace`: the rate counts once the transfer has waited for its client for this long.
     grace: Duration,
 }
 
@@ -36,12 +36,12 @@ impl Default for ClientRate {
 }
 
 impl ClientRate {
-    /// The rate that the path of a request asks for.
+    /// The settings of the path that a request was routed to.
     pub(crate) fn of(exchange: &Exchange) -> Arc<Self> {
         exchange.site.path(exchange.route).settings.get()
     }
 
-    /// The slowest of what two requests allow.
+    /// The more lenient of the settings of two requests.
     pub(crate) fn or_more_lenient(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -49,31 +49,31 @@ impl ClientRate {
         }
     }
 
-    /// When transfers are to be looked at again.
+    /// When to check transfers again.
     pub(crate) fn next_look(&self, now: Instant) -> Instant {
         let tick = (self.grace / 4).clamp(Duration::from_secs(1), TICK);
         now + tick
     }
 }
 
-/// One direction of a transfer.
+/// Progress of one direction of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// When it was last looked at, and what had passed by then.
+    /// Time of the last check, and bytes transferred by then.
     seen: Instant,
     bytes: u64,
-    /// How long it has waited for the client, in all and since something passed.
+    /// How long the transfer has waited for the client: in all, and since its last byte.
     waited: Duration,
     silent: Duration,
 }
 
-/// What a look at a transfer finds.
+/// State of a transfer at a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) now: Instant,
-    /// Bytes that have passed so far.
+    /// Bytes transferred so far.
     pub(crate) bytes: u64,
-    /// The client could take it further, and nobody else need do anything.
+    /// Whether only the client can continue the transfer.
     pub(crate) waits_for_client: bool,
 }
 
@@ -88,7 +88,7 @@ impl Pace {
         }
     }
 
-    /// Looks at the transfer. False: the client is too slow.
+    /// Checks the transfer. Returns false if the client is too slow.
     #[must_use]
     pub(crate) fn keeps_up(&mut self, look: Look, rate: &ClientRate) -> bool {
         let passed = look.now.saturating_duration_since(self.seen);
@@ -146,8 +146,8 @@ mod tests {
         Instant::now()
     }
 
-    /// Seconds after which a transfer is given up that is looked at every second; `None` for never. `transfer` gives the
-    /// bytes that have passed at a second, and whether the client is waited for.
+    /// The second after which a transfer that is checked every second is cut off; `None` for never. `transfer` gives,
+    /// for each second, the bytes transferred and whether the transfer waits for the client.
     fn given_up(rate: ClientRate, transfer: impl Fn(u64) -> (u64, bool)) -> Option<u64> {
         let start = start();
         let mut pace = Pace::new(start);
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(given_up(rate, |_| (0, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 499, true)), Some(20));
         assert_eq!(given_up(rate, |second| (second * 500, true)), None);
-        // What has passed fast makes up for what is slow, but not for silence.
+        // Bytes transferred quickly make up for a slow time, but not for silence.
         assert_eq!(given_up(rate, |second| (20_000 + second, true)), Some(41));
         assert_eq!(given_up(rate, |_| (1_000_000, true)), Some(60));
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
         let rate = ClientRate::default();
         assert_eq!(given_up(rate, |_| (0, false)), None);
         assert_eq!(given_up(rate, |second| (0, second % 2 == 0)), Some(40));
-        // Nor does it hide that the client was silent before.
+        // A pause of ours does not reset the client's silence before it.
         let pauses = |second| (1_000_000, second % 100 < 50);
         assert_eq!(given_up(rate, pauses), Some(110));
     }

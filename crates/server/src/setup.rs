@@ -1,4 +1,4 @@
-//! What connections obey of a configuration.
+//! The part of a configuration that connections need.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
 use crate::site::settings::{SendInformational, ServerSettings};
 
-/// What connections obey of a configuration, on one worker. A connection has that of its listener.
+/// The part of a configuration that connections need, on one worker. Each connection uses that of its listener.
 pub(crate) struct Setup {
     pub(crate) site: Rc<LocalSite>,
     pub(crate) http1: Arc<h2o_http1::Settings>,
-    /// What the engine of HTTP/2 obeys.
+    /// Settings of the HTTP/2 engine.
     pub(crate) http2_engine: Arc<h2o_http2::Settings>,
-    /// What its driver obeys.
+    /// Settings of the HTTP/2 driver.
     pub(crate) http2: Http2Settings,
     /// Whether `send-informational` allows informational responses over HTTP/2.
     pub(crate) sends_informational: bool,
-    /// Whether it allows them over HTTP/1.1 as well.
+    /// Whether `send-informational` allows them over HTTP/1.1 as well.
     pub(crate) informs_http1: bool,
     pub(crate) server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,

@@ -7,18 +7,18 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libc::{c_int, c_void, socklen_t};
 
-/// Has the kernel hand over a connection only when its first bytes are there, or after about a second.
+/// Makes `accept` return a connection only when its first bytes have arrived, or after about a second.
 pub(crate) fn set_defer_accept(listener: impl AsFd) -> io::Result<()> {
     set_tcp_option(listener, libc::TCP_DEFER_ACCEPT, 1)
 }
 
-/// Accepts TCP Fast Open (RFC 7413) for up to `queue` connections whose handshake is not complete.
+/// Accepts TCP Fast Open (RFC 7413) for up to `queue` connections with incomplete handshakes.
 pub(crate) fn set_fastopen_queue(listener: impl AsFd, queue: u32) -> io::Result<()> {
     let queue = c_int::try_from(queue).unwrap_or(c_int::MAX);
     set_tcp_option(listener, libc::TCP_FASTOPEN, queue)
 }
 
-/// Lets the socket be writable only while fewer than `len` bytes wait in the kernel to be sent for the first time.
+/// Makes the socket writable only while fewer than `len` bytes wait in the kernel for their first transmission.
 pub(crate) fn set_not_sent_low_water(socket: impl AsFd, len: u32) -> io::Result<()> {
     let len = c_int::try_from(len).unwrap_or(c_int::MAX);
     set_tcp_option(socket, libc::TCP_NOTSENT_LOWAT, len)
@@ -39,7 +39,8 @@ fn set_tcp_option(socket: impl AsFd, option: c_int, value: c_int) -> io::Result<
     checked(result)
 }
 
-/// Fills `info` from the kernel's `struct tcp_info` (linux/tcp.h). What an older kernel does not have stays as it was.
+/// Fills `info` with the kernel's `struct tcp_info` (linux/tcp.h). Fields that an older kernel does not have are left
+/// unchanged.
 pub(crate) fn read_tcp_info(socket: impl AsFd, info: &mut [u8]) -> io::Result<()> {
     let mut len = socklen_t::try_from(info.len()).map_err(io::Error::other)?;
     // SAFETY: `info` is writable for `len` bytes, and `len` is a live `socklen_t`.
@@ -55,7 +56,7 @@ pub(crate) fn read_tcp_info(socket: impl AsFd, info: &mut [u8]) -> io::Result<()
     checked(result)
 }
 
-/// Bytes sent that the peer's system has not acknowledged yet.
+/// Bytes sent that the peer's TCP has not acknowledged.
 pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     let mut len: c_int = 0;
     // SAFETY: the request (SIOCOUTQ, which has the number of TIOCOUTQ) writes one `c_int`.
@@ -64,14 +65,13 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
-/// Sends a TLS record of a type other than application data on a socket for which the kernel encrypts. Returns how many
-/// bytes of `payload` were taken.
+/// kTLS: sends a TLS record that is not application data. Returns how many bytes of `payload` were taken.
 pub(crate) fn send_tls_record(
     socket: impl AsFd,
     content_type: u8,
     payload: &[u8],
 ) -> io::Result<usize> {
-    /// Enough for a header and one byte, and aligned as a header must be.
+    /// Space for a control header and one byte, aligned like the header.
     #[repr(C, align(8))]
     struct ControlBuffer([u8; 32]);
     let mut control = ControlBuffer([0; 32]);
@@ -79,9 +79,9 @@ pub(crate) fn send_tls_record(
         iov_base: payload.as_ptr().cast_mut().cast(),
         iov_len: payload.len(),
     };
-    // SAFETY: all fields of a `msghdr` may be zero. The pointers are to values that live until the end of this function.
-    // CMSG_SPACE(1) is at most 24, so that header and byte are within `control`, where CMSG_FIRSTHDR and CMSG_DATA
-    // point to. `sendmsg` reads what the lengths say, and only reads `payload`.
+    // SAFETY: all fields of a `msghdr` may be zero. The pointers are to values that live until the end of this
+    // function. CMSG_SPACE(1) is at most 24, so header and byte are within `control`, where CMSG_FIRSTHDR and CMSG_DATA
+    // point. `sendmsg` stays within the given lengths and only reads `payload`.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut piece;

@@ -30,7 +30,7 @@ use crate::tcp::connections::Connections;
 use crate::{Loaded, ServerSettings};
 use h2o_tls::{Resumption, ResumptionSettings};
 
-/// Threads per worker that wait for the disk.
+/// Threads per worker for blocking file operations.
 const DISK_THREADS: usize = 4;
 
 /// The running workers.
@@ -46,13 +46,13 @@ pub struct Server {
 /// How a worker's thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEnd {
-    /// It was told to end, and its last connection has.
+    /// It drained: its last connection has closed.
     Drained,
-    /// It panicked outside a connection. What it served is gone, and nobody accepts in its place.
+    /// It panicked outside a connection. Its connections are lost, and no other worker takes over its listeners.
     Died,
 }
 
-/// Told by each worker's thread, as the last thing it does, how it ended.
+/// Called by each worker's thread, as its last action, with the way it ended.
 type OnWorkerEnd = dyn Fn(WorkerEnd) + Send + Sync;
 
 /// One entry per worker: the CPU it is pinned to, if any.
@@ -65,7 +65,7 @@ pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
     settings.workers.clone()
 }
 
-/// What a worker is started with.
+/// Arguments of a worker's thread.
 pub(crate) struct WorkerConfig {
     pub(crate) index: usize,
     pub(crate) cpu: Option<usize>,
@@ -75,7 +75,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: UnboundedReceiver<Order>,
-    /// For the one worker that refreshes it, if a listener has TLS.
+    /// Session resumption, for the one worker that refreshes it, if a listener has TLS.
     pub(crate) resumption: Option<Arc<Resumption>>,
 }
 
@@ -141,7 +141,7 @@ impl Server {
                 .name(format!("worker-{index}"))
                 .spawn(move || {
                     let ended = catch_unwind(AssertUnwindSafe(|| run(config, &ready)));
-                    // Before anybody hears of the end: whoever waits for this worker to be ready need not.
+                    // Drop it before `on_end`: a starting server that still waits for this worker then stops waiting.
                     drop(ready);
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
                 });
@@ -150,7 +150,7 @@ impl Server {
             );
             server.orders.push(sender);
         }
-        // Set before the first worker says that it is ready, and read by nobody earlier.
+        // Set before the first worker reports that it is ready; not read earlier.
         let _ = shared.workers.set(handles);
         drop(ready);
         for _ in 0..server.threads.len() {
@@ -176,21 +176,21 @@ impl Server {
         &self.shared
     }
 
-    /// Reads the certificates, keys and client authorities of every listener again. New connections get what has changed;
-    /// files that cannot be read, or do not belong together, leave what was loaded earlier in use. They are read with the
-    /// rights of the user that the server runs as. Sessions that clients keep for a certificate that is gone are not resumed.
+    /// Reads the certificates, keys and client authorities of every listener again, with the rights of the user that
+    /// the server runs as. New connections get those that have changed. A file that cannot be read, or does not match
+    /// its key, leaves the loaded one in use. Sessions of a certificate that was replaced are no longer resumed.
     ///
-    /// The list of [`h2o_exchange::Certificates`] is brought up to date.
+    /// Updates the list of [`h2o_exchange::Certificates`].
     pub fn reload_certificates(&self) -> CertificateReload {
         self.tls.reload()
     }
 
-    /// Begins the graceful end: listeners are closed, and each connection ends with its next response.
+    /// Begins graceful shutdown: listeners are closed, and each connection ends after its next response.
     pub fn shut_down(&self) {
         self.order_all(|| Order::Drain);
     }
 
-    /// Closes the connections that are left, whatever they do. Listeners are closed as well.
+    /// Closes the remaining connections at once, and the listeners.
     pub fn close_connections(&self) {
         self.shut_down();
         self.order_all(|| Order::Close);
@@ -198,27 +198,27 @@ impl Server {
 
     fn order_all(&self, order: impl Fn() -> Order) {
         for worker in &self.orders {
-            // A worker that has ended already needs no order.
+            // A worker that has already ended ignores orders.
             let _ = worker.send(order());
         }
     }
 
-    /// Ends the background services without waiting for the workers: logs are written out.
+    /// Ends the background services without waiting for the workers: buffered log lines are written.
     pub fn abandon(self) {
         drop(self.services);
     }
 
-    /// Waits until all connections have ended.
+    /// Waits until all connections have closed.
     pub fn join(self) {
         for thread in self.threads {
-            // A worker's panic has been reported by the panic hook.
+            // The panic hook has reported a worker's panic.
             let _ = thread.join();
         }
         drop(self.services);
     }
 }
 
-/// What the workers of a process with these settings share.
+/// The state that the workers of a process share.
 fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     let descriptors = Arc::new(Descriptors::of_process());
     let temp_files = settings.temp_files().counted(&descriptors);
@@ -237,7 +237,7 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
     }
 }
 
-/// The configuration of the only worker of a process, for tests that run it themselves.
+/// The configuration of a single worker, for tests that run it themselves.
 #[cfg(test)]
 pub(crate) fn only_config(
     loaded: &Loaded,
@@ -263,7 +263,7 @@ pub(crate) fn only_config(
     Ok((config, sender))
 }
 
-/// Gives each worker its own descriptor of every listener.
+/// Gives each worker a descriptor of every listener.
 fn share_out(
     loaded: &Loaded,
     bound: Bound,
@@ -276,7 +276,7 @@ fn share_out(
     let mut bound = bound.sockets.into_iter().peekable();
     for (index, listener) in configured.0.iter().enumerate() {
         let tls = tls_listeners.add(listener)?;
-        // There are none if it could not be bound.
+        // A listener that could not be bound has no sockets.
         let sockets = bound.next_if(|(of, _)| *of == index);
         let mut sockets = sockets
             .map_or_else(Vec::new, |(_, sockets)| sockets)
@@ -294,7 +294,7 @@ fn share_out(
                 endpoint: listener.endpoint.clone(),
                 hosts: listener.hosts.clone().unwrap_or_default(),
                 tls: tls.clone(),
-                // Only the first entry of an address counts (H2O compatibility).
+                // H2O compatibility: H2O sends the origins of the first entry of an address only.
                 origins: listener
                     .tls
                     .first()
@@ -346,16 +346,16 @@ fn run(mut config: WorkerConfig, ready: &ReadySender) {
             let worker = event_loop.worker();
             worker.spawn(refresh(Rc::clone(worker), resumption));
         }
-        // The thread that started this worker waits for it.
+        // `Server::start` waits for this.
         let _ = ready.send(Ok(()));
         let turns = poll_fn(|task| event_loop.poll_turn(task));
-        // All connections are one task to the runtime, which would make its sockets look unready after some hundred uses within
-        // a turn. A turn sees to its own length.
+        // All connections are one task to the runtime, whose task budget would make sockets look unready after some
+        // hundred uses. A turn limits its own length instead.
         tokio::task::coop::unconstrained(turns).await;
     });
 }
 
-/// The event loop of a worker with its tables of connections. To be called within the worker's runtime.
+/// Creates the event loop of a worker with its tables of connections. Must be called within the worker's runtime.
 pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     let WorkerConfig {
         site,
@@ -388,7 +388,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     Ok(event_loop)
 }
 
-/// Each worker's part of `max-memory`, bytes.
+/// A worker's share of `max-memory`, in bytes.
 fn memory_share(settings: &ServerSettings) -> usize {
     let workers = worker_plan(settings).len().max(1);
     let share = settings.max_memory.map(|limit| limit / workers as u64);
@@ -397,7 +397,7 @@ fn memory_share(settings: &ServerSettings) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Renews ticket keys and drops expired sessions in quiet times too, when no handshake sees to it.
+/// Renews ticket keys and drops expired sessions while there are no handshakes, which otherwise do it.
 async fn refresh(worker: Rc<Worker>, resumption: Arc<Resumption>) {
     loop {
         worker.sleep(std::time::Duration::from_secs(10)).await;

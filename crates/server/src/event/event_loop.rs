@@ -1,4 +1,4 @@
-//! The event loop of a worker: in each turn, tables of connections run what has become ready.
+//! The event loop of a worker: each turn runs the connections that have events.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,26 +16,26 @@ use crate::event::memory::MemoryAccount;
 use crate::event::reactor::{Reactor, Ready, Registry};
 use crate::event::wake_queue::{WakeQueue, Woken};
 
-/// Events after which a new turn begins and the clock is read anew: under load about two thousand times a second.
+/// Events after which a new turn begins and the clock is read again: about two thousand times a second under load.
 const TURN_EVENTS: usize = 64;
-/// Batches of events handled before the runtime gets its turn.
+/// Batches of events handled before control returns to the tokio runtime.
 const ROUNDS: u32 = 8;
-/// The bits of a token from here up are the index of its table; those below belong to the table.
+/// The bits of a token from here up are the index of its table; the table uses those below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
-/// Bits of a timer's event that are the table's own: a slot. Those above are the index of the table.
+/// A timer's event holds a slot of the table in this many bits, and the index of the table above them.
 const EVENT_SHIFT: u32 = 27;
-/// The last slot that a table's timer may be for.
+/// The highest slot that a table may set a timer for.
 pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
 
-/// The event of a timer that belongs to the table of this token, for the slot in the lower half of the token. The loop calls
-/// [`ConnectionTable::on_timeout`] with that slot.
+/// The event of a timer for the table and the slot (lower 32 bits) of this token. When the timer fires, the loop calls
+/// [`ConnectionTable::on_timeout`] with the slot.
 pub(crate) fn timer_event(token: u64) -> u32 {
     let event = token >> TABLE_SHIFT << EVENT_SHIFT | token & u64::from(MAX_SLOT);
     u32::try_from(event).unwrap_or(MAX_SLOT)
 }
 
-/// A table of connections that an event loop runs. Sockets and slots are the table's own; the loop says what has
-/// become ready, by tokens that the table has made from its [first](EventLoop::add) one.
+/// A table of connections that an event loop runs. The table owns sockets and slots. The loop names them by tokens,
+/// which the table derives from its [first token](EventLoop::add).
 pub(crate) trait ConnectionTable {
     /// A socket that the table has registered is ready.
     fn on_ready(&mut self, event: &Ready);
@@ -43,28 +43,28 @@ pub(crate) trait ConnectionTable {
     /// Runs a connection that ended its turn with work left.
     fn run(&mut self, token: u64);
 
-    /// Wakers of one connection have fired: those in `woken`, which all have its token.
+    /// Wakers of one connection have fired: all entries of `woken` have its token.
     fn wake(&mut self, woken: &[Woken]);
 
-    /// A timer with an event of [`timer_event`] has fired.
+    /// A timer set with [`timer_event`] has fired.
     fn on_timeout(&mut self, slot: u32, now: Instant);
 
     /// Number of connections.
     fn len(&self) -> usize;
 
-    /// Stops accepting, and has each connection end with what is under way.
+    /// Stops accepting and begins graceful shutdown of each connection.
     fn drain(&mut self);
 
-    /// Closes every connection, whatever it does.
+    /// Closes every connection at once, whatever its state.
     fn close_all(&mut self);
 
-    /// The connection that holds most memory, with the bytes it holds; `None` if none holds any.
+    /// Token and bytes of the connection that holds most memory; `None` if no connection holds any.
     fn costliest(&self) -> Option<(u64, usize)>;
 
-    /// Closes a connection because of the memory it holds.
+    /// Closes a connection to free the memory that it holds.
     fn evict(&mut self, token: u64);
 
-    /// Runs every connection, whether or not anything has happened on it.
+    /// Runs every connection, even those without events.
     #[cfg(test)]
     fn run_all(&mut self);
 }
@@ -79,14 +79,14 @@ pub(crate) struct EventLoop {
     memory: Rc<MemoryAccount>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
-    /// Events of timers that have fired.
+    /// Timer events that have fired.
     due: Vec<u32>,
     ready: Vec<Ready>,
     woken: Vec<Woken>,
 }
 
 impl EventLoop {
-    /// A loop without connections. Its memory account ends at `memory_limit` bytes.
+    /// A loop without tables. `memory_limit` is the worker's share of `max-memory`, in bytes.
     pub(crate) fn new(
         worker: Rc<Worker>,
         memory_limit: usize,
@@ -107,7 +107,8 @@ impl EventLoop {
         })
     }
 
-    /// Adds the table that `make` makes; all its tokens are the one that it is given with bits below [`TABLE_SHIFT`] set.
+    /// Adds the table that `make` returns. `make` is given the table's first token: all tokens of the table are that
+    /// one with bits below [`TABLE_SHIFT`] set.
     pub(crate) fn add<T: ConnectionTable + 'static>(
         &mut self,
         make: impl FnOnce(Registry, u64) -> io::Result<T>,
@@ -122,22 +123,22 @@ impl EventLoop {
         &self.worker
     }
 
-    /// Connections to run because a waker of theirs has fired.
+    /// Queue of connections whose waker has fired.
     pub(crate) const fn wakes(&self) -> &Arc<WakeQueue> {
         &self.wakes
     }
 
-    /// Connections that ended their turn with work left.
+    /// Tokens of connections that ended their turn with work left.
     pub(crate) const fn unfinished(&self) -> &Rc<RefCell<Vec<u64>>> {
         &self.unfinished
     }
 
-    /// What the connections of all tables hold.
+    /// Memory account of the connections of all tables.
     pub(crate) const fn memory(&self) -> &Rc<MemoryAccount> {
         &self.memory
     }
 
-    /// One turn. Ready when the worker has been told to end and its last connection has.
+    /// Runs one turn. Ready when the worker drains and its last connection has closed.
     pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.worker.clock.begin_turn();
         self.wakes.set_task(task.waker());
@@ -172,7 +173,7 @@ impl EventLoop {
                     }
                 }
                 Order::Ask(question) => {
-                    // A panic in the question of another thread must not end the worker.
+                    // The closure comes from another thread; its panic must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
             }
@@ -199,7 +200,7 @@ impl EventLoop {
     fn run_woken(&mut self) {
         let mut woken = std::mem::take(&mut self.woken);
         self.wakes.take(&mut woken);
-        // What several streams of a connection have to send goes out together.
+        // Group by connection, so that one write sends the output of all its streams.
         woken.sort_by_key(|&(token, _)| token);
         for streams in woken.chunk_by(|one, next| one.0 == next.0) {
             self.run_table(streams[0].0, |table| table.wake(streams));
@@ -215,13 +216,13 @@ impl EventLoop {
             let polled = if round == 0 {
                 self.reactor.poll_events(task, &mut ready)
             } else if round == ROUNDS {
-                // The runtime has events of its own to look at.
+                // Let the runtime poll its own events.
                 task.waker().wake_by_ref();
                 break;
             } else {
                 match self.reactor.take_more(&mut ready) {
                     Ok(true) => Poll::Ready(Ok(())),
-                    // Asks the runtime to ring for the next one.
+                    // No more events: register with the runtime for the next one.
                     Ok(false) => self.reactor.poll_events(task, &mut ready),
                     Err(error) => Poll::Ready(Err(error)),
                 }
@@ -242,7 +243,8 @@ impl EventLoop {
                 handled = 0;
                 self.worker.clock.begin_turn();
             } else {
-                // A client may have changed a file between the last answer and its next request.
+                // A file may have changed between the last response and the client's next request: cached file metadata
+                // is checked again.
                 self.worker.clock.begin_round();
             }
         }
@@ -263,7 +265,7 @@ impl EventLoop {
         self.due = due;
     }
 
-    /// Lets the table that a token belongs to run.
+    /// Runs the table that a token belongs to.
     fn run_table(&mut self, token: u64, run: impl FnOnce(&mut dyn ConnectionTable)) {
         let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
         if let Some(table) = self.tables.get_mut(index) {
@@ -272,13 +274,13 @@ impl EventLoop {
         }
     }
 
-    /// `max-memory`: the connection that holds most goes first.
+    /// Enforces `max-memory`: evicts connections, that with most memory first.
     #[inline]
     fn make_room(&mut self) {
         while self.memory.is_exceeded() && self.evict_costliest() {}
     }
 
-    /// False if no connection holds any memory.
+    /// Returns false if no connection holds memory.
     #[cold]
     fn evict_costliest(&mut self) -> bool {
         let tables = self.tables.iter_mut();
@@ -292,7 +294,7 @@ impl EventLoop {
         true
     }
 
-    /// Runs every connection, whether or not anything has happened on it.
+    /// Runs every connection, even those without events.
     #[cfg(test)]
     pub(crate) fn run_all(&mut self) {
         for table in &mut self.tables {
@@ -300,7 +302,7 @@ impl EventLoop {
         }
     }
 
-    /// The numbers that requests in progress have for paths.
+    /// Requests in progress, as the numbers in their paths.
     #[cfg(test)]
     pub(crate) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();
@@ -311,7 +313,7 @@ impl EventLoop {
         live
     }
 
-    /// Bytes of memory on the account, and in temporary files.
+    /// Bytes on the memory account and in temporary files.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, u64) {
         let files = &self.worker.shared.temp_files;
@@ -330,11 +332,11 @@ mod tests {
 
     use super::*;
 
-    /// A table that notes what it is told.
+    /// A table that records the calls it gets.
     struct Table {
         name: &'static str,
         first_token: u64,
-        /// Bytes that its connections hold; they are numbered from 0.
+        /// Bytes held by each of its connections, which are numbered from 0.
         held: Vec<usize>,
         memory: Rc<MemoryAccount>,
         notes: Notes,
@@ -401,7 +403,8 @@ mod tests {
         second_token: u64,
     }
 
-    /// A loop with two tables, whose connections hold so much and whose first and last slot time out after so many seconds.
+    /// A loop with two tables: bytes held by each connection, and seconds until the timers of the first and the last
+    /// slot fire.
     fn world(limit: usize, tables: [(&[usize], &[u64]); 2]) -> World {
         let shared = Arc::new(Shared::default());
         let worker = Worker::new(0, Arc::<Counters>::default(), shared);
@@ -439,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Runs a test on a clock that stands.
+    /// Runs a test on tokio's paused clock.
     fn paused(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -449,7 +452,7 @@ mod tests {
     }
 
     impl World {
-        /// One turn: whether the loop is over, and what the tables were told.
+        /// Runs one turn. Returns whether the loop has ended, and the calls that the tables got.
         async fn turn(&mut self) -> (bool, Vec<String>) {
             let is_over = poll_fn(|task| Poll::Ready(self.event_loop.poll_turn(task).is_ready()));
             (is_over.await, self.notes.take())
@@ -489,7 +492,7 @@ mod tests {
             let mut notes = Vec::new();
             for _ in 0..4 {
                 notes.push(world.turn().await.1);
-                // A timer is late by an eighth at most.
+                // Timers fire up to one eighth late.
                 tokio::time::advance(Duration::from_millis(1150)).await;
             }
             let last = format!("B times out: {MAX_SLOT}");

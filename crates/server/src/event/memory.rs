@@ -1,8 +1,8 @@
-//! `max-memory`: what the connections of a worker hold in buffers.
+//! `max-memory`: accounts for the buffers of a worker's connections.
 
 use std::cell::Cell;
 
-/// What the connections of one worker hold in buffers, and how much that may be; bytes.
+/// Bytes that the connections of one worker hold in buffers, and the limit.
 pub(crate) struct MemoryAccount {
     pub(crate) used: Cell<usize>,
     limit: usize,
@@ -16,12 +16,12 @@ impl MemoryAccount {
         }
     }
 
-    /// Whether new requests are to be refused.
+    /// Whether new requests must be refused.
     pub(crate) const fn is_tight(&self) -> bool {
         self.used.get() > self.limit / 8 * 7
     }
 
-    /// Whether connections have to be closed.
+    /// Whether connections must be closed.
     pub(crate) const fn is_exceeded(&self) -> bool {
         self.used.get() > self.limit
     }

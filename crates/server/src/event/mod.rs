@@ -1,4 +1,5 @@
-//! The event loop of a worker, apart from what its connections are: readiness of sockets, wakers, memory.
+//! The event loop of a worker and what it is made of: readiness of sockets, wakers, memory account. It knows nothing of
+//! HTTP.
 
 pub(crate) mod event_loop;
 pub(crate) mod memory;

@@ -1,4 +1,4 @@
-//! Pipes through which the kernel moves bytes from socket to socket.
+//! Pipes for `splice`: the kernel moves bytes from socket to socket.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use h2o_log::report;
 use rustix::pipe::PipeFlags;
 
-/// Bytes that a pipe is made to hold, where the kernel allows it.
+/// Wanted capacity of a pipe, in bytes.
 const CAPACITY: usize = 256 * 1024;
-/// And has to hold, to be worth it.
+/// Least useful capacity: below it, copying is cheaper.
 const LEAST: usize = 64 * 1024;
 
-/// How many pipes the process has.
+/// Number of open pipes in the process.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
-/// It has been said that there are none to be had.
+/// Whether a failure to create a pipe was already logged.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The pipes of a worker.
 #[derive(Default)]
 pub(crate) struct Pipes {
-    /// Those that are not in use.
+    /// Pipes that are not in use.
     spare: RefCell<Vec<Pipe>>,
     /// `max-spare-pipes`
     most_spare: usize,
@@ -32,19 +32,19 @@ pub(crate) struct Pipes {
 pub(crate) struct Pipe {
     pub(crate) read: OwnedFd,
     pub(crate) write: OwnedFd,
-    /// Bytes it can hold.
+    /// Capacity in bytes.
     pub(crate) capacity: usize,
-    /// Bytes in it.
+    /// Bytes in the pipe.
     pub(crate) held: usize,
     _counted: Counted,
 }
 
 impl Pipes {
-    /// Most pipes of the process at a time. They cost two descriptors and memory of the kernel each, of which users without
-    /// privileges have 64 MiB; where many clients are slow, copying is not what limits.
+    /// Most pipes in the process at a time. Each costs two descriptors and kernel memory, of which an unprivileged user
+    /// may have 64 MiB in pipes. Beyond this many slow clients, copying is not the bottleneck.
     const MOST: usize = 200;
 
-    /// None yet; `most_spare` may be kept unused.
+    /// Starts without pipes; keeps up to `most_spare` unused ones.
     pub(crate) fn new(most_spare: usize) -> Rc<Self> {
         Rc::new(Self {
             most_spare,
@@ -52,7 +52,7 @@ impl Pipes {
         })
     }
 
-    /// The pipe in `slot`; if there is none, an empty one, unless there are too many.
+    /// The pipe in `slot`, which is filled first if it is empty. `None` if no pipe is to be had.
     pub(crate) fn lend<'a>(&self, slot: &'a mut Option<Pipe>) -> Option<&'a mut Pipe> {
         if slot.is_none() {
             *slot = self.take();
@@ -65,7 +65,7 @@ impl Pipes {
             return Some(pipe);
         }
         match Pipe::new() {
-            // A small one costs more than copying.
+            // See [`LEAST`].
             Ok(pipe) => pipe.filter(|pipe| pipe.capacity >= LEAST),
             Err(error) => {
                 if !FAILED.swap(true, Relaxed) {
@@ -88,13 +88,14 @@ impl Pipes {
 }
 
 impl Pipe {
-    /// A new one, unless there are too many.
+    /// A new pipe; `None` if the process has too many.
     fn new() -> io::Result<Option<Self>> {
         let Some(counted) = Counted::new() else {
             return Ok(None);
         };
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Beyond what a user may have in pipes this is refused, and what there is has to do.
+        // The kernel refuses this to a user whose pipes already hold too much; the pipe then keeps its default
+        // capacity.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Some(Self {
@@ -107,7 +108,7 @@ impl Pipe {
     }
 }
 
-/// A pipe in [`OPEN`].
+/// Counts one pipe in [`OPEN`] as long as it lives.
 struct Counted;
 
 impl Counted {

@@ -1,8 +1,8 @@
 //! Readiness of a worker's sockets.
 //!
-//! All connections of a worker are in one epoll set of their own, edge-triggered, and that set is one
-//! descriptor of the runtime. Compared with a task and a registration of the runtime per connection, an
-//! idle connection costs a third of the memory, and a request no scheduling and no atomic operation.
+//! All connections of a worker are in one edge-triggered epoll set, which is one descriptor for the runtime. Compared
+//! with a task and a runtime registration per connection, an idle connection takes a third of the memory, and a request
+//! needs no scheduling and no atomic operation.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,19 +13,19 @@ use rustix::event::epoll;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Events taken from the kernel at once.
+/// Events fetched from the kernel per call.
 const BATCH: usize = 256;
 
-/// What a socket is ready for.
+/// Readiness of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
-    /// The token it was registered with.
+    /// The token that the socket was registered with.
     pub(crate) token: u64,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The peer has ended its direction, or the connection is broken: reading must go on to the end.
+    /// The peer has ended its direction, or the connection is broken: read until the end of input.
     pub(crate) closed: bool,
-    /// The connection is gone in both directions: nothing that is sent arrives.
+    /// The connection is lost in both directions: sent bytes do not arrive.
     pub(crate) broken: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Reactor {
     events: Vec<epoll::Event>,
 }
 
-/// Where sockets are registered with a reactor.
+/// Registers sockets with a reactor.
 pub(crate) struct Registry(Rc<AsyncFd<OwnedFd>>);
 
 impl Reactor {
@@ -70,7 +70,7 @@ impl Reactor {
             };
             take_events(self.set.get_ref(), &mut self.events)?;
             if self.events.len() < BATCH {
-                // What comes from now on is a new edge for the runtime.
+                // The set is empty: the next event wakes the runtime again.
                 guard.clear_ready();
             }
             if !self.events.is_empty() {
@@ -81,8 +81,8 @@ impl Reactor {
         Poll::Ready(Ok(()))
     }
 
-    /// Fills `ready` with what has come in the meantime, past the runtime: while a batch was worked on, the
-    /// next one has mostly arrived, and the runtime need not be asked for each. False if nothing has come.
+    /// Fills `ready` with events that arrived in the meantime, without the runtime: while one batch is handled the next
+    /// has usually arrived, and asking the runtime for each would cost more. Returns false if there are none.
     pub(crate) fn take_more(&mut self, ready: &mut Vec<Ready>) -> io::Result<bool> {
         take_events(self.set.get_ref(), &mut self.events)?;
         ready.extend(self.events.iter().map(Ready::new));
@@ -91,7 +91,7 @@ impl Reactor {
 }
 
 impl Registry {
-    /// Watches a connection; edge-triggered, for both directions at once.
+    /// Watches a connection in both directions, edge-triggered.
     pub(crate) fn add_connection(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
@@ -105,7 +105,7 @@ impl Registry {
         )?)
     }
 
-    /// Watches a listener; level-triggered, one of the workers that share it is woken.
+    /// Watches a listener, level-triggered. An event wakes one of the workers that share the listener.
     pub(crate) fn add_listener(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         Ok(epoll::add(
@@ -118,7 +118,7 @@ impl Registry {
 
     /// Stops watching a listener.
     pub(crate) fn remove_listener(&self, socket: &impl AsFd) {
-        // It is watched as long as it is listed; nothing is lost if the kernel disagrees.
+        // Only listeners in the table are watched; a failure is harmless.
         let _ = epoll::delete(self.0.get_ref(), socket);
     }
 }

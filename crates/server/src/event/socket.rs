@@ -1,4 +1,4 @@
-//! An accepted socket: the system calls the drivers make on it.
+//! An accepted socket: the system calls that drivers make.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,26 +10,26 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::sys;
 
-/// What the kernel knows of a TCP connection.
+/// The kernel's `TCP_INFO` of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpInfo {
     /// Smoothed round-trip time.
     pub(crate) rtt: Duration,
-    /// Bytes of the largest packet's content.
+    /// Maximum segment size: payload bytes of the largest packet.
     pub(crate) mss: u32,
-    /// The congestion window.
+    /// Congestion window.
     pub(crate) cwnd_packets: u32,
-    /// Packets on their way.
+    /// Packets sent and not acknowledged.
     pub(crate) unacked_packets: u32,
-    /// Bytes per second; 0 where the kernel does not say.
+    /// Bytes per second; 0 if the kernel does not report it.
     pub(crate) delivery_rate: u64,
 }
 
 impl TcpInfo {
-    /// Enough for what is read here; the kernel cuts its own off.
+    /// Bytes of the structure that are read here; the kernel truncates to this length.
     const LEN: usize = 168;
 
-    /// Reads the kernel's `struct tcp_info` (linux/tcp.h). What an older kernel does not have is 0.
+    /// Parses the kernel's `struct tcp_info` (linux/tcp.h). Fields that an older kernel does not fill are 0.
     fn parse(info: &[u8; Self::LEN]) -> Self {
         let u32_at = |at: usize| {
             let bytes = info[at..at + 4].try_into();
@@ -57,8 +57,8 @@ impl Socket {
         Self { fd, is_unix }
     }
 
-    /// Receives into the spare capacity of `buffer`. Returns how many bytes came and whether there may be
-    /// more at once: a short read has emptied the socket.
+    /// Receives into the spare capacity of `buffer`. Returns the number of bytes, and whether more may be available at
+    /// once: after a short read the socket is empty.
     pub(crate) fn recv(&self, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
         let room = buffer.capacity() - buffer.len();
         loop {
@@ -74,7 +74,7 @@ impl Socket {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes. Returns the number of bytes.
     pub(crate) fn send(&self, data: &[u8]) -> io::Result<usize> {
         loop {
             match rustix::net::send(&self.fd, data, SendFlags::NOSIGNAL) {
@@ -84,7 +84,7 @@ impl Socket {
         }
     }
 
-    /// As [`Socket::send`] for data in two pieces.
+    /// Like [`Socket::send`], for data in two pieces.
     pub(crate) fn send_two(&self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         let slices = [IoSlice::new(first), IoSlice::new(second)];
         let mut control = rustix::net::SendAncillaryBuffer::default();
@@ -96,7 +96,7 @@ impl Socket {
         }
     }
 
-    /// Sends from a file without a copy through user space. 0: the file has become shorter.
+    /// Sends from a file without a copy through user space. Returns 0 if the file has become shorter.
     pub(crate) fn send_file(&self, range: &FileRange, len: usize) -> io::Result<usize> {
         let mut offset = range.offset;
         loop {
@@ -107,7 +107,7 @@ impl Socket {
         }
     }
 
-    /// Sends up to `len` bytes that are in a pipe.
+    /// Sends up to `len` bytes from a pipe.
     pub(crate) fn send_piped(&self, pipe: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
         loop {
             let flags = rustix::pipe::SpliceFlags::NONBLOCK;
@@ -118,7 +118,7 @@ impl Socket {
         }
     }
 
-    /// Has the kernel, which encrypts what is sent, send a TLS record of another type than application data.
+    /// kTLS: sends a TLS record that is not application data.
     pub(crate) fn send_record(&self, content_type: u8, payload: &[u8]) -> io::Result<()> {
         if sys::send_tls_record(&self.fd, content_type, payload)? == payload.len() {
             Ok(())
@@ -127,22 +127,22 @@ impl Socket {
         }
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Ends our direction (TCP FIN).
     pub(crate) fn shut_down_write(&self) {
-        // The peer may have gone already; then there is nobody to tell.
+        // Fails if the peer has already closed; nothing to do then.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
-    /// Lets the socket be writable only while fewer bytes than that wait in the kernel to be sent for the first
-    /// time: what is there cannot be overtaken by what becomes more important.
+    /// Makes the socket writable only while fewer than this many bytes wait in the kernel for their first transmission.
+    /// Bytes in the kernel can no longer be overtaken by a more urgent response.
     pub(crate) fn set_not_sent_low_water(&self, bytes: u32) {
         if !self.is_unix {
-            // A kernel that does not know the option sends all the same.
+            // On a kernel without the option, responses are only less well ordered.
             let _ = sys::set_not_sent_low_water(&self.fd, bytes);
         }
     }
 
-    /// What the kernel knows of the connection; `None` if it is not TCP.
+    /// The kernel's state of the connection; `None` for Unix sockets.
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
         if self.is_unix {
             return None;
@@ -152,7 +152,7 @@ impl Socket {
         Some(TcpInfo::parse(&info))
     }
 
-    /// Bytes sent that the peer's system has not acknowledged yet.
+    /// Bytes sent that the peer's TCP has not acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         sys::unacknowledged(&self.fd).unwrap_or(0)
     }
@@ -164,7 +164,7 @@ pub(crate) fn address(any: Option<rustix::net::SocketAddrAny>) -> Option<Address
         .map(|address| Address::Ip(unmapped(address)))
 }
 
-/// An IPv4 client on a dual-stack socket is shown as what it is.
+/// Turns an IPv4-mapped IPv6 address, which a dual-stack socket reports, back into IPv4.
 fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

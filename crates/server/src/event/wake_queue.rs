@@ -1,19 +1,19 @@
-//! Connections to run because something other than their socket has become ready.
+//! Wakers of connections: queue those that must run although their socket has no event.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-/// A connection, by its token, and the index of one of its HTTP/2 streams.
+/// Token of a connection, and index of one of its HTTP/2 streams.
 pub(crate) type Woken = (u64, u32);
 
-/// Connections to run because a waker of theirs has fired. Filled from any thread.
+/// Connections whose waker has fired. Any thread may add to it.
 #[derive(Default)]
 pub(crate) struct WakeQueue {
     inner: Mutex<(Vec<Woken>, Option<Waker>)>,
 }
 
 impl WakeQueue {
-    /// The task that runs the connections.
+    /// Sets the waker of the task that runs the connections.
     pub(crate) fn set_task(&self, waker: &Waker) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if !inner.1.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -21,12 +21,12 @@ impl WakeQueue {
         }
     }
 
-    /// Moves the woken connections to `woken`.
+    /// Moves the queued entries to `woken`.
     pub(crate) fn take(&self, woken: &mut Vec<Woken>) {
         woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 
-    /// A waker that adds `woken` to the queue.
+    /// A waker that queues `woken`.
     pub(crate) fn waker(queue: &Arc<Self>, woken: Woken) -> Waker {
         Arc::new(QueueWaker {
             woken,
@@ -36,7 +36,7 @@ impl WakeQueue {
     }
 }
 
-/// Wakes one connection.
+/// Queues one entry when it is woken.
 struct QueueWaker {
     woken: Woken,
     queue: Arc<WakeQueue>,

@@ -1,4 +1,4 @@
-//! Opening the listeners of a site.
+//! Opens the listeners of a site.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use crate::site::port_holder::{Holder, port_holder};
 use crate::site::settings::ServerSettings;
 use crate::sys;
 
-/// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+/// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
-/// The listening sockets of a site: one set for each of its listeners.
+/// The listening sockets of a site.
 pub struct Bound {
-    /// For each listener that could be bound: its index and its sockets, one for all workers or one each.
+    /// For each listener that could be bound: its index, and its sockets (one for all workers, or one per worker).
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
-    /// Text to show that does not stop the start.
+    /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Bound {
         self.sockets.iter().map(|(_, sockets)| sockets.len()).sum()
     }
 
-    /// Where it listens: `ADDRESS:PORT`, `unix:PATH`, with ` (TLS)` where that is spoken.
+    /// The addresses: `ADDRESS:PORT` or `unix:PATH`, followed by ` (TLS)` for TLS listeners.
     #[must_use]
     pub fn addresses(&self, loaded: &Loaded) -> Vec<String> {
         let listeners = loaded.site.shared.get::<Listeners>();
@@ -51,7 +51,7 @@ impl Bound {
             .collect()
     }
 
-    /// True if nothing listens.
+    /// Whether there are no listening sockets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -61,7 +61,7 @@ impl Bound {
 /// Opens every listener of a configuration, with the rights of the starting user.
 ///
 /// # Errors
-/// The text to show.
+/// The message to show.
 pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
     let settings = loaded.settings();
     let listeners = loaded.site.shared.get::<Listeners>();
@@ -98,14 +98,14 @@ pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
     Ok(bound)
 }
 
-/// Looks whether the TCP ports of a configuration can be had, without listening.
+/// Checks whether the TCP ports of a configuration can be bound, without listening.
 pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Error> {
     let failures = listeners.0.iter().filter_map(|listener| {
         let Endpoint::Tcp(address) = listener.endpoint else {
             return None;
         };
         let error = open_tcp(address, settings).err()?;
-        // Whoever starts the server may have other rights; and while it runs, its ports are its own.
+        // No failure: the port may need root, which starts the server, or it is held by the running server itself.
         let is_ours = || port_holder(address).is_some_and(|holder| holder.is_same_program);
         if error.kind() == io::ErrorKind::PermissionDenied || is_ours() {
             return None;
@@ -113,13 +113,13 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
         tcp_failure(address, listener, &error)
     });
     let mut failures: Vec<Error> = failures.collect();
-    // Both families of one `listen`.
+    // Without `host`, a `listen` has one address per family, and both fail alike.
     failures.dedup_by_key(|failure| failure.pos.clone());
     failures
 }
 
-/// What to say about a port that cannot be bound. `None`: without `host` both families are bound as far as the machine has
-/// them.
+/// The error for a port that cannot be bound. `None` if the machine lacks the address family and `listen` has no
+/// `host`.
 fn tcp_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
     if listener.any_address && address.is_ipv6() && is_family_missing(error) {
         return None;
@@ -154,7 +154,7 @@ fn is_family_missing(error: &io::Error) -> bool {
     )
 }
 
-/// A socket that is bound and does not listen yet.
+/// A TCP socket that is bound and does not listen yet.
 fn open_tcp(address: SocketAddr, settings: &ServerSettings) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -178,7 +178,7 @@ fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Applies the sizes of the kernel's buffers that the listener has in its configuration. Accepted sockets inherit them.
+/// Applies `sndbuf` and `rcvbuf` of the listener. Accepted sockets inherit them.
 fn set_buffer_sizes(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
     if let Some(size) = listener.sndbuf {
         sockopt::set_socket_send_buffer_size(socket, size)?;
@@ -196,7 +196,7 @@ fn bind_tcp(
     warnings: &mut Vec<String>,
 ) -> io::Result<OwnedFd> {
     let socket = open_tcp(address, settings)?;
-    // Accepted sockets inherit it.
+    // Accepted sockets inherit TCP_NODELAY.
     sockopt::set_tcp_nodelay(&socket, true)?;
     set_buffer_sizes(&socket, listener)?;
     match &listener.congestion {
@@ -211,7 +211,7 @@ fn bind_tcp(
             }
         }
     }
-    // An optimisation: a kernel that refuses it hands connections over earlier.
+    // Only an optimisation: if the kernel refuses, connections are accepted before their first bytes arrive.
     let _ = sys::set_defer_accept(&socket);
     rustix::net::listen(&socket, BACKLOG)?;
     if settings.tcp_fastopen > 0
@@ -222,8 +222,8 @@ fn bind_tcp(
     Ok(socket)
 }
 
-/// `cc: auto`: replaces `cubic`, which takes a lost packet for a full path, by `bbr`, if the kernel has it and lets us. Any other
-/// default was chosen by somebody.
+/// `cc: auto`: replaces `cubic`, which treats every lost packet as congestion, by `bbr`, if the kernel has it and
+/// allows it. Any other default was set by the administrator.
 fn prefer_bbr(socket: &OwnedFd) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name == "cubic") {
         let _ = sockopt::set_tcp_congestion(socket, "bbr");

@@ -1,4 +1,4 @@
-//! The certificates of the listeners: which there are, and loading them anew while the server runs.
+//! The certificates of the listeners, and reloading them while the server runs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -9,10 +9,11 @@ use rustc_hash::FxHashMap;
 use crate::site::listen::{Listener, TlsEntry};
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
-/// Protocols over TLS, in order of preference (H2O compatibility).
+/// ALPN protocols in order of preference. H2O compatibility: H2O has the same list, with its HTTP/2 drafts.
 const ALPN: &[&[u8]] = &[b"h2", b"h2-16", b"h2-14", b"http/1.1"];
 
-/// The acceptor of a listener, which all workers share: connections take the one that is there when they are accepted.
+/// The TLS acceptor of a listener, shared by all workers and replaced by a reload. A connection keeps the one that it
+/// was accepted with.
 pub(crate) struct AcceptorSlot(RwLock<Arc<TlsAcceptor>>);
 
 impl AcceptorSlot {
@@ -26,12 +27,13 @@ impl AcceptorSlot {
     }
 }
 
-/// What came of loading certificates anew.
+/// Result of reloading certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateReload {
-    /// Number of `ssl` mappings with files that had changed: new connections get what they hold now.
+    /// Number of `ssl` mappings whose files had changed.
     pub renewed: usize,
-    /// A text for each pair of files, and each `client-ca-file`, that cannot be used: what was loaded earlier stays in use.
+    /// A message for each certificate with its key, and each `client-ca-file`, that cannot be used; the loaded one
+    /// stays in use.
     pub failures: Vec<String>,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct TlsListeners {
 }
 
 struct TlsListener {
-    /// With the entries as they are now.
+    /// Its entries have the certificates of the last reload.
     listener: Listener,
     slot: Arc<AcceptorSlot>,
 }
@@ -61,10 +63,10 @@ impl TlsListeners {
         &self.resumption
     }
 
-    /// Adds a listener, whose acceptor is in the slot from now on; `None` without TLS.
+    /// Adds a listener. Returns the slot of its acceptor; `None` without TLS.
     ///
     /// # Errors
-    /// What is wrong with its settings as a whole.
+    /// What is wrong with its TLS settings.
     pub(crate) fn add(&self, listener: &Listener) -> Result<Option<Arc<AcceptorSlot>>, String> {
         if !listener.is_tls() {
             return Ok(None);
@@ -84,7 +86,7 @@ impl TlsListeners {
             entry.hosts.iter().map(|&host| (host, index)).collect()
         };
         let mut hosts: Vec<_> = entries.iter().enumerate().flat_map(hosts_of).collect();
-        // In the order in which requests choose their host, so that a name leads to the certificate of its host.
+        // Requests choose their host in this order, so that a name gets the certificate of its host.
         hosts.sort_by_key(|&(host, _)| host);
         let names = hosts.into_iter().filter_map(|(host, index)| {
             let host = self.site.hosts.get(host as usize)?;
@@ -108,7 +110,7 @@ impl TlsListeners {
     pub(crate) fn reload(&self) -> CertificateReload {
         let mut result = CertificateReload::default();
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        // One mapping may be in use at several listeners: those for IPv4 and IPv6.
+        // Several listeners may share one mapping: those for IPv4 and IPv6.
         let mut seen: HashMap<*const TlsSettings, Option<Arc<TlsSettings>>> = HashMap::new();
         for TlsListener { listener, slot } in &mut *list {
             let mut entries = listener.tls.clone();
@@ -147,7 +149,7 @@ impl TlsListeners {
     }
 }
 
-/// What is known of the certificates of listeners, each file once.
+/// Facts about the certificates of listeners, each file once.
 pub(crate) fn list_certificates<'a>(
     listeners: impl Iterator<Item = &'a Listener>,
     hosts: &[Host],

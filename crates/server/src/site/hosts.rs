@@ -1,11 +1,11 @@
-//! `hosts`, `paths` and `strict-match`: how the tree of virtual hosts is read.
+//! `hosts`, `paths` and `strict-match`: reads the tree of virtual hosts.
 
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
 use h2o_exchange::{Host, HostName, Scope};
 
 use crate::site::listen::Listeners;
 
-/// Where the keys of `hosts` are, in file order.
+/// Positions of the keys of `hosts`, in file order.
 #[derive(Clone, Default)]
 pub(crate) struct HostKeys(pub(crate) Vec<Pos>);
 
@@ -90,14 +90,14 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         ));
     }
     let mut paths = std::mem::take(&mut scope.paths);
-    // Longest first; a stable sort keeps the first of two equal keys in front.
+    // Longest first. The sort is stable, so the first of two equal keys stays first.
     paths.sort_by_key(|path| std::cmp::Reverse(path.path.len()));
     paths.push(scope.build_path(""));
     Ok(Host {
         authority: name.to_authority().into(),
         name,
         strict: scope.settings.get::<StrictMatch>().0,
-        // Known when all listeners are.
+        // Set once all listeners are read.
         client_authorities: Box::default(),
         paths,
     })
@@ -134,7 +134,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A key that is a pattern to other servers, or that no path begins with.
+/// A warning for a key that is a pattern in other servers, or that matches no request path.
 fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error> {
     if let Some(prefix) = path
         .strip_suffix('*')
@@ -166,7 +166,7 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
         .as_str()
         .ok_or_else(|| key.error("key must be a scalar"))?;
     let (name, port) = match text.rsplit_once(':') {
-        // A bare IPv6 literal in brackets also has colons.
+        // An IPv6 literal in brackets without a port also contains colons.
         Some((name, port)) if !port.ends_with(']') => {
             let port = Some(port)
                 .filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));

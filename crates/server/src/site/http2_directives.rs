@@ -8,7 +8,7 @@ use h2o_exchange::Scope;
 use crate::site::http2_settings::ReprioritizesBlockingAssets;
 use crate::site::settings::{seconds, settings};
 
-/// SETTINGS_INITIAL_WINDOW_SIZE until it is changed (RFC 9113 §6.9.2): windows are not made smaller than that.
+/// Default of SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2), which is also the smallest window that may be set.
 const MIN_WINDOW: u64 = 65_535;
 const MAX_WINDOW: u64 = 16_777_216;
 
@@ -153,7 +153,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     },
 ];
 
-/// A positive ratio in percent, as near as whole numbers come.
+/// A positive ratio as the nearest whole percentage.
 fn whole_percent(ratio: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -174,7 +174,7 @@ mod tests {
     use h2o_config::{Error, Memory};
     use h2o_handlers::push::{CasperSettings, PushSettings};
 
-    /// The directives of the three levels in a configuration that is complete otherwise.
+    /// Reads a configuration with these directives at the global, host and path level.
     fn read([global, host, path]: [&str; 3]) -> Result<Loaded, Error> {
         let text = format!(
             "{global}\nlisten: 80\nhosts:\n  default:\n    {host}\n    paths:\n      /:\n        {path}\n        redirect: /a\n  other:\n    paths: {{ /: {{ redirect: /a }} }}\n"

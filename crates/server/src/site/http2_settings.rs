@@ -1,14 +1,14 @@
-//! Settings of HTTP/2. Those of [`Http2Settings`] hold for the whole process; hosts may differ in
-//! [`ReprioritizesBlockingAssets`].
+//! Settings of HTTP/2. [`Http2Settings`] hold for the whole process; [`ReprioritizesBlockingAssets`] may differ between
+//! hosts.
 
 use std::time::Duration;
 
-/// What every HTTP/2 connection obeys.
+/// Settings of all HTTP/2 connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http2Settings {
     /// `http2-idle-timeout`.
     pub idle_timeout: Duration,
-    /// `http2-graceful-shutdown-timeout`; `None`: the peer is waited for.
+    /// `http2-graceful-shutdown-timeout`; `None`: no limit.
     pub graceful_shutdown_timeout: Option<Duration>,
     /// `http2-max-streams`.
     pub max_streams: u32,
@@ -20,23 +20,24 @@ pub struct Http2Settings {
     pub input_window_size: u32,
     /// `http2-latency-optimization-*`.
     pub latency: LatencySettings,
-    /// `http2-dos-delay`; zero for off.
+    /// `http2-dos-delay`; 0 turns it off.
     pub dos_delay: Duration,
 }
 
-/// When responses are kept back from the kernel so that a more urgent one can overtake.
+/// When output is kept out of the kernel so that a more urgent response can overtake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatencySettings {
-    /// Connections with a shorter round trip are left alone; `None`: all are.
+    /// Applies to connections with at least this round-trip time; `None`: to none.
     pub min_rtt: Option<Duration>,
-    /// How much longer than the round trip the event loop may take to come around, in percent.
+    /// Longest turn of the event loop, as a percentage of the round-trip time; with longer turns the optimisation is
+    /// off.
     pub max_additional_delay_percent: u32,
-    /// Bytes; connections whose congestion window has grown that far are left alone.
+    /// Applies to connections with a smaller congestion window than this, in bytes.
     pub max_cwnd: u32,
 }
 
-/// `http2-reprioritize-blocking-assets`: whether style sheets and scripts go ahead of what else a client without dependencies
-/// of its own asked for.
+/// `http2-reprioritize-blocking-assets`: whether style sheets and scripts are sent ahead of other responses, for
+/// clients that send no dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReprioritizesBlockingAssets(pub(crate) bool);
 

@@ -1,5 +1,5 @@
-//! What is amiss with a configuration that can be served: warnings, never errors, so that each configuration that H2O takes
-//! is taken here.
+//! Finds likely mistakes in a valid configuration. They are warnings and not errors: a configuration that H2O accepts
+//! must start.
 
 use h2o_config::Error;
 use h2o_exchange::{
@@ -10,14 +10,14 @@ use crate::site::bind::probe;
 use crate::site::listen::Listeners;
 use crate::site::load::Loaded;
 
-/// Certificates that expire within so many days are reported, or within a quarter of their life if that is less: those that
-/// live for a few days are renewed daily.
+/// Certificates that expire within this many days are reported; certificates that live less than four times as long,
+/// within a quarter of their life, since short-lived ones are renewed daily.
 const SOON_DAYS: i64 = 14;
 
 const DAY: i64 = 86_400;
 
 impl Loaded {
-    /// Looks, with the rights of the starting user, at what the server will open: directories of logs, certificates.
+    /// Checks, with the rights of the starting user, what the server will open: directories of logs, certificates.
     #[must_use]
     pub fn inspect_as_starting_user(&self) -> Vec<String> {
         let checks = self.site.shared.get::<PathChecks>();
@@ -40,8 +40,7 @@ impl Loaded {
         warnings
     }
 
-    /// Looks whether the ports can be had that the server is to listen on. For `-t` only: who starts the server finds out
-    /// anyway.
+    /// Checks whether the configured ports can be bound. For `-t` only: a start fails anyway if they cannot.
     #[must_use]
     pub fn inspect_ports(&self) -> Vec<String> {
         let listeners = self.site.shared.get::<Listeners>();
@@ -49,7 +48,7 @@ impl Loaded {
         failures.iter().map(Error::to_warning).collect()
     }
 
-    /// Looks at what the server will read while it runs: document roots.
+    /// Checks, with the rights of the running user, what the server will read while it runs: document roots.
     #[must_use]
     pub fn inspect_as_running_user(&self, user: RunningUser<'_>) -> Vec<String> {
         let checks = self.site.shared.get::<PathChecks>();
@@ -86,16 +85,16 @@ fn validity(certificate: &CertificateInfo, now: i64) -> Option<String> {
     }
 }
 
-/// The day of a time in seconds since the Unix epoch.
+/// The date of a Unix time.
 fn date(unix: i64) -> String {
     // `Sun, 06 Nov 1994 08:49:37 GMT`
     let text = h2o_http::date::format(unix);
     String::from_utf8_lossy(&text[5..16]).into_owned()
 }
 
-/// Hosts that a certificate is presented for without having their name.
+/// The hosts that present a certificate without a matching name.
 fn names(certificate: &CertificateInfo) -> Option<String> {
-    // A name without a dot is the mark of an entry that takes what no other does, such as `default`.
+    // A name without a dot, such as `default`, marks a catch-all entry and is no real host name.
     let is_public = |name: &str| name.contains(['.', ':']) || name == "localhost";
     let is_missing = |host: &&HostName| {
         let name = host.name.trim_matches(['[', ']']);

@@ -1,4 +1,4 @@
-//! `listen`: which addresses are bound, with which options, and which hosts they serve.
+//! `listen`: the addresses to bind, their options, and the hosts that they serve.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -20,19 +20,19 @@ pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) endpoint: Endpoint,
-    /// Where it was first mentioned.
+    /// Position of its first mention.
     pub(crate) pos: Pos,
-    /// `HOST:PORT` as configured, for messages.
+    /// `HOST:PORT` as configured; for messages.
     pub(crate) label: Arc<str>,
-    /// True if the address was taken because no `host` was given: one of the two families may be missing.
+    /// Whether `listen` had no `host`: the machine may then lack one of the address families.
     pub(crate) any_address: bool,
-    /// `None` on a listener of the global level, which serves all hosts.
+    /// `None` for a listener at the global level, which serves all hosts.
     pub(crate) hosts: Option<Vec<u32>>,
     pub(crate) tls: Vec<TlsEntry>,
     pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) sndbuf: Option<usize>,
     pub(crate) rcvbuf: Option<usize>,
-    /// Name of a congestion control; `None` for `auto`.
+    /// Congestion control; `None` for `auto`.
     pub(crate) congestion: Option<Arc<str>>,
     pub(crate) unix: UnixMode,
 }
@@ -43,16 +43,17 @@ pub(crate) enum ProxyProtocol {
     /// Connections begin with TLS or HTTP.
     #[default]
     Off,
-    /// They may begin with a header (H2O compatibility: the specification, section 2, has it that receivers do not guess).
+    /// Connections may begin with a PROXY header. H2O compatibility: H2O accepts both, although the specification
+    /// (section 2) forbids receivers to guess.
     Accepted,
-    /// They begin with a header, or are closed.
+    /// Connections must begin with a PROXY header; others are closed.
     Required,
 }
 
-/// One `ssl` mapping of a listener with the hosts whose names it is chosen for.
+/// One `ssl` mapping of a listener, and the hosts for whose names it is chosen.
 #[derive(Clone)]
 pub(crate) struct TlsEntry {
-    /// Host entries it belongs to, by index; empty at the global level.
+    /// Its hosts, by index; empty at the global level.
     pub(crate) hosts: Vec<u32>,
     pub(crate) settings: Arc<TlsSettings>,
 }
@@ -207,7 +208,7 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     bind(scope, node, endpoints, &template)
 }
 
-/// Says how to write what other servers take for an address.
+/// Adds a hint how to write an address in the syntax of another server.
 fn explain(text: &str, error: Error) -> Error {
     let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
     if text.starts_with('/') {
@@ -298,7 +299,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
 
 fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
-    // One byte of `sun_path` is the terminator.
+    // The last byte of `sun_path` is a terminating zero.
     if path.len() >= 108 {
         return Err(port.error(format!("path:{path} is too long as a unix socket name")));
     }
@@ -314,7 +315,7 @@ struct Ssl<'a> {
     settings: Arc<TlsSettings>,
 }
 
-/// The attributes that all addresses of one `listen` share.
+/// Options that all addresses of one `listen` share.
 #[derive(Default)]
 struct Template<'a> {
     tls: Option<Ssl<'a>>,
@@ -423,7 +424,7 @@ fn warn(scope: &mut Scope, command: &Command<'_>, node: &Node, text: &str) {
     ));
 }
 
-/// Adds the addresses to the listeners, or this host to those that exist.
+/// Adds new addresses to the listeners; to existing ones it adds the host.
 fn bind(
     scope: &mut Scope,
     node: &Node,
@@ -485,7 +486,7 @@ fn bind(
             return Err(node.error(text));
         }
         match (host, &mut listener.hosts) {
-            // Bound globally first: serves all hosts; the host only adds a certificate.
+            // A global listener serves all hosts already; the host only adds a certificate.
             (Some(_), None) => {}
             (Some(host), Some(hosts)) => {
                 if !hosts.contains(&host) {
@@ -499,7 +500,7 @@ fn bind(
         }
     }
     for (index, warning) in warnings.iter().enumerate() {
-        // The addresses of both families say the same.
+        // A warning about both address families is shown once.
         if !warnings[..index].contains(warning) {
             scope.warnings.push(warning.clone());
         }
@@ -507,12 +508,12 @@ fn bind(
     Ok(())
 }
 
-/// Adds an `ssl` mapping to those of an address. What earlier ones leave without effect is warned of.
+/// Adds an `ssl` mapping to an address. Warns if an earlier mapping makes it ineffective.
 ///
-/// H2O compatibility: with an identity that is already registered for the address the mapping only adds another name.
+/// H2O compatibility: if the identity is already registered for the address, H2O only adds the host's name to it.
 ///
 /// # Errors
-/// If a `client-ca-file` would be without effect: hosts that it is to protect would be open to everybody.
+/// If a `client-ca-file` would have no effect: the hosts that it protects would be open to every client.
 fn add_tls_entry(
     entries: &mut Vec<TlsEntry>,
     ssl: &Ssl<'_>,
@@ -520,7 +521,7 @@ fn add_tls_entry(
     warnings: &mut Vec<String>,
 ) -> Result<(), Error> {
     let settings = &ssl.settings;
-    // What clients get that ask for this host, or at the global level for none.
+    // The mapping that clients of this host get; at the global level, clients of unknown hosts.
     let taken = entries.iter().find(|entry| match host {
         Some(host) => entry.hosts.contains(&host),
         None => entry.hosts.is_empty(),
@@ -547,7 +548,7 @@ fn add_tls_entry(
     };
     settings.must_agree_on_clients(&entry.settings, ssl.node)?;
     settings.warn_of_lost(&entry.settings, ssl.node, warnings);
-    // An entry without hosts is the default for all already.
+    // An entry without hosts is the default for every host already.
     if let Some(host) = host
         && !entry.hosts.is_empty()
         && !entry.hosts.contains(&host)
@@ -557,7 +558,7 @@ fn add_tls_entry(
     Ok(())
 }
 
-/// Notes for each host which `client-ca-file` its clients must have a certificate of, by listener.
+/// Sets the client authority of each host, by listener, from `client-ca-file`.
 pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) {
     let asks = |listener: &Listener| {
         let mut entries = listener.tls.iter();
@@ -568,7 +569,7 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
     }
     let mut of_hosts: Vec<Vec<(Endpoint, Option<Arc<str>>)>> = vec![Vec::new(); hosts.len()];
     for listener in &listeners.0 {
-        // Hosts without an entry of their own have the one of the global level.
+        // A host without an entry of its own uses the global one.
         let global = listener.tls.iter().find(|entry| entry.hosts.is_empty());
         let default = global
             .or(listener.tls.first())
@@ -593,17 +594,17 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
 }
 
 impl Listener {
-    /// True for TLS listeners.
+    /// Whether clients use TLS.
     pub(crate) fn is_tls(&self) -> bool {
         !self.tls.is_empty()
     }
 
-    /// An error of opening it.
+    /// An error at the position of the listener.
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         Error::at(self.pos.clone(), message).in_command("listen", &self.pos)
     }
 
-    /// The port, for listeners that have one.
+    /// The port; `None` for a Unix socket.
     pub(crate) fn port(&self) -> Option<u16> {
         match &self.endpoint {
             Endpoint::Tcp(address) => Some(address.port()),
@@ -611,7 +612,7 @@ impl Listener {
         }
     }
 
-    /// The socket file, for listeners that have one.
+    /// The path of a Unix socket.
     pub(crate) fn unix_path(&self) -> Option<&Path> {
         match &self.endpoint {
             Endpoint::Unix(path) => Some(path),

@@ -1,4 +1,4 @@
-//! From a configuration file to a [`Site`]. Nothing is opened or started here.
+//! Reads a configuration file into a [`Site`]. Opens and starts nothing.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::site::listen::{Listeners, set_client_authorities};
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
 
-/// A configuration that was found good.
+/// A configuration without errors.
 pub struct Loaded {
-    /// What is served.
+    /// Hosts, paths and settings.
     pub site: Arc<Site>,
-    /// Text to show that did not stop the load.
+    /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
@@ -26,16 +26,16 @@ impl Loaded {
         self.site.settings.get()
     }
 
-    /// The certificates that listeners present.
+    /// Facts about the certificates of the listeners.
     #[must_use]
     pub fn certificates(&self) -> Arc<[CertificateInfo]> {
         self.site.shared.get::<Certificates>().list()
     }
 
-    /// Opens log files, log pipes and the like, with the rights of the starting user.
+    /// Opens log files and log pipes, with the rights of the starting user.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message to show.
     pub fn open_resources(&self) -> Result<(), String> {
         self.site
             .shared
@@ -45,7 +45,8 @@ impl Loaded {
             .try_for_each(|resource| resource.open())
     }
 
-    /// Opens log files and the like again, with the rights of the running user. Returns what went wrong: the others are open.
+    /// Reopens log files, with the rights of the running user. Returns a message for each that failed; the others are
+    /// open.
     #[must_use]
     pub fn reopen_resources(&self) -> Vec<String> {
         let resources = self.site.shared.get::<Resources>();
@@ -54,10 +55,10 @@ impl Loaded {
     }
 }
 
-/// Reads and checks a configuration in which the directives of `features` may occur.
+/// Reads and checks a configuration with the directives of `features`.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first error in the configuration.
 pub fn load_with(
     features: Arc<Features>,
     path: &str,

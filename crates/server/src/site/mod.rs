@@ -1,4 +1,4 @@
-//! A site: reading its configuration, the settings that the server itself obeys, its listeners and how they are bound.
+//! A site: reads its configuration and the server's own settings, and binds its listeners.
 
 pub(crate) mod bind;
 pub(crate) mod certificates;

@@ -1,19 +1,19 @@
-//! Which process has a port that is taken, for the message that says so.
+//! Finds the process that occupies a port, for the error message.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// A process that listens.
+/// A process that listens on a port.
 pub(crate) struct Holder {
     pub(crate) pid: u32,
-    /// The name of its program.
+    /// Name of its program.
     pub(crate) name: String,
-    /// Whether its program has the name of this one.
+    /// Whether it runs the same program as this process.
     pub(crate) is_same_program: bool,
 }
 
-/// The process that listens where `address` cannot be bound; `None` if it cannot be seen with our rights.
+/// The process that listens on `address`; `None` if our rights do not show it.
 pub(crate) fn port_holder(address: SocketAddr) -> Option<Holder> {
     let inode = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -41,7 +41,8 @@ fn has_open(pid: u32, socket: &str) -> bool {
         .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new(socket)))
 }
 
-/// The inode of the socket that listens on the port, at this address or at all, in a table of the kernel.
+/// Searches a table of the kernel (`/proc/net/tcp`) for a socket that listens on the port, on this address or on all.
+/// Returns its inode.
 fn find_listener(table: &str, address: SocketAddr) -> Option<u64> {
     const LISTEN: &str = "0A";
     table.lines().skip(1).find_map(|line| {
@@ -58,7 +59,7 @@ fn find_listener(table: &str, address: SocketAddr) -> Option<u64> {
     })
 }
 
-/// An address as the kernel prints it: words of 32 bits, each a number in the machine's own order of bytes.
+/// Parses an address as the kernel prints it: words of 32 bits in native byte order.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let words = hex.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;

@@ -1,11 +1,11 @@
-//! Hosts that no request reaches by their name.
+//! Finds hosts that no request can reach by their name.
 
 use h2o_config::{Error, Pos};
 use h2o_exchange::{Endpoint, Host};
 
 use crate::site::listen::{Listener, ProxyProtocol};
 
-/// A warning for each host that no request reaches by its name. `keys` are their places.
+/// A warning for each host that no request can reach by its name. `keys` are their positions.
 pub(crate) fn unreachable_hosts(
     hosts: &[Host],
     keys: &[Pos],
@@ -17,7 +17,7 @@ pub(crate) fn unreachable_hosts(
             .iter()
             .filter(|listener| listener.hosts.iter().flatten().any(|host| *host == index))
             .collect();
-        // Behind another server the port is the one that clients ask that server at.
+        // Behind a proxy, requests name the port of the proxy.
         let is_behind_a_proxy = |listener: &&Listener| {
             listener.proxy_protocol != ProxyProtocol::Off
                 || matches!(listener.endpoint, Endpoint::Unix(_))

@@ -12,7 +12,7 @@ use h2o_exchange::{
 use crate::budget::BudgetSettings;
 use crate::site::http2_settings::Http2Settings;
 
-/// Settings of the global level that the server itself obeys.
+/// Global settings of the server itself.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// `user`.
@@ -21,7 +21,7 @@ pub struct ServerSettings {
     pub pid_file: Option<PathBuf>,
     /// `error-log`: a path, or `| command`.
     pub error_log: Option<Arc<str>>,
-    /// `num-threads`: one worker per entry, pinned to that CPU if it names one. Empty: one per online CPU.
+    /// `num-threads`: one entry per worker, the CPU to pin it to, if any. Empty: one worker per online CPU.
     pub workers: Vec<Option<usize>>,
     /// `max-connections`.
     pub max_connections: usize,
@@ -31,9 +31,9 @@ pub struct ServerSettings {
     pub soft_connection_min_age: Duration,
     /// `handshake-timeout`.
     pub handshake_timeout: Duration,
-    /// `shutdown-timeout`; `None`: connections are waited for.
+    /// `shutdown-timeout`; `None`: no limit.
     pub shutdown_timeout: Option<Duration>,
-    /// `tcp-fastopen`: queue length, 0 for off.
+    /// `tcp-fastopen`: queue length; 0 turns it off.
     pub tcp_fastopen: u32,
     /// `tcp-reuseport`.
     pub tcp_reuseport: bool,
@@ -45,17 +45,17 @@ pub struct ServerSettings {
     pub send_informational: SendInformational,
     /// `temp-buffer-path`.
     pub temp_buffer_path: PathBuf,
-    /// `temp-buffer-threshold` in bytes; `None` for off.
+    /// `temp-buffer-threshold` in bytes; `None`: never use a temporary file.
     pub temp_buffer_threshold: Option<u64>,
     /// `temp-buffer-max-size`: bytes of one request body.
     pub temp_buffer_max_size: u64,
     /// `temp-buffer-max-total`: bytes of all temporary files of the process.
     pub temp_buffer_max_total: u64,
-    /// `max-spare-pipes`: of each worker.
+    /// `max-spare-pipes`, per worker.
     pub max_spare_pipes: usize,
     /// `connection-budget` and `connection-budget.per-second`.
     pub budget: BudgetSettings,
-    /// `max-memory`: bytes for the buffers of all connections; `None` for no limit.
+    /// `max-memory`: bytes for the buffers of all connections; `None`: no limit.
     pub max_memory: Option<u64>,
     /// Limits of the HTTP/1 engine.
     pub http1: h2o_http1::Settings,
@@ -63,14 +63,14 @@ pub struct ServerSettings {
     pub http2: Http2Settings,
 }
 
-/// Which clients get informational responses (RFC 9110 §15.2).
+/// Which clients get informational responses (1xx, RFC 9110 §15.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendInformational {
-    /// Those of HTTP/2; of HTTP/1 only `100 Continue`, which clients wait for.
+    /// HTTP/2 clients. HTTP/1 clients only get `100 Continue`, for which they wait.
     ExceptHttp1,
-    /// None but `100 Continue` over HTTP/1.
+    /// No client, except that HTTP/1 clients get `100 Continue`.
     None,
-    /// Those of HTTP/1.1 as well.
+    /// HTTP/2 and HTTP/1.1 clients.
     All,
 }
 
@@ -104,14 +104,14 @@ impl Default for ServerSettings {
     }
 }
 
-/// Half of the machine's memory; 1 GiB if nobody can tell how much that is.
+/// Half of the machine's memory, or 1 GiB if its size is unknown.
 fn default_max_memory() -> u64 {
     let info = nix::sys::sysinfo::sysinfo();
     info.map_or(1 << 30, |info| info.ram_total() / 2)
 }
 
 impl ServerSettings {
-    /// The temporary files of a process under these settings. With `temp-buffer-threshold: OFF` there are none.
+    /// The temporary files that these settings allow; none with `temp-buffer-threshold: OFF`.
     #[must_use]
     pub fn temp_files(&self) -> TempFiles {
         let limit = self
@@ -120,7 +120,7 @@ impl ServerSettings {
         TempFiles::new(self.temp_buffer_path.clone(), limit.unwrap_or(0))
     }
 
-    /// Value of the `server` response field; `None` if it is not to be sent.
+    /// Value of the `server` response field; `None`: not sent.
     #[must_use]
     pub fn server_field(&self) -> Option<Arc<str>> {
         let name = self
@@ -132,7 +132,7 @@ impl ServerSettings {
 }
 
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
-    // A year is more than anybody waits, and sums of such times stay far from overflow.
+    // Limited to one year, so that sums of times cannot overflow.
     Ok(Duration::from_secs(node.quantity(
         Unit::Seconds,
         "%lu",
@@ -140,7 +140,7 @@ pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
     )?))
 }
 
-/// The file is opened when the server starts; whether it can be is a matter of its directory.
+/// Checks that the directory of a file exists: the file itself is created at the start.
 fn check_parent(scope: &mut Scope, command: &Command<'_>, path: &str) {
     let check = PathCheck::new(command, command.node, Path::new(path), PathNeed::Parent);
     scope.shared.edit::<PathChecks>().0.push(check);

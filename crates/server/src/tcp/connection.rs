@@ -1,4 +1,4 @@
-//! One connection: what comes before HTTP (PROXY header, TLS), HTTP, and how it ends.
+//! One TCP or Unix connection: PROXY header and TLS handshake, then HTTP, then the lingering close.
 
 use std::fmt;
 use std::rc::Rc;
@@ -24,51 +24,52 @@ use crate::site::listen::ProxyProtocol;
 use crate::tcp::proxy_protocol::{self, Parsed};
 use h2o_tls::TlsError;
 
-/// A connection is read on after our last byte until the client has been silent for that long: closed before, the kernel
-/// would answer what the client still sends with a reset, and the client might not get to see our response.
+/// Lingering close: after our last byte the server keeps reading until the client has been silent for this long. If it
+/// closed at once, the kernel would answer further input from the client with a reset, and the client might lose our
+/// response.
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
-/// And how long it is read on at most.
+/// Longest time of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
-/// Bytes that are read and dropped in all, and before other connections get their turn.
-const LINGER_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes that a lingering close reads and drops: in all, and per turn of the connection.
+const LINGER_OCTETS: usize = 64 * 1024 * 1024;
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
-/// Lines about handshakes in the error log, which clients can cause any number of.
+/// Limits the lines about failed handshakes in the error log: clients can cause any number of them.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
-/// With more connections than this, idle ones let go of what can be made again.
+/// With more open connections than this, idle ones drop data that can be rebuilt (see [`ConnectionState::info`]).
 const MANY: usize = 256;
 
 /// One connection of a worker.
 pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
-    /// What the worker's account of memory has this connection down for.
+    /// Bytes that the worker's memory account holds for this connection.
     charged: usize,
-    /// What it is counted as.
+    /// The counter that includes this connection.
     standing: Standing,
     phase: Phase,
 }
 
-/// What an open connection is about, for the status page.
+/// State of an open connection, as the status page counts it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// Between requests.
     Idle,
-    /// A request is under way, or what comes before the first.
+    /// A request is in progress, or the first request has not arrived yet.
     Active,
-    /// It ends with what is under way.
+    /// Graceful shutdown: the connection ends after the requests in progress.
     Shutdown,
 }
 
 enum Phase {
-    /// The PROXY header, then the TLS handshake, then the engine.
+    /// PROXY header and TLS handshake. The engine is created afterwards.
     Opening {
         until: Instant,
         expects_proxy_header: bool,
     },
     Http1(Box<Http1>),
     Http2(Box<Http2>),
-    /// Everything is written; what the client still sends is dropped for a while.
+    /// Our output is complete; the server still reads and drops what the client sends.
     Lingering {
         until: Instant,
         end: Instant,
@@ -130,17 +131,17 @@ impl Connection {
         connection
     }
 
-    /// The socket is ready for something.
+    /// Runs the connection after an event of its socket.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Flow {
         if self.standing == Standing::Idle {
-            // Who asks for the status page is not idle meanwhile.
+            // The client that requests the status page must see its own connection as active.
             self.stand(context, Standing::Active);
         }
         self.state.io.on_ready(ready);
         self.run(context)
     }
 
-    /// Goes on as far as possible.
+    /// Runs the connection until it waits for an event, or ends.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         let flow = loop {
             let now = context.worker.clock.now();
@@ -183,7 +184,7 @@ impl Connection {
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
-        // Where there are many, an idle clear-text connection holds as little as possible.
+        // With many connections, an idle clear-text one gives back as much memory as possible.
         if self.state.io.tls.is_none()
             && self.state.info.is_some()
             && self.is_idle()
@@ -194,7 +195,7 @@ impl Connection {
         flow
     }
 
-    /// One step of what comes before HTTP.
+    /// Reads the PROXY header, or goes on with the TLS handshake.
     fn open(&mut self, context: &Context, now: Instant) -> Flow {
         let Phase::Opening {
             expects_proxy_header,
@@ -298,7 +299,7 @@ impl Connection {
         Flow::Continue
     }
 
-    /// The access log has such requests; the error log need not.
+    /// Answers a clear-text request on a TLS port. It appears in the access log, so the error log gets no line.
     fn refuse_clear_text(&mut self, context: &Context, now: Instant) -> Flow {
         self.state.io.tls = None;
         self.state.info = None;
@@ -311,7 +312,7 @@ impl Connection {
         Flow::Continue
     }
 
-    /// Tells the error log of a handshake that failed.
+    /// Writes a failed handshake to the error log.
     fn report_failure(&self, reason: &(impl fmt::Display + ?Sized)) {
         if let Some(held_back) = FAILED_HANDSHAKES.admit() {
             let peer = self.state.peer;
@@ -322,8 +323,8 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::report_failure`], of a connection that ends before its handshake does, if the client has begun one.
-    /// Checks of load balancers, which only connect, are not worth a line.
+    /// Logs that the connection ended during the handshake, if the client has begun one. Health checks of load
+    /// balancers connect and send nothing; they are not logged.
     fn report_unfinished(&self, reason: &str) {
         let tls = self.state.io.tls.as_ref();
         if tls.is_some_and(|tls| tls.is_handshaking()) {
@@ -331,15 +332,15 @@ impl Connection {
         }
     }
 
-    /// Goes on with a handshake whose early data is being served already (RFC 8446 §2.3). What comes with it waits for
-    /// the driver.
+    /// Continues a handshake while a request from early data is already being served (RFC 8446 §2.3). Data received
+    /// with it is left for the driver.
     #[cold]
     fn continue_handshake(&mut self, context: &Context, now: Instant) -> Flow {
         while self.state.io.is_early() {
             let read = self.state.io.read_early(context, &mut self.state.input);
             match read {
                 Ok(Read::Data) => {}
-                // The end is the driver's to see.
+                // The driver handles the end of input.
                 Ok(Read::Blocked | Read::Eof) => break,
                 Err(error) => {
                     context.worker.counters.count(Counter::SslErrors);
@@ -354,7 +355,7 @@ impl Connection {
         Flow::Wait
     }
 
-    /// Gives the protocol chosen by ALPN.
+    /// Counts a completed handshake. Returns the protocol chosen by ALPN.
     fn count_handshake(&mut self, context: &Context, now: Instant) -> Option<&'static str> {
         let info = self.state.info();
         let counters = &context.worker.counters;
@@ -376,7 +377,7 @@ impl Connection {
         protocol
     }
 
-    /// Everything is written. Lets the client see it before the socket goes.
+    /// All output is written: closes the connection, after a lingering close where the client might still send.
     fn end(&mut self, now: Instant) -> Flow {
         let must_linger = match &self.phase {
             Phase::Http1(http1) => {
@@ -385,7 +386,7 @@ impl Connection {
                     || self.state.io.may_have_input()
                     || self.state.io.is_early()
             }
-            // What it still has under way is answered by GOAWAY, which it must get to see.
+            // The client's streams that were not served are named by GOAWAY, so the client must be able to receive it.
             Phase::Http2(_) => true,
             Phase::Opening { .. } | Phase::Lingering { .. } => false,
         };
@@ -410,7 +411,7 @@ impl Connection {
             return Flow::Close;
         };
         let goal = left.saturating_sub(LINGER_TURN);
-        // Nothing is decrypted any more.
+        // Input is dropped without decryption.
         self.state.io.tls = None;
         let mut dropped = context.scratch.input.take();
         let flow = loop {
@@ -432,7 +433,7 @@ impl Connection {
         flow
     }
 
-    /// Bytes of memory this connection holds in buffers.
+    /// Bytes of memory that this connection holds in buffers.
     fn retained(&self) -> usize {
         let protocol = match &self.phase {
             Phase::Http1(http1) => http1.retained(),
@@ -442,7 +443,7 @@ impl Connection {
         self.state.retained() + protocol
     }
 
-    /// Brings the worker's accounts of connections, memory and traffic up to date.
+    /// Updates the worker's counters of connections, memory and traffic.
     pub(crate) fn settle_account(&mut self, context: &Context) {
         self.stand(context, self.judge());
         self.state.io.settle_traffic(context);
@@ -456,12 +457,12 @@ impl Connection {
         }
     }
 
-    /// Puts a new connection on the accounts.
+    /// Counts a new connection.
     pub(crate) fn open_account(&self, context: &Context) {
         context.worker.counters.count(self.standing.counter());
     }
 
-    /// Takes a connection that is over off the accounts.
+    /// Removes a closed connection from the counters.
     pub(crate) fn close_account(&mut self, context: &Context) {
         context.worker.counters.uncount(self.standing.counter());
         self.state.io.settle_traffic(context);
@@ -469,12 +470,12 @@ impl Connection {
         used.set(used.get() - std::mem::take(&mut self.charged));
     }
 
-    /// What the account has this connection down for.
+    /// Bytes that the worker's memory account holds for this connection.
     pub(crate) const fn charged(&self) -> usize {
         self.charged
     }
 
-    /// When [`Connection::on_timeout`] is to be called.
+    /// When the event loop must call [`Connection::on_timeout`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = match &self.phase {
             Phase::Opening { until, .. } | Phase::Lingering { until, .. } => Some(*until),
@@ -487,12 +488,12 @@ impl Connection {
         deadline
     }
 
-    /// When the handshake has taken too long.
+    /// End of `handshake-timeout`.
     fn handshake_end(&self) -> Instant {
         self.state.accepted + self.state.listener.setup.handshake_timeout
     }
 
-    /// The time has come.
+    /// Runs the connection after its timer has fired.
     pub(crate) fn on_timeout(&mut self, context: &Context, now: Instant) -> Flow {
         let is_idle = self.is_idle();
         if self.state.io.is_early() && self.handshake_end() <= now {
@@ -513,7 +514,7 @@ impl Connection {
                     turn.end();
                     flow
                 };
-                // A response that is cut off must not look complete.
+                // A truncated response gets no close_notify, so that the client notices.
                 if flow == Flow::Close && is_idle {
                     self.state.io.close_notify();
                 }
@@ -534,7 +535,7 @@ impl Connection {
         }
     }
 
-    /// The process is to end: clients are told, and what has begun is finished.
+    /// Begins graceful shutdown: announces it to the client, and lets the requests in progress finish.
     pub(crate) const fn shut_down(&mut self) {
         match &mut self.phase {
             Phase::Http1(http1) => http1.shut_down(),
@@ -543,7 +544,7 @@ impl Connection {
         }
     }
 
-    /// Something that a stream, or the connection, waits for is ready.
+    /// The waker of a stream (HTTP/2), or of the connection (HTTP/1), has fired.
     pub(crate) fn wake(&mut self, stream: u32) {
         let id = SlotId::new(stream);
         match &mut self.phase {
@@ -553,12 +554,12 @@ impl Connection {
         }
     }
 
-    /// True if clients may have several requests under way.
+    /// Whether the client may have several requests in progress.
     pub(crate) const fn is_multiplexed(&self) -> bool {
         matches!(self.phase, Phase::Http2(_))
     }
 
-    /// True between requests.
+    /// Whether no request is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.phase {
             Phase::Http1(http1) => http1.is_idle() && self.state.input.is_empty(),
@@ -576,7 +577,7 @@ impl Connection {
         }
     }
 
-    /// What it is about now.
+    /// Status for the counters.
     fn judge(&self) -> Standing {
         let is_shutting_down = match &self.phase {
             Phase::Http1(http1) => http1.is_shutting_down(),
@@ -593,7 +594,7 @@ impl Connection {
         }
     }
 
-    /// The connection goes, whatever it was doing: what it began is logged.
+    /// Ends the connection in any state. Requests in progress are logged.
     pub(crate) fn abandon(&mut self) {
         match &mut self.phase {
             Phase::Http1(http1) => http1.abandon(),

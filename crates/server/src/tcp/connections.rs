@@ -1,4 +1,4 @@
-//! The table of a worker's connections over stream sockets, and accepting them.
+//! The table of a worker's connections over stream sockets; accepts them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,11 +22,12 @@ use crate::tcp::connection::Connection;
 
 /// Connections accepted per event of a listener.
 const ACCEPT_BATCH: usize = 10;
-/// How long no connection is accepted after the system refused one, or `max-connections` was reached, unless one ends earlier.
+/// Pause in accepting after `accept` failed or `max-connections` was reached. It ends early when a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// The slot of the timer for that. Connections have lower ones.
+/// Slot of the timer that ends this pause. Connections have lower slots.
 const ACCEPT_SLOT: u32 = MAX_SLOT;
-/// The bit of a token that marks a listener. A connection has its generation there and below, and its slot in the lower half.
+/// Bit of a token that marks a listener. In the token of a connection, the bits below 32 are its slot, those from 32 up
+/// to this one its generation.
 const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 
@@ -34,16 +35,16 @@ const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 pub(crate) struct Connections {
     context: Rc<Context>,
     registry: Registry,
-    /// Those that are accepted from. Empty once the worker drains.
+    /// Listening sockets. Empty once the worker drains.
     listeners: Vec<(OwnedFd, Rc<LocalListener>)>,
     slab: Slab<Box<Connection>>,
-    /// What the token of every socket in this table begins with.
+    /// Prefix of the tokens of this table.
     first_token: u64,
-    /// Distinguishes connections that use one slot of the slab after another.
+    /// Tells apart successive connections in the same slot of the slab.
     generation: u32,
-    /// Whether the listeners are not watched, as `max-connections` is reached or descriptors are short.
+    /// Whether accepting is paused: `max-connections` is reached, or file descriptors are short.
     is_full: bool,
-    /// Ends `is_full`.
+    /// Timer that ends the pause.
     accept_timer: TimerKey,
 }
 
@@ -78,7 +79,7 @@ impl Connections {
         self.first_token | LISTENER_BIT | index as u64
     }
 
-    /// Runs one connection inside its fence: a panic ends that connection and nothing else.
+    /// Runs one connection. A panic ends that connection only.
     fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Flow) {
         let key = key_of(token);
         let Some(connection) = self
@@ -106,7 +107,7 @@ impl Connections {
 
     fn remove(&mut self, key: u32) {
         let mut connection = self.slab.remove(key as usize);
-        // What is logged here may be what panicked before.
+        // Logging the requests may meet the same broken data and panic again.
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         (self.context.worker.timers).remove(connection.state.timer);
@@ -125,7 +126,7 @@ impl Connections {
             let is_full = shared.connections() >= shared.limits.max();
             if is_full || !shared.descriptors.may_accept() {
                 self.set_full(true);
-                // Nobody else would: it is done on accept.
+                // Normally runs after an accept; here none will come.
                 self.make_way(&shared);
                 return;
             }
@@ -133,18 +134,19 @@ impl Connections {
                 return;
             };
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            // The address comes with the connection: a client that has reset it already has none any more.
+            // The peer's address comes from `accept` itself: `getpeername` fails if the client has reset the connection
+            // since.
             let (fd, peer) = match rustix::net::acceptfrom_with(fd, flags) {
                 Ok(accepted) => accepted,
                 Err(rustix::io::Errno::AGAIN) => return,
-                // The client has given up already, or the network has.
+                // The connection was lost before it was accepted.
                 Err(
                     rustix::io::Errno::INTR
                     | rustix::io::Errno::CONNABORTED
                     | rustix::io::Errno::PROTO,
                 ) => continue,
                 Err(error) => {
-                    // Out of descriptors or memory: let connections end before more are taken.
+                    // Out of descriptors or memory: stop accepting until connections have closed.
                     h2o_log::report!(warning, "accept failed: {error}");
                     self.set_full(true);
                     return;
@@ -161,7 +163,8 @@ impl Connections {
             let listener = Rc::clone(listener);
             self.make_way(&shared);
             self.add(listener, socket, peer);
-            // Who comes next may know of changes made since the last one was answered.
+            // The next client may know of a file changed since the last request was answered: cached file metadata is
+            // checked again.
             self.context.worker.clock.begin_round();
         }
     }
@@ -185,12 +188,12 @@ impl Connections {
         entry.insert(Box::new(connection));
         self.context.worker.shared.descriptors.begin_client();
         self.context.worker.counters.count(Counter::Sessions);
-        // Listeners defer accepting, so the first bytes are mostly there.
+        // Listeners use deferred accept, so the first bytes have mostly arrived.
         self.run_connection(token, |connection, context| connection.run(context));
     }
 
-    /// `soft-connection-limit`: a connection more is about to be taken, and each worker closes its share of the excess among
-    /// idle ones.
+    /// Enforces `soft-connection-limit` before one more connection is added: each worker closes its share of the excess
+    /// among its idle connections, oldest first.
     fn make_way(&mut self, shared: &Shared) {
         let excess = (shared.connections() + 1).saturating_sub(shared.limits.soft());
         if excess == 0 {
@@ -218,7 +221,7 @@ impl Connections {
                 continue;
             };
             if connection.is_multiplexed() {
-                // The client is told, and may finish what it has begun meanwhile.
+                // HTTP/2: the client gets GOAWAY, and requests that it has already sent are still served.
                 let token = connection.state.token;
                 self.run_connection(token, |connection, context| {
                     connection.shut_down();
@@ -317,7 +320,7 @@ impl ConnectionTable for Connections {
             let Some(connection) = self.slab.get_mut(key as usize) else {
                 continue;
             };
-            // TLS clients can tell this end from one that somebody in between made.
+            // By close_notify TLS clients tell this end from a truncation by an attacker (RFC 8446 §6.1).
             let _ = catch_unwind(AssertUnwindSafe(|| connection.state.io.close_notify()));
             self.remove(key);
         }
@@ -346,7 +349,7 @@ impl ConnectionTable for Connections {
 
 fn set_buffers(socket: &OwnedFd, (send, receive): (Option<usize>, Option<usize>)) {
     use rustix::net::sockopt;
-    // Sizes are wishes: the kernel has limits of its own.
+    // Failure is ignored: the kernel clamps or refuses sizes beyond its own limits.
     if let Some(size) = send {
         let _ = sockopt::set_socket_send_buffer_size(socket, size);
     }

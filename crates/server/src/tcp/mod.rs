@@ -1,4 +1,4 @@
-//! Connections over stream sockets, TCP or Unix: accepting them, what comes before HTTP, and how they end.
+//! Connections over stream sockets, TCP or Unix: accepting, PROXY header and TLS handshake, lingering close.
 
 pub(crate) mod connection;
 pub(crate) mod connections;

@@ -1,4 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, as a front-end balancer sends it ahead of everything else.
+//! The PROXY protocol, versions 1 and 2, by which a load balancer in front of us sends the client's address before
+//! anything else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,18 +10,18 @@ const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// More bytes are needed to tell.
+    /// Too few bytes to tell.
     Incomplete,
-    /// Not a PROXY header: the bytes belong to TLS or HTTP.
+    /// No PROXY header: the bytes belong to TLS or HTTP.
     Absent,
-    /// A header of `len` bytes; `source` is the client, if the header names one.
+    /// A header of `len` bytes; `source` is the client's address, if the header has one.
     Header {
         len: usize,
         source: Option<SocketAddr>,
     },
 }
 
-/// Looks at the first bytes of a connection.
+/// Parses the first bytes of a connection.
 pub(crate) fn parse(input: &[u8]) -> Parsed {
     if starts_alike(input, V2_SIGNATURE) {
         return parse_v2(input);
@@ -51,7 +52,8 @@ fn parse_v1(input: &[u8]) -> Parsed {
         return Parsed::Absent;
     };
     let len = end + 1;
-    // H2O compatibility: any word that does not begin with T (UNKNOWN, say) leaves the peer as it is.
+    // H2O compatibility: H2O keeps the address of the socket for any protocol word that does not begin with T, such as
+    // UNKNOWN.
     if line.first() != Some(&b'T') {
         return Parsed::Header { len, source: None };
     }
@@ -75,7 +77,7 @@ fn parse_v1(input: &[u8]) -> Parsed {
     })
 }
 
-/// Section 2.2 of the specification. TLVs are skipped.
+/// Version 2 (specification, section 2.2). TLVs are skipped.
 fn parse_v2(input: &[u8]) -> Parsed {
     let Some(header) = input.first_chunk::<16>() else {
         return Parsed::Incomplete;
@@ -88,7 +90,7 @@ fn parse_v2(input: &[u8]) -> Parsed {
     let Some(body) = input.get(16..len) else {
         return Parsed::Incomplete;
     };
-    // LOCAL: the balancer speaks for itself, a health check for example.
+    // LOCAL: the load balancer speaks for itself, for example in a health check.
     if command == 0 {
         return Parsed::Header { len, source: None };
     }
