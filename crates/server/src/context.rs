@@ -37,17 +37,17 @@ pub(crate) struct Context {
 /// Buffers for the connection that is running, so that idle ones need none.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub(crate) input: Lent<Vec<u8>>,
-    pub(crate) output: Lent<Vec<u8>>,
-    pub(crate) cipher_in: Lent<Vec<u8>>,
-    pub(crate) cipher_out: Lent<OutputBuffer>,
+    pub(crate) input: Reusable<Vec<u8>>,
+    pub(crate) output: Reusable<Vec<u8>>,
+    pub(crate) cipher_in: Reusable<Vec<u8>>,
+    pub(crate) cipher_out: Reusable<OutputBuffer>,
 }
 
 /// A value that is taken out, used and put back.
 #[derive(Default)]
-pub(crate) struct Lent<T>(RefCell<T>);
+pub(crate) struct Reusable<T>(RefCell<T>);
 
-impl<T: Default> Lent<T> {
+impl<T: Default> Reusable<T> {
     pub(crate) fn take(&self) -> T {
         self.0.take()
     }
@@ -57,7 +57,7 @@ impl<T: Default> Lent<T> {
     }
 }
 
-impl Lent<Vec<u8>> {
+impl Reusable<Vec<u8>> {
     /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= 16 * READ_SIZE {
@@ -67,7 +67,7 @@ impl Lent<Vec<u8>> {
     }
 }
 
-impl Lent<OutputBuffer> {
+impl Reusable<OutputBuffer> {
     /// Empties the buffer and puts it back; a buffer that has grown far too large is dropped.
     pub(crate) fn give_back(&self, mut buffer: OutputBuffer) {
         if buffer.capacity() <= 16 * READ_SIZE {

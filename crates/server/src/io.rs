@@ -24,7 +24,7 @@ pub(crate) struct Io {
     pub(crate) tls: Option<Box<TlsConnection>>,
     /// Records that the kernel may still encrypt before its keys are worn out; `None` if the kernel does not encrypt
     /// (kTLS).
-    in_kernel: Option<u64>,
+    kernel_records_left: Option<u64>,
     /// Output that the socket has not taken yet.
     backlog: Option<Box<Backlog>>,
     /// TLS bytes that were received together with the PROXY header.
@@ -35,7 +35,7 @@ pub(crate) struct Io {
     traffic: Traffic,
     /// A response was truncated: send no close_notify, so that the client notices.
     pub(crate) is_cut_off: bool,
-    stage: Stage,
+    stage: TlsStage,
     can_read: bool,
     can_write: bool,
     /// The peer has ended its direction: after a short read there is still the end of input to read.
@@ -47,7 +47,7 @@ pub(crate) struct Io {
 
 /// Progress of the TLS handshake; unused in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TlsStage {
     /// No data can be carried yet.
     Handshake,
     /// Early data has arrived and may be answered; the handshake is not complete.
@@ -86,7 +86,7 @@ impl Io {
         Self {
             socket,
             tls: None,
-            in_kernel: None,
+            kernel_records_left: None,
             backlog: None,
             unread: None,
             written: 0,
@@ -95,7 +95,7 @@ impl Io {
                 sent: 0,
             },
             is_cut_off: false,
-            stage: Stage::Handshake,
+            stage: TlsStage::Handshake,
             can_read: true,
             can_write: true,
             peer_closed: false,
@@ -138,7 +138,7 @@ impl Io {
         }
         if self.tls.is_some() {
             // `continue_handshake` reads instead.
-            if self.stage == Stage::Early {
+            if self.stage == TlsStage::Early {
                 return Ok(Read::Blocked);
             }
             return self.read_tls(context, buffer);
@@ -154,12 +154,12 @@ impl Io {
     /// Whether early data was received and the handshake is not complete: requests may be replays.
     #[inline]
     pub(crate) const fn is_early(&self) -> bool {
-        matches!(self.stage, Stage::Early)
+        matches!(self.stage, TlsStage::Early)
     }
 
     /// Whether the TLS handshake is complete.
     pub(crate) const fn is_established(&self) -> bool {
-        matches!(self.stage, Stage::Established)
+        matches!(self.stage, TlsStage::Established)
     }
 
     /// Like [`Io::read`], while [`Io::is_early`].
@@ -179,7 +179,7 @@ impl Io {
 
     /// Gives up a handshake that will not be completed; further input is not decrypted.
     pub(crate) const fn forget_early(&mut self) {
-        self.stage = Stage::Established;
+        self.stage = TlsStage::Established;
     }
 
     /// Has the next read return these bytes before new ones.
@@ -230,9 +230,9 @@ impl Io {
             match tls.receive(&mut cipher, buffer, &mut reply) {
                 Ok(progress) => {
                     if progress.handshake_done_now {
-                        self.stage = Stage::Established;
+                        self.stage = TlsStage::Established;
                     } else if progress.early {
-                        self.stage = Stage::Early;
+                        self.stage = TlsStage::Early;
                     }
                     self.ended = progress.closed_by_peer;
                     if buffer.len() > had {
@@ -262,12 +262,12 @@ impl Io {
 
     /// Whether files can be sent without passing through this process: on clear text, or if the kernel encrypts (kTLS).
     pub(crate) const fn takes_files(&self) -> bool {
-        self.tls.is_none() || self.in_kernel.is_some()
+        self.tls.is_none() || self.kernel_records_left.is_some()
     }
 
     /// Lets the kernel encrypt from now on (kTLS), if it is configured and possible.
     pub(crate) fn offload(&mut self) {
-        if self.in_kernel.is_some() || self.has_output() {
+        if self.kernel_records_left.is_some() || self.has_output() {
             return;
         }
         let Some(tls) = self.tls.as_deref_mut() else {
@@ -278,14 +278,14 @@ impl Io {
         };
         // If the kernel refuses, this process goes on encrypting.
         let handed_over = keys.hand_over(&*self.socket);
-        self.in_kernel = Some(records).filter(|_| handed_over.is_ok());
-        tls.on_handed_over(self.in_kernel.is_some());
+        self.kernel_records_left = Some(records).filter(|_| handed_over.is_ok());
+        tls.on_handed_over(self.kernel_records_left.is_some());
     }
 
     /// Sends alerts and key updates through the kernel (kTLS). They are not queued: they are a few bytes, sent when the
     /// connection ends or when the socket has just been read.
     fn send_controls(&mut self) -> io::Result<()> {
-        if self.in_kernel.is_none() {
+        if self.kernel_records_left.is_none() {
             return Ok(());
         }
         let controls = self.tls.as_deref_mut().map(TlsConnection::take_controls);
@@ -306,7 +306,7 @@ impl Io {
     /// # Errors
     /// If the kernel's keys are worn out: not every kernel can replace them.
     fn check_keys(&self) -> io::Result<()> {
-        match self.in_kernel {
+        match self.kernel_records_left {
             Some(0) => Err(tls_error(TlsError::KeysExhausted)),
             Some(_) | None => Ok(()),
         }
@@ -317,7 +317,7 @@ impl Io {
         if data.is_empty() {
             return Ok(());
         }
-        let in_kernel = self.in_kernel.is_some();
+        let in_kernel = self.kernel_records_left.is_some();
         let Some(tls) = self.tls.as_deref_mut().filter(|_| !in_kernel) else {
             return self.send_raw(data);
         };
@@ -337,7 +337,7 @@ impl Io {
         head: &[u8],
         body: Bytes,
     ) -> io::Result<()> {
-        let in_kernel = self.in_kernel.is_some();
+        let in_kernel = self.kernel_records_left.is_some();
         if let Some(tls) = self.tls.as_deref_mut().filter(|_| !in_kernel) {
             let mut cipher = context.scratch.cipher_out.take();
             let sealed = tls.encrypt_gather(&[head, &body], &mut cipher);
@@ -487,7 +487,7 @@ impl Io {
     }
 
     fn count_sent(&mut self, sent: usize) {
-        if let Some(records) = &mut self.in_kernel {
+        if let Some(records) = &mut self.kernel_records_left {
             // All full records, and a partial one.
             *records = records.saturating_sub((sent / FULL_RECORD + 1) as u64);
         }

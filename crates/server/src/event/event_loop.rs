@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::event::memory::MemoryAccount;
 use crate::event::reactor::{Reactor, Ready, Registry};
-use crate::event::wake_queue::{WakeQueue, Woken};
+use crate::event::wake_queue::{WakeQueue, WakeTarget};
 
 /// Events after which a new turn begins and the clock is read again: about two thousand times a second under load.
 const TURN_EVENTS: usize = 64;
@@ -44,7 +44,7 @@ pub(crate) trait ConnectionTable {
     fn run(&mut self, token: u64);
 
     /// Wakers of one connection have fired: all entries of `woken` have its token.
-    fn wake(&mut self, woken: &[Woken]);
+    fn wake(&mut self, woken: &[WakeTarget]);
 
     /// A timer set with [`timer_event`] has fired.
     fn on_timeout(&mut self, slot: u32, now: Instant);
@@ -82,7 +82,7 @@ pub(crate) struct EventLoop {
     /// Timer events that have fired.
     due: Vec<u32>,
     ready: Vec<Ready>,
-    woken: Vec<Woken>,
+    woken: Vec<WakeTarget>,
 }
 
 impl EventLoop {
@@ -363,7 +363,7 @@ mod tests {
         fn run(&mut self, token: u64) {
             self.note(&format!("runs {}", token - self.first_token));
         }
-        fn wake(&mut self, woken: &[Woken]) {
+        fn wake(&mut self, woken: &[WakeTarget]) {
             let streams: Vec<u32> = woken.iter().map(|(_, stream)| *stream).collect();
             let connection = woken[0].0 - self.first_token;
             self.note(&format!("wakes {connection}: {streams:?}"));

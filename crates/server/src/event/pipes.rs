@@ -36,7 +36,7 @@ pub(crate) struct Pipe {
     pub(crate) capacity: usize,
     /// Bytes in the pipe.
     pub(crate) held: usize,
-    _counted: Counted,
+    _counted: PipeCount,
 }
 
 impl Pipes {
@@ -90,7 +90,7 @@ impl Pipes {
 impl Pipe {
     /// A new pipe; `None` if the process has too many.
     fn new() -> io::Result<Option<Self>> {
-        let Some(counted) = Counted::new() else {
+        let Some(counted) = PipeCount::new() else {
             return Ok(None);
         };
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -109,16 +109,16 @@ impl Pipe {
 }
 
 /// Counts one pipe in [`OPEN`] as long as it lives.
-struct Counted;
+struct PipeCount;
 
-impl Counted {
+impl PipeCount {
     fn new() -> Option<Self> {
         let counted = Self;
         (OPEN.fetch_add(1, Relaxed) < Pipes::MOST).then_some(counted)
     }
 }
 
-impl Drop for Counted {
+impl Drop for PipeCount {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Relaxed);
     }

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 /// Token of a connection, and index of one of its HTTP/2 streams.
-pub(crate) type Woken = (u64, u32);
+pub(crate) type WakeTarget = (u64, u32);
 
 /// Connections whose waker has fired. Any thread may add to it.
 #[derive(Default)]
 pub(crate) struct WakeQueue {
-    inner: Mutex<(Vec<Woken>, Option<Waker>)>,
+    inner: Mutex<(Vec<WakeTarget>, Option<Waker>)>,
 }
 
 impl WakeQueue {
@@ -22,12 +22,12 @@ impl WakeQueue {
     }
 
     /// Moves the queued entries to `woken`.
-    pub(crate) fn take(&self, woken: &mut Vec<Woken>) {
+    pub(crate) fn take(&self, woken: &mut Vec<WakeTarget>) {
         woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }
 
     /// A waker that queues `woken`.
-    pub(crate) fn waker(queue: &Arc<Self>, woken: Woken) -> Waker {
+    pub(crate) fn waker(queue: &Arc<Self>, woken: WakeTarget) -> Waker {
         Arc::new(QueueWaker {
             woken,
             queue: Arc::clone(queue),
@@ -38,7 +38,7 @@ impl WakeQueue {
 
 /// Queues one entry when it is woken.
 struct QueueWaker {
-    woken: Woken,
+    woken: WakeTarget,
     queue: Arc<WakeQueue>,
 }
 

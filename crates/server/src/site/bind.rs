@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::Loaded;
 use crate::site::listen::{Listener, Listeners};
-use crate::site::port_holder::{Holder, port_holder};
+use crate::site::port_holder::{PortHolder, port_holder};
 use crate::site::settings::ServerSettings;
 use crate::sys;
 
@@ -131,7 +131,7 @@ fn tcp_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> O
     ));
     Some(match error.kind() {
         io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address) {
-            Some(Holder { name, pid, .. }) => {
+            Some(PortHolder { name, pid, .. }) => {
                 format!("`{name}` (process {pid}) listens there; stop it, or take another port")
             }
             None => "another process listens there; stop it, or take another port".to_owned(),

@@ -183,7 +183,7 @@ const ATTRIBUTES: &[Attribute] = &[
 fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), Error> {
     if let Some(text) = node.as_str() {
         let addresses = tcp_addresses(node, None).map_err(|error| explain(text, error))?;
-        return bind(scope, node, addresses, &Template::default());
+        return bind(scope, node, addresses, &ListenOptions::default());
     }
     let attributes = node.attributes(ATTRIBUTES)?;
     let port = attributes.require("port")?;
@@ -204,8 +204,8 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
                 .error(format!("unknown listen type: {other}")));
         }
     };
-    let template = Template::parse(scope, command, &attributes, &endpoints)?;
-    bind(scope, node, endpoints, &template)
+    let options = ListenOptions::parse(scope, command, &attributes, &endpoints)?;
+    bind(scope, node, endpoints, &options)
 }
 
 /// Adds a hint how to write an address in the syntax of another server.
@@ -310,15 +310,15 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
 }
 
 /// An `ssl` mapping.
-struct Ssl<'a> {
+struct SslMapping<'a> {
     node: &'a Node,
     settings: Arc<TlsSettings>,
 }
 
 /// Options that all addresses of one `listen` share.
 #[derive(Default)]
-struct Template<'a> {
-    tls: Option<Ssl<'a>>,
+struct ListenOptions<'a> {
+    tls: Option<SslMapping<'a>>,
     proxy_protocol: ProxyProtocol,
     sndbuf: Option<usize>,
     rcvbuf: Option<usize>,
@@ -326,7 +326,7 @@ struct Template<'a> {
     unix: UnixMode,
 }
 
-impl<'a> Template<'a> {
+impl<'a> ListenOptions<'a> {
     fn parse(
         scope: &mut Scope,
         command: &Command<'_>,
@@ -401,7 +401,7 @@ impl<'a> Template<'a> {
             .get("ssl")
             .map(|node| {
                 let settings = Arc::new(h2o_tls::parse(node, &mut scope.warnings)?);
-                Ok(Ssl { node, settings })
+                Ok(SslMapping { node, settings })
             })
             .transpose()?;
         Ok(Self {
@@ -429,7 +429,7 @@ fn bind(
     scope: &mut Scope,
     node: &Node,
     addresses: Vec<Address>,
-    template: &Template<'_>,
+    options: &ListenOptions<'_>,
 ) -> Result<(), Error> {
     let mut warnings = Vec::new();
     let host = scope.host.is_some().then_some(scope.host_index);
@@ -446,7 +446,7 @@ fn bind(
                 label,
                 any_address,
                 hosts: host.map(|host| vec![host]),
-                tls: template
+                tls: options
                     .tls
                     .iter()
                     .map(|ssl| TlsEntry {
@@ -454,15 +454,15 @@ fn bind(
                         settings: Arc::clone(&ssl.settings),
                     })
                     .collect(),
-                proxy_protocol: template.proxy_protocol,
-                sndbuf: template.sndbuf,
-                rcvbuf: template.rcvbuf,
-                congestion: template.congestion.clone(),
-                unix: template.unix.clone(),
+                proxy_protocol: options.proxy_protocol,
+                sndbuf: options.sndbuf,
+                rcvbuf: options.rcvbuf,
+                congestion: options.congestion.clone(),
+                unix: options.unix.clone(),
             });
             continue;
         };
-        match (&template.tls, listener.tls.is_empty()) {
+        match (&options.tls, listener.tls.is_empty()) {
             (Some(_), true) => {
                 return Err(node.error("cannot accept HTTPS; already defined to accept HTTP"));
             }
@@ -471,8 +471,8 @@ fn bind(
             }
             (None, true) | (Some(_), false) => {}
         }
-        if template.proxy_protocol != listener.proxy_protocol {
-            let text = match (template.proxy_protocol, listener.proxy_protocol) {
+        if options.proxy_protocol != listener.proxy_protocol {
+            let text = match (options.proxy_protocol, listener.proxy_protocol) {
                 (ProxyProtocol::Off, _) => {
                     "`proxy-protocol` cannot be turned off, already defined as opposite"
                 }
@@ -495,7 +495,7 @@ fn bind(
             }
             (None, hosts) => *hosts = None,
         }
-        if let Some(ssl) = &template.tls {
+        if let Some(ssl) = &options.tls {
             add_tls_entry(&mut listener.tls, ssl, host, &mut warnings)?;
         }
     }
@@ -516,7 +516,7 @@ fn bind(
 /// If a `client-ca-file` would have no effect: the hosts that it protects would be open to every client.
 fn add_tls_entry(
     entries: &mut Vec<TlsEntry>,
-    ssl: &Ssl<'_>,
+    ssl: &SslMapping<'_>,
     host: Option<u32>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Error> {

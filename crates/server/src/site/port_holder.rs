@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 /// A process that listens on a port.
-pub(crate) struct Holder {
+pub(crate) struct PortHolder {
     pub(crate) pid: u32,
     /// Name of its program.
     pub(crate) name: String,
@@ -14,7 +14,7 @@ pub(crate) struct Holder {
 }
 
 /// The process that listens on `address`; `None` if our rights do not show it.
-pub(crate) fn port_holder(address: SocketAddr) -> Option<Holder> {
+pub(crate) fn port_holder(address: SocketAddr) -> Option<PortHolder> {
     let inode = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .find_map(|table| find_listener(&fs::read_to_string(table).ok()?, address))?;
@@ -25,7 +25,7 @@ pub(crate) fn port_holder(address: SocketAddr) -> Option<Holder> {
         .find(|pid| has_open(*pid, &socket))?;
     let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let name = name_of(&pid.to_string())?;
-    Some(Holder {
+    Some(PortHolder {
         pid,
         is_same_program: name_of("self").as_ref() == Some(&name),
         name: name.trim_end().to_owned(),

@@ -21,7 +21,7 @@ use crate::io::{Io, Read};
 use crate::listener::LocalListener;
 use crate::request::SlotId;
 use crate::site::listen::ProxyProtocol;
-use crate::tcp::proxy_protocol::{self, Parsed};
+use crate::tcp::proxy_protocol::{self, ParseResult};
 use h2o_tls::TlsError;
 
 /// Lingering close: after our last byte the server keeps reading until the client has been silent for this long. If it
@@ -46,13 +46,13 @@ pub(crate) struct Connection {
     /// Bytes that the worker's memory account holds for this connection.
     charged: usize,
     /// The counter that includes this connection.
-    standing: Standing,
+    status: ConnectionStatus,
     phase: Phase,
 }
 
 /// State of an open connection, as the status page counts it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum ConnectionStatus {
     /// Between requests.
     Idle,
     /// A request is in progress, or the first request has not arrived yet.
@@ -122,7 +122,7 @@ impl Connection {
                 info: None,
             },
             charged: 0,
-            standing: Standing::Active,
+            status: ConnectionStatus::Active,
             phase,
         };
         if matches!(connection.phase, Phase::Http1(_)) {
@@ -133,9 +133,9 @@ impl Connection {
 
     /// Runs the connection after an event of its socket.
     pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Flow {
-        if self.standing == Standing::Idle {
+        if self.status == ConnectionStatus::Idle {
             // The client that requests the status page must see its own connection as active.
-            self.stand(context, Standing::Active);
+            self.set_status(context, ConnectionStatus::Active);
         }
         self.state.io.on_ready(ready);
         self.run(context)
@@ -212,12 +212,12 @@ impl Connection {
                 Ok(Read::Eof) | Err(_) => return Flow::Close,
             }
             let taken = match proxy_protocol::parse(&self.state.input) {
-                Parsed::Incomplete => return Flow::Continue,
-                Parsed::Absent if local.proxy_protocol == ProxyProtocol::Required => {
+                ParseResult::Incomplete => return Flow::Continue,
+                ParseResult::Absent if local.proxy_protocol == ProxyProtocol::Required => {
                     return Flow::Close;
                 }
-                Parsed::Absent => 0,
-                Parsed::Header { len, source } => {
+                ParseResult::Absent => 0,
+                ParseResult::Header { len, source } => {
                     self.state.peer = source.map_or(self.state.peer, Address::Ip);
                     len
                 }
@@ -445,7 +445,7 @@ impl Connection {
 
     /// Updates the worker's counters of connections, memory and traffic.
     pub(crate) fn settle_account(&mut self, context: &Context) {
-        self.stand(context, self.judge());
+        self.set_status(context, self.current_status());
         self.state.io.settle_traffic(context);
         let retained = self.retained();
         if retained != self.charged {
@@ -459,12 +459,12 @@ impl Connection {
 
     /// Counts a new connection.
     pub(crate) fn open_account(&self, context: &Context) {
-        context.worker.counters.count(self.standing.counter());
+        context.worker.counters.count(self.status.counter());
     }
 
     /// Removes a closed connection from the counters.
     pub(crate) fn close_account(&mut self, context: &Context) {
-        context.worker.counters.uncount(self.standing.counter());
+        context.worker.counters.uncount(self.status.counter());
         self.state.io.settle_traffic(context);
         let used = &context.memory.used;
         used.set(used.get() - std::mem::take(&mut self.charged));
@@ -568,17 +568,17 @@ impl Connection {
         }
     }
 
-    fn stand(&mut self, context: &Context, standing: Standing) {
-        if standing != self.standing {
+    fn set_status(&mut self, context: &Context, status: ConnectionStatus) {
+        if status != self.status {
             let counters = &context.worker.counters;
-            counters.uncount(self.standing.counter());
-            counters.count(standing.counter());
-            self.standing = standing;
+            counters.uncount(self.status.counter());
+            counters.count(status.counter());
+            self.status = status;
         }
     }
 
     /// Status for the counters.
-    fn judge(&self) -> Standing {
+    fn current_status(&self) -> ConnectionStatus {
         let is_shutting_down = match &self.phase {
             Phase::Http1(http1) => http1.is_shutting_down(),
             Phase::Http2(http2) => http2.is_shutting_down(),
@@ -586,11 +586,11 @@ impl Connection {
             Phase::Lingering { .. } => true,
         };
         if is_shutting_down {
-            Standing::Shutdown
+            ConnectionStatus::Shutdown
         } else if self.is_idle() {
-            Standing::Idle
+            ConnectionStatus::Idle
         } else {
-            Standing::Active
+            ConnectionStatus::Active
         }
     }
 
@@ -604,7 +604,7 @@ impl Connection {
     }
 }
 
-impl Standing {
+impl ConnectionStatus {
     const fn counter(self) -> Counter {
         match self {
             Self::Idle => Counter::ConnectionsIdle,

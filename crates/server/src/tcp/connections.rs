@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
 use crate::event::reactor::{Ready, Registry};
 use crate::event::socket::{Socket, address};
-use crate::event::wake_queue::Woken;
+use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
@@ -90,8 +90,8 @@ impl Connections {
             return;
         };
         let context = &self.context;
-        let fate = catch_unwind(AssertUnwindSafe(|| run(connection, context)));
-        match fate {
+        let result = catch_unwind(AssertUnwindSafe(|| run(connection, context)));
+        match result {
             Ok(Flow::Continue | Flow::Wait) => {
                 connection.settle_account(context);
                 let deadline = connection.deadline();
@@ -275,7 +275,7 @@ impl ConnectionTable for Connections {
         self.run_connection(token, |connection, context| connection.run(context));
     }
 
-    fn wake(&mut self, woken: &[Woken]) {
+    fn wake(&mut self, woken: &[WakeTarget]) {
         let Some(&(token, _)) = woken.first() else {
             return;
         };

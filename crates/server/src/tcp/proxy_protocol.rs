@@ -9,7 +9,7 @@ const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Parsed {
+pub(crate) enum ParseResult {
     /// Too few bytes to tell.
     Incomplete,
     /// No PROXY header: the bytes belong to TLS or HTTP.
@@ -22,14 +22,14 @@ pub(crate) enum Parsed {
 }
 
 /// Parses the first bytes of a connection.
-pub(crate) fn parse(input: &[u8]) -> Parsed {
+pub(crate) fn parse(input: &[u8]) -> ParseResult {
     if starts_alike(input, V2_SIGNATURE) {
         return parse_v2(input);
     }
     if starts_alike(input, b"PROXY ") {
         return parse_v1(input);
     }
-    Parsed::Absent
+    ParseResult::Absent
 }
 
 fn starts_alike(input: &[u8], prefix: &[u8]) -> bool {
@@ -37,25 +37,29 @@ fn starts_alike(input: &[u8], prefix: &[u8]) -> bool {
     input[..len] == prefix[..len]
 }
 
-fn parse_v1(input: &[u8]) -> Parsed {
-    let Some(end) = input.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
+fn parse_v1(input: &[u8]) -> ParseResult {
+    let Some(end) = input
+        .iter()
+        .take(MAX_LINE)
+        .position(|&byte| byte == b'\n')
+    else {
         return if input.len() < MAX_LINE {
-            Parsed::Incomplete
+            ParseResult::Incomplete
         } else {
-            Parsed::Absent
+            ParseResult::Absent
         };
     };
     let Some(line) = input[..end]
         .strip_suffix(b"\r")
         .and_then(|line| line.strip_prefix(b"PROXY "))
     else {
-        return Parsed::Absent;
+        return ParseResult::Absent;
     };
     let len = end + 1;
     // H2O compatibility: H2O keeps the address of the socket for any protocol word that does not begin with T, such as
     // UNKNOWN.
     if line.first() != Some(&b'T') {
-        return Parsed::Header { len, source: None };
+        return ParseResult::Header { len, source: None };
     }
     let source = std::str::from_utf8(line).ok().and_then(|line| {
         let mut words = line.split(' ');
@@ -71,28 +75,28 @@ fn parse_v1(input: &[u8]) -> Parsed {
         };
         (fits && words.next().is_none()).then(|| SocketAddr::new(address, port))
     });
-    source.map_or(Parsed::Absent, |source| Parsed::Header {
+    source.map_or(ParseResult::Absent, |source| ParseResult::Header {
         len,
         source: Some(source),
     })
 }
 
 /// Version 2 (specification, section 2.2). TLVs are skipped.
-fn parse_v2(input: &[u8]) -> Parsed {
+fn parse_v2(input: &[u8]) -> ParseResult {
     let Some(header) = input.first_chunk::<16>() else {
-        return Parsed::Incomplete;
+        return ParseResult::Incomplete;
     };
     let len = 16 + usize::from(u16::from_be_bytes([header[14], header[15]]));
     let (version, command) = (header[12] >> 4, header[12] & 15);
     if version != 2 || command > 1 {
-        return Parsed::Absent;
+        return ParseResult::Absent;
     }
     let Some(body) = input.get(16..len) else {
-        return Parsed::Incomplete;
+        return ParseResult::Incomplete;
     };
     // LOCAL: the load balancer speaks for itself, for example in a health check.
     if command == 0 {
-        return Parsed::Header { len, source: None };
+        return ParseResult::Header { len, source: None };
     }
     let port = |at: usize| {
         body.get(at..at + 2)
@@ -107,9 +111,9 @@ fn parse_v2(input: &[u8]) -> Parsed {
             .first_chunk::<16>()
             .zip(port(32))
             .map(|(ip, port)| SocketAddr::new(Ipv6Addr::from(*ip).into(), port)),
-        _ => return Parsed::Header { len, source: None },
+        _ => return ParseResult::Header { len, source: None },
     };
-    source.map_or(Parsed::Absent, |source| Parsed::Header {
+    source.map_or(ParseResult::Absent, |source| ParseResult::Header {
         len,
         source: Some(source),
     })
@@ -153,7 +157,7 @@ mod tests {
         for (input, want) in cases {
             assert_eq!(
                 parse(input),
-                Parsed::Header {
+                ParseResult::Header {
                     len: input.len(),
                     source: *want
                 },
@@ -163,7 +167,7 @@ mod tests {
             for cut in 0..input.len() {
                 assert_eq!(
                     parse(&input[..cut]),
-                    Parsed::Incomplete,
+                    ParseResult::Incomplete,
                     "{}",
                     input[..cut].escape_ascii()
                 );
@@ -172,7 +176,7 @@ mod tests {
             longer.extend_from_slice(b"GET / HTTP/1.1\r\n");
             assert_eq!(
                 parse(&longer),
-                Parsed::Header {
+                ParseResult::Header {
                     len: input.len(),
                     source: *want
                 }
@@ -197,7 +201,12 @@ mod tests {
             &[b"PROXY TCP4 ".as_slice(), &[b'1'; 200]].concat(),
         ];
         for input in cases {
-            assert_eq!(parse(input), Parsed::Absent, "{}", input.escape_ascii());
+            assert_eq!(
+                parse(input),
+                ParseResult::Absent,
+                "{}",
+                input.escape_ascii()
+            );
         }
     }
 }
