@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use h2o_config::OsSource;
 use h2o_log::{report, report_plainly};
 
-use h2o_server::Loaded;
+use h2o_server::LoadedConfig;
 use options::{Command, Mode};
 
 #[global_allocator]
@@ -160,7 +160,7 @@ fn start() -> Result<(), Failure> {
     }
 }
 
-fn load(config: &str) -> Result<Loaded, Failure> {
+fn load(config: &str) -> Result<LoadedConfig, Failure> {
     let loaded =
         h2o_server::load(config, &OsSource).map_err(|error| Failure::config(error.to_string()))?;
     Ok(loaded)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use h2o_exchange::RunningUser;
 
 use h2o_log::{Target, reason, report, report_plainly};
-use h2o_server::{Bound, Loaded, Server, ServerSettings, bind, worker_plan};
+use h2o_server::{ListeningSockets, LoadedConfig, Server, ServerSettings, bind, worker_plan};
 use nix::unistd::User;
 use signal_hook::iterator::Signals;
 
@@ -14,7 +14,7 @@ use crate::supervise::{End, Event, Events, Running, obey};
 use crate::{Failure, error_log, print_out, privileges};
 
 /// `-m test`: everything but opening listeners and logs. Warnings are a failure if `is_strict`.
-pub(crate) fn test(loaded: &Loaded, is_strict: bool) -> Result<(), Failure> {
+pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     let mut warnings = loaded.warnings.clone();
@@ -50,7 +50,11 @@ pub(crate) fn test(loaded: &Loaded, is_strict: bool) -> Result<(), Failure> {
 }
 
 /// What is amiss with the files to serve, for the user the server runs as.
-fn inspect_as_running_user(loaded: &Loaded, user: Option<&User>, is_current: bool) -> Vec<String> {
+fn inspect_as_running_user(
+    loaded: &LoadedConfig,
+    user: Option<&User>,
+    is_current: bool,
+) -> Vec<String> {
     let current = || User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
     let name = user.map(|user| user.name.clone());
     let name = name.or_else(|| current().map(|user| user.name));
@@ -62,7 +66,7 @@ fn inspect_as_running_user(loaded: &Loaded, user: Option<&User>, is_current: boo
 
 /// What is served.
 pub(crate) struct Plan<'a> {
-    pub(crate) loaded: &'a Loaded,
+    pub(crate) loaded: &'a LoadedConfig,
     /// The name of the configuration file.
     pub(crate) config: &'a str,
     /// What is printed when the server is ready.
@@ -123,7 +127,7 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
 /// Runs the workers until the end that a signal asks for.
 fn serve_until_ended(
     plan: &Plan<'_>,
-    bound: Bound,
+    bound: ListeningSockets,
     events: &Events,
     error_log: Option<&Target>,
 ) -> Result<(), Failure> {

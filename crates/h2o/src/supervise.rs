@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use h2o_log::{Target, reason, report};
-use h2o_server::{Loaded, Server, WorkerEnd};
+use h2o_server::{LoadedConfig, Server, WorkerEnd};
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
@@ -177,7 +177,7 @@ impl Phase {
 /// The running server as [`obey`] sees it.
 pub(crate) struct Running<'a> {
     pub(crate) server: &'a Server,
-    pub(crate) loaded: &'a Loaded,
+    pub(crate) loaded: &'a LoadedConfig,
     /// `error-log`, unless messages go to standard error.
     pub(crate) error_log: Option<&'a Target>,
 }

@@ -6,7 +6,7 @@ use h2o_config::{Directive, Error, Registry, Source};
 use h2o_exchange::{Features, Scope};
 
 use crate::pace;
-use crate::site::load::{Loaded, load_with};
+use crate::site::load::{LoadedConfig, load_with};
 use crate::site::{hosts, http2_directives, listen, settings};
 
 /// All built-in features.
@@ -39,6 +39,6 @@ pub fn features_with(others: &[&'static [Directive<Scope>]]) -> Arc<Features> {
 ///
 /// # Errors
 /// The first error in the configuration.
-pub fn load(path: &str, source: &dyn Source) -> Result<Loaded, Error> {
+pub fn load(path: &str, source: &dyn Source) -> Result<LoadedConfig, Error> {
     load_with(features(), path, source)
 }

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use h2o_exchange::Counter;
 
 use crate::context::{Context, READ_SIZE};
-use crate::event::reactor::Ready;
+use crate::event::reactor::Readiness;
 use crate::event::socket::Socket;
 use h2o_tls::{Control, OutputBuffer, TlsConnection, TlsError};
 
@@ -105,7 +105,7 @@ impl Io {
     }
 
     /// Records an event of the socket.
-    pub(crate) fn on_ready(&mut self, ready: &Ready) {
+    pub(crate) fn on_ready(&mut self, ready: &Readiness) {
         self.can_read |= ready.readable || ready.closed;
         self.can_write |= ready.writable;
         self.peer_closed |= ready.closed;

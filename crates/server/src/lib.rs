@@ -27,10 +27,10 @@ mod worker;
 
 pub use budget::BudgetSettings;
 pub use features::{features, features_with, load};
-pub use site::bind::{Bound, bind};
+pub use site::bind::{ListeningSockets, bind};
 pub use site::certificates::CertificateReload;
 pub use site::http2_settings::{Http2Settings, LatencySettings};
-pub use site::load::{Loaded, load_with};
+pub use site::load::{LoadedConfig, load_with};
 pub use site::settings::{SendInformational, ServerSettings};
 pub use worker::{Server, WorkerEnd, worker_plan};
 

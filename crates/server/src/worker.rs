@@ -22,12 +22,12 @@ use crate::context::Context;
 use crate::event::event_loop::EventLoop;
 use crate::listener::LocalListener;
 use crate::setup::Setup;
-use crate::site::bind::Bound;
+use crate::site::bind::ListeningSockets;
 use crate::site::certificates::{AcceptorSlot, CertificateReload, TlsListeners};
 use crate::site::listen::Listeners;
 use crate::site::listen::ProxyProtocol;
 use crate::tcp::connections::Connections;
-use crate::{Loaded, ServerSettings};
+use crate::{LoadedConfig, ServerSettings};
 use h2o_tls::{Resumption, ResumptionSettings};
 
 /// Threads per worker for blocking file operations.
@@ -96,8 +96,8 @@ impl Server {
     /// # Errors
     /// The text to show.
     pub fn start(
-        loaded: &Loaded,
-        bound: Bound,
+        loaded: &LoadedConfig,
+        bound: ListeningSockets,
         on_end: impl Fn(WorkerEnd) + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
@@ -240,8 +240,8 @@ fn shared(settings: &ServerSettings, listeners: usize) -> Shared {
 /// The configuration of a single worker, for tests that run it themselves.
 #[cfg(test)]
 pub(crate) fn only_config(
-    loaded: &Loaded,
-    bound: Bound,
+    loaded: &LoadedConfig,
+    bound: ListeningSockets,
 ) -> Result<(WorkerConfig, UnboundedSender<Order>), String> {
     let settings = loaded.settings();
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
@@ -265,8 +265,8 @@ pub(crate) fn only_config(
 
 /// Gives each worker a descriptor of every listener.
 fn share_out(
-    loaded: &Loaded,
-    bound: Bound,
+    loaded: &LoadedConfig,
+    bound: ListeningSockets,
     tls_listeners: &TlsListeners,
     workers: usize,
 ) -> Result<Vec<Vec<ListenerConfig>>, String> {

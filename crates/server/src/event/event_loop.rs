@@ -13,7 +13,7 @@ use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::event::memory::MemoryAccount;
-use crate::event::reactor::{Reactor, Ready, Registry};
+use crate::event::reactor::{Reactor, Readiness, Registry};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 
 /// Events after which a new turn begins and the clock is read again: about two thousand times a second under load.
@@ -38,7 +38,7 @@ pub(crate) fn timer_event(token: u64) -> u32 {
 /// which the table derives from its [first token](EventLoop::add).
 pub(crate) trait ConnectionTable {
     /// A socket that the table has registered is ready.
-    fn on_ready(&mut self, event: &Ready);
+    fn on_ready(&mut self, event: &Readiness);
 
     /// Runs a connection that ended its turn with work left.
     fn run(&mut self, token: u64);
@@ -81,7 +81,7 @@ pub(crate) struct EventLoop {
     is_draining: bool,
     /// Timer events that have fired.
     due: Vec<u32>,
-    ready: Vec<Ready>,
+    ready: Vec<Readiness>,
     woken: Vec<WakeTarget>,
 }
 
@@ -357,7 +357,7 @@ mod tests {
     }
 
     impl ConnectionTable for Table {
-        fn on_ready(&mut self, event: &Ready) {
+        fn on_ready(&mut self, event: &Readiness) {
             self.note(&format!("is ready: {}", event.token - self.first_token));
         }
         fn run(&mut self, token: u64) {

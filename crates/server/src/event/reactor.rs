@@ -18,7 +18,7 @@ const BATCH: usize = 256;
 
 /// Readiness of a socket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
+pub(crate) struct Readiness {
     /// The token that the socket was registered with.
     pub(crate) token: u64,
     pub(crate) readable: bool,
@@ -61,7 +61,7 @@ impl Reactor {
     pub(crate) fn poll_events(
         &mut self,
         context: &mut Context<'_>,
-        ready: &mut Vec<Ready>,
+        ready: &mut Vec<Readiness>,
     ) -> Poll<io::Result<()>> {
         loop {
             let mut guard = match self.set.poll_read_ready(context) {
@@ -77,15 +77,15 @@ impl Reactor {
                 break;
             }
         }
-        ready.extend(self.events.iter().map(Ready::new));
+        ready.extend(self.events.iter().map(Readiness::new));
         Poll::Ready(Ok(()))
     }
 
     /// Fills `ready` with events that arrived in the meantime, without the runtime: while one batch is handled the next
     /// has usually arrived, and asking the runtime for each would cost more. Returns false if there are none.
-    pub(crate) fn take_more(&mut self, ready: &mut Vec<Ready>) -> io::Result<bool> {
+    pub(crate) fn take_more(&mut self, ready: &mut Vec<Readiness>) -> io::Result<bool> {
         take_events(self.set.get_ref(), &mut self.events)?;
-        ready.extend(self.events.iter().map(Ready::new));
+        ready.extend(self.events.iter().map(Readiness::new));
         Ok(!self.events.is_empty())
     }
 }
@@ -135,7 +135,7 @@ fn take_events(set: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<()> 
     }
 }
 
-impl Ready {
+impl Readiness {
     fn new(event: &epoll::Event) -> Self {
         let (flags, data) = (event.flags, event.data);
         let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);

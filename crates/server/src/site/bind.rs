@@ -11,7 +11,7 @@ use h2o_exchange::Endpoint;
 use h2o_log::reason;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::Loaded;
+use crate::LoadedConfig;
 use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{PortHolder, port_holder};
 use crate::site::settings::ServerSettings;
@@ -21,14 +21,14 @@ use crate::sys;
 const BACKLOG: i32 = 65_535;
 
 /// The listening sockets of a site.
-pub struct Bound {
+pub struct ListeningSockets {
     /// For each listener that could be bound: its index, and its sockets (one for all workers, or one per worker).
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
-impl Bound {
+impl ListeningSockets {
     /// Number of listening sockets.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -37,7 +37,7 @@ impl Bound {
 
     /// The addresses: `ADDRESS:PORT` or `unix:PATH`, followed by ` (TLS)` for TLS listeners.
     #[must_use]
-    pub fn addresses(&self, loaded: &Loaded) -> Vec<String> {
+    pub fn addresses(&self, loaded: &LoadedConfig) -> Vec<String> {
         let listeners = loaded.site.shared.get::<Listeners>();
         let bound = self.sockets.iter().map(|(index, _)| &listeners.0[*index]);
         bound
@@ -62,10 +62,10 @@ impl Bound {
 ///
 /// # Errors
 /// The message to show.
-pub fn bind(loaded: &Loaded, workers: usize) -> Result<Bound, String> {
+pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, String> {
     let settings = loaded.settings();
     let listeners = loaded.site.shared.get::<Listeners>();
-    let mut bound = Bound {
+    let mut bound = ListeningSockets {
         sockets: Vec::new(),
         warnings: Vec::new(),
     };

@@ -167,7 +167,7 @@ fn whole_percent(ratio: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Loaded;
+    use crate::LoadedConfig;
     use crate::ServerSettings;
     use crate::load;
     use crate::site::http2_settings::{Http2Settings, LatencySettings};
@@ -175,7 +175,7 @@ mod tests {
     use h2o_handlers::push::{CasperSettings, PushSettings};
 
     /// Reads a configuration with these directives at the global, host and path level.
-    fn read([global, host, path]: [&str; 3]) -> Result<Loaded, Error> {
+    fn read([global, host, path]: [&str; 3]) -> Result<LoadedConfig, Error> {
         let text = format!(
             "{global}\nlisten: 80\nhosts:\n  default:\n    {host}\n    paths:\n      /:\n        {path}\n        redirect: /a\n  other:\n    paths: {{ /: {{ redirect: /a }} }}\n"
         );

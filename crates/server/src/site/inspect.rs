@@ -8,7 +8,7 @@ use h2o_exchange::{
 
 use crate::site::bind::probe;
 use crate::site::listen::Listeners;
-use crate::site::load::Loaded;
+use crate::site::load::LoadedConfig;
 
 /// Certificates that expire within this many days are reported; certificates that live less than four times as long,
 /// within a quarter of their life, since short-lived ones are renewed daily.
@@ -16,7 +16,7 @@ const SOON_DAYS: i64 = 14;
 
 const DAY: i64 = 86_400;
 
-impl Loaded {
+impl LoadedConfig {
     /// Checks, with the rights of the starting user, what the server will open: directories of logs, certificates.
     #[must_use]
     pub fn inspect_as_starting_user(&self) -> Vec<String> {

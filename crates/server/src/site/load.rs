@@ -12,14 +12,14 @@ use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
 
 /// A configuration without errors.
-pub struct Loaded {
+pub struct LoadedConfig {
     /// Hosts, paths and settings.
     pub site: Arc<Site>,
     /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Settings of the process.
     #[must_use]
     pub fn settings(&self) -> Arc<ServerSettings> {
@@ -63,7 +63,7 @@ pub fn load_with(
     features: Arc<Features>,
     path: &str,
     source: &dyn Source,
-) -> Result<Loaded, Error> {
+) -> Result<LoadedConfig, Error> {
     let mut unmatched = Unmatched::default();
     let top = h2o_config::load_noting(path, source, &mut unmatched)?;
     let mut scope = Scope::new(features);
@@ -96,7 +96,7 @@ pub fn load_with(
         shared: scope.shared,
         ..Site::default()
     };
-    Ok(Loaded {
+    Ok(LoadedConfig {
         site: Arc::new(site),
         warnings: scope.warnings,
     })

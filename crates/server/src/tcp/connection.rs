@@ -12,7 +12,7 @@ use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
 use crate::event::event_loop::timer_event;
-use crate::event::reactor::Ready;
+use crate::event::reactor::Readiness;
 use crate::event::socket::Socket;
 use crate::flow::{Flow, Turn};
 use crate::http1::Http1;
@@ -31,7 +31,7 @@ const LINGER_SILENCE: Duration = Duration::from_secs(2);
 /// Longest time of a lingering close.
 const LINGER: Duration = Duration::from_secs(30);
 /// Bytes that a lingering close reads and drops: in all, and per turn of the connection.
-const LINGER_OCTETS: usize = 64 * 1024 * 1024;
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
 const LINGER_TURN: usize = per_turn(1024 * 1024);
 
 /// Limits the lines about failed handshakes in the error log: clients can cause any number of them.
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Runs the connection after an event of its socket.
-    pub(crate) fn on_ready(&mut self, context: &Context, ready: &Ready) -> Flow {
+    pub(crate) fn on_ready(&mut self, context: &Context, ready: &Readiness) -> Flow {
         if self.status == ConnectionStatus::Idle {
             // The client that requests the status page must see its own connection as active.
             self.set_status(context, ConnectionStatus::Active);

@@ -13,7 +13,7 @@ use slab::Slab;
 
 use crate::context::Context;
 use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
-use crate::event::reactor::{Ready, Registry};
+use crate::event::reactor::{Readiness, Registry};
 use crate::event::socket::{Socket, address};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
@@ -261,7 +261,7 @@ impl Connections {
 }
 
 impl ConnectionTable for Connections {
-    fn on_ready(&mut self, event: &Ready) {
+    fn on_ready(&mut self, event: &Readiness) {
         if event.token & LISTENER_BIT != 0 {
             self.accept(key_of(event.token) as usize);
         } else {

@@ -38,11 +38,7 @@ fn starts_alike(input: &[u8], prefix: &[u8]) -> bool {
 }
 
 fn parse_v1(input: &[u8]) -> ParseResult {
-    let Some(end) = input
-        .iter()
-        .take(MAX_LINE)
-        .position(|&byte| byte == b'\n')
-    else {
+    let Some(end) = input.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
         return if input.len() < MAX_LINE {
             ParseResult::Incomplete
         } else {

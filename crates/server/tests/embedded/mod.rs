@@ -5,14 +5,14 @@ use std::net::TcpStream;
 
 use h2o_config::{Directive, Memory};
 use h2o_exchange::Scope;
-use h2o_server::{Loaded, Server};
+use h2o_server::{LoadedConfig, Server};
 use h2o_testkit::patient;
 
 /// A running server; it ends with the value.
 pub(crate) struct Embedded {
     server: Option<Server>,
     #[allow(dead_code, reason = "not all tests ask for it")]
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedConfig,
     pub(crate) port: u16,
 }
 
