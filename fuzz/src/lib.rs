@@ -20,6 +20,7 @@ mod path;
 mod proxied;
 mod proxy_requests;
 mod proxy_responses;
+mod quic;
 mod range;
 mod request_head;
 mod response_head;
@@ -40,6 +41,7 @@ pub use http2_server::http2_server;
 pub use path::path;
 pub use proxy_requests::proxy_requests;
 pub use proxy_responses::proxy_responses;
+pub use quic::quic_datagrams;
 pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
@@ -65,6 +67,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("path", path),
     ("proxy_requests", proxy_requests),
     ("proxy_responses", proxy_responses),
+    ("quic_datagrams", quic_datagrams),
     ("range", range),
     ("request_head", request_head),
     ("response_head", response_head),

@@ -1,0 +1,115 @@
+//! How connections end, and why they do not begin.
+
+use std::error::Error;
+use std::fmt;
+
+use bytes::Bytes;
+use quinn_proto::ConnectionError;
+
+/// Why a connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client and this side have no version in common.
+    Version,
+    /// The peer broke the protocol; it was told so with this error code (RFC 9000 §20.1). Codes of 0x100 and above are TLS alerts.
+    PeerError {
+        /// The code sent.
+        code: u64,
+        /// What the peer did.
+        reason: String,
+    },
+    /// The peer's transport has ended it with that code (RFC 9000 §20.1).
+    ClosedByTransport {
+        /// The code received.
+        code: u64,
+        /// The text received; any bytes.
+        reason: Bytes,
+    },
+    /// The peer's application has ended it with that code.
+    ClosedByApplication {
+        /// The code received.
+        code: u64,
+        /// The text received; any bytes.
+        reason: Bytes,
+    },
+    /// A stateless reset was received (RFC 9000 §10.3): the peer has lost the connection.
+    Reset,
+    /// Nothing was heard of the peer for the idle timeout (RFC 9000 §10.1).
+    IdleTimeout,
+    /// The handshake took too long, or too many packets.
+    HandshakeTimeout,
+    /// This side has closed it.
+    Local,
+}
+
+impl CloseReason {
+    pub(crate) fn of(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::VersionMismatch => Self::Version,
+            ConnectionError::TransportError(error) => Self::PeerError {
+                code: error.code.into(),
+                reason: error.reason,
+            },
+            ConnectionError::ConnectionClosed(close) => Self::ClosedByTransport {
+                code: close.error_code.into(),
+                reason: close.reason,
+            },
+            ConnectionError::ApplicationClosed(close) => Self::ClosedByApplication {
+                code: close.error_code.into_inner(),
+                reason: close.reason,
+            },
+            ConnectionError::Reset => Self::Reset,
+            ConnectionError::TimedOut => Self::IdleTimeout,
+            ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => Self::Local,
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version => formatter.write_str("no version in common"),
+            Self::PeerError { code, reason } => {
+                write!(formatter, "error {code:#x} of the peer: {reason}")
+            }
+            Self::ClosedByTransport { code, reason } => {
+                let reason = String::from_utf8_lossy(reason);
+                write!(
+                    formatter,
+                    "closed by the peer with error {code:#x}: {reason}"
+                )
+            }
+            Self::ClosedByApplication { code, reason } => {
+                let reason = String::from_utf8_lossy(reason);
+                write!(
+                    formatter,
+                    "closed by the peer with code {code:#x}: {reason}"
+                )
+            }
+            Self::Reset => formatter.write_str("stateless reset"),
+            Self::IdleTimeout => formatter.write_str("idle timeout"),
+            Self::HandshakeTimeout => formatter.write_str("handshake timeout"),
+            Self::Local => formatter.write_str("closed"),
+        }
+    }
+}
+
+/// Why a connection cannot be begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// No datagram can be sent to that address.
+    Address,
+    /// TLS cannot use the name or the configuration.
+    Tls(String),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address => formatter.write_str("no such address"),
+            Self::Tls(reason) => formatter.write_str(reason),
+        }
+    }
+}
+
+impl Error for ConnectError {}

@@ -1,0 +1,176 @@
+//! Settings of endpoints and connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use crate::id::Placement;
+use crate::keys::Keys;
+use crate::tls::TlsChooser;
+
+/// How the rate of sending follows the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// NewReno (RFC 9002 §7).
+    Reno,
+    /// Cubic (RFC 9438).
+    #[default]
+    Cubic,
+    /// A model of the path's bandwidth and round trip time, which random loss does not slow down.
+    Model,
+}
+
+/// Settings of connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportSettings {
+    /// `max_idle_timeout`: a connection that hears nothing for so long is dropped. Zero means never.
+    pub idle_timeout: Duration,
+    /// Bytes the peer may send on all streams together before they are read (`initial_max_data`).
+    pub receive_window: u64,
+    /// The same for each stream (`initial_max_stream_data_*`).
+    pub stream_receive_window: u64,
+    /// Bytes that may be written and not acknowledged, on all streams together.
+    pub send_window: u64,
+    /// Bidirectional streams the peer may have open (`initial_max_streams_bidi`).
+    pub max_streams_bidi: u64,
+    /// Unidirectional streams the peer may have open (`initial_max_streams_uni`).
+    pub max_streams_uni: u64,
+    /// The longest datagram taken and sent (`max_udp_payload_size`), at least 1200.
+    pub max_udp_payload_size: u16,
+    /// The round trip time assumed before there is a sample (RFC 9002 §6.2.2).
+    pub initial_rtt: Duration,
+    /// The controller.
+    pub congestion_control: CongestionControl,
+    /// Packets of the first congestion window, at least 2.
+    pub initial_window_packets: u32,
+    /// Bytes of received QUIC datagrams (RFC 9221) that may wait to be taken; `None` if they are not accepted.
+    pub datagram_receive_buffer: Option<usize>,
+    /// Whether several datagrams can be sent by one system call.
+    pub gso: bool,
+    /// The part of a congestion window that the peer is asked to acknowledge at once (draft-ietf-quic-ack-frequency), as number of
+    /// packets that need an acknowledgement; `None` to leave it to the peer.
+    pub ack_threshold: Option<u32>,
+}
+
+impl Default for TransportSettings {
+    fn default() -> Self {
+        Self {
+            idle_timeout: Duration::from_secs(30),
+            receive_window: 16 << 20,
+            stream_receive_window: 417_808,
+            send_window: 16 << 20,
+            max_streams_bidi: 100,
+            max_streams_uni: 10,
+            max_udp_payload_size: 1472,
+            initial_rtt: Duration::from_millis(66),
+            congestion_control: CongestionControl::default(),
+            initial_window_packets: 32,
+            datagram_receive_buffer: Some(64 * 1024),
+            gso: true,
+            ack_threshold: None,
+        }
+    }
+}
+
+fn var_int(value: u64) -> VarInt {
+    VarInt::from_u64(value).unwrap_or(VarInt::MAX)
+}
+
+impl TransportSettings {
+    pub(crate) fn library(&self) -> TransportConfig {
+        let mut config = TransportConfig::default();
+        let idle = IdleTimeout::try_from(self.idle_timeout).ok();
+        config
+            .max_idle_timeout(idle.filter(|_| !self.idle_timeout.is_zero()))
+            .receive_window(var_int(self.receive_window))
+            .stream_receive_window(var_int(self.stream_receive_window))
+            .send_window(self.send_window)
+            .max_concurrent_bidi_streams(var_int(self.max_streams_bidi))
+            .max_concurrent_uni_streams(var_int(self.max_streams_uni))
+            .initial_rtt(self.initial_rtt)
+            .datagram_receive_buffer_size(self.datagram_receive_buffer)
+            .enable_segmentation_offload(self.gso)
+            .allow_spin(false)
+            .congestion_controller_factory(self.controller());
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(self.max_udp_payload_size.max(1200));
+        config.mtu_discovery_config(Some(discovery));
+        if let Some(threshold) = self.ack_threshold {
+            let mut frequency = AckFrequencyConfig::default();
+            frequency.ack_eliciting_threshold(threshold.into());
+            config.ack_frequency_config(Some(frequency));
+        }
+        config
+    }
+
+    fn controller(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        let window = u64::from(self.initial_window_packets.max(2))
+            * u64::from(self.max_udp_payload_size.min(1472));
+        match self.congestion_control {
+            CongestionControl::Reno => {
+                let mut config = NewRenoConfig::default();
+                config.initial_window(window);
+                Arc::new(config)
+            }
+            CongestionControl::Cubic | CongestionControl::Model => {
+                let mut config = CubicConfig::default();
+                config.initial_window(window);
+                Arc::new(config)
+            }
+        }
+    }
+}
+
+/// What an endpoint accepts connections with.
+#[derive(Clone)]
+pub struct ServerRole {
+    /// Picks the TLS configuration of each client.
+    pub tls: Arc<dyn TlsChooser>,
+    /// Settings of the connections accepted.
+    pub transport: TransportSettings,
+    /// Whether every client has to show first that it receives at its address (RFC 9000 §8.1.2).
+    pub retry: bool,
+    /// How long a token of a Retry packet is good for.
+    pub retry_token_lifetime: Duration,
+    /// How long a token of an earlier connection validates the address.
+    pub token_lifetime: Duration,
+    /// Handshakes that may be under way before new ones are ignored.
+    pub max_handshakes: usize,
+    /// The handshake ends after so many round trip times; 0 for no limit.
+    pub handshake_rtts: u32,
+    /// The handshake ends when so many datagrams were sent and it is not done.
+    pub max_handshake_datagrams: u64,
+}
+
+impl ServerRole {
+    /// The defaults of the manual.
+    pub fn new(tls: Arc<dyn TlsChooser>, transport: TransportSettings) -> Self {
+        Self {
+            tls,
+            transport,
+            retry: false,
+            retry_token_lifetime: Duration::from_secs(30),
+            token_lifetime: Duration::from_secs(600),
+            max_handshakes: 1 << 12,
+            handshake_rtts: 400,
+            max_handshake_datagrams: 1000,
+        }
+    }
+}
+
+/// Settings of an endpoint.
+#[derive(Clone)]
+pub struct EndpointConfig {
+    /// Keys of ids, tokens and resets, newest first; at least one.
+    pub keys: Vec<Keys>,
+    /// Where the connections of this endpoint live.
+    pub placement: Placement,
+    /// `None` for an endpoint that only connects.
+    pub server: Option<ServerRole>,
+    /// Whether the socket never lets datagrams be fragmented, so that the path's MTU can be found out.
+    pub finds_mtu: bool,
+    /// A seed of all random numbers, for tests.
+    pub seed: Option<[u8; 32]>,
+}

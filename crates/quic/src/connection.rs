@@ -1,0 +1,282 @@
+//! One connection: its events, streams and datagrams.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::{Dir, ReadError, ReadableError, StreamEvent, VarInt, WriteError};
+
+use crate::close::CloseReason;
+use crate::stats::Stats;
+use crate::stream::{Read, StreamId, Write};
+use crate::tls::Handshake;
+
+/// What has happened on a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// TLS has agreed on what [`Connection::handshake`] tells. The server may get early data from now on, and may answer it.
+    HandshakeAgreed,
+    /// The handshake is done: nothing that is read from now on can be a replay.
+    Connected,
+    /// The peer has opened this stream, and there may be something to read.
+    StreamOpened(StreamId),
+    /// There is something to read, or the stream has ended or was reset.
+    Readable(StreamId),
+    /// There is room again for a stream whose write was [`Write::Blocked`].
+    Writable(StreamId),
+    /// The peer has all of a stream that was finished.
+    Finished(StreamId),
+    /// The peer wants no more of this stream (RFC 9000 §19.5).
+    Stopped {
+        /// The stream.
+        stream: StreamId,
+        /// The peer's reason.
+        code: u64,
+    },
+    /// The peer allows more streams to be opened.
+    StreamsAvailable {
+        /// Of which kind.
+        bidirectional: bool,
+    },
+    /// [`Connection::receive_datagram`] has something.
+    DatagramReceived,
+    /// There is room again for a datagram that was [`SendDatagramError::Blocked`].
+    DatagramsUnblocked,
+    /// The connection has ended. Streams are gone; packets about it may still be sent.
+    Closed(CloseReason),
+    /// Nothing remains of the connection. Its index is free from now on.
+    Drained,
+}
+
+/// Why a QUIC datagram cannot be sent (RFC 9221).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendDatagramError {
+    /// The peer does not take datagrams, or this side was configured without.
+    Unsupported,
+    /// It does not fit into a packet, or into what the peer takes.
+    TooLarge,
+    /// Too many wait already; [`Event::DatagramsUnblocked`] tells when to try again.
+    Blocked,
+}
+
+/// One connection.
+pub struct Connection {
+    pub(crate) library: quinn_proto::Connection,
+    /// Streams the library has announced and the caller has not been told of.
+    opened: VecDeque<StreamId>,
+    is_closed: bool,
+    /// Whether the library is done with it; the endpoint is told when [`Event::Drained`] is taken.
+    pub(crate) is_drained: bool,
+}
+
+fn code(value: u64) -> VarInt {
+    VarInt::from_u64(value).unwrap_or(VarInt::MAX)
+}
+
+impl Connection {
+    pub(crate) fn new(library: quinn_proto::Connection) -> Self {
+        Self {
+            library,
+            opened: VecDeque::new(),
+            is_closed: false,
+            is_drained: false,
+        }
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(stream) = self.opened.pop_front() {
+                return Some(Event::StreamOpened(stream));
+            }
+            let Some(event) = self.library.poll() else {
+                break;
+            };
+            return Some(match event {
+                quinn_proto::Event::HandshakeDataReady => Event::HandshakeAgreed,
+                quinn_proto::Event::Connected => Event::Connected,
+                quinn_proto::Event::ConnectionLost { reason } => {
+                    self.is_closed = true;
+                    Event::Closed(CloseReason::of(reason))
+                }
+                quinn_proto::Event::Stream(event) => match event {
+                    StreamEvent::Opened { dir } => {
+                        while let Some(id) = self.library.streams().accept(dir) {
+                            self.opened.push_back(StreamId::of(id));
+                        }
+                        continue;
+                    }
+                    StreamEvent::Readable { id } => Event::Readable(StreamId::of(id)),
+                    StreamEvent::Writable { id } => Event::Writable(StreamId::of(id)),
+                    StreamEvent::Finished { id } => Event::Finished(StreamId::of(id)),
+                    StreamEvent::Stopped { id, error_code } => Event::Stopped {
+                        stream: StreamId::of(id),
+                        code: error_code.into_inner(),
+                    },
+                    StreamEvent::Available { dir } => Event::StreamsAvailable {
+                        bidirectional: dir == Dir::Bi,
+                    },
+                },
+                quinn_proto::Event::DatagramReceived => Event::DatagramReceived,
+                quinn_proto::Event::DatagramsUnblocked => Event::DatagramsUnblocked,
+            });
+        }
+        if self.library.is_closed() && !std::mem::replace(&mut self.is_closed, true) {
+            return Some(Event::Closed(CloseReason::Local));
+        }
+        None
+    }
+
+    /// What the handshake has agreed on; `None` before [`Event::HandshakeAgreed`].
+    pub fn handshake(&self) -> Option<Handshake> {
+        let data = self.library.crypto_session().handshake_data()?;
+        data.downcast().ok().map(|handshake| *handshake)
+    }
+
+    /// Whether the handshake is not done: what a server reads now is early data and may be a replay (RFC 9001 §9.2).
+    pub fn is_handshaking(&self) -> bool {
+        self.library.is_handshaking()
+    }
+
+    /// Where the peer's packets come from. It may change (RFC 9000 §9).
+    pub fn remote_address(&self) -> SocketAddr {
+        self.library.remote_address()
+    }
+
+    /// Takes at most `max` bytes of a stream.
+    pub fn read(&mut self, stream: StreamId, max: usize) -> Read {
+        let mut stream = self.library.recv_stream(stream.library());
+        let mut chunks = match stream.read(true) {
+            Ok(chunks) => chunks,
+            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
+                return Read::Unknown;
+            }
+        };
+        let read = match chunks.next(max) {
+            Ok(Some(chunk)) => Read::Data(chunk.bytes),
+            Ok(None) => Read::End,
+            Err(ReadError::Blocked) => Read::Blocked,
+            Err(ReadError::Reset(code)) => Read::Reset(code.into_inner()),
+        };
+        // What the peer may send more is announced with the next packet.
+        let _ = chunks.finalize();
+        read
+    }
+
+    /// Tells the peer that no more of the stream is wanted; what has arrived is discarded.
+    pub fn stop_sending(&mut self, stream: StreamId, reason: u64) {
+        // A stream that is gone needs no such frame.
+        let _ = self
+            .library
+            .recv_stream(stream.library())
+            .stop(code(reason));
+    }
+
+    /// Opens a stream for both directions, or `None` until the peer allows more.
+    pub fn open_bidirectional(&mut self) -> Option<StreamId> {
+        self.library.streams().open(Dir::Bi).map(StreamId::of)
+    }
+
+    /// Opens a stream to send on, or `None` until the peer allows more.
+    pub fn open_unidirectional(&mut self) -> Option<StreamId> {
+        self.library.streams().open(Dir::Uni).map(StreamId::of)
+    }
+
+    /// Writes from the beginning of `data`, without a copy; what was taken is removed from it.
+    pub fn write(&mut self, stream: StreamId, data: &mut Bytes) -> Write {
+        let mut stream = self.library.send_stream(stream.library());
+        match stream.write_chunks(std::slice::from_mut(data)) {
+            Ok(written) => Write::Taken(written.bytes),
+            Err(WriteError::Blocked) => Write::Blocked,
+            Err(WriteError::Stopped(code)) => Write::Stopped(code.into_inner()),
+            Err(WriteError::ClosedStream) => Write::Unknown,
+        }
+    }
+
+    /// As [`Self::write`], with a copy of what is taken.
+    pub fn write_copy(&mut self, stream: StreamId, data: &[u8]) -> Write {
+        let mut stream = self.library.send_stream(stream.library());
+        match stream.write(data) {
+            Ok(len) => Write::Taken(len),
+            Err(WriteError::Blocked) => Write::Blocked,
+            Err(WriteError::Stopped(code)) => Write::Stopped(code.into_inner()),
+            Err(WriteError::ClosedStream) => Write::Unknown,
+        }
+    }
+
+    /// Ends a stream after what was written. Returns whether it could be ended: not if it was before, or the peer has stopped it.
+    pub fn finish(&mut self, stream: StreamId) -> bool {
+        self.library.send_stream(stream.library()).finish().is_ok()
+    }
+
+    /// Gives up sending a stream, for the reason of that code (RFC 9000 §19.4).
+    pub fn reset(&mut self, stream: StreamId, reason: u64) {
+        // A stream that is gone needs no such frame.
+        let _ = self
+            .library
+            .send_stream(stream.library())
+            .reset(code(reason));
+    }
+
+    /// Among streams with something to send those of the highest priority go first, and take turns. What is queued at the time
+    /// keeps its old place.
+    pub fn set_priority(&mut self, stream: StreamId, priority: i32) {
+        let mut stream = self.library.send_stream(stream.library());
+        // A stream that is gone has nothing to send.
+        let _ = stream.set_priority(priority);
+    }
+
+    /// Lets the peer have so many bidirectional streams open.
+    pub fn set_max_streams_bidi(&mut self, count: u64) {
+        self.library
+            .set_max_concurrent_streams(Dir::Bi, code(count));
+    }
+
+    /// Limits the bytes that can be written and not acknowledged.
+    pub fn set_send_window(&mut self, bytes: u64) {
+        self.library.set_send_window(bytes);
+    }
+
+    /// The bytes that are worth being written and not acknowledged: the congestion window, and 64 KiB to have the next packets at
+    /// hand.
+    pub fn send_room(&self) -> u64 {
+        self.library.congestion_state().window() + 64 * 1024
+    }
+
+    /// Sends a QUIC datagram (RFC 9221).
+    ///
+    /// # Errors
+    /// [`SendDatagramError`]
+    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
+        self.library
+            .datagrams()
+            .send(data, false)
+            .map_err(|error| match error {
+                quinn_proto::SendDatagramError::UnsupportedByPeer
+                | quinn_proto::SendDatagramError::Disabled => SendDatagramError::Unsupported,
+                quinn_proto::SendDatagramError::TooLarge => SendDatagramError::TooLarge,
+                quinn_proto::SendDatagramError::Blocked(_) => SendDatagramError::Blocked,
+            })
+    }
+
+    /// The longest datagram that can be sent now; `None` if the peer takes none.
+    pub fn max_datagram_len(&mut self) -> Option<usize> {
+        self.library.datagrams().max_size()
+    }
+
+    /// The next QUIC datagram received.
+    pub fn receive_datagram(&mut self) -> Option<Bytes> {
+        self.library.datagrams().recv()
+    }
+
+    /// Ends the connection with the application's error code; `reason` is sent along.
+    pub fn close(&mut self, now: Instant, error_code: u64, reason: &[u8]) {
+        self.library
+            .close(now, code(error_code), Bytes::copy_from_slice(reason));
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.library.stats())
+    }
+}

@@ -1,0 +1,414 @@
+//! One endpoint: where datagrams go, and which connections there are.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use aws_lc_rs::rand;
+use bytes::BytesMut;
+use quinn_proto::{
+    ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointEvent, ValidationTokenConfig,
+};
+
+use crate::close::ConnectError;
+use crate::config::{EndpointConfig, ServerRole, TransportSettings};
+use crate::connection::{Connection, Event};
+use crate::id::{IdGenerator, IdKeys, Placement};
+use crate::keys::Keys;
+use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
+use crate::token::UsedTokens;
+
+/// Which of an endpoint's connections. Free again after [`Event::Drained`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionIndex(pub usize);
+
+/// Explicit congestion notification of a datagram (RFC 3168 §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// ECT(1)
+    Ect1,
+    /// ECT(0)
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Ecn {
+    fn library(self) -> EcnCodepoint {
+        match self {
+            Self::Ect0 => EcnCodepoint::Ect0,
+            Self::Ect1 => EcnCodepoint::Ect1,
+            Self::Ce => EcnCodepoint::Ce,
+        }
+    }
+
+    fn of(codepoint: EcnCodepoint) -> Self {
+        match codepoint {
+            EcnCodepoint::Ect0 => Self::Ect0,
+            EcnCodepoint::Ect1 => Self::Ect1,
+            EcnCodepoint::Ce => Self::Ce,
+        }
+    }
+}
+
+/// A datagram that was received.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Who has sent it.
+    pub remote: SocketAddr,
+    /// The address it was sent to, if the socket has several.
+    pub local: Option<IpAddr>,
+    /// Its mark.
+    pub ecn: Option<Ecn>,
+    /// Its bytes.
+    pub data: BytesMut,
+}
+
+/// One or more datagrams that are to be sent. Their bytes are in the buffer of the call that returned this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to.
+    pub remote: SocketAddr,
+    /// Where from, if the socket has several addresses.
+    pub local: Option<IpAddr>,
+    /// How they are to be marked.
+    pub ecn: Option<Ecn>,
+    /// Bytes of all of them.
+    pub len: usize,
+    /// The length of each but the last, if there are several.
+    pub segment_len: Option<usize>,
+}
+
+impl Transmit {
+    fn of(transmit: &quinn_proto::Transmit) -> Self {
+        Self {
+            remote: transmit.destination,
+            local: transmit.src_ip,
+            ecn: transmit.ecn.map(Ecn::of),
+            len: transmit.size,
+            segment_len: transmit.segment_size,
+        }
+    }
+
+    /// Number of datagrams.
+    pub fn datagrams(&self) -> usize {
+        match self.segment_len {
+            Some(len) if len > 0 => self.len.div_ceil(len),
+            Some(_) | None => 1,
+        }
+    }
+}
+
+/// What became of a datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It was for this connection, which may have events and something to send now.
+    Connection(ConnectionIndex),
+    /// It has begun this connection, likewise.
+    Accepted(ConnectionIndex),
+    /// It is answered without a connection (version negotiation, Retry, refusal, stateless reset). The answer is in the buffer.
+    Answered(Transmit),
+    /// It belongs to a connection that lives there: to be handed over.
+    Elsewhere(Placement, BytesMut),
+    /// It was ignored.
+    Ignored,
+}
+
+/// What becomes of new connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// They are accepted.
+    #[default]
+    Open,
+    /// Their packets are ignored: there are too many connections.
+    Full,
+    /// They are refused: the server shuts down.
+    Closed,
+}
+
+/// Connections over one socket.
+pub struct Endpoint {
+    library: quinn_proto::Endpoint,
+    /// By the library's handle.
+    connections: Vec<Option<Box<Connection>>>,
+    open: usize,
+    server: Option<ServerRole>,
+    admission: Admission,
+    id_keys: Arc<IdKeys>,
+    placement: Placement,
+}
+
+impl Endpoint {
+    /// An endpoint without connections.
+    pub fn new(config: EndpointConfig) -> Self {
+        let id_keys = IdKeys::new(&config.keys);
+        let EndpointConfig {
+            keys,
+            placement,
+            server,
+            finds_mtu,
+            seed,
+        } = config;
+        let fallback;
+        let newest = match keys.first() {
+            Some(newest) => newest,
+            None => {
+                fallback = Keys::derive(0, &random::<32>());
+                &fallback
+            }
+        };
+        let mut endpoint = quinn_proto::EndpointConfig::new(Arc::new(newest.reset()));
+        let first = seed.map_or_else(random, |seed| {
+            let [a, b, c, d, e, f, g, h, ..] = seed;
+            [a, b, c, d, e, f, g, h]
+        });
+        let ids = Arc::clone(&id_keys);
+        endpoint
+            .supported_versions(VERSIONS.to_vec())
+            .rng_seed(seed)
+            .cid_generator(move || {
+                let first = u64::from_be_bytes(first);
+                Box::new(IdGenerator::new(Arc::clone(&ids), placement, first))
+            });
+        if let Some(server) = &server {
+            let size = server.transport.max_udp_payload_size.max(1200);
+            // At least 1200 is always allowed.
+            let _ = endpoint.max_udp_payload_size(size);
+        }
+        let library_server = server
+            .as_ref()
+            .map(|server| Arc::new(library_server(server, newest)));
+        Self {
+            library: quinn_proto::Endpoint::new(
+                Arc::new(endpoint),
+                library_server,
+                finds_mtu,
+                None,
+            ),
+            connections: Vec::new(),
+            open: 0,
+            server,
+            admission: Admission::Open,
+            id_keys,
+            placement,
+        }
+    }
+
+    /// Takes a datagram. `answer` is overwritten if it is answered without a connection.
+    pub fn receive(&mut self, now: Instant, datagram: Datagram, answer: &mut Vec<u8>) -> Received {
+        let Datagram {
+            remote,
+            local,
+            ecn,
+            data,
+        } = datagram;
+        if let Some(placement) = self.elsewhere(&data) {
+            return Received::Elsewhere(placement, data);
+        }
+        answer.clear();
+        let ecn = ecn.map(Ecn::library);
+        match self.library.handle(now, remote, local, ecn, data, answer) {
+            None => Received::Ignored,
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut)
+                else {
+                    return Received::Ignored;
+                };
+                connection.library.handle_event(event);
+                self.exchange_events(handle);
+                Received::Connection(ConnectionIndex(handle.0))
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
+            Some(DatagramEvent::Response(transmit)) => Received::Answered(Transmit::of(&transmit)),
+        }
+    }
+
+    /// Where the connection of a datagram lives, if that is not here.
+    fn elsewhere(&self, data: &[u8]) -> Option<Placement> {
+        let (first, rest) = data.split_first()?;
+        // Short headers (RFC 9000 §17.3) carry an id this server has made.
+        if first & 0x80 != 0 {
+            return None;
+        }
+        let id = rest.get(..IdGenerator::id_len(self.placement))?;
+        let placement = self.id_keys.decode(id)?;
+        (placement != self.placement).then_some(placement)
+    }
+
+    fn admit(
+        &mut self,
+        now: Instant,
+        incoming: quinn_proto::Incoming,
+        answer: &mut Vec<u8>,
+    ) -> Received {
+        match self.admission {
+            Admission::Full => {
+                self.library.ignore(incoming);
+                return Received::Ignored;
+            }
+            Admission::Closed => {
+                let transmit = self.library.refuse(incoming, answer);
+                return Received::Answered(Transmit::of(&transmit));
+            }
+            Admission::Open => {}
+        }
+        let wants_retry = self.server.as_ref().is_some_and(|server| server.retry);
+        if wants_retry && !incoming.remote_address_validated() {
+            return match self.library.retry(incoming, answer) {
+                Ok(transmit) => Received::Answered(Transmit::of(&transmit)),
+                Err(error) => {
+                    self.library.ignore(error.into_incoming());
+                    Received::Ignored
+                }
+            };
+        }
+        match self.library.accept(incoming, now, answer, None) {
+            Ok((handle, connection)) => {
+                self.insert(handle, connection);
+                Received::Accepted(ConnectionIndex(handle.0))
+            }
+            Err(error) => error.response.map_or(Received::Ignored, |transmit| {
+                Received::Answered(Transmit::of(&transmit))
+            }),
+        }
+    }
+
+    fn insert(&mut self, handle: ConnectionHandle, connection: quinn_proto::Connection) {
+        if self.connections.len() <= handle.0 {
+            self.connections.resize_with(handle.0 + 1, || None);
+        }
+        self.connections[handle.0] = Some(Box::new(Connection::new(connection)));
+        self.open += 1;
+        self.exchange_events(handle);
+    }
+
+    /// Begins a connection to a server.
+    ///
+    /// # Errors
+    /// [`ConnectError`]
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        tls: ClientTls,
+        transport: &TransportSettings,
+    ) -> Result<ConnectionIndex, ConnectError> {
+        let name = tls.server_name.to_str().into_owned();
+        let mut config = quinn_proto::ClientConfig::new(Arc::new(ClientSide(tls)));
+        config.transport_config(Arc::new(transport.library()));
+        let (handle, connection) =
+            self.library
+                .connect(now, config, remote, &name)
+                .map_err(|error| match error {
+                    quinn_proto::ConnectError::InvalidRemoteAddress(_) => ConnectError::Address,
+                    other => ConnectError::Tls(other.to_string()),
+                })?;
+        self.insert(handle, connection);
+        Ok(ConnectionIndex(handle.0))
+    }
+
+    /// Carries what the library's two halves have to tell each other.
+    fn exchange_events(&mut self, handle: ConnectionHandle) {
+        let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut) else {
+            return;
+        };
+        while let Some(event) = connection.library.poll_endpoint_events() {
+            if event.is_drained() {
+                connection.is_drained = true;
+            } else if let Some(answer) = self.library.handle_event(handle, event) {
+                connection.library.handle_event(answer);
+            }
+        }
+    }
+
+    /// The connection of an index, until [`Event::Drained`].
+    pub fn connection(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
+        self.connections.get_mut(index.0)?.as_deref_mut()
+    }
+
+    /// The next event of a connection. After [`Event::Drained`] it is gone.
+    pub fn poll_event(&mut self, index: ConnectionIndex) -> Option<Event> {
+        let slot = self.connections.get_mut(index.0)?;
+        let connection = slot.as_mut()?;
+        if let Some(event) = connection.poll_event() {
+            return Some(event);
+        }
+        if !connection.is_drained {
+            return None;
+        }
+        *slot = None;
+        self.open -= 1;
+        self.library
+            .handle_event(ConnectionHandle(index.0), EndpointEvent::drained());
+        Some(Event::Drained)
+    }
+
+    /// Appends up to `max_datagrams` datagrams that a connection wants to send now to `buffer`, which is empty.
+    pub fn transmit(
+        &mut self,
+        index: ConnectionIndex,
+        now: Instant,
+        max_datagrams: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        self.exchange_events(ConnectionHandle(index.0));
+        let connection = self.connection(index)?;
+        let transmit = connection
+            .library
+            .poll_transmit(now, max_datagrams.max(1), buffer)?;
+        Some(Transmit::of(&transmit))
+    }
+
+    /// When a connection wants to be woken.
+    pub fn timeout(&mut self, index: ConnectionIndex) -> Option<Instant> {
+        self.connection(index)?.library.poll_timeout()
+    }
+
+    /// Tells a connection the time. It may have events and something to send now. Too early a call does nothing.
+    pub fn on_timeout(&mut self, index: ConnectionIndex, now: Instant) {
+        if let Some(connection) = self.connection(index) {
+            connection.library.handle_timeout(now);
+        }
+        self.exchange_events(ConnectionHandle(index.0));
+    }
+
+    /// What becomes of new connections from now on.
+    pub fn set_admission(&mut self, admission: Admission) {
+        self.admission = admission;
+    }
+
+    /// Takes the keys of other secrets, newest first. Ids made before are still read with those that remain.
+    pub fn set_keys(&mut self, keys: &[Keys]) {
+        self.id_keys.replace(keys);
+    }
+
+    /// Connections that are not drained.
+    pub fn open_connections(&self) -> usize {
+        self.open
+    }
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // Without random numbers there is no TLS either.
+    let _ = rand::fill(&mut bytes);
+    bytes
+}
+
+fn library_server(server: &ServerRole, keys: &Keys) -> quinn_proto::ServerConfig {
+    let mut config = quinn_proto::ServerConfig::new(
+        Arc::new(ServerTls(Arc::clone(&server.tls))),
+        Arc::new(keys.token()),
+    );
+    let mut tokens = ValidationTokenConfig::default();
+    tokens
+        .lifetime(server.token_lifetime)
+        .log(Arc::new(UsedTokens::default()))
+        .sent(1);
+    config
+        .transport_config(Arc::new(server.transport.library()))
+        .retry_token_lifetime(server.retry_token_lifetime)
+        .validation_token_config(tokens)
+        .max_incoming(server.max_handshakes);
+    config
+}

@@ -1,0 +1,95 @@
+//! Entry points for fuzzing.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::ResolvesServerCertUsingSni;
+
+use crate::{
+    Datagram, Endpoint, EndpointConfig, Keys, Placement, Received, ServerRole, TransportSettings,
+};
+
+/// A server takes datagrams from whom it does not know. Each begins with two bytes of length and one of circumstances: which port
+/// it comes from, whether it is padded to 1200 bytes, and whether time passes before it. The server neither panics nor sends more than
+/// three times what it has received.
+///
+/// # Panics
+/// If it does.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the beginning of a virtual clock"
+)]
+pub fn quic_datagrams(input: &[u8]) {
+    let Some(mut endpoint) = server() else {
+        return;
+    };
+    let mut now = Instant::now();
+    let (mut buffer, mut rest) = (Vec::new(), input);
+    let (mut received_len, mut sent_len) = (0, 0);
+    let mut connections = Vec::new();
+    while let [high, low, circumstances, data @ ..] = rest {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(data.len());
+        let (data, others) = data.split_at(len);
+        rest = others;
+        let mut data = BytesMut::from(data);
+        if circumstances & 4 != 0 && data.len() < 1200 {
+            data.resize(1200, 0);
+        }
+        if circumstances & 8 != 0 {
+            now += Duration::from_millis(u64::from(circumstances >> 4) << 4);
+        }
+        received_len += data.len();
+        let port = 1000 + u16::from(circumstances & 3);
+        let datagram = Datagram {
+            remote: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            local: None,
+            ecn: None,
+            data,
+        };
+        buffer.clear();
+        match endpoint.receive(now, datagram, &mut buffer) {
+            Received::Accepted(index) => connections.push(index),
+            Received::Answered(transmit) => sent_len += transmit.len,
+            Received::Connection(_) | Received::Elsewhere(..) | Received::Ignored => {}
+        }
+        for &index in &connections {
+            if endpoint.timeout(index).is_some_and(|time| time <= now) {
+                endpoint.on_timeout(index, now);
+            }
+            while endpoint.poll_event(index).is_some() {}
+            buffer.clear();
+            while let Some(transmit) = endpoint.transmit(index, now, 4, &mut buffer) {
+                sent_len += transmit.len;
+                buffer.clear();
+            }
+        }
+    }
+    // A datagram that is begun while there is credit may exceed it.
+    let slack = 1500 * (connections.len() + 1);
+    assert!(
+        sent_len <= 3 * received_len + slack,
+        "{sent_len} bytes were sent for {received_len}"
+    );
+}
+
+/// A server that has no certificate for anybody.
+fn server() -> Option<Endpoint> {
+    let mut tls = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .ok()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let role = ServerRole::new(Arc::new(Arc::new(tls)), TransportSettings::default());
+    Some(Endpoint::new(EndpointConfig {
+        keys: vec![Keys::derive(7, b"secret")],
+        placement: Placement::default(),
+        server: Some(role),
+        finds_mtu: true,
+        seed: Some([3; 32]),
+    }))
+}

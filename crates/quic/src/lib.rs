@@ -1,0 +1,38 @@
+//! QUIC (RFC 9000, 9001, 9002, 9221) without input or output: datagrams and time go in, datagrams and events come out.
+//!
+//! The only room that knows the library which does the protocol: no type of it appears in what is public here.
+//!
+//! An [`Endpoint`] stands for one socket of one worker. It routes what was received to connections by their ids, and owns the
+//! [`Connection`]s. The caller
+//! 1. hands over every datagram of a turn ([`Endpoint::receive`]) and every deadline that has passed ([`Endpoint::on_timeout`]),
+//! 2. takes the events of the connections concerned ([`Endpoint::poll_event`]) and reads and writes their streams,
+//! 3. takes what they want to send ([`Endpoint::transmit`]) until there is nothing more or the turn's share is used,
+//! 4. notes when each wants to be woken ([`Endpoint::timeout`]).
+//!
+//! [`udp`] sends and receives batches of datagrams on a socket.
+
+mod close;
+mod config;
+mod connection;
+mod endpoint;
+mod id;
+mod keys;
+mod stats;
+mod stream;
+mod tls;
+mod token;
+pub mod udp;
+
+pub use close::{CloseReason, ConnectError};
+pub use config::{CongestionControl, EndpointConfig, ServerRole, TransportSettings};
+pub use connection::{Connection, Event, SendDatagramError};
+pub use endpoint::{Admission, ConnectionIndex, Datagram, Ecn, Endpoint, Received, Transmit};
+pub use id::Placement;
+pub use keys::Keys;
+pub use stats::Stats;
+pub use stream::{Read, StreamId, Write};
+pub use tls::{ClientTls, Handshake, TlsChoice, TlsChooser};
+
+/// Entry points for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing;

@@ -1,0 +1,595 @@
+//! TLS 1.3 of connections (RFC 9001), by rustls. The state of the handshake is dropped when it is done.
+
+use std::any::Any;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use bytes::BytesMut;
+use quinn_proto::crypto::{
+    self, CryptoError, ExportKeyingMaterialError, KeyPair, Keys, Session, UnsupportedVersion,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::quic::{
+    ClientConnection, DirectionalKeys, HeaderProtectionKey, KeyChange, PacketKey, Secrets,
+    ServerConnection, Suite, Version,
+};
+use rustls::{CipherSuite, ClientConfig, HandshakeKind, ServerConfig};
+
+/// QUIC version 1 (RFC 9000) and draft 29.
+pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
+/// The longest ClientHello that is put together before a configuration is chosen; the library keeps 16 KiB of CRYPTO data at most.
+const MAX_HELLO_LEN: usize = 0xffff;
+
+/// Which configuration answers which client.
+pub trait TlsChooser: Send + Sync {
+    /// The choice for a client that has sent this ClientHello (RFC 8446 §4.1.2), with its message header. It may be malformed:
+    /// rustls refuses it then, whatever configuration it gets.
+    fn choose(&self, client_hello: &[u8]) -> TlsChoice;
+}
+
+impl TlsChooser for Arc<ServerConfig> {
+    fn choose(&self, _: &[u8]) -> TlsChoice {
+        TlsChoice {
+            config: Self::clone(self),
+            server_name: None,
+            client_authority: None,
+        }
+    }
+}
+
+/// The configuration for one client.
+#[derive(Clone, Debug)]
+pub struct TlsChoice {
+    /// It offers TLS 1.3. Its `max_early_data_size` is 0 or `u32::MAX` (RFC 9001 §4.6.1).
+    pub config: Arc<ServerConfig>,
+    /// The name the client has asked for. What rustls makes of it counts if this is `None`.
+    pub server_name: Option<Box<str>>,
+    /// The `client-ca-file` that the client must show a certificate of.
+    pub client_authority: Option<Arc<str>>,
+}
+
+/// What a connection to a backend needs of TLS.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    /// It offers TLS 1.3 and the application protocol.
+    pub config: Arc<ClientConfig>,
+    /// Whom the certificate must name.
+    pub server_name: ServerName<'static>,
+}
+
+/// What a handshake has agreed on.
+#[derive(Clone, Debug)]
+pub struct Handshake {
+    /// The QUIC version.
+    pub version: u32,
+    /// The application protocol (RFC 7301).
+    pub alpn: Option<Vec<u8>>,
+    /// The server name: asked for by the client, or the one a backend was connected by.
+    pub server_name: Option<Box<str>>,
+    /// The cipher suite.
+    pub cipher_suite: Option<CipherSuite>,
+    /// Whether an earlier session was resumed.
+    pub is_resumed: bool,
+    /// The `client-ca-file` that the client has shown a certificate of.
+    pub client_authority: Option<Arc<str>>,
+    /// What the peer has shown; empty for none.
+    pub peer_certificates: Vec<CertificateDer<'static>>,
+}
+
+/// The suite of Initial packets (RFC 9001 §5.2).
+fn initial_suite() -> Option<Suite> {
+    TLS13_AES_128_GCM_SHA256.tls13()?.quic_suite()
+}
+
+fn tls_version(version: u32) -> Result<Version, UnsupportedVersion> {
+    match version {
+        1 => Ok(Version::V1),
+        0xff00_001d => Ok(Version::V1Draft),
+        _ => Err(UnsupportedVersion),
+    }
+}
+
+fn initial_keys(version: Version, id: &ConnectionId, side: Side) -> Option<Keys> {
+    let side = match side {
+        Side::Client => rustls::Side::Client,
+        Side::Server => rustls::Side::Server,
+    };
+    Some(library_keys(initial_suite()?.keys(id, side, version)))
+}
+
+fn library_keys(keys: rustls::quic::Keys) -> Keys {
+    Keys {
+        header: KeyPair {
+            local: Box::new(Header(keys.local.header)),
+            remote: Box::new(Header(keys.remote.header)),
+        },
+        packet: KeyPair {
+            local: Box::new(Packet(keys.local.packet)),
+            remote: Box::new(Packet(keys.remote.packet)),
+        },
+    }
+}
+
+/// Header protection (RFC 9001 §5.4).
+struct Header(Box<dyn HeaderProtectionKey>);
+
+impl crypto::HeaderKey for Header {
+    fn decrypt(&self, number_offset: usize, packet: &mut [u8]) {
+        if let Some((sample, first, number)) = self.parts(number_offset, packet) {
+            // A sample of the wrong length was refused above.
+            let _ = self.0.decrypt_in_place(sample, first, number);
+        }
+    }
+
+    fn encrypt(&self, number_offset: usize, packet: &mut [u8]) {
+        if let Some((sample, first, number)) = self.parts(number_offset, packet) {
+            let _ = self.0.encrypt_in_place(sample, first, number);
+        }
+    }
+
+    fn sample_size(&self) -> usize {
+        self.0.sample_len()
+    }
+}
+
+impl Header {
+    /// The sample, the first byte and the packet number. A packet that is too short for a sample has no parts: the library
+    /// checks that before.
+    fn parts<'p>(
+        &self,
+        number_offset: usize,
+        packet: &'p mut [u8],
+    ) -> Option<(&'p [u8], &'p mut u8, &'p mut [u8])> {
+        let (header, rest) = packet.split_at_mut_checked(number_offset + 4)?;
+        let sample = rest.get(..self.0.sample_len())?;
+        let (first, header) = header.split_first_mut()?;
+        let number = header.get_mut(number_offset.checked_sub(1)?..)?;
+        Some((sample, first, number))
+    }
+}
+
+/// Packet protection (RFC 9001 §5.3).
+struct Packet(Box<dyn PacketKey>);
+
+impl crypto::PacketKey for Packet {
+    fn encrypt(&self, number: u64, packet: &mut [u8], header_len: usize) {
+        let (header, rest) = packet.split_at_mut(header_len);
+        let (payload, tag) = rest.split_at_mut(rest.len() - self.0.tag_len());
+        match self.0.encrypt_in_place(number, header, payload) {
+            Ok(sealed) => tag.copy_from_slice(sealed.as_ref()),
+            // Nothing may leave in plain text.
+            Err(_) => rest.fill(0),
+        }
+    }
+
+    fn decrypt(
+        &self,
+        number: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        let opened = self.0.decrypt_in_place(number, header, payload);
+        let len = opened.map_err(|_| CryptoError)?.len();
+        payload.truncate(len);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        self.0.tag_len()
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.0.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.0.integrity_limit()
+    }
+}
+
+/// Keys and nonces of the integrity tag of Retry packets (RFC 9001 §5.8; the same section of draft 29).
+fn retry_key(version: Version) -> Option<(LessSafeKey, Nonce)> {
+    let (key, nonce) = match version {
+        Version::V1 => (
+            0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128,
+            [
+                0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb,
+            ],
+        ),
+        Version::V1Draft => (
+            0xccce_187e_d09a_09d0_5728_155a_6cb9_6be1_u128,
+            [
+                0xe5, 0x49, 0x30, 0xf9, 0x7f, 0x21, 0x36, 0xf0, 0x53, 0x0a, 0x8c, 0x1c,
+            ],
+        ),
+        _ => return None,
+    };
+    let key = UnboundKey::new(&AES_128_GCM, &key.to_be_bytes()).ok()?;
+    Some((LessSafeKey::new(key), Nonce::assume_unique_for_key(nonce)))
+}
+
+/// The pseudo-packet that the tag of a Retry packet is for (RFC 9001 §5.8).
+fn retry_pseudo_packet(original: &ConnectionId, parts: &[&[u8]]) -> Vec<u8> {
+    // An id has at most 20 bytes.
+    let mut packet = vec![u8::try_from(original.len()).unwrap_or(u8::MAX)];
+    packet.extend_from_slice(original);
+    for part in parts {
+        packet.extend_from_slice(part);
+    }
+    packet
+}
+
+/// The server's side.
+pub(crate) struct ServerTls(pub(crate) Arc<dyn TlsChooser>);
+
+impl crypto::ServerConfig for ServerTls {
+    fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
+        initial_keys(tls_version(version)?, id, Side::Server).ok_or(UnsupportedVersion)
+    }
+
+    fn retry_tag(&self, version: u32, original: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        let mut tag = [0; 16];
+        let key = tls_version(version).ok().and_then(retry_key);
+        if let Some((key, nonce)) = key {
+            let pseudo = retry_pseudo_packet(original, &[packet]);
+            // Without a tag the client ignores the packet.
+            if let Ok(sealed) = key.seal_in_place_separate_tag(nonce, Aad::from(pseudo), &mut []) {
+                tag.copy_from_slice(sealed.as_ref());
+            }
+        }
+        tag
+    }
+
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        parameters: &TransportParameters,
+    ) -> Box<dyn Session> {
+        let mut bytes = Vec::new();
+        parameters.write(&mut bytes);
+        Box::new(TlsSession {
+            version,
+            side: Side::Server,
+            state: State::ClientHello {
+                chooser: Arc::clone(&self.0),
+                received: Vec::new(),
+                parameters: bytes,
+            },
+            server_name: None,
+            client_authority: None,
+            is_announced: false,
+        })
+    }
+}
+
+/// The client's side of one connection.
+pub(crate) struct ClientSide(pub(crate) ClientTls);
+
+impl crypto::ClientConfig for ClientSide {
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        _: &str,
+        parameters: &TransportParameters,
+    ) -> Result<Box<dyn Session>, ConnectError> {
+        let mut bytes = Vec::new();
+        parameters.write(&mut bytes);
+        let ClientTls {
+            config,
+            server_name,
+        } = self.0.clone();
+        let name = server_name.to_str().into_owned();
+        let rustls = ClientConnection::new(config, tls_version(version)?, server_name, bytes)
+            .map_err(|error| ConnectError::InvalidServerName(error.to_string()))?;
+        Ok(Box::new(TlsSession {
+            version,
+            side: Side::Client,
+            state: State::Handshake(Box::new(rustls::quic::Connection::Client(rustls))),
+            server_name: Some(name.into()),
+            client_authority: None,
+            is_announced: false,
+        }))
+    }
+}
+
+/// TLS of one connection.
+struct TlsSession {
+    version: u32,
+    side: Side,
+    state: State,
+    server_name: Option<Box<str>>,
+    client_authority: Option<Arc<str>>,
+    /// Whether the library was told that the handshake has agreed on something.
+    is_announced: bool,
+}
+
+enum State {
+    /// The ClientHello, which decides about the configuration, has not come in whole.
+    ClientHello {
+        chooser: Arc<dyn TlsChooser>,
+        received: Vec<u8>,
+        /// Our transport parameters.
+        parameters: Vec<u8>,
+    },
+    Handshake(Box<rustls::quic::Connection>),
+    /// The secrets are for key updates (RFC 9001 §6).
+    Finishing(Box<rustls::quic::Connection>, Box<Secrets>),
+    Established(Box<Established>),
+    Failed,
+}
+
+struct Established {
+    secrets: Secrets,
+    handshake: Handshake,
+}
+
+impl TlsSession {
+    fn rustls(&self) -> Option<&rustls::quic::Connection> {
+        match &self.state {
+            State::Handshake(rustls) | State::Finishing(rustls, _) => Some(rustls),
+            State::ClientHello { .. } | State::Established(_) | State::Failed => None,
+        }
+    }
+
+    /// What is agreed on so far.
+    fn handshake(&self) -> Option<Handshake> {
+        if let State::Established(established) = &self.state {
+            return Some(established.handshake.clone());
+        }
+        let rustls = self.rustls()?;
+        let name = match rustls {
+            rustls::quic::Connection::Client(_) => None,
+            rustls::quic::Connection::Server(server) => server.server_name(),
+        };
+        let certificates = rustls.peer_certificates().unwrap_or_default();
+        let certificates = certificates.iter().map(|one| one.clone().into_owned());
+        Some(Handshake {
+            version: self.version,
+            alpn: rustls.alpn_protocol().map(<[u8]>::to_vec),
+            server_name: self.server_name.clone().or_else(|| name.map(Into::into)),
+            cipher_suite: rustls.negotiated_cipher_suite().map(|suite| suite.suite()),
+            is_resumed: rustls.handshake_kind() == Some(HandshakeKind::Resumed),
+            client_authority: self.client_authority.clone(),
+            peer_certificates: certificates.collect(),
+        })
+    }
+
+    /// Begins the handshake once the ClientHello is whole.
+    fn receive_hello(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        let State::ClientHello {
+            chooser,
+            received,
+            parameters,
+        } = &mut self.state
+        else {
+            return Ok(());
+        };
+        received.extend_from_slice(bytes);
+        let whole_len = match **received {
+            [_, high, middle, low, ..] => 4 + u32::from_be_bytes([0, high, middle, low]) as usize,
+            _ => return Ok(()),
+        };
+        if received.len() < whole_len && whole_len <= MAX_HELLO_LEN {
+            return Ok(());
+        }
+        let choice = chooser.choose(received);
+        let received = std::mem::take(received);
+        let parameters = std::mem::take(parameters);
+        self.server_name = choice.server_name;
+        self.client_authority = choice.client_authority;
+        let version = tls_version(self.version).unwrap_or_default();
+        let rustls = ServerConnection::new(choice.config, version, parameters)
+            .map_err(|error| protocol_error(TransportErrorCode::INTERNAL_ERROR, &error))?;
+        let mut rustls = Box::new(rustls::quic::Connection::Server(rustls));
+        let read = read(&mut rustls, &received);
+        self.state = State::Handshake(rustls);
+        read
+    }
+}
+
+fn protocol_error(code: TransportErrorCode, error: &rustls::Error) -> TransportError {
+    let mut failed = TransportError::from(code);
+    failed.reason = error.to_string();
+    failed
+}
+
+fn read(rustls: &mut rustls::quic::Connection, bytes: &[u8]) -> Result<(), TransportError> {
+    rustls.read_hs(bytes).map_err(|error| {
+        // RFC 9001 §4.8
+        let code = rustls
+            .alert()
+            .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
+                TransportErrorCode::crypto(alert.into())
+            });
+        protocol_error(code, &error)
+    })
+}
+
+impl Session for TlsSession {
+    fn initial_keys(&self, id: &ConnectionId, side: Side) -> Keys {
+        let version = tls_version(self.version).unwrap_or_default();
+        initial_keys(version, id, side).unwrap_or_else(no_keys)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.handshake()?))
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
+        let DirectionalKeys { header, packet } = self.rustls()?.zero_rtt_keys()?;
+        Some((Box::new(Header(header)), Box::new(Packet(packet))))
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        match self.rustls()? {
+            rustls::quic::Connection::Client(client) => Some(client.is_early_data_accepted()),
+            rustls::quic::Connection::Server(_) => None,
+        }
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match &self.state {
+            State::ClientHello { .. } => true,
+            State::Handshake(rustls) | State::Finishing(rustls, _) => rustls.is_handshaking(),
+            State::Established(_) | State::Failed => false,
+        }
+    }
+
+    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
+        let done = match &mut self.state {
+            State::ClientHello { .. } => self.receive_hello(bytes),
+            State::Handshake(rustls) | State::Finishing(rustls, _) => read(rustls, bytes),
+            // A client sends no messages after its Finished: there is no post-handshake authentication, and KeyUpdate must not be
+            // sent (RFC 9001 §4.4, §6).
+            State::Established(_) | State::Failed => {
+                Err(TransportErrorCode::crypto(UNEXPECTED_MESSAGE).into())
+            }
+        };
+        if let Err(error) = done {
+            self.state = State::Failed;
+            return Err(error);
+        }
+        let is_agreed = self
+            .rustls()
+            .is_some_and(|rustls| rustls.negotiated_cipher_suite().is_some());
+        Ok(is_agreed && !std::mem::replace(&mut self.is_announced, true))
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let Some(bytes) = self
+            .rustls()
+            .and_then(|rustls| rustls.quic_transport_parameters())
+        else {
+            return Ok(None);
+        };
+        Ok(Some(TransportParameters::read(
+            self.side,
+            &mut Cursor::new(bytes),
+        )?))
+    }
+
+    fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
+        let start = out.len();
+        let rustls = match &mut self.state {
+            State::Handshake(rustls) | State::Finishing(rustls, _) => rustls,
+            State::ClientHello { .. } | State::Established(_) | State::Failed => return None,
+        };
+        let change = rustls.write_hs(out);
+        let is_idle = change.is_none() && out.len() == start && !rustls.is_handshaking();
+        match change {
+            Some(KeyChange::Handshake { keys }) => return Some(library_keys(keys)),
+            Some(KeyChange::OneRtt { keys, next }) => {
+                let next = Box::new(next);
+                self.state = match std::mem::replace(&mut self.state, State::Failed) {
+                    State::Handshake(rustls) => State::Finishing(rustls, next),
+                    other => other,
+                };
+                return Some(library_keys(keys));
+            }
+            None => {}
+        }
+        // A client gets tickets later on, and keeps rustls for them.
+        if is_idle && self.side.is_server() {
+            let handshake = self.handshake();
+            self.state = match (std::mem::replace(&mut self.state, State::Failed), handshake) {
+                (State::Finishing(_, secrets), Some(handshake)) => {
+                    State::Established(Box::new(Established {
+                        secrets: *secrets,
+                        handshake,
+                    }))
+                }
+                (other, _) => other,
+            };
+        }
+        None
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
+        let secrets = match &mut self.state {
+            State::Finishing(_, secrets) => &mut **secrets,
+            State::Established(established) => &mut established.secrets,
+            State::ClientHello { .. } | State::Handshake(_) | State::Failed => return None,
+        };
+        let keys = secrets.next_packet_keys();
+        Some(KeyPair {
+            local: Box::new(Packet(keys.local)),
+            remote: Box::new(Packet(keys.remote)),
+        })
+    }
+
+    fn is_valid_retry(&self, original: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+        let Some((token, tag)) = payload.split_last_chunk::<16>() else {
+            return false;
+        };
+        let key = tls_version(self.version).ok().and_then(retry_key);
+        let pseudo = retry_pseudo_packet(original, &[header, token]);
+        let mut tag = *tag;
+        key.is_some_and(|(key, nonce)| {
+            key.open_in_place(nonce, Aad::from(pseudo), &mut tag)
+                .is_ok()
+        })
+    }
+
+    fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        let rustls = self.rustls().ok_or(ExportKeyingMaterialError)?;
+        rustls
+            .export_keying_material(output, label, Some(context))
+            .map(|_| ())
+            .map_err(|_| ExportKeyingMaterialError)
+    }
+}
+
+/// The TLS alert for a message that must not come now.
+const UNEXPECTED_MESSAGE: u8 = 10;
+
+/// For a cryptographic library without AES-128-GCM, which there is not: packets that nobody can read.
+fn no_keys() -> Keys {
+    struct None;
+    impl crypto::HeaderKey for None {
+        fn decrypt(&self, _: usize, _: &mut [u8]) {}
+        fn encrypt(&self, _: usize, _: &mut [u8]) {}
+        fn sample_size(&self) -> usize {
+            16
+        }
+    }
+    impl crypto::PacketKey for None {
+        fn encrypt(&self, _: u64, packet: &mut [u8], header_len: usize) {
+            packet[header_len..].fill(0);
+        }
+        fn decrypt(&self, _: u64, _: &[u8], _: &mut BytesMut) -> Result<(), CryptoError> {
+            Err(CryptoError)
+        }
+        fn tag_len(&self) -> usize {
+            16
+        }
+        fn confidentiality_limit(&self) -> u64 {
+            0
+        }
+        fn integrity_limit(&self) -> u64 {
+            0
+        }
+    }
+    Keys {
+        header: KeyPair {
+            local: Box::new(None),
+            remote: Box::new(None),
+        },
+        packet: KeyPair {
+            local: Box::new(None),
+            remote: Box::new(None),
+        },
+    }
+}

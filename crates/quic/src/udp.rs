@@ -1,0 +1,105 @@
+//! Batches of datagrams on a socket: several by one system call, with marks, addresses and the don't-fragment bit.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
+
+use bytes::BytesMut;
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
+
+use crate::endpoint::{Datagram, Ecn, Transmit};
+
+/// Bytes of one receive buffer: the most the kernel joins.
+const BUFFER_LEN: usize = 64 * 1024;
+
+/// What is known about a socket. The socket itself belongs to the caller.
+#[derive(Debug)]
+pub struct UdpSocket {
+    state: UdpSocketState,
+}
+
+impl UdpSocket {
+    /// Sets the socket up: nonblocking, not fragmenting, reporting addresses and marks.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn new(socket: &impl AsFd) -> io::Result<Self> {
+        Ok(Self {
+            state: UdpSocketState::new(UdpSockRef::from(socket))?,
+        })
+    }
+
+    /// The most datagrams that can be sent by one call.
+    pub fn max_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Whether the kernel might fragment what is sent.
+    pub fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    /// Sends what `transmit` describes; `data` has its bytes.
+    ///
+    /// # Errors
+    /// `WouldBlock`, and others after which the datagrams count as lost.
+    pub fn send(&self, socket: &impl AsFd, transmit: &Transmit, data: &[u8]) -> io::Result<()> {
+        let transmit = quinn_udp::Transmit {
+            destination: transmit.remote,
+            ecn: transmit.ecn.map(|ecn| match ecn {
+                Ecn::Ect0 => EcnCodepoint::Ect0,
+                Ecn::Ect1 => EcnCodepoint::Ect1,
+                Ecn::Ce => EcnCodepoint::Ce,
+            }),
+            contents: data,
+            segment_size: transmit.segment_len,
+            src_ip: transmit.local,
+        };
+        self.state.try_send(UdpSockRef::from(socket), &transmit)
+    }
+
+    /// Receives a batch and calls `take` for each datagram. Returns how many there were.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there was none, and others.
+    pub fn receive(
+        &self,
+        socket: &impl AsFd,
+        buffers: &mut ReceiveBuffers,
+        mut take: impl FnMut(Datagram),
+    ) -> io::Result<usize> {
+        let mut slices = buffers.0.each_mut().map(|buffer| IoSliceMut::new(buffer));
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let count = self
+            .state
+            .recv(UdpSockRef::from(socket), &mut slices, &mut metas)?;
+        let mut datagrams = 0;
+        for (meta, buffer) in metas.iter().zip(&buffers.0).take(count) {
+            let received = buffer.get(..meta.len).unwrap_or_default();
+            for data in received.chunks(meta.stride.max(1)) {
+                datagrams += 1;
+                take(Datagram {
+                    remote: meta.addr,
+                    local: meta.dst_ip,
+                    ecn: meta.ecn.map(|ecn| match ecn {
+                        EcnCodepoint::Ect0 => Ecn::Ect0,
+                        EcnCodepoint::Ect1 => Ecn::Ect1,
+                        EcnCodepoint::Ce => Ecn::Ce,
+                    }),
+                    data: BytesMut::from(data),
+                });
+            }
+        }
+        Ok(datagrams)
+    }
+}
+
+/// Where a batch is received. One per worker.
+pub struct ReceiveBuffers([Box<[u8]>; BATCH_SIZE]);
+
+impl Default for ReceiveBuffers {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| {
+            vec![0; BUFFER_LEN].into_boxed_slice()
+        }))
+    }
+}

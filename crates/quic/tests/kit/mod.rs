@@ -1,0 +1,246 @@
+//! A server of ours and a client of the library, with a clock that only the test moves.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use h2o_quic::{
+    Connection, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Keys, Placement,
+    Received, ServerRole, TransportSettings,
+};
+use h2o_testkit::tls::AnyCertificate;
+use quinn_proto::{ConnectionHandle, DatagramEvent, Dir};
+
+pub(crate) const CLIENT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1000);
+pub(crate) const SERVER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
+
+/// The configuration of a server with a certificate of its own.
+pub(crate) fn server_tls() -> Arc<rustls::ServerConfig> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("as usual");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
+        .expect("as usual");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("as usual")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("as usual");
+    config.alpn_protocols = vec![b"h3".to_vec()];
+    config.max_early_data_size = u32::MAX;
+    Arc::new(config)
+}
+
+/// The configuration of a client that trusts everybody.
+pub(crate) fn client_tls() -> rustls::ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("as usual")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h3".to_vec()];
+    config.enable_early_data = true;
+    config
+}
+
+pub(crate) fn endpoint_config() -> EndpointConfig {
+    let transport = TransportSettings::default();
+    EndpointConfig {
+        keys: vec![Keys::derive(7, b"secret")],
+        placement: Placement::default(),
+        server: Some(ServerRole::new(Arc::new(server_tls()), transport)),
+        finds_mtu: true,
+        seed: Some([1; 32]),
+    }
+}
+
+/// A server and a client with nothing between them but a millisecond.
+pub(crate) struct Pair {
+    pub(crate) now: Instant,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) index: Option<ConnectionIndex>,
+    /// Events of the server.
+    pub(crate) seen: Vec<Event>,
+    client: quinn_proto::Endpoint,
+    connection: Option<(ConnectionHandle, quinn_proto::Connection)>,
+    /// What the client was told of the end.
+    pub(crate) client_lost: String,
+    to_server: VecDeque<Vec<u8>>,
+    to_client: VecDeque<Vec<u8>>,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        Self::with(endpoint_config())
+    }
+
+    pub(crate) fn with(config: EndpointConfig) -> Self {
+        let client = quinn_proto::EndpointConfig::new(Arc::new(aws_lc_rs::hmac::Key::new(
+            aws_lc_rs::hmac::HMAC_SHA256,
+            b"client",
+        )));
+        Self {
+            now: Instant::now(),
+            endpoint: Endpoint::new(config),
+            index: None,
+            seen: Vec::new(),
+            client: quinn_proto::Endpoint::new(Arc::new(client), None, true, Some([2; 32])),
+            connection: None,
+            client_lost: String::new(),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn connect(&mut self) {
+        let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls())
+            .expect("as usual");
+        let config = quinn_proto::ClientConfig::new(Arc::new(tls));
+        self.connection = Some(
+            self.client
+                .connect(self.now, config, SERVER, "localhost")
+                .expect("as usual"),
+        );
+    }
+
+    pub(crate) fn server(&mut self) -> &mut Connection {
+        let index = self.index.expect("a connection was accepted");
+        self.endpoint.connection(index).expect("it is there")
+    }
+
+    pub(crate) fn client(&mut self) -> &mut quinn_proto::Connection {
+        &mut self.connection.as_mut().expect("it was begun").1
+    }
+
+    pub(crate) fn client_open(&mut self) -> quinn_proto::StreamId {
+        // Streams can be opened once the server's limits are known.
+        self.run(|_, _| {});
+        self.client()
+            .streams()
+            .open(Dir::Bi)
+            .expect("there is room")
+    }
+
+    pub(crate) fn client_write(&mut self, id: quinn_proto::StreamId, data: &[u8], end: bool) {
+        let mut stream = self.client().send_stream(id);
+        assert_eq!(stream.write(data), Ok(data.len()));
+        if end {
+            stream.finish().expect("as usual");
+        }
+    }
+
+    /// What has arrived of a stream, and whether it has ended.
+    pub(crate) fn client_read(&mut self, id: quinn_proto::StreamId) -> (Vec<u8>, bool) {
+        let mut stream = self.client().recv_stream(id);
+        let mut chunks = stream.read(true).expect("as usual");
+        let mut data = Vec::new();
+        let is_ended = loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => data.extend_from_slice(&chunk.bytes),
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        let _ = chunks.finalize();
+        (data, is_ended)
+    }
+
+    /// Lets both sides talk until they have nothing more to say, without waiting for timers.
+    pub(crate) fn run(&mut self, mut on_event: impl FnMut(&mut Self, Event)) {
+        loop {
+            self.client_step();
+            let sent = self.to_server.len() + self.to_client.len();
+            self.now += Duration::from_millis(1);
+            while let Some(data) = self.to_server.pop_front() {
+                let datagram = Datagram {
+                    remote: CLIENT,
+                    local: None,
+                    ecn: None,
+                    data: BytesMut::from(&data[..]),
+                };
+                let mut answer = Vec::new();
+                match self.endpoint.receive(self.now, datagram, &mut answer) {
+                    Received::Accepted(index) => self.index = Some(index),
+                    Received::Answered(transmit) => {
+                        self.to_client.push_back(answer[..transmit.len].to_vec());
+                    }
+                    Received::Connection(_) | Received::Ignored => {}
+                    Received::Elsewhere(placement, _) => panic!("{placement:?}"),
+                }
+            }
+            let Some(index) = self.index else {
+                if sent == 0 && self.to_client.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            while let Some(event) = self.endpoint.poll_event(index) {
+                self.seen.push(event.clone());
+                on_event(self, event);
+            }
+            let mut buffer = Vec::new();
+            while let Some(transmit) = self.endpoint.transmit(index, self.now, 10, &mut buffer) {
+                let len = transmit.segment_len.unwrap_or(transmit.len);
+                for data in buffer.chunks(len) {
+                    self.to_client.push_back(data.to_vec());
+                }
+                buffer.clear();
+            }
+            if sent == 0 && self.to_client.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn client_step(&mut self) {
+        let Some((handle, connection)) = &mut self.connection else {
+            return;
+        };
+        let mut answer = Vec::new();
+        while let Some(data) = self.to_client.pop_front() {
+            let data = BytesMut::from(&data[..]);
+            let event = self
+                .client
+                .handle(self.now, SERVER, None, None, data, &mut answer);
+            if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+                connection.handle_event(event);
+            }
+        }
+        while let Some(event) = connection.poll_endpoint_events() {
+            if let Some(event) = self.client.handle_event(*handle, event) {
+                connection.handle_event(event);
+            }
+        }
+        while let Some(event) = connection.poll() {
+            if let quinn_proto::Event::ConnectionLost { reason } = event {
+                self.client_lost = format!("{reason:?}");
+            }
+        }
+        let mut buffer = Vec::new();
+        while let Some(transmit) = connection.poll_transmit(self.now, 10, &mut buffer) {
+            for data in buffer.chunks(transmit.segment_size.unwrap_or(transmit.size)) {
+                self.to_server.push_back(data.to_vec());
+            }
+            buffer.clear();
+        }
+    }
+
+    /// Runs on, with timers, until the server's connection is gone.
+    pub(crate) fn run_to_the_end(&mut self) {
+        while !self.seen.contains(&Event::Drained) {
+            self.run(|_, _| {});
+            let Some(index) = self.index else { return };
+            let Some(timeout) = self.endpoint.timeout(index) else {
+                continue;
+            };
+            self.now = self.now.max(timeout);
+            self.endpoint.on_timeout(index, self.now);
+        }
+    }
+}
