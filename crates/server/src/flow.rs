@@ -5,9 +5,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::budget::Overdrawn;
+use crate::budget::{Cost, Overdrawn};
 use crate::connection_state::ConnectionState;
 use crate::context::Context;
+
+/// Fewer received bytes than this that complete no piece of a protocol are a fragment, which is charged.
+const FRAGMENT: usize = 256;
 
 /// What a step of a connection returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,18 @@ impl<'a> Turn<'a> {
     /// If the budget is used up.
     pub(crate) fn pay(&mut self, units: u32) -> Result<(), Overdrawn> {
         self.connection.pay_units(self.context, units)
+    }
+
+    /// Charges the connection's abuse budget for `len` bytes that completed nothing, if that is few.
+    ///
+    /// # Errors
+    /// If the budget is used up.
+    pub(crate) fn pay_for_fragment(&mut self, len: usize) -> Result<(), Overdrawn> {
+        if len < FRAGMENT {
+            self.pay(Cost::Fragment.units())
+        } else {
+            Ok(())
+        }
     }
 
     /// Restores units of the connection's abuse budget.

@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     pub(crate) sends_informational: bool,
     /// Whether `send-informational` allows them over HTTP/1.1 as well.
     pub(crate) informs_http1: bool,
-    pub(crate) server_field: Option<Arc<str>>,
+    server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
     /// Bytes.
     pub(crate) temp_buffer_threshold: u64,
@@ -53,5 +53,11 @@ impl Setup {
             temp_buffer_max_size: settings.temp_buffer_max_size,
             budget: settings.budget,
         }
+    }
+
+    /// The value of the `server` field of responses, if they have one.
+    #[inline]
+    pub(crate) fn server_field(&self) -> Option<&[u8]> {
+        self.server_field.as_deref().map(str::as_bytes)
     }
 }

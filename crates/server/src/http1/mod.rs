@@ -19,7 +19,7 @@ use crate::pace::{ClientRate, Look};
 use crate::request::serve;
 use crate::request::{Pulled, Requests, SlotId, Stage};
 use crate::setup::Setup;
-use reading::{DISCARD_TIME, Discarding, Input, MAX_DISCARDED};
+use reading::{DISCARD_TIME, Discarding, Input};
 use streams::Http1Streams;
 
 /// Bytes of a response's body sent before other connections get their turn.
@@ -389,12 +389,5 @@ impl Http1 {
     /// Ends the request in progress, if there is one.
     pub(crate) fn abandon(&mut self) {
         self.requests.abandon();
-    }
-}
-
-impl Http1Streams {
-    /// Whether more of a body is known to come than is worth being read for the sake of the next request.
-    pub(super) fn is_rest_long(&self) -> bool {
-        (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 }

@@ -7,7 +7,6 @@ use h2o_exchange::Protocol;
 use h2o_http1::{Answer, Received};
 
 use super::{Http1, upgrade};
-use crate::budget::Cost;
 use crate::context::per_turn;
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
@@ -21,8 +20,6 @@ pub(super) const MAX_DISCARDED: u64 = 64 * 1024;
 pub(super) const DISCARD_TIME: Duration = Duration::from_secs(30);
 /// Bytes received from one connection before others get their turn.
 const READ_TURN: usize = per_turn(1024 * 1024);
-/// Fewer bytes than this behind an incomplete piece are a fragment.
-const FRAGMENT: usize = 256;
 
 /// Received bytes with the position of the first one not taken, and what was done in this turn.
 pub(super) struct Input<'a> {
@@ -73,12 +70,10 @@ impl<'a> Input<'a> {
         self.received += came;
         match read {
             // What is still incomplete got few bytes: a client that drips pays for it.
-            Ok(Read::Data) if had > 0 && came < FRAGMENT => {
-                match turn.pay(Cost::Fragment.units()) {
-                    Ok(()) => Flow::Continue,
-                    Err(_) => Flow::Close,
-                }
-            }
+            Ok(Read::Data) if had > 0 => match turn.pay_for_fragment(came) {
+                Ok(()) => Flow::Continue,
+                Err(_) => Flow::Close,
+            },
             Ok(Read::Data) => Flow::Continue,
             Ok(Read::Blocked) => Flow::Wait,
             Ok(Read::Eof) | Err(_) => Flow::Close,

@@ -1,13 +1,13 @@
 //! Bodies that go from a backend's socket to a client's by way of a pipe, within the kernel (`splice(2)`).
 
+use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::BodySource;
+use h2o_exchange::{BodyError, BodySource};
 use h2o_http1::ServerConnection;
 
-use super::streams::TransferError;
 use crate::event::pipes::{Pipe, Pipes};
 use crate::flow::Turn;
 use crate::request::Pulled;
@@ -19,6 +19,24 @@ pub(super) struct Splicing {
     pipes: Rc<Pipes>,
     /// Whether there was no pipe to be had: the rest is copied.
     copies: bool,
+}
+
+/// Why a transfer within the kernel has failed.
+pub(super) enum TransferError {
+    Socket,
+    Body(BodyError),
+}
+
+impl From<io::Error> for TransferError {
+    fn from(_: io::Error) -> Self {
+        Self::Socket
+    }
+}
+
+impl From<BodyError> for TransferError {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error)
+    }
 }
 
 impl Splicing {

@@ -3,16 +3,21 @@
 use std::io;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, Exchange, ExchangeRef, FileReader, Response};
+use h2o_exchange::{Body, BodyError, Exchange, FileReader, Response};
 use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
 use h2o_http1::{BodyMode, ServerConnection};
 use h2o_tls::OFFLOADED_FILE_LEN;
 
-use super::splice::Splicing;
+use super::reading::MAX_DISCARDED;
+use super::splice::{Splicing, TransferError};
 use crate::flow::Turn;
-use crate::request::{CloseReason, Content, Pulled, Requests, SlotId, Source, Streams};
+use crate::request::{
+    CloseReason, Content, HeadSent, Pulled, RequestLimits, ResponseShape, SlotId, Source,
+    StopReason, Streams, VersionRules, Window,
+};
 use crate::setup::Setup;
 
 /// Bytes of a body turned into records or chunks at once. What a client that does not read makes the server hold is this much at
@@ -136,23 +141,46 @@ impl Http1Streams {
             Err(error) => Err(BodyError::Local(error)),
         }
     }
-}
 
-/// Why a transfer within the kernel has failed.
-pub(super) enum TransferError {
-    Socket,
-    Body(BodyError),
-}
-
-impl From<io::Error> for TransferError {
-    fn from(_: io::Error) -> Self {
-        Self::Socket
+    /// Sends a body right behind its head if that is better than to have it pulled, and returns its length.
+    fn send_at_once(&mut self, turn: &mut Turn<'_>, body: &mut Body) -> Option<usize> {
+        match body {
+            Body::Bytes(bytes) if bytes.len() <= INLINE => {
+                self.engine.send_data(bytes, &mut turn.out);
+                self.engine.finish(None, &mut turn.out);
+                return Some(bytes.len());
+            }
+            Body::Bytes(bytes) if bytes.len() <= PIECE => {
+                let len = self.engine.begin_data(bytes.len(), &mut turn.out);
+                let mut after = Vec::new();
+                self.engine.end_data(&mut after);
+                self.engine.finish(None, &mut after);
+                if after.is_empty() {
+                    turn.send_behind(bytes.slice(..len));
+                } else {
+                    turn.out.extend_from_slice(&bytes[..len]);
+                    turn.out.extend_from_slice(&after);
+                }
+                return Some(len);
+            }
+            // In chunks, or with another length than the file's: as any other stream.
+            Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
+                *body = Body::Stream(Box::new(FileReader::new(range.clone())));
+            }
+            Body::File(range) if range.len >= OFFLOADED_FILE_LEN => turn.connection.io.offload(),
+            Body::Stream(_) if turn.connection.io.tls.is_none() => {
+                if matches!(self.mode, BodyMode::Identity(_)) {
+                    self.splicing = Some(Splicing::new(Rc::clone(&turn.context.pipes)));
+                }
+            }
+            Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {}
+        }
+        None
     }
-}
 
-impl From<BodyError> for TransferError {
-    fn from(error: BodyError) -> Self {
-        Self::Body(error)
+    /// Whether more of a body is known to come than is worth being read for the sake of the next request.
+    pub(super) fn is_rest_long(&self) -> bool {
+        (self.engine.body_left()).is_some_and(|left| left > MAX_DISCARDED)
     }
 }
 
@@ -169,28 +197,22 @@ fn is_of_socket(error: &io::Error) -> bool {
 }
 
 impl Streams for Http1Streams {
-    const ENDS_WHEN_FLUSHED: bool = true;
-    const ENDS_WITH_SOURCE: bool = true;
-    const READS_ON_DEMAND: bool = true;
-    const ALWAYS_CONTINUES: bool = true;
+    const RULES: VersionRules = VersionRules {
+        ends_when_flushed: true,
+        ends_with_source: true,
+        reads_on_demand: true,
+        always_continues: true,
+        streaming_counter: None,
+    };
 
-    fn may_run(&mut self, _turn: &Turn<'_>, _running: usize, _streaming: Option<usize>) -> bool {
-        true
-    }
-
-    fn on_streaming(&self, _turn: &Turn<'_>) {}
-
-    fn informs(&self, setup: &Setup) -> bool {
-        setup.informs_http1
-    }
-
-    fn before_interim(
-        &mut self,
-        _table: &mut Requests,
-        _turn: &mut Turn<'_>,
-        _id: SlotId,
-        _exchange: &mut Exchange,
-    ) {
+    #[inline]
+    fn limits(setup: &Setup) -> RequestLimits {
+        RequestLimits {
+            running: usize::MAX,
+            streaming: usize::MAX,
+            reset_delay: Duration::ZERO,
+            sends_interims: setup.informs_http1,
+        }
     }
 
     fn send_interim(
@@ -212,102 +234,44 @@ impl Streams for Http1Streams {
         turn.out.len() - had
     }
 
-    fn amend(
-        &mut self,
-        table: &mut Requests,
-        _turn: &mut Turn<'_>,
-        id: SlotId,
-        _exchange: &mut Exchange,
-        response: &mut Response,
-    ) -> bool {
-        if response.closes || self.is_rest_long() && table.is_body_abandoned(id) {
-            self.engine.shut_down();
-        }
-        true
-    }
-
-    fn amend_tunnel(&mut self, exchange: &Exchange, response: &mut Response, is_open: bool) {
-        if !is_open {
-            // The last response of its connection (H2O compatibility: H2O closes it, too): what the client has sent ahead must
-            // not be taken for requests.
-            self.engine.shut_down();
-            return;
-        }
-        let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_upgrade && response.headers.get(Known::Upgrade).is_none() {
-            let token = exchange.request.upgrade();
-            response.headers.push(Known::Upgrade, token);
-        }
-    }
-
     fn send_head(
         &mut self,
         turn: &mut Turn<'_>,
         _id: SlotId,
-        _exchange: &Exchange,
-        response: &Response,
-        has_body: bool,
-    ) -> (usize, bool) {
+        exchange: &Exchange,
+        response: &mut Response,
+        shape: ResponseShape,
+    ) -> HeadSent {
+        if response.closes {
+            self.engine.shut_down();
+        }
+        if shape.opens_tunnel
+            && response.status == StatusCode::SWITCHING_PROTOCOLS
+            && response.headers.get(Known::Upgrade).is_none()
+        {
+            let token = exchange.request.upgrade();
+            response.headers.push(Known::Upgrade, token);
+        }
         let had = turn.out.len();
         let head = ResponseHead {
             status: response.status,
             reason: response.reason.as_deref(),
             headers: &response.headers,
             length: response.length,
-            server: turn
-                .connection
-                .listener
-                .setup
-                .server_field
-                .as_deref()
-                .map(str::as_bytes),
+            server: turn.connection.listener.setup.server_field(),
         };
         self.mode = self.engine.respond(&head, &mut turn.out, turn.now);
-        let len = turn.out.len() - had;
-        let has_body = has_body && self.mode != BodyMode::None;
-        if !has_body {
+        let head_len = turn.out.len() - had;
+        let body_len = if shape.has_body && self.mode != BodyMode::None {
+            self.send_at_once(turn, &mut response.body)
+        } else {
             self.engine.finish(None, &mut turn.out);
-        }
-        (len, has_body)
+            Some(0)
+        };
+        HeadSent { head_len, body_len }
     }
 
-    fn send_at_once(&mut self, turn: &mut Turn<'_>, _id: SlotId, body: &mut Body) -> Option<u64> {
-        match body {
-            Body::Bytes(bytes) if bytes.len() <= INLINE => {
-                self.engine.send_data(bytes, &mut turn.out);
-                self.engine.finish(None, &mut turn.out);
-                return Some(bytes.len() as u64);
-            }
-            Body::Bytes(bytes) if bytes.len() <= PIECE => {
-                let len = self.engine.begin_data(bytes.len(), &mut turn.out);
-                let mut after = Vec::new();
-                self.engine.end_data(&mut after);
-                self.engine.finish(None, &mut after);
-                if after.is_empty() {
-                    turn.send_behind(bytes.slice(..len));
-                } else {
-                    turn.out.extend_from_slice(&bytes[..len]);
-                    turn.out.extend_from_slice(&after);
-                }
-                return Some(len as u64);
-            }
-            // In chunks, or with another length than the file's: as any other stream.
-            Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
-                *body = Body::Stream(Box::new(FileReader::new(range.clone())));
-            }
-            Body::File(range) if range.len >= OFFLOADED_FILE_LEN => turn.connection.io.offload(),
-            Body::Stream(_) if turn.connection.io.tls.is_none() => {
-                if matches!(self.mode, BodyMode::Identity(_)) {
-                    self.splicing = Some(Splicing::new(Rc::clone(&turn.context.pipes)));
-                }
-            }
-            Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {}
-        }
-        None
-    }
-
-    fn schedule(&mut self, _id: SlotId, _exchange: &Exchange) {}
-
+    #[inline]
     fn set_ready(&mut self, _id: SlotId, _is_ready: bool) {}
 
     fn send_data(&mut self, turn: &mut Turn<'_>, _id: SlotId, piece: &Bytes, is_end: bool) {
@@ -362,9 +326,30 @@ impl Streams for Http1Streams {
         self.engine.finish(trailers.as_ref(), &mut turn.out);
     }
 
-    fn on_finished(&mut self, _turn: &Turn<'_>) {}
+    #[inline]
+    fn open_window(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _window: Window) {}
 
-    fn reset(&mut self, turn: &mut Turn<'_>, _id: SlotId, reason: CloseReason) {
+    /// The response becomes the last one of the connection.
+    fn stop_input(&mut self, _id: SlotId, reason: StopReason) {
+        match reason {
+            StopReason::Abandoned if !self.is_rest_long() => return,
+            // H2O compatibility: without a tunnel H2O closes the connection. What the client has sent ahead must not be taken
+            // for requests.
+            StopReason::Abandoned | StopReason::NoTunnel => {}
+            StopReason::Unwanted => self.drops_body = true,
+            StopReason::Refused | StopReason::Overdrawn => self.lingers = true,
+        }
+        self.engine.shut_down();
+    }
+
+    #[inline]
+    fn is_input_open(&self, _id: SlotId) -> bool {
+        false
+    }
+
+    fn close(&mut self, turn: &mut Turn<'_>, _id: SlotId, reason: CloseReason) {
+        self.splicing = None;
+        self.drops_body = false;
         match reason {
             CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => {}
             CloseReason::Refused | CloseReason::PushCancelled | CloseReason::TooSlow => {
@@ -380,37 +365,5 @@ impl Streams for Http1Streams {
                 self.is_closing = true;
             }
         }
-    }
-
-    fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
-
-    fn release(&mut self, _turn: &mut Turn<'_>, _id: SlotId) {
-        self.splicing = None;
-        self.drops_body = false;
-    }
-
-    fn is_input_open(&self, _id: SlotId) -> bool {
-        false
-    }
-
-    fn open_window(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _limit: Option<u32>) {}
-
-    fn credit(&mut self, _turn: &mut Turn<'_>, _id: SlotId, _len: usize) {}
-
-    fn drop_rest(&mut self) {
-        // The response is the last one of the connection.
-        self.engine.shut_down();
-        self.drops_body = true;
-    }
-
-    fn stop_reading(&mut self) {
-        self.engine.shut_down();
-        self.lingers = true;
-    }
-
-    fn on_overdrawn(&mut self) {
-        // The client is told that this response is the last one.
-        self.engine.shut_down();
-        self.lingers = true;
     }
 }

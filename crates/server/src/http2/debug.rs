@@ -4,79 +4,76 @@ use bytes::Bytes;
 use h2o_exchange::{Body, DebugState, Exchange, Response};
 use h2o_handlers::{HpackState, Http2State, StateSettings, StreamState};
 use h2o_http::Name;
-use h2o_http2::{State, StreamInfo, StreamKey};
+use h2o_http2::{ServerConnection, State, StreamInfo, StreamKey};
 
-use super::streams::{Http2Streams, slot};
+use super::slot;
 use crate::context::Context;
 use crate::flow::Turn;
 use crate::request::Requests;
 
-impl Http2Streams {
-    /// Fills the response in. `stream` is the one it is for, which `exchange` belongs to.
-    pub(super) fn show_state(
-        &self,
-        table: &Requests,
-        turn: &Turn<'_>,
-        stream: StreamKey,
-        detail: DebugState,
-        exchange: &Exchange,
-        response: &mut Response,
-    ) {
-        let context = turn.context;
-        let created_by = |stream| {
-            let exchange = table.exchange(slot(stream))?.try_borrow().ok()?;
-            Some(created(context, &exchange))
-        };
-        let (flow_in, flow_out) = self.engine.windows();
-        let peer = self.engine.peer_settings();
-        let state = Http2State {
-            settings: StateSettings {
-                enable_push: 0,
-                max_concurrent_streams: turn.connection.listener.setup.http2.max_streams,
-                ..StateSettings::default()
-            },
-            peer_settings: StateSettings {
-                header_table_size: peer.header_table_size,
-                enable_push: peer.enable_push.into(),
-                max_concurrent_streams: peer.max_concurrent_streams,
-                initial_window_size: peer.initial_window_size,
-                max_frame_size: peer.max_frame_size,
-            },
-            conn_flow_in: flow_in.into(),
-            conn_flow_out: flow_out.into(),
-            streams: self
-                .engine
-                .streams()
-                .map(|info| {
-                    let created = if info.key == stream {
-                        Some(created(context, exchange))
-                    } else {
-                        created_by(info.key)
-                    };
-                    stream_state(&info, created.unwrap_or_default())
-                })
-                .collect(),
-            hpack: (detail == DebugState::Hpack).then(|| self.hpack_state()),
-        };
-        let json = Bytes::from(state.to_json());
-        response.length = Some(json.len() as u64);
-        response.body = Body::Bytes(json);
-        for (name, value) in [
-            ("conn-flow-in", state.conn_flow_in),
-            ("conn-flow-out", state.conn_flow_out),
-        ] {
-            let value = value.to_string();
-            response.headers.push(Name::Other(name), value.as_bytes());
-        }
+/// Fills the response in. `stream` is the one it is for, which `exchange` belongs to.
+pub(super) fn show_state(
+    engine: &ServerConnection,
+    table: &Requests,
+    turn: &Turn<'_>,
+    stream: StreamKey,
+    detail: DebugState,
+    exchange: &Exchange,
+    response: &mut Response,
+) {
+    let context = turn.context;
+    let created_by = |stream| {
+        let exchange = table.exchange(slot(stream))?.try_borrow().ok()?;
+        Some(created(context, &exchange))
+    };
+    let (flow_in, flow_out) = engine.windows();
+    let peer = engine.peer_settings();
+    let state = Http2State {
+        settings: StateSettings {
+            enable_push: 0,
+            max_concurrent_streams: turn.connection.listener.setup.http2.max_streams,
+            ..StateSettings::default()
+        },
+        peer_settings: StateSettings {
+            header_table_size: peer.header_table_size,
+            enable_push: peer.enable_push.into(),
+            max_concurrent_streams: peer.max_concurrent_streams,
+            initial_window_size: peer.initial_window_size,
+            max_frame_size: peer.max_frame_size,
+        },
+        conn_flow_in: flow_in.into(),
+        conn_flow_out: flow_out.into(),
+        streams: engine
+            .streams()
+            .map(|info| {
+                let created = if info.key == stream {
+                    Some(created(context, exchange))
+                } else {
+                    created_by(info.key)
+                };
+                stream_state(&info, created.unwrap_or_default())
+            })
+            .collect(),
+        hpack: (detail == DebugState::Hpack).then(|| hpack_state(engine)),
+    };
+    let json = Bytes::from(state.to_json());
+    response.length = Some(json.len() as u64);
+    response.body = Body::Bytes(json);
+    for (name, value) in [
+        ("conn-flow-in", state.conn_flow_in),
+        ("conn-flow-out", state.conn_flow_out),
+    ] {
+        let value = value.to_string();
+        response.headers.push(Name::Other(name), value.as_bytes());
     }
+}
 
-    fn hpack_state(&self) -> HpackState {
-        let owned = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
-        let (decoder, encoder) = self.engine.compression();
-        HpackState {
-            inbound: decoder.entries().map(owned).collect(),
-            outbound: encoder.entries().map(owned).collect(),
-        }
+fn hpack_state(engine: &ServerConnection) -> HpackState {
+    let owned = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
+    let (decoder, encoder) = engine.compression();
+    HpackState {
+        inbound: decoder.entries().map(owned).collect(),
+        outbound: encoder.entries().map(owned).collect(),
     }
 }
 

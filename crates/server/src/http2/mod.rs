@@ -5,14 +5,13 @@
 
 mod debug;
 mod paces;
-mod pushing;
 mod streams;
 mod writer;
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use h2o_exchange::{Counter, ExchangeRef, Http2Stream, Protocol, Response};
+use h2o_exchange::{Counter, ExchangeRef, Response};
 use h2o_http::TimeLimit;
 use h2o_http::field_section::Refusal;
 use h2o_http2::{PeerError, Received, ServerConnection, StreamKey};
@@ -21,12 +20,9 @@ use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::io::Read;
-use crate::request::Pending;
-use crate::request::routing;
-use crate::request::{Arrived, Requests, SlotId};
-use crate::setup::Setup;
+use crate::request::{Arrived, Pending, Requests, SlotId, routing};
 use paces::Paces;
-use streams::{Http2Streams, slot};
+use streams::protocol;
 use writer::Writer;
 
 /// Bytes received from one connection before it is answered.
@@ -40,13 +36,11 @@ const MAX_BACKLOG: usize = per_turn(512 * 1024);
 const FULL: usize = per_turn(192 * 1024);
 /// With more connections than this, idle ones give memory back that can be allocated again.
 const MANY: usize = 256;
-/// Fewer bytes than this that complete no frame are a fragment.
-const FRAGMENT: usize = 256;
 
 /// The HTTP/2 side of a connection.
 pub(crate) struct Http2 {
     requests: Requests,
-    streams: Http2Streams,
+    engine: ServerConnection,
     writer: Writer,
     paces: Paces,
     /// No further request is taken; the connection ends when everything is written.
@@ -54,6 +48,16 @@ pub(crate) struct Http2 {
     wants_shutdown: bool,
     /// Whether a request has been received.
     is_used: bool,
+}
+
+/// The engine's name for the stream of a request.
+const fn stream(id: SlotId) -> StreamKey {
+    StreamKey::from_index(id.index())
+}
+
+/// The slot of a stream's request.
+fn slot(stream: StreamKey) -> SlotId {
+    SlotId::new(u32::try_from(stream.index()).unwrap_or(u32::MAX))
 }
 
 /// The client is gone, or the socket failed.
@@ -64,12 +68,7 @@ impl Http2 {
         let origins = connection.listener.origins.clone();
         let engine =
             ServerConnection::new(connection.listener.setup.http2_engine.clone(), origins, now);
-        Self::with_engine(
-            context,
-            &connection.listener.setup,
-            engine,
-            connection.io.is_early(),
-        )
+        Self::with_engine(context, engine, connection.io.is_early())
     }
 
     /// Continues from an HTTP/1.1 request, which becomes stream 1. `None`: the settings it brought are none.
@@ -81,12 +80,8 @@ impl Http2 {
         let limits = turn.connection.listener.setup.http2_engine.clone();
         let (engine, stream) =
             ServerConnection::upgraded(limits, settings, turn.now, &mut turn.out).ok()?;
-        exchange.borrow_mut().protocol = Protocol::Http2(Http2Stream {
-            id: engine.stream_id(stream).get(),
-            ..Http2Stream::default()
-        });
-        let mut http2 =
-            Self::with_engine(turn.context, &turn.connection.listener.setup, engine, false);
+        exchange.borrow_mut().protocol = protocol(&engine, stream);
+        let mut http2 = Self::with_engine(turn.context, engine, false);
         http2.is_used = true;
         let id = slot(stream);
         http2.requests.enqueue(id, ExchangeRef::clone(exchange));
@@ -94,15 +89,10 @@ impl Http2 {
         Some(http2)
     }
 
-    fn with_engine(
-        context: &Context,
-        setup: &Setup,
-        engine: ServerConnection,
-        is_early: bool,
-    ) -> Self {
+    fn with_engine(context: &Context, engine: ServerConnection, is_early: bool) -> Self {
         Self {
             requests: Requests::new(context, is_early),
-            streams: Http2Streams::new(&setup.http2, engine),
+            engine,
             writer: Writer::new(),
             paces: Paces::new(context.worker.clock.now()),
             is_closing: false,
@@ -136,21 +126,21 @@ impl Http2 {
             self.abandon();
         } else {
             self.shrink_if_idle(turn.context);
-            self.paces.plan_look(&self.streams, turn);
+            self.paces.plan_look(&self.engine, turn);
         }
         flow
     }
 
     fn advance(&mut self, turn: &mut Turn<'_>, input: &mut Vec<u8>, at: &mut usize) -> Flow {
         if std::mem::take(&mut self.wants_shutdown) {
-            self.streams.engine.shut_down(turn.now, &mut turn.out);
+            self.engine.shut_down(turn.now, &mut turn.out);
         }
         if self.requests.is_early_over(turn) {
             // What has come with the end of the handshake was received ahead of this turn.
-            self.streams.engine.on_activity(turn.now);
+            self.engine.on_activity(turn.now);
             self.requests.end_early();
         }
-        self.requests.run_woken(&mut self.streams, turn);
+        self.requests.run_woken(&mut self.engine, turn);
         let mut sent = 0;
         loop {
             if turn.connection.io.flush().is_err() {
@@ -161,9 +151,9 @@ impl Http2 {
                 counters.count(Counter::Http2ReadClosed);
                 return Flow::Close;
             }
-            self.requests.start_queued(&mut self.streams, turn);
+            self.requests.start_queued(&mut self.engine, turn);
             if !self.is_closing {
-                self.streams.send_pushes(&mut self.requests, turn);
+                self.requests.send_pushes(&mut self.engine, turn);
                 if !turn.connection.io.has_output() {
                     self.pump(turn);
                 }
@@ -177,13 +167,12 @@ impl Http2 {
             }
             self.on_written(turn);
             let is_blocked = turn.connection.io.has_output();
-            if !is_blocked && (self.is_closing || self.streams.engine.is_over()) {
+            if !is_blocked && (self.is_closing || self.engine.is_over()) {
                 return Flow::Close;
             }
             // A response that has just been sent to its end may have made room for a request in the queue.
-            let may_start = !self.is_closing && self.requests.may_start(&mut self.streams, turn);
-            let has_more =
-                self.streams.engine.has_sendable() || turn.connection.io.may_have_input();
+            let may_start = !self.is_closing && self.requests.may_start::<ServerConnection>(turn);
+            let has_more = self.engine.has_sendable() || turn.connection.io.may_have_input();
             let may_send = had > 0 && has_more;
             if !may_start && (is_blocked || !may_send) {
                 self.requests.read_ahead(turn);
@@ -233,10 +222,10 @@ impl Http2 {
             }
             let came = input.len() - had;
             received += came;
-            self.streams.engine.on_activity(turn.now);
+            self.engine.on_activity(turn.now);
             let before = *at;
             self.receive(turn, input, at);
-            if *at == before && came < FRAGMENT && turn.pay(1).is_err() {
+            if *at == before && turn.pay_for_fragment(came).is_err() {
                 self.fail(turn, PeerError::Overdrawn);
             }
         }
@@ -247,7 +236,7 @@ impl Http2 {
     fn receive(&mut self, turn: &mut Turn<'_>, input: &[u8], at: &mut usize) {
         let mut spare = self.requests.take_spare(turn.context);
         while !self.is_closing {
-            let step = self.streams.engine.receive(
+            let step = self.engine.receive(
                 &input[*at..],
                 &mut spare.borrow_mut().request,
                 turn.now,
@@ -264,7 +253,7 @@ impl Http2 {
                 }
             };
             self.pay_costs(turn);
-            if let Some(code) = self.streams.engine.take_rejected() {
+            if let Some(code) = self.engine.take_rejected() {
                 turn.context.worker.counters.count_http2_error(code.0);
             }
             let start = *at;
@@ -287,14 +276,14 @@ impl Http2 {
                 } => {
                     let piece = &input[start + data.start..start + data.end];
                     self.requests
-                        .on_data(&mut self.streams, turn, slot(stream), piece, end_stream);
+                        .on_data(&mut self.engine, turn, slot(stream), piece, end_stream);
                 }
                 Received::Trailers { stream } => {
                     // No handler has checked what stands behind the body: it never becomes a field of the head
                     // (RFC 9110 §6.5.1). HTTP/1 drops trailers, too.
                     spare.borrow_mut().request.clear();
                     self.requests
-                        .on_data(&mut self.streams, turn, slot(stream), &[], true);
+                        .on_data(&mut self.engine, turn, slot(stream), &[], true);
                 }
                 Received::Reset {
                     stream,
@@ -304,12 +293,10 @@ impl Http2 {
                     if by_us {
                         turn.context.worker.counters.count_http2_error(code.0);
                     }
-                    self.requests
-                        .on_reset(&mut self.streams, turn, slot(stream));
-                    self.streams.on_reset(turn);
+                    self.requests.on_reset(&mut self.engine, turn, slot(stream));
                 }
             }
-            if self.streams.take_overdrawn() {
+            if self.requests.take_overdrawn() {
                 self.fail(turn, PeerError::Overdrawn);
             }
         }
@@ -335,10 +322,7 @@ impl Http2 {
         Requests::begin(turn, &exchange, now);
         let expects_continue = {
             let exchange = &mut *exchange.borrow_mut();
-            exchange.protocol = Protocol::Http2(Http2Stream {
-                id: self.streams.engine.stream_id(stream).get(),
-                ..Http2Stream::default()
-            });
+            exchange.protocol = protocol(&self.engine, stream);
             routing::route(exchange, &turn.connection.listener);
             !end_stream && !exchange.request.expect().is_empty()
         };
@@ -355,12 +339,11 @@ impl Http2 {
             }),
         };
         self.requests
-            .receive(&mut self.streams, turn, slot(stream), arrived);
+            .receive(&mut self.engine, turn, slot(stream), arrived);
     }
 
     fn pump(&mut self, turn: &mut Turn<'_>) {
-        self.writer
-            .pump(&mut self.requests, &mut self.streams, turn);
+        self.writer.pump(&mut self.requests, &mut self.engine, turn);
         self.requests.earn_by_bodies(turn);
         self.pay_costs(turn);
     }
@@ -368,7 +351,7 @@ impl Http2 {
     /// Charges the connection's budget for what the engine had to do.
     #[inline]
     fn pay_costs(&mut self, turn: &mut Turn<'_>) {
-        let costs = self.streams.engine.take_costs();
+        let costs = self.engine.take_costs();
         if costs > 0 && turn.pay(costs).is_err() {
             self.fail(turn, PeerError::Overdrawn);
         }
@@ -379,10 +362,10 @@ impl Http2 {
         let written = turn.connection.io.take_written();
         if written > 0 {
             self.paces.on_written(written);
-            self.streams.engine.on_activity(turn.now);
+            self.engine.on_activity(turn.now);
         }
         self.writer.on_written(turn, written);
-        if self.streams.take_overdrawn() {
+        if self.requests.take_overdrawn() {
             self.fail(turn, PeerError::Overdrawn);
         }
     }
@@ -392,16 +375,16 @@ impl Http2 {
         if let Some((code, _)) = error.answer() {
             turn.context.worker.counters.count_http2_error(code.0);
         }
-        self.streams.engine.fail(error, &mut turn.out);
+        self.engine.fail(error, &mut turn.out);
         self.is_closing = true;
     }
 
     /// Gives memory back that can be allocated again, where connections are many.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
-        if !self.streams.engine.has_streams() && context.worker.shared.connections() > MANY {
+        if !self.engine.has_streams() && context.worker.shared.connections() > MANY {
             self.requests.shrink();
-            self.streams.engine.shrink();
+            self.engine.shrink();
         }
     }
 
@@ -418,16 +401,15 @@ impl Http2 {
                 || self.requests.has_tunnel()
                 || self.requests.has_queue()
                 || connection.io.has_output()
-                || self.streams.engine.has_sendable())
+                || self.engine.has_sendable())
     }
 
     pub(crate) fn deadline(&self, connection: &ConnectionState) -> Option<Instant> {
-        let engine = &self.streams.engine;
+        let engine = &self.engine;
         let deadlines = [
             engine.next_timeout(self.is_waiting_for_us(connection)),
             self.paces.deadline(),
-            (self.streams.delayed_until()).filter(|_| self.requests.has_queue()),
-            self.requests.grace_deadline(),
+            self.requests.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -435,14 +417,14 @@ impl Http2 {
     pub(crate) fn on_timeout(&mut self, turn: &mut Turn<'_>) -> Flow {
         let counters = &turn.context.worker.counters;
         let paces = &mut self.paces;
-        if paces.look(&mut self.requests, &mut self.streams, turn) == Flow::Close {
+        if paces.look(&mut self.requests, &mut self.engine, turn) == Flow::Close {
             counters.count(Counter::Http2WriteClosed);
             self.abandon();
             return Flow::Close;
         }
-        self.requests.end_graces(&mut self.streams, turn);
+        self.requests.on_timeout(&mut self.engine, turn);
         let waits = self.is_waiting_for_us(turn.connection);
-        let engine = &mut self.streams.engine;
+        let engine = &mut self.engine;
         let passed = engine.on_timeout(turn.now, waits, &mut turn.out);
         if passed == Some(TimeLimit::Idle) {
             counters.count(Counter::Http2IdleTimeout);
@@ -462,22 +444,21 @@ impl Http2 {
 
     /// Whether no request is in progress, after the first one.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_used && !self.is_closing && !self.streams.engine.has_streams()
+        self.is_used && !self.is_closing && !self.engine.has_streams()
     }
 
     /// Whether the client has been told that the connection ends.
     pub(crate) fn is_shutting_down(&self) -> bool {
-        self.is_closing || self.streams.engine.is_shutting_down()
+        self.is_closing || self.engine.is_shutting_down()
     }
 
     /// Bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
-        self.requests.retained() + self.streams.retained()
+        self.requests.retained() + self.engine.retained()
     }
 
     /// Ends everything in progress.
     pub(crate) fn abandon(&mut self) {
         self.requests.abandon();
-        self.streams.pushing = None;
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use h2o_http2::State;
+use h2o_http2::{ServerConnection, State};
 
-use super::streams::{Http2Streams, slot};
+use super::slot;
 use crate::flow::{Flow, Turn};
 use crate::pace::{ClientRate, Look, Pace};
 use crate::request::{CloseReason, Requests};
@@ -42,8 +42,8 @@ impl Paces {
 
     /// Streams and socket are looked at from time to time while there is something to be sent or received.
     #[inline]
-    pub(super) fn plan_look(&mut self, streams: &Http2Streams, turn: &Turn<'_>) {
-        if !streams.engine.has_streams() && !turn.connection.io.has_output() {
+    pub(super) fn plan_look(&mut self, engine: &ServerConnection, turn: &Turn<'_>) {
+        if !engine.has_streams() && !turn.connection.io.has_output() {
             self.look_at = None;
         } else if self.look_at.is_none() {
             self.look_at = Some(ClientRate::default().next_look(turn.now));
@@ -54,7 +54,7 @@ impl Paces {
     pub(super) fn look(
         &mut self,
         requests: &mut Requests,
-        streams: &mut Http2Streams,
+        engine: &mut ServerConnection,
         turn: &mut Turn<'_>,
     ) -> Flow {
         let now = turn.now;
@@ -67,12 +67,12 @@ impl Paces {
             waits_for_client,
         };
         let is_blocked = turn.connection.io.has_output();
-        let (_, window) = streams.engine.windows();
+        let (_, window) = engine.windows();
         // That of the connection: the most lenient of all.
         let mut most_lenient: Option<ClientRate> = None;
         let mut slow = Vec::new();
         let mut waits_for_window = Vec::new();
-        for info in streams.engine.streams() {
+        for info in engine.streams() {
             let id = slot(info.key);
             let Some(rate) = requests.client_rate(id) else {
                 continue;
@@ -99,7 +99,7 @@ impl Paces {
             slow.append(&mut waits_for_window);
         }
         for id in slow {
-            requests.close(streams, turn, id, CloseReason::TooSlow);
+            requests.close(engine, turn, id, CloseReason::TooSlow);
         }
         let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
         let looked = look(self.written.saturating_sub(unacknowledged), is_blocked);

@@ -1,6 +1,8 @@
 //! Response bodies on their way to the socket: how much is written at a time, in the order the scheduler says.
 
-use super::streams::{Http2Streams, slot};
+use h2o_http2::ServerConnection;
+
+use super::slot;
 use crate::flow::Turn;
 use crate::latency::{self, Latency};
 use crate::request::Requests;
@@ -43,12 +45,12 @@ impl Writer {
     pub(super) fn pump(
         &mut self,
         requests: &mut Requests,
-        streams: &mut Http2Streams,
+        engine: &mut ServerConnection,
         turn: &mut Turn<'_>,
     ) {
         let mut is_due = self.latency.is_due(turn.connection.io.tls.is_some());
         while turn.out.len() < self.latency.round(self.round) {
-            let Some((stream, max)) = streams.engine.poll_send() else {
+            let Some((stream, max)) = engine.poll_send() else {
                 break;
             };
             if std::mem::take(&mut is_due) {
@@ -59,9 +61,9 @@ impl Writer {
                 .round(self.round)
                 .saturating_sub(turn.out.len());
             let max = self.latency.piece(max, room);
-            let _ = requests.pull(streams, turn, slot(stream), max);
+            let _ = requests.pull(engine, turn, slot(stream), max);
         }
-        if self.low_water == 0 && streams.engine.has_sendable() {
+        if self.low_water == 0 && engine.has_sendable() {
             self.set_low_water(turn, UNSENT);
         }
     }

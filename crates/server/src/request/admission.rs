@@ -3,9 +3,9 @@
 use h2o_exchange::{ContentUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
+use super::collect::Collector;
+use super::{answers, routing, serve};
 use crate::context::Context;
-use crate::request::collect::Collector;
-use crate::request::{routing, serve};
 use crate::setup::Setup;
 
 /// What a driver does next with a request.
@@ -43,7 +43,7 @@ pub(crate) fn admit(
     pending: Option<Pending>,
 ) -> Admission {
     if context.memory.is_tight() {
-        return Admission::Refuse(no_room(context));
+        return Admission::Refuse(answers::no_room(context));
     }
     if pending.is_some()
         && let Some(response) = serve::refuse_misdirected(exchange)
@@ -61,7 +61,7 @@ pub(crate) fn admit(
     if exchange.request.body == BodyLength::Tunnel {
         let text = "Method Not Allowed";
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        return Admission::Refuse(error(context, status, text, text));
+        return Admission::Refuse(answers::error(context, status, text, text));
     }
     let Some(pending) = pending else {
         return Admission::Start;
@@ -81,37 +81,9 @@ pub(crate) fn admit(
         ContentUse::Stream => Admission::Stream,
         ContentUse::Whole => match exchange.request.body {
             BodyLength::Known(len) if len > setup.temp_buffer_max_size => {
-                Admission::Refuse(too_large(context))
+                Admission::Refuse(answers::too_large(context))
             }
             announced => Admission::Collect(Collector::new(context, setup, announced)),
         },
     }
-}
-
-/// The answer to content that is larger than it may be.
-pub(crate) fn too_large(context: &Context) -> Response {
-    error(
-        context,
-        StatusCode::CONTENT_TOO_LARGE,
-        // H2O answers with the older name.
-        "Request Entity Too Large",
-        "request entity is too large",
-    )
-}
-
-/// The answer while memory, or the space for temporary files, is used up.
-pub(crate) fn no_room(context: &Context) -> Response {
-    let status = StatusCode::SERVICE_UNAVAILABLE;
-    error(context, status, status.reason(), "please try again later")
-}
-
-/// The answer to a request whose content the disk does not take.
-pub(crate) fn no_disk(context: &Context) -> Response {
-    let status = StatusCode::BAD_GATEWAY;
-    error(context, status, status.reason(), "Bad Gateway")
-}
-
-fn error(context: &Context, status: StatusCode, reason: &'static str, text: &str) -> Response {
-    context.worker.counters.count_status(status);
-    Response::error(status, reason, text)
 }

@@ -3,64 +3,13 @@
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use h2o_exchange::{BodyPipe, ExchangeRef, RequestBody};
+use h2o_exchange::{ExchangeRef, RequestBody};
 
+use super::collect::{CannotCollect, Collecting, NotCollected};
 use super::slots::{Mark, Phase};
-use super::{Requests, SlotId, Streams};
+use super::upload::Upload;
+use super::{Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
-use crate::request::collect::{CannotCollect, Collector, NotCollected};
-
-/// A body on its way into a [`Collector`].
-pub(super) struct Collecting {
-    collector: Collector,
-    /// Bytes for which the client has not been given window again, as the disk does not keep up.
-    owed: usize,
-    /// Whether all of the body has come.
-    is_complete: bool,
-}
-
-impl Collecting {
-    pub(super) const fn new(collector: Collector) -> Self {
-        Self {
-            collector,
-            owed: 0,
-            is_complete: false,
-        }
-    }
-
-    /// Bytes of memory held.
-    pub(super) fn retained(&self) -> usize {
-        self.collector.retained()
-    }
-}
-
-/// A body on its way to a handler that pulls it.
-pub(super) struct Upload {
-    pub(super) pipe: Rc<BodyPipe>,
-    /// Bytes in the pipe when the client was last given window for what the handler took.
-    queued: usize,
-}
-
-impl Upload {
-    pub(super) const fn new(pipe: Rc<BodyPipe>) -> Self {
-        Self { pipe, queued: 0 }
-    }
-
-    /// Bytes of memory held.
-    pub(super) fn retained(&self) -> usize {
-        self.pipe.queued() + self.pipe.kept()
-    }
-
-    /// Whether the handler can only wait for more from the client.
-    pub(super) fn is_starved(&self) -> bool {
-        self.pipe.is_starved()
-    }
-
-    /// The rest of the body will not come.
-    pub(super) fn break_off(&self, reason: &str) {
-        self.pipe.finish(Err(reason.into()));
-    }
-}
 
 impl Requests {
     /// A piece of a body has come; with `is_end` the last one.
@@ -87,8 +36,8 @@ impl Requests {
                     Ok(()) => {}
                     Err(NotCollected::Unwanted) => {
                         let owed = collecting.owed + piece.len();
-                        streams.credit(turn, id, owed);
-                        streams.drop_rest();
+                        streams.open_window(turn, id, Window::Credit(owed));
+                        streams.stop_input(id, StopReason::Unwanted);
                         self.start_collected(streams, turn, id);
                         return;
                     }
@@ -103,7 +52,7 @@ impl Requests {
             }
             Phase::AwaitingBody => {
                 self.push_upload(streams, turn, id, piece, is_end);
-                if !S::READS_ON_DEMAND {
+                if !S::RULES.reads_on_demand {
                     self.start_awaiting(streams, turn, id);
                 }
             }
@@ -112,7 +61,7 @@ impl Requests {
             }
             // No handler has a use for the body, which is dropped.
             Phase::Queued | Phase::Running(_) | Phase::Sending(_) | Phase::Flushing => {
-                streams.credit(turn, id, piece.len());
+                streams.open_window(turn, id, Window::Credit(piece.len()));
             }
             Phase::HalfClosed(_) => {
                 self.push_upload(streams, turn, id, piece, is_end);
@@ -121,7 +70,7 @@ impl Requests {
                 }
             }
             Phase::InGrace if is_end => self.end_grace(streams, turn, id),
-            Phase::InGrace => streams.credit(turn, id, piece.len()),
+            Phase::InGrace => streams.open_window(turn, id, Window::Credit(piece.len())),
             // Promised streams bring no body (RFC 9113 §5.1).
             Phase::InStep | Phase::Promised(_) => {}
         }
@@ -194,9 +143,9 @@ impl Requests {
                 let owed = std::mem::take(&mut collecting.owed);
                 self.slots.mark(id, Mark::Waiting, false);
                 if !is_unwanted {
-                    streams.open_window(turn, id, None);
+                    streams.open_window(turn, id, Window::Body);
                 }
-                streams.credit(turn, id, owed);
+                streams.open_window(turn, id, Window::Credit(owed));
             }
             Poll::Ready(Ok(Some(body))) => {
                 if let Some(exchange) = &slot.exchange {
@@ -288,7 +237,7 @@ impl Requests {
         turn: &mut Turn<'_>,
         id: SlotId,
     ) {
-        if S::READS_ON_DEMAND {
+        if S::RULES.reads_on_demand {
             return;
         }
         let Some(slot) = self.slots.get_mut(id) else {
@@ -309,7 +258,7 @@ impl Requests {
         let queued = upload.pipe.queued();
         let taken = upload.queued.saturating_sub(queued);
         upload.queued = queued;
-        streams.credit(turn, id, taken);
+        streams.open_window(turn, id, Window::Credit(taken));
     }
 }
 

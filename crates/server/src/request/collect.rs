@@ -9,8 +9,8 @@ use h2o_exchange::{
 };
 use h2o_http::BodyLength;
 
+use super::answers;
 use crate::context::Context;
-use crate::request::admission;
 use crate::setup::Setup;
 
 /// Bytes of content without use that are read before the response: so that the connection can go on with the next request,
@@ -20,6 +20,30 @@ const UNWANTED: u64 = 64 * 1024;
 const WRITE_PIECE: usize = 256 * 1024;
 /// Bytes that may wait in memory for the disk before the client has to wait, too.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
+
+/// A body on its way into a [`Collector`].
+pub(super) struct Collecting {
+    pub(super) collector: Collector,
+    /// Bytes for which the client has not been given window again, as the disk does not keep up.
+    pub(super) owed: usize,
+    /// Whether all of the body has come.
+    pub(super) is_complete: bool,
+}
+
+impl Collecting {
+    pub(super) const fn new(collector: Collector) -> Self {
+        Self {
+            collector,
+            owed: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.collector.retained()
+    }
+}
 
 /// Content received so far.
 pub(crate) enum Collector {
@@ -69,12 +93,12 @@ impl CannotCollect {
     /// The answer to the request, and a line for the error log.
     pub(crate) fn answer(&self, context: &Context, exchange: &mut Exchange) -> Response {
         let (reason, response) = match self {
-            Self::TooLarge => return admission::too_large(context),
+            Self::TooLarge => return answers::too_large(context),
             Self::NoRoom => (
                 "temporary files hold as much as they may".to_owned(),
-                admission::no_room(context),
+                answers::no_room(context),
             ),
-            Self::Disk(unwritten) => (unwritten.error.to_string(), admission::no_disk(context)),
+            Self::Disk(unwritten) => (unwritten.error.to_string(), answers::no_disk(context)),
         };
         let note = format!("failed to keep the request body: {reason}");
         exchange.note_error("core", &note);

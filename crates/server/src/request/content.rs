@@ -94,7 +94,7 @@ impl Content {
             },
             Source::Stream(source) => {
                 let mut piece = std::mem::take(&mut self.rest);
-                if piece.is_empty() && self.left == Some(0) && !S::ENDS_WITH_SOURCE {
+                if piece.is_empty() && self.left == Some(0) && !S::RULES.ends_with_source {
                     // The source need not have ended with the content: it may still read the request's body.
                     let trailers = match source.trailers() {
                         Trailers::Unknown => None,
@@ -130,7 +130,7 @@ impl Content {
                 if piece.len() > max {
                     self.rest = piece.split_off(max);
                 }
-                let is_whole = !S::ENDS_WITH_SOURCE && self.left == Some(piece.len() as u64);
+                let is_whole = !S::RULES.ends_with_source && self.left == Some(piece.len() as u64);
                 // The end is waited for where trailers may come with it.
                 let trailers = is_whole.then(|| source.trailers());
                 let is_end = match trailers {

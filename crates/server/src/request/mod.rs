@@ -7,12 +7,16 @@
 //! keeps it until its last byte has left.
 
 mod admission;
+mod answers;
+pub(crate) mod blocking;
 mod body;
 mod collect;
 mod content;
 mod early;
 mod error_page;
+mod push;
 mod reroute;
+mod resets;
 mod respond;
 pub(crate) mod routing;
 mod run;
@@ -20,6 +24,7 @@ pub(crate) mod serve;
 mod slots;
 mod streams;
 mod tunnel;
+mod upload;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -34,10 +39,14 @@ pub(crate) use admission::Pending;
 pub(crate) use body::BodyRoom;
 pub(crate) use content::{Content, Pulled, Source};
 use early::Early;
+use push::Pushes;
+use resets::Resets;
 pub(crate) use run::Arrived;
 use slots::{Mark, Phase, SlotPool, Slots};
-pub(crate) use slots::{SlotId, retire};
-pub(crate) use streams::{CloseReason, Streams};
+pub(crate) use streams::{
+    CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
+    Window,
+};
 
 /// The requests of one connection.
 pub(crate) struct Requests {
@@ -52,6 +61,12 @@ pub(crate) struct Requests {
     graces: VecDeque<(Instant, SlotId)>,
     /// Present until the requests of TLS early data are answered.
     early: Option<Box<Early>>,
+    /// Present once something was to be pushed.
+    pushes: Option<Box<Pushes>>,
+    /// How often the client has reset requests.
+    resets: Resets,
+    /// Whether the connection has used up its budget with requests that were answered with errors.
+    is_overdrawn: bool,
     /// The exchange of a request that was answered at once, for the next one.
     spare: Option<ExchangeRef>,
     /// Bytes of response bodies that were sent, and how many of them have earned something.
@@ -84,6 +99,9 @@ impl Requests {
             ahead: Vec::new(),
             graces: VecDeque::new(),
             early: is_early.then(Box::default),
+            pushes: None,
+            resets: Resets::default(),
+            is_overdrawn: false,
             spare: None,
             sent: 0,
             earned: 0,
@@ -154,14 +172,23 @@ impl Requests {
             })
     }
 
-    /// When a request that waits for the client's END_STREAM is to be ended.
-    pub(crate) fn grace_deadline(&self) -> Option<Instant> {
-        self.graces.front().map(|(until, _)| *until)
+    /// When there is something to be done: a request that waits for the client's END_STREAM is to be ended, or one in the queue
+    /// is no longer delayed.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let grace = self.graces.front().map(|(until, _)| *until);
+        let delay = self.resets.delay_until().filter(|_| self.has_queue());
+        grace.into_iter().chain(delay).min()
+    }
+
+    /// Whether the budget was used up since the last call, by requests that were answered with errors.
+    pub(crate) const fn take_overdrawn(&mut self) -> bool {
+        std::mem::replace(&mut self.is_overdrawn, false)
     }
 
     /// Bytes of memory held.
     pub(crate) fn retained(&self) -> usize {
-        self.slots.retained()
+        let pushes = self.pushes.as_ref().map_or(0, |pushes| pushes.retained());
+        self.slots.retained() + pushes
     }
 
     /// Gives memory back that can be allocated again. There are no requests.
@@ -178,6 +205,7 @@ impl Requests {
         self.slots.clear();
         self.graces.clear();
         self.queue.clear();
+        self.pushes = None;
     }
 
     /// Ends a request, and logs it.
@@ -188,20 +216,11 @@ impl Requests {
         id: SlotId,
         reason: CloseReason,
     ) {
-        let is_reset = match reason {
-            CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => false,
-            CloseReason::Refused
-            | CloseReason::PushCancelled
-            | CloseReason::TooSlow
-            | CloseReason::TunnelBroken
-            | CloseReason::BodyLost
-            | CloseReason::BodyBroken => true,
-        };
-        if is_reset {
-            streams.reset(turn, id, reason);
-        }
         if let Some(early) = &mut self.early {
             early.forget(id);
+        }
+        if let Some(pushes) = &mut self.pushes {
+            pushes.forget(id);
         }
         if let Some(slot) = self.slots.get(id) {
             match slot.phase {
@@ -219,9 +238,9 @@ impl Requests {
             if let Some(exchange) = &slot.exchange {
                 streams.before_log(id, exchange);
             }
-            self.slots.vacate(id);
         }
-        streams.release(turn, id);
+        streams.close(turn, id, reason);
+        self.slots.vacate(id);
     }
 
     /// As [`Requests::close`], of a request whose exchange is not in its slot.
@@ -247,13 +266,13 @@ impl Requests {
     ) {
         self.slots.mark(id, Mark::Waiting, false);
         if let Some(exchange) = self.take_exchange(id) {
-            streams.stop_reading();
+            streams.stop_input(id, StopReason::Refused);
             self.answer(streams, turn, id, exchange, response);
         }
     }
 
     /// Whether the handler that pulled a body does not want the rest.
-    pub(crate) fn is_body_abandoned(&self, id: SlotId) -> bool {
+    fn is_body_abandoned(&self, id: SlotId) -> bool {
         let upload = self.slots.get(id).and_then(|slot| slot.upload.as_ref());
         upload.is_some_and(|upload| upload.pipe.is_abandoned())
     }
@@ -323,25 +342,4 @@ impl Requests {
         let takes = paces[1].keeps_up(taken, rate);
         sends && takes
     }
-
-    /// Promises a response that is sent behind the one it comes with.
-    pub(crate) fn promise(&mut self, id: SlotId, exchange: ExchangeRef, promised: Promised) {
-        let slot = self.slots.occupy(id);
-        slot.exchange = Some(exchange);
-        match promised {
-            Promised::Response(response) => slot.phase = Phase::Promised(response),
-            Promised::Running(waiting) => {
-                slot.phase = Phase::Running(waiting);
-                self.slots.mark(id, Mark::Running, true);
-                self.slots.mark(id, Mark::Waiting, true);
-            }
-        }
-    }
-}
-
-/// What there is of a promised response.
-pub(crate) enum Promised {
-    Response(Box<Response>),
-    /// Its handler has not answered.
-    Running(serve::Waiting),
 }

@@ -8,7 +8,7 @@ use h2o_http::{BodyLength, Method};
 
 use super::content::{Content, Pulled, Source};
 use super::slots::{Mark, Phase, log, retire};
-use super::{CloseReason, Requests, SlotId, Streams};
+use super::{CloseReason, Requests, ResponseShape, SlotId, StopReason, Streams};
 use crate::budget::Cost;
 use crate::flow::Turn;
 use crate::request::serve;
@@ -34,19 +34,21 @@ impl Requests {
         }
         let mut guard = exchange.borrow_mut();
         let this = &mut *guard;
-        let opens_tunnel =
-            self.has_tunnel() && self.prepare_tunnel(streams, id, this, &mut response);
-        if !streams.amend(self, turn, id, this, &mut response) {
+        let opens_tunnel = self.has_tunnel() && self.prepare_tunnel(streams, id, this, &response);
+        if !self.amend(streams, turn, id, this, &mut response) {
             drop(guard);
             self.close_with(streams, turn, id, exchange, CloseReason::PushCancelled);
             return;
         }
         if response.status.as_u16() >= 400 && turn.pay(Cost::Refusal.units()).is_err() {
-            streams.on_overdrawn();
+            self.is_overdrawn = true;
+            streams.stop_input(id, StopReason::Overdrawn);
+        }
+        if self.is_body_abandoned(id) {
+            streams.stop_input(id, StopReason::Abandoned);
         }
         serve::date(&turn.context.worker, &mut response);
         this.timings.response_start = Some(turn.now);
-        this.sent.status = Some(response.status);
         // 101 (Switching Protocols) is not followed by a body, but by the tunnel.
         let is_bodyless = response.status.is_bodyless() && !opens_tunnel;
         let has_body = !is_bodyless
@@ -59,22 +61,25 @@ impl Requests {
         if is_bodyless {
             response.length = None;
         }
-        let (head_len, has_body) = streams.send_head(turn, id, this, &response, has_body);
-        this.sent.header_bytes += head_len as u64;
-        this.sent.headers = response.headers;
-        let mut body = response.body;
-        let sent = if has_body {
-            streams.send_at_once(turn, id, &mut body)
-        } else {
-            Some(0)
+        let shape = ResponseShape {
+            has_body,
+            opens_tunnel,
+            is_behind_push: self
+                .pushes
+                .as_ref()
+                .is_some_and(|pushes| pushes.has_urgent()),
         };
-        if let Some(len) = sent {
-            this.sent.body_bytes = len;
-            self.sent += len;
+        let sent = streams.send_head(turn, id, this, &mut response, shape);
+        this.sent.status = Some(response.status);
+        this.sent.header_bytes += sent.head_len as u64;
+        this.sent.headers = response.headers;
+        if let Some(len) = sent.body_len {
+            this.sent.body_bytes = len as u64;
+            self.sent += len as u64;
             drop(guard);
-            if let Body::Stream(_) = body
+            if let Body::Stream(_) = response.body
                 && let Some(slot) = self.slots.get_mut(id)
-                && let Some(content) = Content::new(body, None)
+                && let Some(content) = Content::new(response.body, None)
             {
                 // It may be the source that reads the request's body.
                 slot.phase = Phase::Sending(content);
@@ -82,9 +87,8 @@ impl Requests {
             self.on_written(streams, turn, id, Some(exchange));
             return;
         }
-        streams.schedule(id, this);
         drop(guard);
-        let Some(content) = Content::new(body, response.length) else {
+        let Some(content) = Content::new(response.body, response.length) else {
             return;
         };
         let slot = self.slots.occupy(id);
@@ -102,7 +106,7 @@ impl Requests {
         id: SlotId,
         exchange: Option<ExchangeRef>,
     ) {
-        if !S::ENDS_WHEN_FLUSHED {
+        if !S::RULES.ends_when_flushed {
             self.finish(streams, turn, id, exchange);
             return;
         }
@@ -169,7 +173,7 @@ impl Requests {
         id: SlotId,
         reason: CloseReason,
     ) {
-        streams.on_finished(turn);
+        self.resets.on_finished();
         if let Some(exchange) = self.exchange(id) {
             earn_by(turn, exchange);
         }
@@ -182,7 +186,7 @@ impl Requests {
             self.end(streams, turn, id, CloseReason::Complete);
             return;
         }
-        streams.on_finished(turn);
+        self.resets.on_finished();
         if let Some(exchange) = self.exchange(id) {
             earn_by(turn, exchange);
         }

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use h2o_exchange::{Exchange, ExchangeRef, RequestBody, Response, Timings, Worker};
 use h2o_http::{BodyLength, Headers, StatusCode};
 
-use super::body::Collecting;
+use super::admission::{self, Admission, Pending};
+use super::collect::Collecting;
+use super::serve::{self, Progress};
 use super::slots::{Mark, Phase};
-use super::{CloseReason, Requests, SlotId, Streams};
+use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
-use crate::request::admission::{self, Admission, Pending};
-use crate::request::serve::{self, Progress};
 
 /// A request whose head is complete.
 pub(crate) struct Arrived {
@@ -69,12 +69,12 @@ impl Requests {
         };
         match admission {
             Admission::Refuse(response) => {
-                streams.stop_reading();
+                streams.stop_input(id, StopReason::Refused);
                 self.answer(streams, turn, id, exchange, response);
             }
             Admission::Start => self.queue_or_start(streams, turn, id, exchange),
             Admission::StartUnwanted => {
-                streams.drop_rest();
+                streams.stop_input(id, StopReason::Unwanted);
                 self.queue_or_start(streams, turn, id, exchange);
             }
             Admission::Tunnel => self.start_tunnel(streams, turn, id, exchange),
@@ -130,7 +130,7 @@ impl Requests {
         exchange: ExchangeRef,
     ) {
         let is_streaming = matches!(exchange.borrow().body, RequestBody::Stream(_));
-        if self.queue.is_empty() && self.has_place(streams, turn, is_streaming) {
+        if self.queue.is_empty() && self.has_place::<S>(turn, is_streaming) {
             self.start(streams, turn, id, exchange);
             return;
         }
@@ -150,20 +150,19 @@ impl Requests {
         self.queue.push_back(id);
     }
 
-    pub(crate) fn has_place<S: Streams>(
-        &self,
-        streams: &mut S,
-        turn: &Turn<'_>,
-        is_streaming: bool,
-    ) -> bool {
-        let streaming = is_streaming.then(|| self.slots.count(Mark::Streaming));
-        streams.may_run(turn, self.slots.count(Mark::Running), streaming)
+    /// Whether another request may run; with `is_streaming`, one that pulls its body.
+    #[inline]
+    pub(super) fn has_place<S: Streams>(&self, turn: &Turn<'_>, is_streaming: bool) -> bool {
+        let limits = S::limits(&turn.connection.listener.setup);
+        self.slots.count(Mark::Running) < limits.running
+            && (!is_streaming || self.slots.count(Mark::Streaming) < limits.streaming)
+            && !self.resets.is_delaying(turn.now)
     }
 
     /// Starts requests whose turn has come.
     pub(crate) fn start_queued<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         let mut from = 0;
-        while let Some(at) = self.next_startable(streams, turn, from) {
+        while let Some(at) = self.next_startable::<S>(turn, from) {
             from = at;
             let Some(id) = self.queue.remove(at) else {
                 return;
@@ -177,22 +176,17 @@ impl Requests {
     }
 
     /// Whether a request that waits can be started.
-    pub(crate) fn may_start<S: Streams>(&self, streams: &mut S, turn: &Turn<'_>) -> bool {
-        self.next_startable(streams, turn, 0).is_some()
+    pub(crate) fn may_start<S: Streams>(&self, turn: &Turn<'_>) -> bool {
+        self.next_startable::<S>(turn, 0).is_some()
     }
 
     /// The position in the queue of the next request that can be started, from position `from` on.
-    fn next_startable<S: Streams>(
-        &self,
-        streams: &mut S,
-        turn: &Turn<'_>,
-        from: usize,
-    ) -> Option<usize> {
-        if from >= self.queue.len() || !self.has_place(streams, turn, false) {
+    fn next_startable<S: Streams>(&self, turn: &Turn<'_>, from: usize) -> Option<usize> {
+        if from >= self.queue.len() || !self.has_place::<S>(turn, false) {
             return None;
         }
         // Other requests need not wait for one that streams.
-        let may_stream = self.has_place(streams, turn, true);
+        let may_stream = self.has_place::<S>(turn, true);
         (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
     }
 
@@ -220,9 +214,11 @@ impl Requests {
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
             // The window opens now that a handler wants the body, which it takes out of the exchange.
-            streams.open_window(turn, id, None);
+            streams.open_window(turn, id, Window::Body);
             self.slots.mark(id, Mark::Streaming, true);
-            streams.on_streaming(turn);
+            if let Some(counter) = S::RULES.streaming_counter {
+                turn.context.worker.counters.count(counter);
+            }
         }
         let progress = serve::start(turn.context, &exchange);
         self.on_progress(streams, turn, id, exchange, progress);
@@ -295,9 +291,9 @@ impl Requests {
         if exchange.informational.is_empty() {
             return;
         }
-        streams.before_interim(self, turn, id, exchange);
+        self.push_ordered(streams, turn, id, exchange);
         let interims = std::mem::take(&mut exchange.informational);
-        if !gets_interims(streams, turn, exchange) {
+        if !gets_interims::<S>(turn, exchange) {
             return;
         }
         for (status, headers) in &interims {
@@ -350,7 +346,7 @@ impl Requests {
         }
     }
 
-    /// The client has taken a request back, or its stream is gone otherwise.
+    /// The client has reset the stream of a request, or the engine has.
     pub(crate) fn on_reset<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -358,44 +354,15 @@ impl Requests {
         id: SlotId,
     ) {
         self.close(streams, turn, id, CloseReason::Reset);
-    }
-
-    /// The response that a promised one comes with is written.
-    pub(crate) fn send_promised<S: Streams>(
-        &mut self,
-        streams: &mut S,
-        turn: &mut Turn<'_>,
-        id: SlotId,
-    ) {
-        let Some(slot) = self.slots.get_mut(id) else {
-            return;
-        };
-        match std::mem::replace(&mut slot.phase, Phase::InStep) {
-            Phase::Promised(response) => {
-                if let Some(exchange) = slot.exchange.take() {
-                    self.respond(streams, turn, id, exchange, *response);
-                }
-            }
-            phase @ Phase::Running(_) => {
-                slot.phase = phase;
-                self.resume(streams, turn, id);
-            }
-            // The client has reset the stream, and its slot may be another request's.
-            phase @ (Phase::InStep
-            | Phase::Collecting(_)
-            | Phase::AwaitingBody
-            | Phase::Queued
-            | Phase::Sending(_)
-            | Phase::Flushing
-            | Phase::HalfClosed(_)
-            | Phase::InGrace) => slot.phase = phase,
-        }
+        let limits = S::limits(&turn.connection.listener.setup);
+        self.resets.on_reset(&limits, turn.now);
     }
 }
 
 /// Whether the configuration and the client allow interim responses.
-fn gets_interims<S: Streams>(streams: &S, turn: &Turn<'_>, exchange: &Exchange) -> bool {
-    streams.informs(&turn.connection.listener.setup) && serve::wants_informational(exchange)
+fn gets_interims<S: Streams>(turn: &Turn<'_>, exchange: &Exchange) -> bool {
+    S::limits(&turn.connection.listener.setup).sends_interims
+        && serve::wants_informational(exchange)
 }
 
 /// Tells the client that it may send its body.
@@ -406,7 +373,7 @@ fn send_continue<S: Streams>(
     exchange: &ExchangeRef,
 ) {
     let exchange = &mut *exchange.borrow_mut();
-    if S::ALWAYS_CONTINUES || gets_interims(streams, turn, exchange) {
+    if S::RULES.always_continues || gets_interims::<S>(turn, exchange) {
         let len = streams.send_interim(turn, id, StatusCode::CONTINUE, &Headers::new());
         exchange.sent.header_bytes += len as u64;
     }

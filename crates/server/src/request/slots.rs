@@ -6,28 +6,13 @@ use std::task::Waker;
 
 use h2o_exchange::{BodySource, Exchange, ExchangeRef, Response};
 
-use super::body::{Collecting, Upload};
+use super::collect::Collecting;
 use super::content::Content;
+use super::streams::SlotId;
+use super::upload::Upload;
 use crate::flow::Turn;
 use crate::pace::Pace;
 use crate::request::serve::{self, Waiting};
-
-/// Which slot of a connection a request has: a small number that is used again once the request is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotId(u32);
-
-impl SlotId {
-    /// The slot of a connection that carries one request at a time.
-    pub(crate) const ONLY: Self = Self(0);
-
-    pub(crate) const fn new(index: u32) -> Self {
-        Self(index)
-    }
-
-    pub(crate) const fn index(self) -> u32 {
-        self.0
-    }
-}
 
 /// One request of a connection, from the moment it has to wait for something.
 pub(crate) struct StreamSlot {
@@ -80,10 +65,12 @@ pub(super) enum Mark {
     Streaming,
     /// The request asks for a tunnel, or has opened one.
     Tunnel,
+    /// The request is not the client's, but one that a push was promised for.
+    Promised,
 }
 
 impl Mark {
-    const COUNT: usize = 4;
+    const COUNT: usize = 5;
 }
 
 impl StreamSlot {
@@ -106,7 +93,7 @@ impl StreamSlot {
     /// The waker of the request, made once.
     pub(super) fn waker(&mut self, turn: &Turn<'_>, id: SlotId) -> Waker {
         self.waker
-            .get_or_insert_with(|| turn.context.waker(turn.connection.token, id.0))
+            .get_or_insert_with(|| turn.context.waker(turn.connection.token, id.index()))
             .clone()
     }
 
@@ -164,7 +151,7 @@ pub(super) fn log(exchange: &mut Exchange) {
 }
 
 /// Logs an exchange and gives it back.
-pub(crate) fn retire(reference: &ExchangeRef) {
+pub(super) fn retire(reference: &ExchangeRef) {
     let worker = {
         let Ok(mut exchange) = reference.try_borrow_mut() else {
             return;
@@ -217,14 +204,14 @@ impl Slots {
     }
 
     fn place(&self, id: SlotId) -> Option<&Option<Box<StreamSlot>>> {
-        match id.0 {
+        match id.index() {
             0 => Some(&self.first),
             index => self.others.get(index as usize - 1),
         }
     }
 
     fn place_mut(&mut self, id: SlotId) -> Option<&mut Option<Box<StreamSlot>>> {
-        match id.0 {
+        match id.index() {
             0 => Some(&mut self.first),
             index => self.others.get_mut(index as usize - 1),
         }
@@ -242,7 +229,7 @@ impl Slots {
 
     /// The slot, which is taken if it is free.
     pub(super) fn occupy(&mut self, id: SlotId) -> &mut StreamSlot {
-        let index = id.0 as usize;
+        let index = id.index() as usize;
         if self.others.len() < index {
             self.others.resize_with(index, || None);
         }

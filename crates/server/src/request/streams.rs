@@ -1,52 +1,27 @@
 //! What the request table asks of a protocol version.
 
 use std::task::Context as TaskContext;
+use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, Exchange, ExchangeRef, FileReader, Response};
-use h2o_http::{Headers, StatusCode};
+use h2o_exchange::{BodyError, Counter, Exchange, ExchangeRef, FileReader, Protocol, Response};
+use h2o_http::{Headers, RequestHead, StatusCode};
 
-use super::{Requests, SlotId};
+use super::Requests;
 use crate::flow::Turn;
 use crate::setup::Setup;
 
 /// The streams of one connection, as the request table uses them: one implementation per protocol version.
 ///
-/// All output goes to [`Turn::out`]; nothing here waits or fails. A stream exists from the request's head until
-/// [`Streams::release`]. Its calls come in this order: any number of `send_interim`; `amend`, `send_head`, `send_at_once`; then
-/// `send_data` and `finish`, as often as the driver has the table [pull](Requests::pull). `reset` can come at any time, and
-/// nothing but `release` comes after it.
+/// All output goes to [`Turn::out`]; nothing here waits or fails. A stream exists from the head of its request until
+/// [`Streams::close`]. The calls for a response come in this order: any number of `send_interim`; `send_head`; unless that has
+/// sent the whole response: `set_ready`, then `send_data` and `finish`, as often as the driver has the table
+/// [pull](Requests::pull). `close` can come at any time, and ends the stream if its response is not complete.
 pub(crate) trait Streams: Sized {
-    /// Whether a request is over only when its last bytes have left: the driver then calls [`Requests::on_flushed`].
-    const ENDS_WHEN_FLUSHED: bool;
-    /// Whether a response ends only when its source does, even if all of its announced length was sent before: the client cannot
-    /// tell the difference, and the source may still have to send the request's body to a backend.
-    const ENDS_WITH_SOURCE: bool;
-    /// Whether the driver reads bodies when there is room for them ([`Requests::poll_body_room`]), and starts requests that
-    /// [wait](Requests::start_awaiting) for the first of theirs. Otherwise clients send as much as they are given window.
-    const READS_ON_DEMAND: bool;
+    const RULES: VersionRules;
 
-    /// Whether clients that wait for 100 (Continue) get it although they get no other interim response. H2O compatibility: H2O
-    /// sends it over HTTP/1 whatever `send-informational` and `no-early-hints` say.
-    const ALWAYS_CONTINUES: bool;
-
-    /// Whether another request may run while `running` others do. If it pulls its body, `streaming` others do that.
-    fn may_run(&mut self, turn: &Turn<'_>, running: usize, streaming: Option<usize>) -> bool;
-
-    /// A request that pulls its body is about to run.
-    fn on_streaming(&self, turn: &Turn<'_>);
-
-    /// Whether clients get the interim responses that handlers make.
-    fn informs(&self, setup: &Setup) -> bool;
-
-    /// A handler has made interim responses, which are sent next.
-    fn before_interim(
-        &mut self,
-        table: &mut Requests,
-        turn: &mut Turn<'_>,
-        id: SlotId,
-        exchange: &mut Exchange,
-    );
+    /// What the configuration allows the requests of a connection.
+    fn limits(setup: &Setup) -> RequestLimits;
 
     /// Writes an interim response. Returns the length of its encoded head.
     fn send_interim(
@@ -57,43 +32,24 @@ pub(crate) trait Streams: Sized {
         headers: &Headers,
     ) -> usize;
 
-    /// Adds to a response what only this version knows. Returns `false` for a pushed response that is not to be sent.
-    fn amend(
-        &mut self,
-        table: &mut Requests,
-        turn: &mut Turn<'_>,
-        id: SlotId,
-        exchange: &mut Exchange,
-        response: &mut Response,
-    ) -> bool;
-
-    /// Adapts the response to a request that asks for a tunnel; `is_open`: the response opens it.
-    fn amend_tunnel(&mut self, exchange: &Exchange, response: &mut Response, is_open: bool);
-
-    /// Writes the head of a response, and its end unless it `has_body`. Returns the length of the encoded head, and whether a
-    /// body follows.
+    /// Writes the head of a response, in which fields may be changed to what this version calls for, and all of the body if
+    /// that is better than to have it pulled.
     fn send_head(
         &mut self,
         turn: &mut Turn<'_>,
         id: SlotId,
         exchange: &Exchange,
-        response: &Response,
-        has_body: bool,
-    ) -> (usize, bool);
+        response: &mut Response,
+        shape: ResponseShape,
+    ) -> HeadSent;
 
-    /// Sends a body right behind its head if that is better than to have it pulled, and returns its length.
-    fn send_at_once(&mut self, turn: &mut Turn<'_>, id: SlotId, body: &mut Body) -> Option<u64>;
-
-    /// A response, whose head is sent, is about to have its body pulled.
-    fn schedule(&mut self, id: SlotId, exchange: &Exchange);
-
-    /// Whether the body of a response can be pulled.
+    /// Whether there is something to be pulled: the driver has to [pull](Requests::pull) while `is_ready`.
     fn set_ready(&mut self, id: SlotId, is_ready: bool);
 
     /// Sends a piece of a body; `is_end`: the last one.
     fn send_data(&mut self, turn: &mut Turn<'_>, id: SlotId, piece: &Bytes, is_end: bool);
 
-    /// Sends up to `max` bytes of a file, and says how many, and whether they are the last ones. `None`: they have to be read
+    /// Sends up to `max` bytes of a file. Returns how many, and whether they are the last ones. `None`: they have to be read
     /// first, and the task will be woken.
     ///
     /// # Errors
@@ -110,35 +66,139 @@ pub(crate) trait Streams: Sized {
     /// Ends a response that `send_data` has not ended.
     fn finish(&mut self, turn: &mut Turn<'_>, id: SlotId, trailers: Option<Headers>);
 
-    /// A response was sent to its end.
-    fn on_finished(&mut self, turn: &Turn<'_>);
+    /// Allows the client to send more of the body of a request.
+    fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window);
 
-    /// Ends a stream before its response is complete.
-    fn reset(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason);
-
-    /// The exchange of a request is about to be logged.
-    fn before_log(&self, id: SlotId, exchange: &ExchangeRef);
-
-    /// The request is over, and its slot free.
-    fn release(&mut self, turn: &mut Turn<'_>, id: SlotId);
+    /// The rest of a request's body has no use.
+    fn stop_input(&mut self, id: SlotId, reason: StopReason);
 
     /// Whether the client may still send on a stream whose response has been sent to its end.
     fn is_input_open(&self, id: SlotId) -> bool;
 
-    /// The client may send the body of a request: all of it, or of a tunnel's up to `limit` bytes ahead of the handler.
-    fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, limit: Option<u32>);
+    /// Adds what only this version knows to an exchange that is about to be logged.
+    fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
 
-    /// The server is done with `len` bytes of a body: the client may send as many again.
-    fn credit(&mut self, turn: &mut Turn<'_>, id: SlotId, len: usize);
+    /// The request is over: ends its stream at once if its response is not complete.
+    fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason);
 
-    /// No handler has a use for the rest of a body.
-    fn drop_rest(&mut self);
+    /// Whether a push can be promised with the response of a stream (RFC 9113 §8.4).
+    fn can_promise(&self, _id: SlotId) -> bool {
+        false
+    }
 
-    /// The request is refused, and nothing more of it is read.
-    fn stop_reading(&mut self);
+    /// Writes the promise of a push with the response of stream `with`. Returns the promised stream, if there can be one.
+    fn promise(
+        &mut self,
+        _turn: &mut Turn<'_>,
+        _with: SlotId,
+        _head: &RequestHead,
+        _is_critical: bool,
+    ) -> Option<(SlotId, Protocol)> {
+        None
+    }
 
+    /// Fills in the response of the handler `http2-debug-state`, where `exchange` asks for it.
+    fn show_state(
+        &self,
+        _table: &Requests,
+        _turn: &Turn<'_>,
+        _id: SlotId,
+        _exchange: &mut Exchange,
+        _response: &mut Response,
+    ) {
+    }
+}
+
+/// How the requests of a protocol version differ from those of others.
+pub(crate) struct VersionRules {
+    /// Whether a request is over only when its last bytes have left: the driver then calls [`Requests::on_flushed`].
+    pub(crate) ends_when_flushed: bool,
+    /// Whether a response ends only when its source does, even if all of its announced length was sent before: the client
+    /// cannot tell the difference, and the source may still have to send the request's body to a backend.
+    pub(crate) ends_with_source: bool,
+    /// Whether the driver reads bodies when there is room for them ([`Requests::poll_body_room`]), and starts requests that
+    /// [wait](Requests::start_awaiting) for the first bytes of theirs. Otherwise clients send as much as they have window for.
+    pub(crate) reads_on_demand: bool,
+    /// Whether clients that wait for 100 (Continue) get it although they get no other interim response. H2O compatibility:
+    /// H2O sends it over HTTP/1 whatever `send-informational` and `no-early-hints` say.
+    pub(crate) always_continues: bool,
+    /// Counts the requests whose bodies are pulled by handlers.
+    pub(crate) streaming_counter: Option<Counter>,
+}
+
+/// What the configuration allows the requests of one connection.
+pub(crate) struct RequestLimits {
+    /// Requests whose handlers run at the same time.
+    pub(crate) running: usize,
+    /// Of these, requests whose handlers pull the body.
+    pub(crate) streaming: usize,
+    /// How long new requests have to wait once the client has reset `running` requests more than were answered; zero: not at
+    /// all.
+    pub(crate) reset_delay: Duration,
+    /// Whether clients get the interim responses that handlers make.
+    pub(crate) sends_interims: bool,
+}
+
+/// What follows the head of a response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseShape {
+    /// Whether the response has a body, as far as its method, status and length say.
+    pub(crate) has_body: bool,
+    /// Whether the response opens the tunnel that the request has asked for.
+    pub(crate) opens_tunnel: bool,
+    /// Whether a promised response has to be sent before this one's body.
+    pub(crate) is_behind_push: bool,
+}
+
+/// What [`Streams::send_head`] has sent.
+pub(crate) struct HeadSent {
+    /// Bytes of the encoded head.
+    pub(crate) head_len: usize,
+    /// Bytes of the body, if the whole response is sent. `None`: the body is to be pulled.
+    pub(crate) body_len: Option<usize>,
+}
+
+/// How much more of a request's body the client may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// As much as the protocol version allows by default: a body is wanted.
+    Body,
+    /// So many bytes ahead of the handler of a tunnel.
+    Tunnel(u32),
+    /// As many bytes again: the server is done with these.
+    Credit(usize),
+}
+
+/// Why the rest of a request's body has no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopReason {
+    /// No handler asks for it.
+    Unwanted,
+    /// The handler that pulled it has stopped.
+    Abandoned,
+    /// The response does not open the tunnel that the request has asked for.
+    NoTunnel,
+    /// The request is refused.
+    Refused,
     /// The connection has used up its budget with requests that are answered with errors.
-    fn on_overdrawn(&mut self);
+    Overdrawn,
+}
+
+/// Which slot of a connection a request has: a small number that is used again once the request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotId(u32);
+
+impl SlotId {
+    /// The slot of a connection that carries one request at a time.
+    pub(crate) const ONLY: Self = Self(0);
+
+    pub(crate) const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    pub(crate) const fn index(self) -> u32 {
+        self.0
+    }
 }
 
 /// Why a request ends.
@@ -146,9 +206,9 @@ pub(crate) trait Streams: Sized {
 pub(crate) enum CloseReason {
     /// The response was sent to its end, and the client has sent what it had to.
     Complete,
-    /// The response was sent to its end, and the handler or the time does not allow to wait for the client's.
+    /// The response was sent to its end, and the handler or the time does not allow to wait for the client's end.
     EnoughRead,
-    /// The client has taken the request back, or the stream is gone for another reason of the engine's.
+    /// The client has reset the stream, or the engine has.
     Reset,
     /// No handler has looked at the request: the client may send it again.
     Refused,

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, RequestBody, Response};
 
-use super::body::Upload;
 use super::content::{Content, Source};
 use super::slots::{Mark, Phase};
-use super::{CloseReason, Requests, SlotId, Streams};
+use super::upload::Upload;
+use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
 
 /// The receive window of a tunnel, bytes: what a handler that takes nothing makes the server hold.
@@ -39,7 +39,7 @@ impl Requests {
         pipe.set_owner(slot.waker(turn, id));
         slot.upload = Some(Upload::new(pipe));
         if self.slots.count(Mark::Tunnel) < WIDE {
-            streams.open_window(turn, id, Some(WINDOW));
+            streams.open_window(turn, id, Window::Tunnel(WINDOW));
         }
         self.slots.mark(id, Mark::Tunnel, true);
         self.start(streams, turn, id, exchange);
@@ -52,18 +52,17 @@ impl Requests {
         streams: &mut S,
         id: SlotId,
         exchange: &mut Exchange,
-        response: &mut Response,
+        response: &Response,
     ) -> bool {
         let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.is(Mark::Tunnel)) else {
             return false;
         };
-        let is_open = exchange.request.is_tunnel_opened_by(response.status);
-        streams.amend_tunnel(exchange, response, is_open);
-        if is_open {
+        if exchange.request.is_tunnel_opened_by(response.status) {
             // From now on only the reader of the tunnel holds the pipe: see [`Requests::keep_half_open`].
             exchange.body = RequestBody::None;
             return true;
         }
+        streams.stop_input(id, StopReason::NoTunnel);
         if let Some(upload) = slot.upload.take() {
             upload.pipe.finish(Ok(()));
             upload.pipe.abandon();
@@ -142,13 +141,14 @@ impl Requests {
         self.graces.push_back((turn.now + GRACE, id));
     }
 
-    /// Ends the streams whose client has not ended its direction in time.
-    pub(crate) fn end_graces<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
+    /// Time has passed: ends the streams whose client has not ended its direction in time.
+    pub(crate) fn on_timeout<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
         while let Some(&(until, id)) = self.graces.front()
             && until <= turn.now
         {
             self.end_grace(streams, turn, id);
         }
+        self.resets.end_delay(turn.now);
     }
 
     /// Ends a stream that was kept for the end of the client's direction.

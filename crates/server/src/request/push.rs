@@ -9,15 +9,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Waker};
 
-use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, Protocol, PushOrder, Response, Timings};
+use h2o_exchange::{Exchange, ExchangeRef, Http2Stream, Protocol, Response, Timings};
 use h2o_http::{Known, Method, Name, RequestHead, Scheme, Version};
-use h2o_http2::{SchedulingHint, State, StreamKey};
 
-use super::streams::{Http2Streams, blocks_rendering, scheduling_hint, slot};
+use super::blocking::{blocks_rendering, goes_first};
+use super::serve::{self, Progress};
+use super::slots::{Mark, Phase, retire};
+use super::{Requests, SlotId, Streams, routing};
 use crate::flow::Turn;
-use crate::request::routing;
-use crate::request::serve::{self, Progress};
-use crate::request::{Promised, Requests, retire};
 use h2o_handlers::push::cache_digest::Digests;
 use h2o_handlers::push::casper::{Casper, FORGET};
 use h2o_handlers::push::{CasperSettings, PushSettings};
@@ -37,45 +36,45 @@ const COPIED: [Known; 5] = [
 /// Tells logs and clients what became of a push (H2O compatibility).
 const OUTCOME: Name<'static> = Name::Other("x-http2-push");
 
-/// What a connection knows of its pushes. Made when it first has something to push to a client that wants it.
+/// The pushes of a connection. Made when there is first something to push to a client that takes pushes.
 #[derive(Default)]
-pub(super) struct Pushing {
+pub(super) struct Pushes {
     /// What the client has; made when a host with `http2-casper` has something to push.
     casper: Option<Casper>,
     /// Hashes of what was pushed, or could not be, oldest first.
     seen: VecDeque<u64>,
     /// Promised streams whose handlers have not answered.
-    awaited: Vec<StreamKey>,
-    /// Promised streams to go on with once the response they come with is written.
-    due: Vec<StreamKey>,
-    /// One of `due` is there and goes ahead of the response it comes with.
+    awaited: Vec<SlotId>,
+    /// Promised streams whose responses are sent once that is written which they were promised with.
+    due: Vec<SlotId>,
+    /// Whether a response of `due` is there, and is sent before the body of that which it was promised with.
     has_urgent: bool,
 }
 
 /// A resource that is to be pushed.
 struct Push {
     /// The stream of the response that it comes with.
-    parent: StreamKey,
+    with: SlotId,
     head: RequestHead,
     /// Whether it goes ahead of all others.
     is_critical: bool,
 }
 
-impl Pushing {
+impl Pushes {
     /// Bytes of memory held.
     pub(super) fn retained(&self) -> usize {
         let casper = self.casper.as_ref().map_or(0, Casper::retained);
         size_of::<Self>() + casper + self.seen.capacity() * size_of::<u64>()
     }
 
-    /// True if what is written next is to be a pushed response.
-    pub(super) const fn is_ahead(&self) -> bool {
+    /// Whether a pushed response has to be sent before any other body.
+    pub(super) const fn has_urgent(&self) -> bool {
         self.has_urgent
     }
 
-    /// A stream was reset.
-    pub(super) fn forget(&mut self, stream: StreamKey) {
-        self.awaited.retain(|&awaited| awaited != stream);
+    /// A request is over.
+    pub(super) fn forget(&mut self, id: SlotId) {
+        self.awaited.retain(|&awaited| awaited != id);
     }
 
     /// Remembers that a resource is pushed; false if it was before.
@@ -131,139 +130,142 @@ impl Pushing {
     }
 }
 
-impl Http2Streams {
-    /// Adds pushes, the CASPer cookie and debug state to a response. Returns `false` for a push that is not to be sent.
-    #[cold]
-    pub(super) fn add_http2_fields(
+impl Requests {
+    /// Adds to a response what only some responses of HTTP/2 have: pushes, the CASPer cookie, debug state. Returns whether the
+    /// response is to be sent: a pushed one may not be.
+    #[inline]
+    pub(super) fn amend<S: Streams>(
         &mut self,
-        table: &mut Requests,
+        streams: &mut S,
         turn: &mut Turn<'_>,
-        stream: StreamKey,
+        id: SlotId,
         exchange: &mut Exchange,
         response: &mut Response,
     ) -> bool {
-        let asked = exchange.protocol.http2_mut();
-        if let Some(detail) = asked.and_then(|http2| http2.debug_state.take()) {
-            self.show_state(table, turn, stream, detail, exchange, response);
+        let is_plain = self.pushes.is_none()
+            && exchange.pushes.is_empty()
+            && exchange
+                .protocol
+                .http2()
+                .is_none_or(|http2| http2.debug_state.is_none());
+        is_plain || self.amend_special(streams, turn, id, exchange, response)
+    }
+
+    #[cold]
+    fn amend_special<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: &mut Exchange,
+        response: &mut Response,
+    ) -> bool {
+        streams.show_state(self, turn, id, exchange, response);
+        if self
+            .slots
+            .get(id)
+            .is_some_and(|slot| slot.is(Mark::Promised))
+        {
+            return self.amend_pushed(id, exchange, response);
         }
-        if !self.engine.stream_id(stream).is_client() {
-            return self.amend_pushed(stream, exchange, response);
-        }
-        let orders = std::mem::take(&mut exchange.pushes);
-        if !orders.is_empty() && self.may_push(table, turn, stream) {
-            self.push_all(table, turn, stream, exchange, &orders);
-        }
-        if let Some(pushing) = &mut self.pushing
+        self.push_ordered(streams, turn, id, exchange);
+        if let Some(pushes) = &mut self.pushes
             && settings(exchange).casper.is_some()
         {
-            pushing.is_cached(exchange, response);
+            pushes.is_cached(exchange, response);
             if digests(exchange).is_present() {
                 // It says itself what it has.
                 response.headers.push(Known::SetCookie, FORGET.as_bytes());
-            } else if pushing.awaited.is_empty() {
-                pushing.set_cookie(response);
+            } else if pushes.awaited.is_empty() {
+                pushes.set_cookie(response);
             }
         }
         true
-    }
-
-    /// Pushes what an interim response has ordered, ahead of that response (RFC 9113 §8.4.1).
-    pub(super) fn push_early(
-        &mut self,
-        table: &mut Requests,
-        turn: &mut Turn<'_>,
-        stream: StreamKey,
-        exchange: &mut Exchange,
-    ) {
-        let orders = std::mem::take(&mut exchange.pushes);
-        if self.may_push(table, turn, stream) {
-            self.push_all(table, turn, stream, exchange, &orders);
-        }
     }
 
     /// The handler of a push may have answered only now.
     fn amend_pushed(
         &mut self,
-        stream: StreamKey,
+        id: SlotId,
         exchange: &mut Exchange,
         response: &mut Response,
     ) -> bool {
-        let Some(pushing) = &mut self.pushing else {
+        let Some(pushes) = &mut self.pushes else {
             return true;
         };
-        let Some(at) = pushing.awaited.iter().position(|&other| other == stream) else {
+        let Some(at) = pushes.awaited.iter().position(|&other| other == id) else {
             return true;
         };
-        pushing.awaited.swap_remove(at);
-        if is_failure(response) || pushing.is_cached(exchange, response) {
+        pushes.awaited.swap_remove(at);
+        if is_failure(response) || pushes.is_cached(exchange, response) {
             note_cancelled(exchange, response);
             return false;
         }
         response.headers.push(OUTCOME, b"pushed");
-        let is_last = pushing.awaited.is_empty() && settings(exchange).casper.is_some();
-        if is_last && !self.engine.streams().any(|open| open.id.is_client()) {
+        let is_last = pushes.awaited.is_empty() && settings(exchange).casper.is_some();
+        if is_last && self.slots.iter().all(|slot| slot.is(Mark::Promised)) {
             // No response that is asked for is left to set it.
-            pushing.set_cookie(response);
+            pushes.set_cookie(response);
         }
         true
     }
 
-    /// True if a push may come with the response of `stream` now. Requests go before pushes.
-    fn may_push(&mut self, table: &Requests, turn: &Turn<'_>, stream: StreamKey) -> bool {
-        self.engine.can_push()
-            && matches!(
-                self.engine.state(stream),
-                State::Open | State::HalfClosedRemote
-            )
-            && !table.has_queue()
-            && table.has_place(self, turn, false)
+    /// Whether a push may come with the response of a request now. Requests go before pushes.
+    fn may_push<S: Streams>(&self, streams: &S, turn: &Turn<'_>, id: SlotId) -> bool {
+        streams.can_promise(id)
+            && !self.has_queue()
+            && self.has_place::<S>(turn, false)
             && !turn.context.memory.is_tight()
     }
 
-    /// Pushes what was ordered as far as that is possible.
-    fn push_all(
+    /// Pushes what handlers have ordered, as far as that is possible: ahead of the response, interim or final, that comes next
+    /// (RFC 9113 §8.4.1).
+    pub(super) fn push_ordered<S: Streams>(
         &mut self,
-        table: &mut Requests,
+        streams: &mut S,
         turn: &mut Turn<'_>,
-        stream: StreamKey,
-        page: &Exchange,
-        orders: &[PushOrder],
+        id: SlotId,
+        page: &mut Exchange,
     ) {
-        let mut pushing = self.pushing.take().unwrap_or_default();
+        let orders = std::mem::take(&mut page.pushes);
+        if orders.is_empty() || !self.may_push(streams, turn, id) {
+            return;
+        }
+        let mut pushes = self.pushes.take().unwrap_or_default();
         let digests = digests(page);
         if let Some(casper) = settings(page).casper
             && !digests.is_present()
         {
-            pushing.read_cookies(casper, &page.request);
+            pushes.read_cookies(casper, &page.request);
         }
-        for order in orders {
+        for order in &orders {
             let head = promised_head(page, &order.target);
-            if self.may_push(table, turn, stream)
+            if self.may_push(streams, turn, id)
                 && !digests.is_fresh(&url(&head))
-                && pushing.begin(&head)
+                && pushes.begin(&head)
             {
                 let push = Push {
-                    parent: stream,
+                    with: id,
                     head,
                     is_critical: order.critical,
                 };
-                self.push(table, turn, &mut pushing, page, push);
+                self.push(streams, turn, &mut pushes, page, push);
             }
         }
-        self.pushing = Some(pushing);
+        self.pushes = Some(pushes);
     }
 
     /// Asks for a resource, and promises it unless it is known already that it will not be sent.
-    fn push(
+    fn push<S: Streams>(
         &mut self,
-        table: &mut Requests,
+        streams: &mut S,
         turn: &mut Turn<'_>,
-        pushing: &mut Pushing,
+        pushes: &mut Pushes,
         page: &Exchange,
         push: Push,
     ) {
         let Push {
-            parent,
+            with,
             head,
             is_critical,
         } = push;
@@ -271,10 +273,10 @@ impl Http2Streams {
             .context
             .worker
             .exchange(&page.site, &turn.connection.info());
-        self.prepare_push(turn, &exchange, page, &head);
+        prepare_push(turn, &exchange, page, &head);
         let mut progress = serve::start(turn.context, &exchange);
         if let Progress::Waiting(waiting) = progress {
-            // There may be an answer at once after all. Whoever waits is asked again, with a waker, once there is a
+            // There may be an answer at once after all. A handler that waits is polled again, with a waker, once there is a
             // stream.
             let mut task = TaskContext::from_waker(Waker::noop());
             progress = serve::resume(turn.context, &exchange, waiting, &mut task);
@@ -282,16 +284,16 @@ impl Http2Streams {
         let is_unwanted = match &progress {
             // One that came too early for its handler is a failure like others.
             Progress::Response(response) | Progress::TooEarly(response) => {
-                is_failure(response) || pushing.is_cached(&exchange.borrow(), response)
+                is_failure(response) || pushes.is_cached(&exchange.borrow(), response)
             }
-            Progress::Waiting(_) => pushing.may_be_cached(&exchange.borrow()),
+            Progress::Waiting(_) => pushes.may_be_cached(&exchange.borrow()),
         };
         let promised = if is_unwanted {
             None
         } else {
-            self.engine.promise(parent, &head, &mut turn.out)
+            streams.promise(turn, with, &head, is_critical)
         };
-        let Some(stream) = promised else {
+        let Some((id, protocol)) = promised else {
             match progress {
                 Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                     note_cancelled(&mut exchange.borrow_mut(), &mut response);
@@ -308,70 +310,81 @@ impl Http2Streams {
             retire(&exchange);
             return;
         };
-        if let Some(http2) = exchange.borrow_mut().protocol.http2_mut() {
-            http2.id = self.engine.stream_id(stream).get();
+        exchange.borrow_mut().protocol = protocol;
+        if let Progress::Response(response) | Progress::TooEarly(response) = &progress {
+            let exchange = exchange.borrow();
+            pushes.has_urgent |= is_critical || goes_first(&exchange, &response.headers);
         }
-        if is_critical {
-            let hint = SchedulingHint {
-                is_critical: true,
-                ..SchedulingHint::default()
-            };
-            self.engine.schedule(stream, hint);
-        }
-        let is_urgent = match &progress {
-            Progress::Response(response) | Progress::TooEarly(response) => {
-                let exchange = exchange.borrow();
-                is_critical || scheduling_hint(&exchange, &response.headers).blocks_rendering
-            }
-            Progress::Waiting(_) => false,
-        };
-        let promised = match progress {
+        let slot = self.slots.occupy(id);
+        slot.exchange = Some(exchange);
+        match progress {
             Progress::Response(mut response) | Progress::TooEarly(mut response) => {
                 response.headers.push(OUTCOME, b"pushed");
-                pushing.has_urgent |= is_urgent;
-                Promised::Response(Box::new(response))
+                slot.phase = Phase::Promised(Box::new(response));
             }
             Progress::Waiting(waiting) => {
-                pushing.awaited.push(stream);
-                Promised::Running(waiting)
+                slot.phase = Phase::Running(waiting);
+                self.slots.mark(id, Mark::Running, true);
+                self.slots.mark(id, Mark::Waiting, true);
+                pushes.awaited.push(id);
             }
-        };
-        table.promise(slot(stream), exchange, promised);
-        pushing.due.push(stream);
-    }
-
-    /// The exchange of a promised request begins.
-    fn prepare_push(
-        &self,
-        turn: &Turn<'_>,
-        exchange: &ExchangeRef,
-        page: &Exchange,
-        head: &RequestHead,
-    ) {
-        let now = turn.now;
-        let exchange = &mut *exchange.borrow_mut();
-        // Handlers may change it by internal redirects; what is promised stays what it was.
-        exchange.request.clone_from(head);
-        exchange.timings = Timings::starting(now);
-        exchange.timings.head = Some(now);
-        exchange.timings.processed = Some(now);
-        exchange.timings.processed_at = turn.context.worker.clock.unix();
-        exchange.is_early = page.is_early;
-        // Not the number of a stream of the client's: pushes push nothing.
-        exchange.protocol = Protocol::Http2(Http2Stream::default());
-        routing::route(exchange, &turn.connection.listener);
+        }
+        self.slots.mark(id, Mark::Promised, true);
+        pushes.due.push(id);
     }
 
     /// The responses that promises came with are written: the pushed ones follow.
-    pub(super) fn send_pushes(&mut self, table: &mut Requests, turn: &mut Turn<'_>) {
-        let Some(pushing) = &mut self.pushing else {
+    pub(crate) fn send_pushes<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>) {
+        let Some(pushes) = &mut self.pushes else {
             return;
         };
-        pushing.has_urgent = false;
-        for stream in std::mem::take(&mut pushing.due) {
-            table.send_promised(self, turn, slot(stream));
+        pushes.has_urgent = false;
+        for id in std::mem::take(&mut pushes.due) {
+            self.send_promised(streams, turn, id);
         }
     }
+
+    fn send_promised<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        match std::mem::replace(&mut slot.phase, Phase::InStep) {
+            Phase::Promised(response) => {
+                if let Some(exchange) = slot.exchange.take() {
+                    self.respond(streams, turn, id, exchange, *response);
+                }
+            }
+            phase @ Phase::Running(_) => {
+                slot.phase = phase;
+                self.resume(streams, turn, id);
+            }
+            // The client has reset the stream, and its slot may be another request's.
+            phase @ (Phase::InStep
+            | Phase::Collecting(_)
+            | Phase::AwaitingBody
+            | Phase::Queued
+            | Phase::Sending(_)
+            | Phase::Flushing
+            | Phase::HalfClosed(_)
+            | Phase::InGrace) => slot.phase = phase,
+        }
+    }
+}
+
+/// The exchange of a promised request begins.
+fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: &RequestHead) {
+    let now = turn.now;
+    let exchange = &mut *exchange.borrow_mut();
+    // Handlers may change it by internal redirects; what is promised stays what it was.
+    exchange.request.clone_from(head);
+    exchange.timings = Timings::starting(now);
+    exchange.timings.head = Some(now);
+    exchange.timings.processed = Some(now);
+    exchange.timings.processed_at = turn.context.worker.clock.unix();
+    exchange.is_early = page.is_early;
+    // Not the number of a stream of the client's: pushes push nothing.
+    exchange.protocol = Protocol::Http2(Http2Stream::default());
+    routing::route(exchange, &turn.connection.listener);
 }
 
 /// The request that is promised (RFC 9113 §8.4.1).

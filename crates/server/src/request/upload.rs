@@ -1,0 +1,33 @@
+//! A request body that a handler pulls.
+
+use std::rc::Rc;
+
+use h2o_exchange::BodyPipe;
+
+/// A body on its way to a handler that pulls it.
+pub(super) struct Upload {
+    pub(super) pipe: Rc<BodyPipe>,
+    /// Bytes in the pipe when the client was last given window for what the handler took.
+    pub(super) queued: usize,
+}
+
+impl Upload {
+    pub(super) const fn new(pipe: Rc<BodyPipe>) -> Self {
+        Self { pipe, queued: 0 }
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn retained(&self) -> usize {
+        self.pipe.queued() + self.pipe.kept()
+    }
+
+    /// Whether the handler can only wait for more from the client.
+    pub(super) fn is_starved(&self) -> bool {
+        self.pipe.is_starved()
+    }
+
+    /// The rest of the body will not come.
+    pub(super) fn break_off(&self, reason: &str) {
+        self.pipe.finish(Err(reason.into()));
+    }
+}
