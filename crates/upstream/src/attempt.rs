@@ -1,4 +1,4 @@
-//! One attempt to send a request: its backend, its connection and its content.
+//! One attempt to send a request: its backend, its connection and its body.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
 use crate::{Call, Failure, Reply, http1, http2};
 
-/// An attempt to send a request. The next one, if there is one, is made of what this one has left.
+/// An attempt to send a request. A retry continues with the backends and the body that this one leaves.
 pub(crate) struct Attempt {
     pub(crate) backends: BackendChoice,
-    /// Whether it must be by HTTP/1, whatever the backend offers.
+    /// Whether it must use HTTP/1, whatever the backend supports.
     pub(crate) by_http1: bool,
     pub(crate) body: ReadyBody,
 }
 
-/// A connection for an attempt.
+/// A connection to send a request over.
 pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
     Http2(Rc<http2::Connection>),
 }
 
 impl Attempt {
-    /// A connection that is open already, by the protocol whose turn it is; `None` if a new one is to be opened.
+    /// An open connection of the protocol that this request is to use; `None` if a new one must be opened.
     #[inline]
     pub(crate) fn take_open(&mut self, local: &Local, now: Instant) -> Option<Connection> {
         let way = if self.by_http1 {
@@ -40,7 +40,8 @@ impl Attempt {
         match way {
             Way::Http1 => {
                 self.by_http1 = true;
-                // A content that cannot be sent again is not risked on a connection that the backend may just have closed.
+                // A body that cannot be resent must not be lost on a connection that the backend has just closed, so
+                // ask the kernel.
                 let thoroughly = !self.body.can_resend();
                 let backend = self.backends.reusable()?;
                 let connection = local.http1.take(backend, now, thoroughly)?;
@@ -51,14 +52,15 @@ impl Attempt {
         }
     }
 
-    /// An HTTP/2 connection that is open already. Retries do not use idle HTTP/1 connections, which may be closed as well.
+    /// An open HTTP/2 connection. Retries do not use idle HTTP/1 connections: the backend may have closed those as
+    /// well.
     pub(crate) fn pick_http2(&self, local: &Local) -> Option<Connection> {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let connection = (!self.by_http1).then(|| local.http2.pick(suits))?;
         connection.map(Connection::Http2)
     }
 
-    /// The protocol of a request that may go by either.
+    /// The protocol of a request that may use either.
     fn way(&self, local: &Local) -> Way {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let http1 = local.http1.load(suits);
@@ -67,7 +69,7 @@ impl Attempt {
         match local.choice.next(local.upstream.settings.http2_ratio) {
             ProtocolClass::Http1 => Way::Http1,
             ProtocolClass::Http2 if http2.used < http2.most => Way::Http2,
-            // HTTP/1 is what the backends speak, whatever the ratio says.
+            // Known to speak HTTP/1 only, whatever the ratio says.
             ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => Way::Http1,
             ProtocolClass::Http2 => Way::New,
             ProtocolClass::ServerDriven => Way::choose(http1, http2),
@@ -98,7 +100,8 @@ impl Attempt {
         {
             return Ok(Connection::Http2(connection));
         }
-        // Requests that wait for the connection are woken when this is dropped, and run after ours has been made.
+        // Dropped at the end of this function: requests that wait for the connection are woken then, and run after ours
+        // is queued.
         let _opening = local.http2.begin_opening(first);
         let connected = connect(worker, local, BOTH, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
@@ -108,7 +111,7 @@ impl Attempt {
         if !is_http2 {
             return Ok(http1(connected));
         }
-        // The connection is not counted as a request: `in_use` is dropped, and the request counts itself.
+        // `in_use` counted the connecting; it is dropped, and the request counts itself.
         let Connected {
             stream, backend, ..
         } = connected;
@@ -121,7 +124,7 @@ impl Attempt {
         Ok(Connection::Http2(connection))
     }
 
-    /// Sends the request over `connection`, or a new one, and records what the result tells about the backend.
+    /// Sends the request over `connection` or a new one, and records the result for health checks and error log.
     pub(crate) async fn send(
         &mut self,
         local: &Local,
@@ -130,10 +133,10 @@ impl Attempt {
     ) -> Result<Reply, Unanswered> {
         let connection = match connection {
             Some(connection) => connection,
-            // Boxed: connecting takes a large future, which most requests can do without.
+            // Boxed: connecting needs a large future, and most requests do not connect.
             None => match Box::pin(self.open(local, call.worker)).await {
                 Ok(connection) => connection,
-                // A failure to connect is logged and counted already.
+                // A failure to connect was already logged and counted.
                 Err(failure) => return Err(failure.into()),
             },
         };
@@ -151,7 +154,7 @@ impl Attempt {
     }
 }
 
-/// Feeds the result of an attempt to the error log and the passive health checks.
+/// Reports the result of an attempt to the error log and the passive health checks.
 fn record_result(local: &Local, call: &Call<'_>, result: &Result<Reply, Unanswered>) {
     if let Err(unanswered) = result
         && let Some(backend) = unanswered.reported()

@@ -5,37 +5,38 @@ use std::path::Path;
 
 use h2o_http::Scheme;
 
-/// The platform's limit of a socket path, without the NUL at its end.
+/// Longest path of a socket (`sun_path`), without the terminating zero.
 const MAX_UNIX_PATH: usize = 107;
 
-/// Where a backend is reached.
+/// The host of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendHost {
-    /// A name, in lower case, resolved for every new connection.
+    /// A name in lower case, resolved for every new connection.
     Name(Box<str>),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
     /// A Unix-domain socket.
     Unix(Box<Path>),
 }
 
-/// The URL of a backend (H2O compatibility: `http://` or `https://` in lower case, host, port, path).
+/// The URL of a backend: `http://` or `https://`, host, port, path. H2O compatibility: H2O takes the scheme in lower
+/// case only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendUrl {
     /// `http` or `https`.
     pub scheme: Scheme,
     /// The host.
     pub host: BackendHost,
-    /// The port; of no meaning for Unix-domain sockets.
+    /// The port; unused for Unix-domain sockets.
     pub port: u16,
     /// `host:port` as written, in lower case; `[unix:/path]` with the path as written.
     pub authority: Box<str>,
-    /// Path and query, which begin the path of every request; at least `/`.
+    /// Path and query, the prefix of every request's path; at least `/`.
     pub path: Box<[u8]>,
 }
 
 impl BackendUrl {
-    /// Reads a URL; `None` if it is none that a backend can have.
+    /// Parses a URL; `None` if it cannot be the URL of a backend.
     #[must_use]
     pub fn parse(url: &str) -> Option<Self> {
         let (scheme, rest) = if let Some(rest) = url.strip_prefix("http://") {
@@ -43,7 +44,7 @@ impl BackendUrl {
         } else {
             (Scheme::Https, url.strip_prefix("https://")?)
         };
-        // The path of a socket has slashes of its own.
+        // The path of a socket contains slashes, so it ends at `]`.
         let host_end = match rest.strip_prefix('[') {
             Some(inner) => inner.find(']')? + 2,
             None => rest.find([':', '/', '?']).unwrap_or(rest.len()),
@@ -80,14 +81,14 @@ impl BackendUrl {
         })
     }
 
-    /// The URL without what stands behind the path: for people.
+    /// The URL without query and fragment, for messages.
     #[must_use]
     pub fn to_text(&self) -> String {
         let (scheme, authority) = (self.scheme.as_str(), &self.authority);
         format!("{scheme}://{authority}{}", self.path.escape_ascii())
     }
 
-    /// The name that the backend's certificate is to have: the host as written, IPv6 addresses without brackets.
+    /// The name to verify the backend's certificate against: the host as written, IPv6 addresses without brackets.
     #[must_use]
     pub fn tls_name(&self) -> &str {
         match self.authority.strip_prefix('[') {
@@ -118,8 +119,8 @@ fn parse_host(text: &str) -> Option<BackendHost> {
         .then(|| BackendHost::Name(text.to_ascii_lowercase().into()))
 }
 
-/// A port below 65535 (H2O compatibility). It becomes part of `host` as it is written: more than five digits are no port to
-/// many servers, ours among them.
+/// Parses a port. H2O compatibility: H2O refuses 65535 and above. More than five digits are refused because the text
+/// becomes part of the `host` field, where many servers, ours included, would refuse them.
 fn parse_port(digits: &str) -> Option<u16> {
     if digits.len() > 5 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

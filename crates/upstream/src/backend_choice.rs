@@ -1,4 +1,4 @@
-//! Which backend a request is sent to.
+//! The choice of a backend for each attempt of a request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::Upstream;
 use crate::health::{Chosen, Probe};
 
-/// The backend of an attempt to send a request, and those of earlier attempts.
+/// The backend of an attempt, and the backends tried before.
 #[derive(Debug, Default)]
 pub(crate) struct BackendChoice {
-    /// The backend to begin with; `None`: the only one, unless all that there are were tried.
+    /// The backend that the balancer chose; `None`: the only backend, or all were tried.
     pub(crate) chosen: Option<Chosen>,
-    /// Set if the attempt is a probe of its backend; must live until the result is recorded.
+    /// Set if the attempt is a health probe of its backend; must live until the result is recorded.
     probe: Option<Box<Probe>>,
     /// Whether each backend was tried for this request; empty: none was.
     tried: Vec<bool>,
 }
 
 impl BackendChoice {
-    /// Begins with this backend.
+    /// Starts with the backend that the balancer chose.
     pub(crate) fn new(chosen: Option<Chosen>) -> Self {
         Self {
             chosen,
@@ -26,17 +26,17 @@ impl BackendChoice {
         }
     }
 
-    /// Lets the balancer choose one of the backends that were not tried.
+    /// Lets the balancer choose among the backends that were not tried.
     pub(crate) fn choose_again(&mut self, upstream: &Arc<Upstream>, now: Instant) {
         self.chosen = upstream.choose(&self.tried, now);
     }
 
-    /// The backend to begin with.
+    /// The first backend of this attempt.
     pub(crate) fn first(&self) -> usize {
         self.chosen.as_ref().map_or(0, |chosen| chosen.backend)
     }
 
-    /// The backend whose open connections can be used. A probe needs a new one.
+    /// The backend whose open connections may be used; none for a health probe, which needs a new connection.
     pub(crate) fn reusable(&self) -> Option<usize> {
         match &self.chosen {
             Some(Chosen { probe: Some(_), .. }) => None,
@@ -44,12 +44,12 @@ impl BackendChoice {
         }
     }
 
-    /// Whether an open connection to `backend` can be used.
+    /// Whether an open connection to `backend` may be used.
     pub(crate) fn suits(&self, upstream: &Upstream, backend: usize) -> bool {
         self.reusable() == Some(backend) && !upstream.is_down(backend)
     }
 
-    /// The next backend to be connected to, which then counts as tried.
+    /// The next backend to connect to. Marks it as tried.
     pub(crate) fn next(&mut self, upstream: &Arc<Upstream>, now: Instant) -> Option<usize> {
         self.tried.resize(upstream.backends.len(), false);
         let chosen = match self.chosen.take() {
@@ -61,12 +61,13 @@ impl BackendChoice {
         Some(chosen.backend)
     }
 
-    /// Whether there is a backend that was not tried.
+    /// Whether some backend was not tried.
     pub(crate) fn has_untried(&self) -> bool {
         self.tried.contains(&false)
     }
 
-    /// After `asked` was asked: another one is preferred. When all that can be have been tried, they can be once more.
+    /// Makes the next attempt prefer another backend than `asked`. If all available ones have been tried, they may be
+    /// tried again.
     pub(crate) fn turn_away_from(&mut self, asked: Option<usize>, upstream: &Upstream) {
         let backends = upstream.backends.len();
         self.chosen = None;
@@ -92,7 +93,7 @@ pub(crate) mod tests {
     use crate::upstream::tests::settings;
     use crate::{BackendHealthPolicy, BackendUrl, Balancing, HealthPolicy, PassiveCheck};
 
-    /// So many backends, which one failure takes down.
+    /// An upstream of `count` backends; one failure takes a backend down.
     pub(crate) fn upstream(count: usize) -> Arc<Upstream> {
         let url = BackendUrl::parse("http://a/").expect("a URL");
         let policy = BackendHealthPolicy {
@@ -122,7 +123,7 @@ pub(crate) mod tests {
         let want = [
             [true, false, false],
             [true, false, true],
-            // All have been: all but the last can be again.
+            // All were tried: all but the last may be tried again.
             [false, true, false],
             [false, true, false],
         ];
@@ -130,7 +131,7 @@ pub(crate) mod tests {
         let mut only = BackendChoice::default();
         only.turn_away_from(Some(0), &upstream(1));
         assert_eq!(only.tried, [false]);
-        // One that is down is no better than the one that failed.
+        // A backend that is down is no better choice than the one that failed.
         let health = three.health.as_ref().expect("they are checked");
         let now = tokio::time::Instant::now().into_std();
         health.on_failure(1, "test", now);

@@ -1,4 +1,4 @@
-//! The backend of a request.
+//! Load balancing: chooses the backend of a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -9,16 +9,16 @@ use crate::{Balancing, Upstream};
 pub(crate) enum Balancer {
     RoundRobin {
         weights: Box<[u32]>,
-        /// The backend chosen last, in the upper half, and how many times in a row, in the lower.
+        /// Upper half: the backend chosen last. Lower half: how many times in a row.
         turn: AtomicU64,
     },
     LeastConn(Box<[Load]>),
 }
 
-/// What a backend carries.
+/// Load of a backend.
 pub(crate) struct Load {
     weight: u32,
-    /// Requests in progress, those included for which a connection is being opened.
+    /// Requests in progress, including those for which a connection is being opened.
     requests: AtomicUsize,
 }
 
@@ -40,7 +40,7 @@ impl Balancer {
         }
     }
 
-    /// The backend whose turn it is, of those that `is_out` is false for; `None` if there is none.
+    /// The next backend for which `is_out` is false; `None` if there is none.
     pub(crate) fn choose(&self, is_out: impl Fn(usize) -> bool) -> Option<usize> {
         match self {
             Self::RoundRobin { weights, turn } => choose_in_turn(weights, turn, is_out),
@@ -58,8 +58,8 @@ impl Balancer {
         }
     }
 
-    /// A backend by shares that take the place of the weights; `None` if nobody has one. `turns` is kept for the next choice: as
-    /// shares may be less than one, backends get them spread out, and not so many times in a row.
+    /// Chooses by `shares` in place of the weights; `None` if all shares are 0. `turns` is the state for the next
+    /// choice. Requests are interleaved and not sent in runs, since a share may be less than one weight.
     pub(crate) fn choose_by(&self, shares: &[u64], turns: &mut [i64]) -> Option<usize> {
         match self {
             Self::RoundRobin { .. } => choose_in_proportion(shares, turns),
@@ -68,7 +68,8 @@ impl Balancer {
     }
 }
 
-/// Everybody's turn comes nearer by the share; who is nearest goes, and falls back by what all have gained.
+/// Smooth weighted round robin: each backend gains its share, the one with the most is chosen and pays the sum of all
+/// shares.
 fn choose_in_proportion(shares: &[u64], turns: &mut [i64]) -> Option<usize> {
     let mut all = 0;
     let mut nearest: Option<usize> = None;
@@ -125,12 +126,12 @@ fn unpack(turn: u64) -> (usize, u32) {
     (index, u32::try_from(turn & 0xffff_ffff).unwrap_or(0))
 }
 
-/// Those with a weight of zero are not chosen.
+/// The backend with the fewest requests for its weight. Backends with weight 0 are never chosen.
 fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<usize> {
     let mut best: Option<(usize, u64, u64)> = None;
     for (index, (load, weight)) in loads.iter().zip(weights).enumerate() {
         let requests = load.requests.load(Relaxed) as u64;
-        // Compared as fractions: ties go to the first.
+        // Compares fractions by cross multiplication; of equals the first wins.
         let is_better = best.is_none_or(|(_, best_requests, best_weight)| {
             requests * best_weight < best_requests * weight
         });
@@ -141,14 +142,14 @@ fn choose_least(loads: &[Load], weights: impl Iterator<Item = u64>) -> Option<us
     best.map(|(index, ..)| index)
 }
 
-/// A request in progress as the balancer counts it.
+/// Counts a request in progress for the balancer while it lives.
 pub(crate) struct InUse {
     upstream: Arc<Upstream>,
     backend: usize,
 }
 
 impl InUse {
-    /// Counts a request to `backend`, if the balancer wants to know.
+    /// Counts a request to `backend`; `None` if the balancer does not need to know.
     pub(crate) fn begin(upstream: &Arc<Upstream>, backend: usize) -> Option<Self> {
         let Balancer::LeastConn(loads) = &upstream.balancer else {
             return None;
@@ -216,7 +217,7 @@ mod tests {
             (&[1024, 1024, 1024], "012012"),
             (&[1024, 0, 1024], "020202"),
             (&[0, 0, 1], "222222"),
-            // Weights of 3 and 1, and one that begins slowly.
+            // Weights of 3 and 1, and a backend in slow start.
             (&[3072, 1024, 0], "001000"),
             (&[1024, 256, 0], "00100001"),
         ];

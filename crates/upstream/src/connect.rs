@@ -1,4 +1,4 @@
-//! New connections to backends.
+//! Opens connections to backends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::stream::{PlainStream, UpstreamStream};
 use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 
-/// A connection that was just established.
+/// A newly established connection.
 pub(crate) struct Connected {
     pub(crate) stream: UpstreamStream,
     /// Index of the backend.
@@ -25,8 +25,8 @@ pub(crate) struct Connected {
     pub(crate) in_use: Option<InUse>,
 }
 
-/// Connects to a backend: the one that was chosen or that the balancer chooses, and if that cannot be connected to, the others in
-/// turn. A TLS handshake that fails is final (H2O compatibility). `alpn`: protocols offered to `https` backends.
+/// Connects to the chosen backend; if that fails, to the others in turn. H2O compatibility: like H2O, tries no other
+/// backend after a failed TLS handshake. `alpn` is offered to `https` backends.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     local: &Local,
@@ -46,7 +46,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// The attempt to connect that goes on.
+/// The current attempt to connect.
 #[derive(Default)]
 struct Trying {
     /// Index of the backend.
@@ -54,17 +54,17 @@ struct Trying {
     findings: Findings,
 }
 
-/// What an attempt to connect has found out, for the error log.
+/// Details of an attempt to connect, for the error log.
 #[derive(Default)]
 pub(crate) struct Findings {
-    /// The address of a backend that has a name.
+    /// The address that the backend's name resolved to.
     address: Option<SocketAddr>,
-    /// What the system said, where clients are told less.
+    /// The system's error, where the client is told less.
     error: Option<io::Error>,
 }
 
 impl Trying {
-    /// The backend cannot be connected to.
+    /// Logs and counts a failure to connect.
     fn fail(&mut self, worker: &Worker, local: &Local, failure: &Failure) {
         let Some(backend) = self.backend.take() else {
             return;
@@ -79,7 +79,7 @@ impl Trying {
     }
 }
 
-/// Notes in `trying` which backend has its turn.
+/// Connects to one backend after another; `trying` is the current one.
 async fn connect_any(
     worker: &Rc<Worker>,
     local: &Local,
@@ -132,7 +132,7 @@ async fn connect_any(
     Err(last)
 }
 
-/// What the next connection counts as; for that, idle ones may have to go.
+/// Reserves a descriptor for a new connection, if necessary by closing idle ones.
 fn descriptor(worker: &Worker, local: &Local) -> Option<Descriptor> {
     let descriptors = &worker.shared.descriptors;
     descriptors.open().or_else(|| {
@@ -144,7 +144,7 @@ fn descriptor(worker: &Worker, local: &Local) -> Option<Descriptor> {
 /// Opens the socket.
 ///
 /// # Errors
-/// The text to show.
+/// The message to show.
 pub(crate) async fn connect_to(
     worker: &Worker,
     url: &BackendUrl,
@@ -166,7 +166,7 @@ pub(crate) async fn connect_to(
             let resolver = worker.local::<Resolver>();
             let addresses = resolver.resolve(worker, name, url.port, origin).await;
             let addresses = addresses.map_err(|error| error.text())?;
-            // One at random comes first; the others are not tried (H2O compatibility).
+            // The resolver shuffles the addresses. H2O compatibility: H2O tries one address at random and no other.
             let address = *addresses.first().ok_or("hostname does not exist")?;
             findings.address = Some(address);
             address
@@ -184,18 +184,18 @@ pub(crate) async fn connect_to(
 
 async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(address).await?;
-    // Requests and chunks are written whole.
+    // Requests and chunks are written whole, so delaying them gains nothing.
     socket.set_nodelay(true)?;
     Ok(socket)
 }
 
-/// What is offered to backends that may choose.
+/// ALPN offered if the backend may choose the protocol.
 pub(crate) const BOTH: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 /// Whether the backend chose HTTP/2.
 ///
 /// # Errors
-/// The backend chose a protocol that it was not offered.
+/// The backend chose a protocol that was not offered.
 pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<bool, Failure> {
     match (stream, stream.alpn()) {
         (UpstreamStream::Plain(_), _) => Ok(upstream.settings.http2_force_cleartext),
@@ -205,7 +205,7 @@ pub(crate) fn is_http2(upstream: &Upstream, stream: &UpstreamStream) -> Result<b
     }
 }
 
-/// Does the TLS handshake with `https` backends.
+/// Performs the TLS handshake with `https` backends.
 pub(crate) async fn secure(
     upstream: &Upstream,
     url: &BackendUrl,
@@ -217,7 +217,7 @@ pub(crate) async fn secure(
         return Ok(UpstreamStream::Plain(socket));
     }
     let name = url.tls_name();
-    // Sessions are not kept for Unix-domain sockets (H2O compatibility).
+    // H2O compatibility: H2O does not resume sessions over Unix-domain sockets.
     let key = match &url.host {
         BackendHost::Unix(_) => String::new(),
         BackendHost::Name(_) | BackendHost::Ip(_) => format!("{name}:{}", url.port),
@@ -230,7 +230,7 @@ pub(crate) async fn secure(
     Ok(UpstreamStream::Tls(Box::new(stream)))
 }
 
-/// What is told of a TLS handshake that failed (H2O compatibility).
+/// The message for a failed TLS handshake (H2O's texts).
 fn tls_text(error: &io::Error) -> &'static str {
     let tls_error = error.get_ref().and_then(|inner| inner.downcast_ref());
     match (tls_error, error.kind()) {

@@ -1,8 +1,9 @@
-//! A request from its first attempt to its response: which attempts are made.
+//! Sends a request to a backend, and retries it.
 //!
-//! H2O connects to the next backend if one cannot be connected to, and does no more; [`connect`](mod@crate::connect) does that.
-//! Beyond that, an idempotent request is retried if it went out on an idle HTTP/1 connection that the backend closed before it sent
-//! anything (RFC 9112 §9.3.1). With `proxy.retry` other requests are retried, too, as far as that is safe and the budget allows.
+//! H2O only connects to the next backend if connecting fails; [`connect`](mod@crate::connect) does that. In addition,
+//! an idempotent request is retried if it was sent over an idle HTTP/1 connection that the backend closed before
+//! sending anything (RFC 9112 §9.3.1). `proxy.retry` allows more retries, as far as they are safe and within the
+//! budget.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,18 +17,19 @@ use crate::{Call, Failure, Reply, Upstream};
 
 /// A worker reports requests to the shared retry budget in batches of this size, to avoid an atomic write per request.
 const BUDGET_BATCH: u32 = 32;
-/// How many streams of a request connections that are closing may refuse, besides its retries.
+/// Streams that a request may have refused by closing HTTP/2 connections, in addition to its retries.
 const MAX_REFUSALS: u32 = 8;
 
 impl Upstream {
-    /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime of tokio.
+    /// Sends a request and waits for the head of the response. Must run on the worker of the call, in a local runtime
+    /// of tokio.
     ///
     /// Dropping the future, or later the body of the reply, closes the connection.
     ///
     /// # Errors
-    /// [`Failure`] if there is no response to pass on.
+    /// [`Failure`] if no response arrives.
     pub fn send(self: &Arc<Self>, call: Call<'_>) -> impl Future<Output = Result<Reply, Failure>> {
-        // Not `async`: the call would be moved once more.
+        // Not an `async fn`: that would move the call once more.
         send(self, call)
     }
 }
@@ -54,7 +56,7 @@ async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Fai
     }
 }
 
-/// Retries a request that got no response, as far as that is safe and the budget allows.
+/// Retries a request that got no response, if that is safe and within the budget.
 async fn retry(
     local: &Rc<Local>,
     call: &mut Call<'_>,
@@ -88,7 +90,7 @@ async fn retry(
         if !may_retry || !(is_free || is_paid()) {
             break;
         }
-        // Another backend, if there is one, by the same protocol.
+        // Choose another backend, if there is one; keep the protocol.
         attempt.backends.turn_away_from(unanswered.asked, upstream);
         (attempt.backends).choose_again(upstream, call.worker.clock.now());
         let open = attempt.pick_http2(local);

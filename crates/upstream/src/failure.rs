@@ -1,53 +1,53 @@
-//! What went wrong before the head of a response was there.
+//! Failures before the head of a response has arrived.
 
 use std::borrow::Cow;
 
 use h2o_exchange::BodyError;
 use h2o_http1::{FieldError, FramingError, UpstreamError};
 
-/// A request that got no response: answered by 502 with [`Failure::text`] (H2O compatibility for the texts).
+/// A request that got no response. The client gets 502 with [`Failure::text`]. H2O compatibility: the texts are H2O's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For the client and the log.
+    /// For client and log.
     pub text: Cow<'static, str>,
-    /// For the log, where it says more.
+    /// A more detailed text for the log.
     pub log: Option<Cow<'static, str>>,
-    /// True if the backend said that it has not looked at the request (HTTP/2 REFUSED_STREAM): the client may try again.
+    /// Whether the backend did not process the request (HTTP/2 REFUSED_STREAM), so that the client may retry.
     pub refused: bool,
-    /// How the request came to its end.
+    /// How far the request got.
     pub cause: Cause,
 }
 
-/// How a request came to its end, as far as it matters to who would make it again.
+/// How far the request got; decides whether a retry is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There was no connection to send it over.
+    /// There was no connection to the backend.
     NotConnected,
-    /// No descriptor was left for one.
+    /// No descriptor was left for a connection.
     NoDescriptor,
-    /// Nothing of it was sent, or the backend said that it has not looked at it.
+    /// Nothing was sent, or the backend reported that it did not process the request.
     NotSent,
-    /// The backend closed the connection or gave the request up, and had said nothing.
+    /// The backend closed the connection or reset the stream without any response.
     Silent,
-    /// As `Silent`, but there were interim responses.
+    /// As `Silent`, but after interim responses.
     NotAnswered,
-    /// Nothing went forward for too long.
+    /// A timeout.
     TimedOut,
-    /// The client did not send its content, or that could not be read from a file.
+    /// The client did not complete the request body, or a file with the body could not be read.
     Client,
-    /// The backend broke the protocol.
+    /// The backend violated the protocol.
     Other,
 }
 
 impl Failure {
-    /// Closed, reset, or not to be written to.
+    /// The connection was closed or reset, or cannot be written to.
     pub(crate) const IO: &'static str = "I/O error";
-    /// Nothing went forward for `proxy.timeout.io`.
+    /// No progress for `proxy.timeout.io`.
     pub(crate) const IO_TIMEOUT: &'static str = "I/O timeout";
     pub(crate) const FIRST_BYTE_TIMEOUT: &'static str = "first byte timeout";
     pub(crate) const CONNECT_TIMEOUT: &'static str = "connection timeout";
 
-    /// Before anything was sent.
+    /// A failure before any byte was sent.
     pub(crate) const fn unsent(text: &'static str) -> Self {
         Self {
             text: Cow::Borrowed(text),
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// After something may have been sent.
+    /// A failure after bytes may have been sent.
     pub(crate) fn sent(text: &'static str) -> Self {
         Self {
             cause: Cause::Other,
@@ -65,12 +65,12 @@ impl Failure {
         }
     }
 
-    /// The same with this cause.
+    /// Replaces the cause.
     pub(crate) fn with_cause(self, cause: Cause) -> Self {
         Self { cause, ..self }
     }
 
-    /// A response that is not HTTP/1.
+    /// A response that is not valid HTTP/1.
     pub(crate) fn from_http1(error: UpstreamError) -> Self {
         let mut failure = Self::sent(text_of(error));
         if let UpstreamError::Framing(FramingError::ContentLengthsDiffer) = error {
@@ -81,12 +81,12 @@ impl Failure {
     }
 }
 
-/// The content of a response broke off.
+/// The error of a truncated response body.
 pub(crate) fn broken_off(text: &str) -> BodyError {
     BodyError::Failed(text.to_owned())
 }
 
-/// The texts are H2O's.
+/// The message for a parse error. H2O compatibility: the texts are H2O's.
 pub(crate) const fn text_of(error: UpstreamError) -> &'static str {
     match error {
         UpstreamError::ClosedBeforeResponse
@@ -109,7 +109,8 @@ pub(crate) const fn text_of(error: UpstreamError) -> &'static str {
         | UpstreamError::Chunk(_) => "failed to parse the response",
         UpstreamError::UnexpectedSwitch => "received unexpected 101 response",
         UpstreamError::Framing(FramingError::ContentLengthInvalid) => "invalid content-length",
-        // Both fields: what one recipient takes for the end, another takes for the next response (RFC 9112 §6.3).
+        // Both `content-length` and `transfer-encoding`: recipients may disagree about the end of the response (RFC
+        // 9112 §6.3).
         UpstreamError::Framing(
             FramingError::ContentLengthsDiffer | FramingError::LengthAndCoding,
         ) => "invalid response from upstream",

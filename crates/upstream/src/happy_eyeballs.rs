@@ -1,5 +1,6 @@
-//! Connections to a name that may have addresses of both families: one attempt after the other, IPv6 first, none for long
-//! while there is another address (H2O compatibility; after RFC 8305, whose attempts overlap).
+//! Connects to a name that may have addresses of both families: one address after another, IPv6 first, each with a
+//! short time limit while another address is left. H2O compatibility: H2O does the same; attempts do not overlap as in
+//! RFC 8305.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,43 +17,43 @@ use tokio::net::TcpStream;
 
 use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
-/// Addresses of a family that are tried (H2O compatibility).
+/// Addresses tried per family. H2O compatibility: H2O tries four.
 const MAX_ADDRESSES: usize = 4;
 
-/// The limits of [`connect`].
+/// Time limits of [`connect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HappyEyeballs {
-    /// How long IPv4 addresses wait for the IPv6 ones.
+    /// How long to wait for IPv6 addresses after IPv4 addresses are known.
     pub name_resolution_delay: Duration,
-    /// How long an attempt may take while there is another address.
+    /// Longest attempt while another address is left.
     pub connection_attempt_delay: Duration,
-    /// Everything together.
+    /// Limit for everything together.
     pub connect_timeout: Duration,
 }
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// There are addresses, and none of them is permitted.
+    /// The access list permits none of the addresses.
     Prohibited,
-    /// There is no address.
+    /// The name has no address.
     Unresolved(ResolveError),
-    /// The time is over.
+    /// `connect_timeout` has passed.
     TimedOut {
-        /// The address that was tried, or would have been; `None` if none was known.
+        /// The address last tried, or the first to try; `None` if none was known.
         next_hop: Option<IpAddr>,
     },
-    /// Attempts failed, this one last.
+    /// All attempts failed; this is the last failure.
     Failed {
         /// The address that was tried.
         next_hop: IpAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl ConnectError {
-    /// What the client is told (H2O compatibility).
+    /// The message for the client. H2O compatibility: the texts are H2O's.
     #[must_use]
     pub fn text(&self) -> &'static str {
         match self {
@@ -82,7 +83,7 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// What clients are told of a connection that the system could not make (H2O compatibility).
+/// The message for a system error of `connect`. H2O compatibility: the texts are H2O's.
 #[must_use]
 pub fn connect_error_text(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -94,8 +95,8 @@ pub fn connect_error_text(error: &io::Error) -> &'static str {
     }
 }
 
-/// Connects to `host`, a name or a numeric address without brackets, at those of its addresses that `is_permitted` lets through.
-/// Must be called within the worker's runtime. Dropping the future closes what was begun.
+/// Connects to `host`, a name or a numeric address without brackets, trying only addresses that `is_permitted` accepts.
+/// Must be called within the worker's runtime. Dropping the future closes the current attempt.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -117,7 +118,7 @@ pub async fn connect(
     race(worker, limits, look_up, is_permitted, open).await
 }
 
-/// [`connect`] without sockets.
+/// [`connect`] with look-up and socket as parameters, for tests.
 async fn race<T, L, C>(
     worker: &Worker,
     limits: HappyEyeballs,
@@ -131,15 +132,15 @@ where
 {
     let mut look_ups = [pin!(look_up(Family::V6)), pin!(look_up(Family::V4))];
     let mut attempt = pin!(None::<C>);
-    // Of waiting for IPv6 before the first attempt, then of each attempt.
+    // First the wait for IPv6 addresses, then the limit of each attempt.
     let delay = Timer::new(&worker.timers);
     delay.set_after(limits.name_resolution_delay);
     let deadline = Timer::new(&worker.timers);
     deadline.set_after(limits.connect_timeout);
     let mut addresses = Addresses::default();
-    // The address of the running attempt, or of the latest.
+    // The address of the current attempt, or of the last one.
     let mut tried = None;
-    // Of the latest attempt that failed; the last one, once there is no address left.
+    // The last failed attempt.
     let mut failure = None;
     poll_fn(|task| {
         for (family, look_up) in look_ups.iter_mut().enumerate() {
@@ -173,7 +174,7 @@ where
                 break;
             };
             tried = Some(address);
-            // Closes the attempt that took too long: there is never more than one.
+            // Closes an attempt that took too long: attempts never overlap.
             attempt.set(None);
             attempt.set(Some(open(address)));
             delay.set_after(limits.connection_attempt_delay);
@@ -196,16 +197,16 @@ where
     .await
 }
 
-/// IPv6 at index [`V6`], IPv4 behind it.
+/// Number of families: IPv6 at index [`V6`], then IPv4.
 const FAMILIES: usize = 2;
-/// Comes first wherever both are at hand.
+/// Preferred when both families have addresses.
 const V6: usize = 0;
 
-/// What the look-ups brought, and whose turn it is.
+/// The results of the look-ups, and which family is next.
 #[derive(Default)]
 struct Addresses {
     families: [Found; FAMILIES],
-    /// The family that the latest attempt was not of.
+    /// The family to try next: not that of the last attempt.
     due: usize,
 }
 
@@ -213,7 +214,7 @@ struct Addresses {
 enum Found {
     #[default]
     Awaited,
-    /// Those yet to be tried.
+    /// The addresses not yet tried.
     Permitted(VecDeque<SocketAddr>),
     Prohibited,
     Unresolved(ResolveError),
@@ -268,7 +269,7 @@ impl Addresses {
         self.families[V6].peek().is_some() || !self.is_awaited(V6) || is_delay_over
     }
 
-    /// The address to be tried next.
+    /// The next address to try.
     fn peek(&self) -> Option<SocketAddr> {
         let other = FAMILIES - 1 - self.due;
         self.families[self.due]
@@ -276,7 +277,7 @@ impl Addresses {
             .or_else(|| self.families[other].peek())
     }
 
-    /// Takes the address to be tried next, in turns of the families as far as they go.
+    /// Takes the next address to try, alternating families as long as both have addresses.
     fn next_if(&mut self, may_start: bool) -> Option<SocketAddr> {
         if !may_start {
             return None;
@@ -289,13 +290,13 @@ impl Addresses {
         Some(address)
     }
 
-    /// True if there is no address left, nor one to come.
+    /// Whether no address is left and no look-up is in progress.
     fn is_exhausted(&self) -> bool {
         (0..FAMILIES).all(|family| !self.is_awaited(family)) && self.peek().is_none()
     }
 
-    /// Why there never was an address: a denial rather than failed look-ups; of two failures the one that says more. Where the
-    /// machine has no IPv6 address, its resolver calls every name unknown in that family.
+    /// Why no address was tried. A denial takes precedence over failed look-ups; of two failures the more specific one
+    /// is reported, since on a machine without IPv6 every name is unknown in that family.
     fn error(&self) -> ConnectError {
         let mut errors = Vec::new();
         for found in &self.families {
@@ -333,12 +334,12 @@ mod tests {
 
     type Resolved = (u64, Result<&'static [&'static str], ResolveError>);
 
-    /// What happens when, in milliseconds: the answers of both look-ups, and what becomes of attempts.
+    /// A scripted network, with times in milliseconds: results of both look-ups and of the attempts.
     struct Net {
         v6: Resolved,
         v4: Resolved,
         denied: &'static [&'static str],
-        /// Address, duration, result. Others never end.
+        /// Address, duration, result. Attempts to other addresses never end.
         attempts: &'static [(&'static str, u64, Result<(), io::ErrorKind>)],
     }
 
@@ -349,7 +350,7 @@ mod tests {
         attempts: &[],
     };
 
-    /// Notes when an attempt begins and when it is closed.
+    /// Records begin and end of an attempt.
     struct Attempt<'a> {
         address: IpAddr,
         log: &'a dyn Fn(String),
@@ -361,7 +362,8 @@ mod tests {
         }
     }
 
-    /// The attempts, `TIME+ADDRESS` for their begin and `TIME-ADDRESS` for their end, and the result with its time.
+    /// Runs the script. Returns the attempts (`TIME+ADDRESS` at the begin, `TIME-ADDRESS` at the end), and the result
+    /// with its time.
     fn play(net: &Net) -> (String, String) {
         let log = RefCell::new(Vec::new());
         let outcome = run(async |worker| {
@@ -427,11 +429,11 @@ mod tests {
     #[test]
     fn the_first_attempt_waits_for_ipv6_for_a_moment() {
         let cases = [
-            // Both at once, and IPv6 first: at once.
+            // Both answers at once, or IPv6 first: starts at once.
             (0, 0, "0+::6 1-::6", "1=::6"),
             (10, 20, "10+::6 11-::6", "11=::6"),
             (10, 2000, "10+::6 11-::6", "11=::6"),
-            // IPv4 first: 50 ms, or less if IPv6 follows.
+            // IPv4 first: waits 50 ms, or until IPv6 follows.
             (30, 10, "30+::6 31-::6", "31=::6"),
             (59, 10, "59+::6 60-::6", "60=::6"),
             (61, 10, "60+1.0.0.1 61-1.0.0.1", "61=1.0.0.1"),
@@ -503,7 +505,7 @@ mod tests {
             attempts: &[("::1", 257, Ok(())), ("1.0.0.1", 2000, Ok(()))],
             ..NOTHING
         };
-        // The timer of 250 ms fires when its slot of 8 ms ends. The last attempt may use the rest of the time.
+        // The timer of 250 ms fires at the end of its 8 ms slot. The last attempt may use the remaining time.
         let (attempts, outcome) = play(&net);
         assert_eq!(attempts, "0+::1 256-::1 256+1.0.0.1 2256-1.0.0.1");
         assert_eq!(outcome, "2256=1.0.0.1");
@@ -516,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_late_address_replaces_an_attempt_that_had_its_time() {
-        // The look-up of IPv6 answers before and after the running attempt is 250 ms old and its timer has fired.
+        // The IPv6 answer arrives before and after the current attempt's timer (250 ms) has fired.
         for (v6, starts) in [(100, 304), (304, 304), (305, 305), (1000, 1000)] {
             let net = Net {
                 v6: (v6, Ok(&["::1"])),
@@ -529,7 +531,7 @@ mod tests {
             let want = format!("50+1.0.0.1 {starts}-1.0.0.1 {starts}+::1 {end}-::1");
             assert_eq!((attempts, outcome), (want, format!("{end}=::1")), "{v6}");
         }
-        // An answer that brings nothing replaces nothing.
+        // An answer without addresses does not replace the attempt.
         let net = Net {
             v6: (1000, Err(ResolveError::NoData)),
             v4: (0, Ok(&["1.0.0.1"])),
@@ -561,7 +563,7 @@ mod tests {
     #[test]
     fn everything_is_limited_together() {
         let never = 1_000_000;
-        // The timer of 3000 ms fires when its slot of 64 ms ends.
+        // The timer of 3000 ms fires at the end of its 64 ms slot.
         let cases: [(Resolved, Resolved, &str); 5] = [
             ((never, Ok(&[])), (never, Ok(&[])), "3008!I/O timeout"),
             (

@@ -1,8 +1,9 @@
-//! Idle connections to the backends of an upstream, kept for the next requests on their worker.
+//! Idle connections to the backends of an upstream, kept for later requests on their worker.
 //!
-//! H2O has one pool for all threads, and takes the connection that was idle for longest whatever its backend. Here each worker has
-//! its own, so that no request waits for another thread; connections that are idle on other workers are not used. The balancer
-//! chooses the backend of every request; of the connections to that backend the one that was idle for longest is taken.
+//! H2O has one pool for all threads and takes the connection that was idle longest, whatever its backend. Here each
+//! worker has its own pool, so that no request waits for another thread; idle connections of other workers are not
+//! used. The balancer chooses the backend of every request, and of the connections to that backend the one that was
+//! idle longest is taken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,17 +17,17 @@ use h2o_log::report;
 use crate::local_upstream::LocalUpstream;
 use crate::stream::Idle;
 
-/// Idle connections are looked at no more often than that (H2O compatibility: H2O looks once per second).
+/// Shortest interval between sweeps (H2O compatibility: H2O sweeps once per second).
 const SWEEP: Duration = Duration::from_secs(1);
-/// They are looked at no more seldom than that.
+/// Longest interval between sweeps.
 const LONGEST_SWEEP: Duration = Duration::from_secs(60);
 
-/// Idle connections of one kind to the backends of an upstream.
+/// Idle connections of one protocol to the backends of an upstream.
 pub(crate) struct IdlePool<C> {
     upstream: Rc<LocalUpstream>,
-    /// By backend; the connection that was idle for longest comes first.
+    /// By backend, the connection that was idle longest first.
     backends: Box<[RefCell<VecDeque<IdleConnection<C>>>]>,
-    /// Whether a task closes connections that are idle for too long.
+    /// Whether the sweep task is running.
     is_swept: Cell<bool>,
 }
 
@@ -53,7 +54,7 @@ impl<C: 'static> IdlePool<C> {
         self.backends[backend].borrow().len()
     }
 
-    /// Of the connections to `backend` the one that was idle for longest, of those that `check` finds usable. Others are closed.
+    /// Takes the connection to `backend` that was idle longest and that `check` finds usable. Closes unusable ones.
     pub(crate) fn take(
         &self,
         backend: usize,
@@ -77,7 +78,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Keeps a connection on which nothing is outstanding.
+    /// Adds a connection without outstanding requests.
     ///
     /// Must run in a local runtime of tokio.
     pub(crate) fn put(self: &Rc<Self>, backend: usize, connection: C, worker: &Worker) {
@@ -106,7 +107,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Closes connections to `backend` that were idle for too long, and all of them if the backend is down.
+    /// Closes connections to `backend` that exceeded the idle timeout; all of them if the backend is down.
     fn clean(&self, backend: usize, now: Instant) {
         self.expire(backend, now);
         if self.upstream.is_down(backend) {
@@ -114,7 +115,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Closes connections that no request is to use. Returns when to do so again; `None` if none is left.
+    /// Closes connections that must not be used any more. Returns when to sweep again; `None` if the pool is empty.
     fn sweep(&self, now: Instant) -> Option<Duration> {
         for backend in 0..self.backends.len() {
             self.clean(backend, now);
@@ -131,7 +132,7 @@ impl<C: 'static> IdlePool<C> {
     }
 }
 
-/// Closes connections that were idle for too long, until none is left. Ends also when the pool is dropped.
+/// Sweeps until the pool is empty or dropped.
 async fn sweep<C: 'static>(pool: Weak<IdlePool<C>>, timer: Timer) {
     let mut pause = SWEEP;
     loop {
@@ -151,8 +152,8 @@ async fn sweep<C: 'static>(pool: Weak<IdlePool<C>>, timer: Timer) {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static TALKED: AtomicBool = AtomicBool::new(false);
 
-/// Warns the first time it happens in the process. H2O compatibility: the texts are H2O's, with the number in its own issue
-/// tracker, since scripts that read logs look for them.
+/// Warns once per process. H2O compatibility: the text is H2O's, including the number in its issue tracker, because
+/// scripts search logs for it.
 fn warn_once(has_warned: &AtomicBool, text: &str) {
     if !has_warned.swap(true, Relaxed) {
         report!(warning, "{text} (see issue #679)");
@@ -171,7 +172,7 @@ mod tests {
 
     const KEEPALIVE: Duration = Duration::from_secs(5);
 
-    /// A pool of numbers for connections to two backends.
+    /// Runs a test on a pool of numbers that stand for connections to two backends.
     fn on_pool(test: impl AsyncFnOnce(&Rc<Worker>, Rc<IdlePool<u32>>)) {
         let settings = UpstreamSettings {
             keepalive: KEEPALIVE,
@@ -228,7 +229,7 @@ mod tests {
             pool.put(1, 2, worker);
             worker.sleep(KEEPALIVE * 3 / 4).await;
             assert_eq!((pool.len(0), pool.len(1)), (0, 1));
-            // The sweep ends with the last connection, and begins again with the next one.
+            // The sweep task ends with the last connection, and starts again with the next one.
             worker.sleep(KEEPALIVE).await;
             assert!(pool.len(1) == 0 && !pool.is_swept.get());
             pool.put(0, 3, worker);

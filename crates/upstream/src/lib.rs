@@ -1,12 +1,12 @@
-//! Connections to backends, and the exchanges that run over them.
+//! Connections to backends, and requests over them.
 //!
-//! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is made from the
-//! configuration and shared by all workers; of what changes while it is used, only the balancer's counters are shared, and what
-//! is known of the backends' health (`health`). A worker's idle connections stay on that worker (`idle_pool`).
+//! An [`Upstream`] is a group of [`Backend`]s with one balancer and one set of [`UpstreamSettings`]. It is created from
+//! the configuration and shared by all workers, which at run time share only the balancer's counters and the state of
+//! health checks (`health`). Each worker has its own idle connections (`idle_pool`).
 //!
-//! [`Upstream::send`] carries one request to a backend and comes back with the head of the response and a body that is pulled:
-//! what the client does not take is not read from the backend. What goes wrong before the head is a [`Failure`], later a
-//! [`h2o_exchange::BodyError`].
+//! [`Upstream::send`] sends one request to a backend and returns the head of the response and a body. The body is
+//! pulled: data that the client does not take is not read from the backend, beyond the buffers. A
+//! failure before the head is a [`Failure`], a later one a [`h2o_exchange::BodyError`].
 
 mod attempt;
 mod backend;

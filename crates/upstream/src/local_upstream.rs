@@ -1,4 +1,4 @@
-//! A worker's hold on an upstream.
+//! A worker's reference to an upstream.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Upstream;
 
-/// A worker's hold on an upstream. The worker [forgets](Upstream::is_forgotten) an upstream that only workers hold.
+/// A worker's reference to an upstream. Workers drop their state of an upstream that [only
+/// workers](Upstream::is_forgotten) refer to.
 pub(crate) struct LocalUpstream(Arc<Upstream>);
 
 impl LocalUpstream {

@@ -1,4 +1,4 @@
-//! What a worker keeps for upstreams: connections to their backends, and what it has seen of these.
+//! A worker's state of its upstreams: connections, and what it learnt about the backends.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,16 +13,16 @@ use crate::scratch::Scratch;
 use crate::tls_stream::TlsScratch;
 use crate::{Failure, Upstream, http1, http2};
 
-/// What a worker keeps for its upstreams.
+/// A worker's state of all upstreams.
 #[derive(Default)]
 pub(crate) struct Pools {
-    /// By the number of the upstream.
+    /// By the upstream's id.
     locals: RefCell<Vec<Option<Rc<Local>>>>,
     scratch: Rc<Scratch>,
     tls_scratch: Rc<TlsScratch>,
 }
 
-/// What a worker keeps for one upstream.
+/// A worker's state of one upstream.
 pub(crate) struct Local {
     pub(crate) upstream: Rc<LocalUpstream>,
     pub(crate) scratch: Rc<Scratch>,
@@ -31,26 +31,26 @@ pub(crate) struct Local {
     pub(crate) http1: Rc<http1::Connections>,
     pub(crate) http2: http2::Connections,
     pub(crate) choice: ProtocolChoice,
-    /// Requests that the budget for repeating them has not heard of.
+    /// Requests not yet reported to the retry budget.
     pub(crate) unpaid: Cell<u32>,
 }
 
-/// What a worker keeps for one backend.
+/// A worker's state of one backend.
 #[derive(Default)]
 struct LocalBackend {
-    /// Whether it chose HTTP/1 when it was last offered HTTP/2.
+    /// Whether the backend chose HTTP/1 when it was last offered HTTP/2.
     declines_http2: Cell<bool>,
     reach: Cell<Reach>,
 }
 
 impl Pools {
-    /// What this worker keeps for `upstream`, made on first use.
+    /// This worker's state of `upstream`, created on first use.
     pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<Local> {
         let mut locals = self.locals.borrow_mut();
         if let Some(Some(local)) = locals.get(upstream.id) {
             return Rc::clone(local);
         }
-        // Upstreams of earlier configurations are forgotten.
+        // Drop the state of upstreams of earlier configurations.
         for slot in locals.iter_mut() {
             let is_known = |local: &Rc<Local>| {
                 let is_used = Rc::strong_count(local) > 1 || Rc::strong_count(&local.http1) > 1;
@@ -82,8 +82,8 @@ impl Pools {
 }
 
 impl Local {
-    /// The backend of the next request: the one whose turn it is. One that cannot be connected to, or not soon, is passed over for
-    /// the next unless there is a connection to it already. `None` if there is only one to choose from.
+    /// The balancer's choice for the next request. Skips a backend that cannot be reached, or not quickly, unless a
+    /// connection to it is open. `None` if there is only one backend.
     pub(crate) fn choose(&self, now: Instant) -> Option<Chosen> {
         let upstream = &self.upstream;
         if self.backends.len() == 1 {
@@ -108,18 +108,18 @@ impl Local {
         self.backends[backend].reach.get().is_doubtful(now)
     }
 
-    /// True if a request to `backend` needs no new connection.
+    /// Whether a request to `backend` needs no new connection.
     fn has_connection(&self, backend: usize) -> bool {
         let is_to = |other| other == backend;
         self.http1.has_idle(backend) || self.http2.pick(is_to).is_some()
     }
 
-    /// A connection to `backend` is being opened, until the value returned is dropped.
+    /// Announces that a connection to `backend` is being opened, until the returned value is dropped.
     pub(crate) fn begin_opening(&self, backend: usize, now: Instant) -> Opening<'_> {
         Opening::begin(&self.backends[backend].reach, now)
     }
 
-    /// A backend could not be connected to.
+    /// Records that connecting to a backend failed.
     pub(crate) fn on_unreachable(&self, backend: usize, failure: &Failure, now: Instant) {
         (self.backends[backend].reach).update(|reach| reach.fail(now));
         if let Some(health) = &self.upstream.health {
@@ -156,7 +156,7 @@ mod tests {
             worker.of(&first);
             worker.of(&second);
         }
-        // Connections are kept while somebody holds the upstream, here a third one that is new.
+        // The state lives as long as anyone refers to the upstream: here a third, new one.
         let third = upstream();
         let in_use = workers[0].of(&first);
         drop(first);

@@ -1,22 +1,23 @@
-//! Which protocol a request goes upstream by: shares of HTTP/1 and HTTP/2, or what the server chooses.
+//! The protocol of a request to a backend: by fixed shares of HTTP/1 and HTTP/2, or by what the backend offers.
 
 use std::cell::Cell;
 
-/// What `proxy.http2.ratio` makes of one request.
+/// Result of `proxy.http2.ratio` for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolClass {
-    /// HTTP/1; new connections do without ALPN.
+    /// HTTP/1; new connections use no ALPN.
     Http1,
-    /// HTTP/2 if the server takes it; HTTP/1 if not.
+    /// HTTP/2, or HTTP/1 if the backend does not accept it.
     Http2,
-    /// The ratio was never set: new connections offer both, and what is there already is used evenly.
+    /// `proxy.http2.ratio` is unset: new connections offer both by ALPN, and open ones are used evenly.
     ServerDriven,
 }
 
-/// Deals requests out to the classes, for one upstream on one worker (H2O compatibility).
+/// Distributes requests over the protocol classes, for one upstream on one worker (H2O compatibility: H2O's algorithm).
 ///
-/// Each class has a counter. With every request each counter grows by its class's share, the class with the highest is
-/// used, and its counter drops by 100: over any hundred requests each class gets its share, evenly spread.
+/// Each class has a counter. With every request each counter grows by the share of its class, the class with the
+/// highest counter is used, and that counter drops by 100. Of any hundred requests each class gets its share, evenly
+/// spread.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolChoice {
     http1: Cell<i32>,
@@ -32,7 +33,7 @@ impl ProtocolChoice {
         let ratio = i32::from(ratio.min(100));
         let http1 = self.http1.get() + 100 - ratio;
         let http2 = self.http2.get() + ratio;
-        // Of equals it is the first.
+        // Of equals the first wins.
         let is_http2 = http2 > http1;
         self.http1.set(if is_http2 { http1 } else { http1 - 100 });
         self.http2.set(if is_http2 { http2 - 100 } else { http2 });
@@ -44,44 +45,44 @@ impl ProtocolChoice {
     }
 }
 
-/// The HTTP/1 connections of an upstream.
+/// Load of an upstream's HTTP/1 connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Http1Load {
-    /// Connections with a request.
+    /// Connections with a request in progress.
     pub(crate) busy: usize,
-    /// Connections that wait for one.
+    /// Idle connections.
     pub(crate) idle: usize,
 }
 
-/// The HTTP/2 connections of an upstream on this worker that take requests.
+/// Load of an upstream's HTTP/2 connections that accept requests, on this worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Http2Load {
-    /// Streams in use.
+    /// Open streams.
     pub(crate) used: usize,
-    /// Streams there could be.
+    /// Most streams that may be open.
     pub(crate) most: usize,
 }
 
-/// How a server-driven request goes upstream.
+/// The connection for a request of class `ServerDriven`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By an HTTP/2 connection that is there.
+    /// An open HTTP/2 connection.
     Http2,
-    /// By an idle HTTP/1 connection.
+    /// An idle HTTP/1 connection.
     Http1,
-    /// By a new connection that offers both to the server.
+    /// A new connection that offers both protocols.
     New,
 }
 
 impl Way {
-    /// Of what is there, the kind that is used less (H2O compatibility).
+    /// Of the open connections, chooses the less loaded protocol (H2O compatibility: as H2O does).
     pub(crate) const fn choose(http1: Http1Load, http2: Http2Load) -> Self {
         let all = http1.busy + http1.idle;
         match (http1.idle > 0, http2.used < http2.most) {
             (false, false) => Self::New,
             (true, false) => Self::Http1,
             (false, true) => Self::Http2,
-            // used / most against busy / all, without the division.
+            // Compares used / most with busy / all, without dividing.
             (true, true) if http2.used * all > http1.busy * http2.most => Self::Http1,
             (true, true) => Self::Http2,
         }
@@ -139,7 +140,7 @@ mod tests {
             (load(9, 1, 100, 100), Way::Http1),
             (load(0, 0, 0, 100), Way::Http2),
             (load(5, 0, 99, 100), Way::Http2),
-            // Both idle: HTTP/2, as it is not used more.
+            // Both idle: HTTP/2, which is not more loaded.
             (load(0, 1, 0, 100), Way::Http2),
             (load(0, 1, 1, 100), Way::Http1),
             (load(1, 1, 50, 100), Way::Http2),

@@ -1,10 +1,10 @@
-//! The PROXY protocol, version 1, as its sender.
+//! Sends the PROXY protocol, version 1.
 
 use std::net::SocketAddr;
 
 use h2o_exchange::{Address, ConnectionInfo};
 
-/// The line a connection to a backend begins with: who the client is.
+/// The PROXY header at the start of a connection to a backend: the client's address.
 pub(crate) fn line(client: &ConnectionInfo) -> Vec<u8> {
     let local = match client.peer {
         Address::Ip(_) => client.transport.local_address(),

@@ -1,24 +1,24 @@
-//! Whether a backend can be connected to, as far as a worker has seen.
+//! Reachability of a backend as one worker has observed it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// What a worker knows of whether a backend can be connected to: for a while, others are preferred to one that could not. Where
-/// there are health checks, these decide.
+/// Reachability of a backend as one worker has observed it: after a failed or slow attempt to connect, other backends
+/// are preferred for a while. Not used for backends with health checks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Reach {
-    /// Connections that are being opened.
+    /// Attempts to connect in progress.
     attempts: u32,
-    /// When the first of them began, or when one was last established since.
+    /// When the first of these began, or when the last connection since was established.
     since: Option<Instant>,
     /// When the last attempt failed, if none has succeeded since.
     failed: Option<Instant>,
 }
 
 impl Reach {
-    /// How long others are preferred after a failure.
+    /// How long other backends are preferred after a failure.
     const PAUSE: Duration = Duration::from_secs(1);
-    /// How long an attempt may take until others are preferred.
+    /// How long an attempt may take before other backends are preferred.
     const PATIENCE: Duration = Duration::from_millis(100);
 
     pub(crate) fn is_doubtful(self, now: Instant) -> bool {
@@ -28,7 +28,7 @@ impl Reach {
         has_failed || (self.attempts > 0 && is_slow())
     }
 
-    /// An attempt has failed.
+    /// Records a failed attempt.
     pub(crate) fn fail(self, now: Instant) -> Self {
         Self {
             failed: Some(now),
@@ -45,11 +45,11 @@ impl Reach {
     }
 }
 
-/// A connection that is being opened.
+/// An attempt to connect in progress.
 pub(crate) struct Opening<'r>(&'r Cell<Reach>);
 
 impl<'r> Opening<'r> {
-    /// The attempt lasts until the value is dropped.
+    /// Begins an attempt, which lasts until the value is dropped.
     pub(crate) fn begin(reach: &'r Cell<Reach>, now: Instant) -> Self {
         reach.update(|reach| reach.begin(now));
         Self(reach)

@@ -1,11 +1,11 @@
-//! Content that is taken from a backend at the backend's speed and kept for a client that is slower.
+//! Buffers a response for a client that is slower than the backend, so that the backend is done sooner.
 //!
-//! As long as the client takes what comes, content passes through without being kept. Once the client takes nothing for the
-//! moment, the connection that pulls the content says so ([`BodySource::poll_ahead`]), and what the backend has is taken
-//! * into memory, if what is left fits in there or its length is not known, or the client has been found to be slow;
-//! * from memory into a temporary file, if the client has been found to be slow and memory is full.
+//! While the client takes everything, the body passes through unbuffered. When the client takes nothing for a moment,
+//! the connection calls [`BodySource::poll_ahead`], which reads from the backend
+//! * into memory, if the rest of the body fits or its length is unknown, or if the client has proved slow;
+//! * from memory into a temporary file, if the client has proved slow and memory is full.
 //!
-//! Where neither has room, the backend waits.
+//! If both are full, the backend waits.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -20,44 +20,44 @@ use h2o_exchange::{
 use crate::UpstreamSettings;
 use crate::failure::broken_off;
 
-/// Bytes of a response that are kept in memory at most.
+/// Most bytes of a response buffered in memory.
 pub(crate) const MEMORY: usize = 256 * 1024;
-/// Bytes in memory that are written to the file once there is one.
+/// With a file open, this many bytes in memory are written to it.
 const WRITE: usize = 128 * 1024;
-/// Bytes that are written if no more come.
+/// At the end of the response, fewer bytes than this stay in memory.
 const WORTH_WRITING: usize = 16 * 1024;
-/// Bytes taken at once.
+/// Most bytes per read.
 const PIECE: usize = 64 * 1024;
-/// Pieces taken before others get their turn.
+/// Reads per turn of the task.
 const TURN: usize = 16;
-/// A client that is ready for less than [`FAST`] bytes in this time, while there was more for it, is slow.
+/// A client is slow if it takes less than [`FAST`] bytes in this time while more was available.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes: 40 MiB per second. Who takes as much does not hold a backend for long.
+/// In bytes; with [`PATIENCE`] 40 MiB per second. A client this fast does not occupy a backend for long.
 const FAST: u64 = 4 << 20;
 
-/// Where content comes from.
+/// A body that can be read ahead.
 pub(crate) trait Origin: BodySource {
-    /// Bytes that can still be taken; `None` if that is not known.
+    /// Bytes still to come; `None` if unknown.
     fn left(&self) -> Option<u64>;
 
-    /// Bytes that it may come to hold in memory before they are taken.
+    /// Bytes that the origin may hold in memory itself.
     fn keeps(&self) -> usize {
         0
     }
 
-    /// The caller is woken when more has come.
+    /// Has the caller woken when more data has arrived.
     fn watch(&mut self, _: &Context<'_>) {}
 }
 
-/// How content is buffered.
+/// Settings for the buffering of a response.
 pub(crate) struct Buffering {
     worker: Rc<Worker>,
-    /// Bytes of the file; 0: there is none.
+    /// Most bytes in the file; 0: no file.
     max_file: u64,
 }
 
 impl Buffering {
-    /// As the settings of an upstream say; `None` if content is not buffered.
+    /// From the settings of an upstream; `None` if responses are not buffered.
     pub(crate) fn of(worker: &Rc<Worker>, settings: &UpstreamSettings) -> Option<Self> {
         settings.max_buffer_size.is_none().then(|| Self {
             worker: Rc::clone(worker),
@@ -66,7 +66,7 @@ impl Buffering {
     }
 }
 
-/// The content of a response, buffered for a slow client if that is wanted.
+/// The body of a response, buffered for a slow client if `buffering` is set.
 pub(crate) fn body(origin: impl Origin + 'static, buffering: Option<Buffering>) -> Body {
     match buffering {
         Some(buffering) => Body::Stream(Box::new(ReadAhead {
@@ -78,36 +78,36 @@ pub(crate) fn body(origin: impl Origin + 'static, buffering: Option<Buffering>) 
     }
 }
 
-/// The content of a response on its way to a client that may be slow.
+/// The body of a response for a client that may be slow.
 struct ReadAhead<S> {
-    /// Let go of at its end, so that its connection can be of use to others.
+    /// `None` after its end, so that its connection is free for other requests.
     origin: Option<S>,
     buffering: Buffering,
-    /// There once the client has been slower than the backend.
+    /// Set once the client has been slower than the backend.
     backlog: Option<Box<Backlog>>,
 }
 
-/// What has been taken ahead of the client.
+/// Data read ahead of the client.
 #[derive(Default)]
 struct Backlog {
     spool: Spool,
-    /// What follows what is kept, if the origin has ended.
+    /// How the origin ended; follows the buffered data.
     end: Option<Result<(), BodyError>>,
     trailers: Trailers,
     pace: Option<Pace>,
     is_counted: bool,
 }
 
-/// How fast the client takes content.
+/// How fast the client takes data.
 enum Pace {
-    /// Bytes taken since the time limit was set.
+    /// Bytes taken since the timer was set.
     Measured { taken: u64, limit: Timer },
-    /// The client was found to be slow.
+    /// The client has proved slow.
     Slow,
 }
 
 impl Pace {
-    /// The measurement begins now.
+    /// Starts measuring.
     fn measured(worker: &Rc<Worker>) -> Self {
         let limit = Timer::new(&worker.timers);
         limit.set_after(PATIENCE);
@@ -116,7 +116,7 @@ impl Pace {
 }
 
 impl Backlog {
-    /// Whether the client has been found to be slow. If that is still open, the caller is woken when there is more to say.
+    /// Whether the client has proved slow. While that is undecided, the caller is woken when the measurement ends.
     fn is_slow(&mut self, context: &Context<'_>, worker: &Rc<Worker>) -> bool {
         let pace = (self.pace).get_or_insert_with(|| Pace::measured(worker));
         let Pace::Measured { taken, limit } = pace else {
@@ -134,11 +134,11 @@ impl Backlog {
         limit.poll_fired(context).is_ready()
     }
 
-    /// The client has taken content.
+    /// Records that the client has taken data.
     fn note_taken(&mut self, bytes: usize) {
         match &mut self.pace {
             Some(Pace::Measured { taken, .. }) => *taken += bytes as u64,
-            // It has caught up.
+            // The client has caught up.
             Some(Pace::Slow) if self.spool.is_empty() => self.pace = None,
             Some(Pace::Slow) | None => {}
         }
@@ -149,7 +149,7 @@ impl Backlog {
         self.spool.spill(files, buffering.max_file)
     }
 
-    /// Nothing more comes. What is left in memory goes to the file, if there is one.
+    /// After the end of the origin: writes data in memory to the file, if one is open.
     fn poll_last(&mut self, context: &mut Context<'_>, buffering: &Buffering) -> Poll<()> {
         let mut result = ready!(self.spool.poll_spilled(context));
         let is_worth_it = self.spool.has_file() && self.spool.waiting() >= WORTH_WRITING;
@@ -162,7 +162,7 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Bytes that may be taken from `origin` now. If there are none, the caller is woken when there may be.
+    /// Bytes that may be read from `origin` now. If 0, the caller is woken when there may be room.
     fn room(
         &mut self,
         context: &mut Context<'_>,
@@ -186,7 +186,7 @@ impl Backlog {
                 continue;
             }
             if room == 0 {
-                // It may need less memory once all has come.
+                // There may be room once the rest has arrived and is known to fit.
                 origin.watch(context);
             }
             return Ok(room);
@@ -195,7 +195,7 @@ impl Backlog {
 }
 
 impl<S: Origin> ReadAhead<S> {
-    /// Takes the next piece ahead of the client. Ready when another one may follow.
+    /// Reads the next piece ahead of the client. Ready if another one may follow.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let backlog = self.backlog.get_or_insert_default();
         let Some(origin) = &mut self.origin else {

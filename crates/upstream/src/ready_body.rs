@@ -1,4 +1,4 @@
-//! The content of a request at the moment the request is sent.
+//! The body of a request at the moment of sending.
 
 use std::future::poll_fn;
 
@@ -7,16 +7,16 @@ use h2o_http::{BodyLength, RequestHead};
 
 use crate::Call;
 
-/// The content of a request at the moment the request is sent.
+/// The body of a request at the moment of sending.
 pub(crate) struct ReadyBody {
     body: RequestBody,
-    /// Its length, if it was to be streamed and all of it was there.
+    /// Its length, if a streamed body turned out to be complete.
     whole: Option<u64>,
 }
 
 impl ReadyBody {
-    /// Takes the content out of the call. A streamed one is waited for until it begins; if that is all of it, it is not
-    /// streamed any more (H2O compatibility).
+    /// Takes the body out of the call. Waits until a streamed body begins; if it is then complete, it is sent with a
+    /// length (H2O compatibility: H2O waits as well).
     pub(crate) async fn of(call: &mut Call<'_>) -> Self {
         let body = std::mem::take(&mut call.body);
         if let RequestBody::Stream(pipe) = &body
@@ -33,7 +33,7 @@ impl ReadyBody {
         Self { body, whole: None }
     }
 
-    /// Whether all of it is kept, and can be sent again.
+    /// Whether the whole body is kept, so that it can be resent.
     pub(crate) const fn can_resend(&self) -> bool {
         match self.body {
             RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => true,
@@ -41,14 +41,14 @@ impl ReadyBody {
         }
     }
 
-    /// Puts the length into a head that does not know it.
+    /// Sets the length in a head whose length is unknown.
     pub(crate) fn fit(&self, head: &mut RequestHead) {
         if let (BodyLength::Unknown, Some(length)) = (head.body, self.whole) {
             head.body = BodyLength::Known(length);
         }
     }
 
-    /// The content for one attempt: a handle of it, as a retry may need it again.
+    /// A handle of the body for one attempt; a retry may need another one.
     pub(crate) fn to_send(&self) -> RequestBody {
         self.body.clone()
     }

@@ -1,10 +1,10 @@
-//! Names to addresses, by the system's resolver.
+//! Resolves names to addresses by `getaddrinfo`.
 //!
-//! `getaddrinfo` is what knows of `/etc/hosts`, `nsswitch.conf` and the rest of the system's settings, and it waits. So it runs on
-//! threads of its own: those of the disk would keep files waiting for a name server that does not answer.
+//! `getaddrinfo` obeys `/etc/hosts`, `nsswitch.conf` and the system's other settings, but it blocks. It runs on threads
+//! of its own: on the disk threads, a dead name server would delay files.
 //!
-//! Names that requests bring are kept apart from those of the configuration, with a table and a share of the threads of their own:
-//! a client can have its names answered as slowly as it likes.
+//! Names from requests are kept apart from those of the configuration, with their own table and a share of the threads:
+//! a client can choose names that are answered as slowly as it likes.
 
 mod error;
 mod threads;
@@ -23,26 +23,25 @@ pub use error::ResolveError;
 pub use threads::limit_threads;
 use threads::{THREADS, Threads, ask_system};
 
-/// How long an answer is used. H2O asks anew for every connection; so short a time shows nobody an old address for long, and
-/// spares a look-up per connection where keep-alive is off.
+/// How long an answer is used. H2O resolves the name for every connection. Such a short time does not delay a change of
+/// address much, and saves a look-up per connection where keep-alive is off.
 const POSITIVE_LIFE: Duration = Duration::from_secs(5);
-/// How long it is believed that there is no answer.
+/// How long a failed look-up is remembered.
 const NEGATIVE_LIFE: Duration = Duration::from_secs(1);
-/// How long a look-up of a configured name may take before the last answer is used in place of its own (RFC 8767 §5, the client
-/// response timer, which recommends 1.8 seconds at most).
+/// How long to wait for the look-up of a configured name before the previous answer is used instead (RFC 8767 §5,
+/// client response timer; recommended: at most 1.8 seconds).
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long an answer is used where there is no other (RFC 8767 §5, the maximum stale timer).
+/// How long a previous answer may be used while look-ups fail (RFC 8767 §5, maximum stale timer).
 const STALE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Names that are kept or being looked up, per worker and origin. When all places are taken by look-ups under way, the next name
-/// fails.
+/// Names in the table, per worker and origin. If all places hold look-ups in progress, the next name fails.
 const MAX_NAMES: usize = 1024;
-/// Longest name that is looked up, in bytes: there are no longer ones, even written with a dot at the end (RFC 1035 §2.3.4).
+/// Longest name to look up, in bytes: the limit of DNS, with a trailing dot (RFC 1035 §2.3.4).
 const MAX_NAME_LEN: usize = 254;
 
-/// Which addresses are asked for.
+/// Address family to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Of any family that the machine has an address of.
+    /// Every family for which the machine has an address.
     Any,
     /// IPv4.
     V4,
@@ -51,7 +50,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// True if `address` is of this family. IPv4-mapped addresses are IPv6.
+    /// Whether `address` is of this family. IPv4-mapped addresses are IPv6.
     #[must_use]
     pub const fn has(self, address: IpAddr) -> bool {
         match self {
@@ -70,17 +69,17 @@ impl Family {
     }
 }
 
-/// Who chose a name.
+/// Origin of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameOrigin {
-    /// The configuration. Where a new answer keeps us waiting, the last one is used.
+    /// The configuration. While a new look-up is slow, the previous answer is used.
     #[default]
     Configured,
-    /// A client's request, or a response: its look-ups get half of the threads.
+    /// A client's request or a backend's response: such names get half of the threads.
     Requested,
 }
 
-/// A name to be looked up. The port is what the addresses in the answer have.
+/// A name to look up. The port is copied into the addresses of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Query {
     host: Box<str>,
@@ -88,10 +87,10 @@ struct Query {
     family: Family,
 }
 
-/// What a look-up does; runs on a thread of its own.
+/// Performs a look-up; runs on a thread of its own.
 type LookUp = dyn Fn(&Query) -> Result<Vec<SocketAddr>, ResolveError> + Send + Sync;
 
-/// The names that a worker looks up, and for a while what came of it.
+/// A worker's names: look-ups in progress, and recent answers.
 pub struct Resolver {
     look_up: Arc<LookUp>,
     threads: &'static Threads,
@@ -102,13 +101,13 @@ pub struct Resolver {
 #[derive(Default)]
 struct Names(HashMap<Query, Name>);
 
-/// A name that was looked up or is being looked up.
+/// A name that is being looked up or has an answer.
 struct Name {
-    /// Where the answer is or will be.
+    /// Receives the answer.
     answer: watch::Receiver<Option<Answer>>,
     /// When the look-up began.
     asked: Instant,
-    /// The last answer that had addresses. Configured names only.
+    /// The previous answer with addresses. Configured names only.
     last: Option<Known>,
 }
 
@@ -125,16 +124,16 @@ struct Known {
     since: Instant,
 }
 
-/// What those who ask for a name wait for.
+/// The state of a name for those who wait for it.
 struct LookedUp {
     answer: watch::Receiver<Option<Answer>>,
     fallback: Option<Fallback>,
 }
 
-/// What is used in place of an answer that does not come or says nothing.
+/// A previous answer, for use if the look-up is slow or fails.
 struct Fallback {
     addresses: Rc<[SocketAddr]>,
-    /// It is used from then on.
+    /// May be used from this time on.
     from: Instant,
 }
 
@@ -154,9 +153,11 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `host` with this port, beginning with any one of them: H2O chooses one at random. Never empty.
+    /// The addresses of `host` with this port, in random rotation (H2O compatibility: H2O chooses one at random). Never
+    /// empty.
     ///
-    /// Must be called within the runtime of `worker`: the look-up is a task of its own, which ends by itself if the caller leaves.
+    /// Must be called within the runtime of `worker`. The look-up is a task of its own, which ends by itself if the
+    /// caller is dropped.
     ///
     /// # Errors
     /// Those of the system's resolver.
@@ -216,7 +217,7 @@ impl Resolver {
         }
     }
 
-    /// Starts a look-up unless there is an answer, or one to come.
+    /// Starts a look-up, unless one is in progress or there is a valid answer.
     fn ask(
         &self,
         worker: &Worker,
@@ -259,13 +260,13 @@ async fn wait_for(
 ) -> Result<Rc<[SocketAddr]>, ResolveError> {
     match answer.wait_for(Option::is_some).await.as_deref() {
         Ok(Some(answer)) => answer.result.clone().map(|known| known.addresses),
-        // The runtime comes to its end.
+        // The runtime is shutting down.
         Ok(None) | Err(_) => Err(ResolveError::Other),
     }
 }
 
 impl Name {
-    /// True if the answer is to come, or has not expired.
+    /// Whether the look-up is in progress, or its answer has not expired.
     fn is_usable(&self, now: Instant) -> bool {
         let answer = self.answer.borrow();
         answer.as_ref().is_none_or(|answer| now < answer.expires)
@@ -275,7 +276,7 @@ impl Name {
         self.answer.borrow().is_none()
     }
 
-    /// The addresses that were valid last, as far as the answer says; nobody has said since that there are none.
+    /// The latest addresses, unless a later answer says that there are none.
     fn newest(&self) -> Option<Known> {
         match self.answer.borrow().as_ref().map(|answer| &answer.result) {
             Some(Ok(known)) => Some(known.clone()),
@@ -284,7 +285,7 @@ impl Name {
         }
     }
 
-    /// The name as those who ask for it see it.
+    /// The state of the name for a caller.
     fn looked_up(&self, now: Instant) -> LookedUp {
         let last = self.last.as_ref();
         let last = last.filter(|last| now.saturating_duration_since(last.since) < STALE_LIFE);
@@ -299,7 +300,8 @@ impl Name {
 }
 
 impl Names {
-    /// A place for another name. Those with an answer go all at once if none has expired, so that this costs little per name.
+    /// Makes room for another name. Removes all expired answers at once, or all answers if none has expired, so that
+    /// the cost per name is small.
     fn make_room(&mut self, now: Instant) -> Result<(), ResolveError> {
         if self.0.len() >= MAX_NAMES {
             self.0.retain(|_, name| name.is_usable(now));
@@ -314,7 +316,7 @@ impl Names {
     }
 }
 
-/// Looks a name up when there is a thread for it.
+/// Looks a name up as soon as a thread is free.
 async fn find(
     threads: &'static Threads,
     look_up: Arc<LookUp>,
@@ -324,7 +326,7 @@ async fn find(
     clock: Rc<Clock>,
 ) {
     let permit = threads.permit(origin).await;
-    // One receiver is that of the table.
+    // One receiver belongs to the table.
     let is_awaited = sender.receiver_count() > 1;
     let result = match permit {
         None => Err(ResolveError::Other),
@@ -332,7 +334,8 @@ async fn find(
             threads::run(permit, look_up, query).await
         }
         Some(_) => {
-            // Clients that ask and go leave no work behind. Who asks for the name now has it looked up.
+            // No caller is left: skip the look-up, so that clients that disconnect leave no work behind. A new caller
+            // starts another.
             sender.send_replace(Some(Answer {
                 result: Err(ResolveError::Again),
                 expires: clock.now(),

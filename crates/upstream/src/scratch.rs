@@ -1,4 +1,4 @@
-//! Buffers of a worker, lent to whichever exchange with a backend runs.
+//! Buffers of a worker that all its exchanges with backends share.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use h2o_http::RequestHead;
 use h2o_http1::ClientSettings;
 
-/// Buffers of a worker, lent to whichever exchange with a backend runs.
+/// Buffers of a worker that all its exchanges with backends share.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// What connections obey as HTTP/1 sees it.
+    /// Settings of the HTTP/1 client engine.
     pub(crate) engine: Arc<ClientSettings>,
     input: Cell<Vec<u8>>,
     output: Cell<Vec<u8>>,
@@ -17,12 +17,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes received at once.
+    /// Bytes per read.
     pub(crate) const INPUT: usize = 64 * 1024;
-    /// Buffers that have grown beyond this are let go.
+    /// Larger buffers are dropped instead of being kept.
     const KEPT: usize = 256 * 1024;
 
-    /// Room for [`Scratch::INPUT`] bytes.
+    /// An empty buffer with capacity for [`Scratch::INPUT`] bytes.
     pub(crate) fn take_input(&self) -> Vec<u8> {
         let mut input = self.input.take();
         input.resize(Self::INPUT, 0);

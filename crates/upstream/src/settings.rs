@@ -1,4 +1,4 @@
-//! What applies to all connections and requests of an upstream.
+//! Settings of an upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,34 +7,34 @@ use h2o_tls::TlsClient;
 
 use crate::NameOrigin;
 
-/// What applies to all connections and requests of an upstream.
+/// Settings of all connections and requests of an upstream.
 #[derive(Clone, PartialEq)]
 pub struct UpstreamSettings {
-    /// `proxy.timeout.connect`: name resolution, connecting (all attempts together) and TLS handshake.
+    /// `proxy.timeout.connect`: for name resolution, all attempts to connect, and TLS handshake together.
     pub connect_timeout: Duration,
-    /// `proxy.timeout.first_byte`: from the complete request to the first byte of the response.
+    /// `proxy.timeout.first_byte`: from the end of the request to the first byte of the response.
     pub first_byte_timeout: Duration,
-    /// `proxy.timeout.io`: between two steps forward of anything else.
+    /// `proxy.timeout.io`: longest time without progress, otherwise.
     pub io_timeout: Duration,
-    /// `proxy.timeout.keepalive`: how long an idle connection is kept; zero: not at all.
+    /// `proxy.timeout.keepalive`: idle timeout of connections; zero: no keep-alive.
     pub keepalive: Duration,
-    /// `proxy.max-buffer-size`: most bytes of a response that are held; the backend waits for the client then. Unset: responses
-    /// are taken ahead of slow clients and kept.
+    /// `proxy.max-buffer-size`: most bytes of a response in memory; when they are reached, the backend waits for the
+    /// client. `None`: responses are buffered for slow clients.
     pub max_buffer_size: Option<u64>,
-    /// `proxy.max-temp-file-size`: bytes of a response that are kept in a file. 0: no file.
+    /// `proxy.max-temp-file-size`: most bytes of a response in a temporary file. 0: no file.
     pub max_temp_file_size: u64,
-    /// `proxy.zerocopy`: content goes from socket to socket within the kernel, where it can.
+    /// `proxy.zerocopy`: whether to splice bodies from socket to socket.
     pub zerocopy: bool,
-    /// `proxy.proxy-protocol`: connections begin with a PROXY line. Goes with a `keepalive` of zero only.
+    /// `proxy.proxy-protocol`: whether connections begin with a PROXY header. Requires a `keepalive` of zero.
     pub proxy_protocol: bool,
-    /// `proxy.http2.ratio`: percentage of requests sent by HTTP/2; unset: what the server chooses by ALPN.
+    /// `proxy.http2.ratio`: percentage of requests sent over HTTP/2; `None`: the backend chooses by ALPN.
     pub http2_ratio: Option<u8>,
-    /// `proxy.http2.force-cleartext`: `http` backends are spoken to in HTTP/2.
+    /// `proxy.http2.force-cleartext`: whether to use HTTP/2 with `http` backends.
     pub http2_force_cleartext: bool,
-    /// `proxy.http2.max-concurrent-streams`: most streams of ours on an HTTP/2 connection.
+    /// `proxy.http2.max-concurrent-streams`: most open streams on an HTTP/2 connection.
     pub http2_max_streams: u32,
-    /// Who named the backends.
+    /// Where the names of the backends come from.
     pub name_origin: NameOrigin,
-    /// What `https` backends are connected to with.
+    /// TLS client for `https` backends.
     pub tls: Arc<TlsClient>,
 }

@@ -1,4 +1,4 @@
-//! The socket of a connection to a backend, clear or with TLS.
+//! The byte stream to a backend, in clear text or over TLS.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::tls_stream::TlsStream;
 
-/// A socket, and the descriptor that it counts as.
+/// A socket with its entry in the count of descriptors.
 pub(crate) struct PlainStream {
     socket: Socket,
     _descriptor: Option<Descriptor>,
@@ -24,14 +24,14 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// A connection to a backend.
+/// A byte stream to a backend.
 pub(crate) enum UpstreamStream {
     Plain(PlainStream),
     Tls(Box<TlsStream>),
 }
 
 impl UpstreamStream {
-    /// The parameters of TLS; `None` for clear text.
+    /// TLS parameters; `None` for clear text.
     pub(crate) fn tls_info(&self) -> Option<TlsInfo> {
         match self {
             Self::Plain(_) => None,
@@ -40,14 +40,14 @@ impl UpstreamStream {
     }
 }
 
-/// What a connection does on which nothing is outstanding.
+/// State of an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Nothing, as it should.
+    /// Nothing arrived, as expected.
     Quiet,
-    /// It has ended or is broken.
+    /// The backend has closed the connection, or it is broken.
     Closed,
-    /// Something came that nobody asked for, and that could only be taken for the next response.
+    /// Unexpected bytes arrived, which would be taken for the next response.
     Talks,
 }
 
@@ -70,7 +70,7 @@ impl From<UnixStream> for PlainStream {
 }
 
 impl PlainStream {
-    /// The same, which counts as `descriptor`.
+    /// Attaches the descriptor's entry in the count.
     pub(crate) fn counted(self, descriptor: Descriptor) -> Self {
         Self {
             _descriptor: Some(descriptor),
@@ -78,7 +78,7 @@ impl PlainStream {
         }
     }
 
-    /// Looks without a system call at what the runtime has been told about the socket, and with one if that is something.
+    /// Checks the runtime's readiness first, and asks the kernel only if that reports something.
     fn look(&self) -> Idle {
         let mut byte = [0];
         let read = match &self.socket {
@@ -96,17 +96,17 @@ impl PlainStream {
         Idle::from_read(read.map_err(Into::into))
     }
 
-    /// Ready when reading is worth a try.
+    /// Ready when a read may succeed.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         let ready = match &self.socket {
             Socket::Tcp(socket) => socket.poll_read_ready(context),
             Socket::Unix(socket) => socket.poll_read_ready(context),
         };
-        // An error is found again by reading.
+        // Reading reports the error again.
         ready.map(|_| ())
     }
 
-    /// Moves up to `max` bytes of what has arrived into a pipe; 0 at the end.
+    /// Splices up to `max` received bytes into a pipe; 0 at the end of input.
     pub(crate) fn poll_splice(
         &self,
         context: &mut Context<'_>,
@@ -144,7 +144,7 @@ impl Idle {
 }
 
 impl UpstreamStream {
-    /// The protocol that the server has chosen by ALPN; `None` if it has chosen none, or on clear text.
+    /// The protocol that the backend chose by ALPN; `None` if it chose none, and on clear text.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
@@ -152,14 +152,14 @@ impl UpstreamStream {
         }
     }
 
-    /// What has happened on the connection while it was idle. `thoroughly` asks the kernel, where otherwise what the runtime
-    /// knows is good enough.
+    /// What happened on the connection while it was idle. With `thoroughly` the kernel is asked; otherwise the
+    /// runtime's readiness decides.
     pub(crate) fn check(&mut self, thoroughly: bool) -> Idle {
         match self {
             Self::Plain(socket) if thoroughly => socket.peek(),
             Self::Plain(socket) => socket.look(),
             Self::Tls(stream) => {
-                // Tickets may come at any time; they are taken in here.
+                // Session tickets may arrive at any time; this read processes them.
                 let mut byte = [0];
                 let mut buffer = ReadBuf::new(&mut byte);
                 let mut context = Context::from_waker(Waker::noop());
@@ -171,7 +171,7 @@ impl UpstreamStream {
         }
     }
 
-    /// Ready when there may be something to read.
+    /// Ready when a read may succeed.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain(socket) => socket.poll_readable(context),
@@ -179,7 +179,7 @@ impl UpstreamStream {
         }
     }
 
-    /// Reads into `buffer`; 0 at the end.
+    /// Reads into `buffer`; 0 at the end of input.
     pub(crate) fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -191,7 +191,7 @@ impl UpstreamStream {
             .map_ok(|()| buffer.filled().len())
     }
 
-    /// Writes what the connection takes of `bytes`.
+    /// Writes as much of `bytes` as the connection takes.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -200,7 +200,7 @@ impl UpstreamStream {
         Pin::new(self).poll_write(context, bytes)
     }
 
-    /// Tells the backend over TLS that nothing more will come, if the socket takes that at once.
+    /// Sends close_notify over TLS, if the socket takes it at once.
     pub(crate) fn say_goodbye(&mut self) {
         if let Self::Tls(stream) = self {
             let mut context = Context::from_waker(Waker::noop());
@@ -208,7 +208,7 @@ impl UpstreamStream {
         }
     }
 
-    /// Sends what TLS has not sent yet.
+    /// Sends pending TLS records.
     pub(crate) fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),

@@ -1,4 +1,4 @@
-//! TLS over the socket of a backend: `h2o_tls` reads and makes the records, this file moves bytes.
+//! TLS over the socket of a backend: `h2o_tls` handles the records, this file moves the bytes.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,34 +12,34 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::stream::PlainStream;
 
-/// Most bytes received, and encrypted, at once.
+/// Most bytes per read, and per call of encryption.
 const PIECE: usize = 64 * 1024;
-/// Least room for what is received: a record and its overhead.
+/// Least space for a read: one record with its overhead.
 const MIN_READ: usize = 17 * 1024;
-/// Room for the overhead of records, beside that for their content.
+/// Space for the overhead of records, added to that of their payload.
 const OVERHEAD: usize = 512;
 
-/// Buffers that the TLS connections of a worker share: an idle connection has none.
+/// Buffers shared by the TLS connections of a worker: an idle connection has none.
 #[derive(Default)]
 pub(crate) struct TlsScratch {
-    /// As long as it ever was: cleared once, when it grows.
+    /// Kept at its full length: newly allocated memory is cleared once.
     input: Cell<Vec<u8>>,
     output: Cell<OutputBuffer>,
 }
 
-/// A connection over TLS.
+/// A TLS connection to a backend.
 pub(crate) struct TlsStream {
     socket: PlainStream,
     tls: ClientConnection,
-    /// Plaintext that the reader had no room for.
+    /// Plaintext that did not fit the reader's buffer.
     unread: Unread,
     /// Records that the socket has not taken yet.
     backlog: Vec<u8>,
     /// How much of `backlog` has been sent.
     sent: usize,
-    /// Whether nothing more can be received: after close_notify, or an error.
+    /// Whether nothing more can be received: after close_notify or an error.
     is_ended: bool,
-    /// The error to be told once the plaintext before it has been read.
+    /// An error, reported once the plaintext before it has been read.
     error: Option<io::Error>,
     scratch: Rc<TlsScratch>,
 }
@@ -51,7 +51,7 @@ struct Unread {
     taken: usize,
 }
 
-/// The buffer of a reader, and where the rest goes.
+/// Receives plaintext: into the reader's buffer, and the rest into `unread`.
 struct Received<'a, 'b> {
     buffer: &'a mut ReadBuf<'b>,
     rest: &'a mut Vec<u8>,
@@ -66,7 +66,7 @@ impl PlainSink for Received<'_, '_> {
 }
 
 impl Unread {
-    /// Whether anything was moved to `buffer`.
+    /// Moves plaintext to `buffer`. Returns whether there was any.
     fn read(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let rest = &self.plain[self.taken..];
         let now = &rest[..rest.len().min(buffer.remaining())];
@@ -81,11 +81,11 @@ impl Unread {
 }
 
 impl TlsStream {
-    /// Completes the handshake that `tls` has begun with `hello`.
+    /// Completes the handshake that `tls` began with `hello`.
     ///
     /// # Errors
-    /// Those of the socket, [`io::ErrorKind::UnexpectedEof`] if the backend closes the connection, and a [`TlsError`] in an
-    /// [`io::Error`].
+    /// Those of the socket, [`io::ErrorKind::UnexpectedEof`] if the backend closes the connection, and a [`TlsError`]
+    /// in an [`io::Error`].
     pub(crate) async fn handshake(
         socket: PlainStream,
         tls: ClientConnection,
@@ -109,7 +109,7 @@ impl TlsStream {
     fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut is_done = false;
         loop {
-            // What completes the handshake may have to be sent later: the first request does that as well.
+            // Unsent records of the handshake are sent with the first request.
             let flushed = self.poll_backlog(context)?;
             if is_done {
                 return Poll::Ready(Ok(()));
@@ -121,7 +121,7 @@ impl TlsStream {
             let progress = match ready!(received) {
                 Ok(progress) => progress,
                 Err(error) => {
-                    // The alert is for a backend that still listens.
+                    // Sends the alert, if the backend still reads.
                     let _ = self.poll_backlog(context);
                     return Poll::Ready(Err(error));
                 }
@@ -134,7 +134,7 @@ impl TlsStream {
         }
     }
 
-    /// Ready when there may be something to read: decrypted bytes, the end, or records in the socket.
+    /// Ready when a read may succeed: plaintext, the end of input, or bytes in the socket.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.unread.plain.is_empty() && !self.is_ended {
             self.socket.poll_readable(context)
@@ -143,12 +143,12 @@ impl TlsStream {
         }
     }
 
-    /// The connection without its socket.
+    /// The TLS state of the connection.
     pub(crate) const fn tls(&self) -> &ClientConnection {
         &self.tls
     }
 
-    /// Receives once; `room` is how much plaintext there is room for. The answers of TLS are put into the backlog.
+    /// Reads the socket once; `room` is the space for plaintext. Replies of TLS are added to the backlog.
     fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -164,7 +164,7 @@ impl TlsStream {
         let received = match Pin::new(&mut self.socket).poll_read(context, &mut cipher) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // Without close_notify somebody else may have cut the connection off (RFC 8446 §6.1).
+            // Without close_notify the connection may have been truncated by an attacker (RFC 8446 §6.1).
             Poll::Ready(Ok(())) if cipher.filled().is_empty() => {
                 Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
             }
@@ -234,7 +234,7 @@ impl AsyncRead for TlsStream {
                 }
             }
             if !this.backlog.is_empty() {
-                // If that fails, sending tells.
+                // A failure is reported by the next write.
                 let _ = this.poll_backlog(context);
             }
         }
@@ -271,7 +271,7 @@ impl AsyncWrite for TlsStream {
         self.get_mut().poll_backlog(context)
     }
 
-    /// Sends close_notify, and closes the direction to the backend.
+    /// Sends close_notify and ends our direction.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let mut alert = OutputBuffer::default();
@@ -313,7 +313,7 @@ mod tests {
         Arc::new(config.unwrap())
     }
 
-    /// A connection to a server that `serve` is, in a thread of its own.
+    /// A connection to a server that `serve` runs in its own thread.
     async fn connected<T: Send + 'static>(
         serve: impl FnOnce(Server) -> T + Send + 'static,
     ) -> (TlsStream, JoinHandle<T>) {
@@ -341,7 +341,7 @@ mod tests {
             .block_on(future);
     }
 
-    /// Bytes that are not alike anywhere near.
+    /// Bytes without repetition, so that misplaced ones show.
     fn content(len: u32) -> Vec<u8> {
         (0..len / 4).flat_map(u32::to_le_bytes).collect()
     }

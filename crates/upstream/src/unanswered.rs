@@ -1,4 +1,4 @@
-//! Requests that got no response, and whether a retry is safe.
+//! Requests without a response, and whether a retry is safe.
 
 use h2o_http::Method;
 
@@ -6,28 +6,28 @@ use crate::backend_choice::BackendChoice;
 use crate::ready_body::ReadyBody;
 use crate::{Cause, Failure};
 
-/// Whether the connection that a request went out on had been of use before.
+/// Whether the connection of a request had carried a response before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// No response has come over it yet.
+    /// No response has arrived over it.
     New,
-    /// An HTTP/1 connection that was idle before.
+    /// An HTTP/1 connection that was idle.
     Idle,
-    /// An HTTP/2 connection that responses have come over.
+    /// An HTTP/2 connection over which responses have arrived.
     Shared,
 }
 
-/// A request that got no response.
+/// A request without a response.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) failure: Failure,
-    /// The backend that was asked; `None` if none could be connected to.
+    /// The backend that got the request; `None` if connecting failed.
     pub(crate) asked: Option<usize>,
     pub(crate) reuse: Reuse,
     pub(crate) is_idempotent: bool,
 }
 
-/// No backend could be connected to.
+/// Connecting failed.
 impl From<Failure> for Unanswered {
     fn from(failure: Failure) -> Self {
         Self {
@@ -40,20 +40,21 @@ impl From<Failure> for Unanswered {
 }
 
 impl Unanswered {
-    /// The backend that passive health checks count this against.
+    /// The backend to which passive health checks attribute the failure.
     pub(crate) fn blamed(&self) -> Option<usize> {
         let is_fault = match self.failure.cause {
             Cause::TimedOut | Cause::NotAnswered => true,
-            // Healthy backends close connections now and then; a new connection shows whether the backend is up.
+            // A healthy backend may close a connection at any time; only on a new connection does it mean that the
+            // backend is down.
             Cause::NotSent | Cause::Silent => self.reuse == Reuse::New && !self.failure.refused,
-            // Counted when connecting failed.
+            // Counted when connecting failed, or not the backend's fault.
             Cause::NotConnected | Cause::NoDescriptor | Cause::Client | Cause::Other => false,
         };
         self.asked.filter(|_| is_fault)
     }
 
-    /// The backend whose failure belongs in the error log. A failure to connect is logged already; that a backend closes a
-    /// connection is no failure if the request can be retried.
+    /// The backend whose failure belongs in the error log. A failure to connect was already logged; the close of a
+    /// reused connection is no failure if the request can be retried.
     pub(crate) fn reported(&self) -> Option<usize> {
         let is_told = match self.failure.cause {
             Cause::NotConnected | Cause::NoDescriptor | Cause::Client => false,
@@ -63,18 +64,19 @@ impl Unanswered {
         self.asked.filter(|_| is_told)
     }
 
-    /// Whether the backend closed a connection that had been of use while the request was on its way.
+    /// Whether the backend closed a reused connection while the request was on its way.
     pub(crate) fn was_late(&self) -> bool {
         let is_silent = matches!(self.failure.cause, Cause::NotSent | Cause::Silent);
         self.reuse != Reuse::New && is_silent && self.is_idempotent && !self.failure.refused
     }
 
-    /// Whether the backend refused a stream of a connection that had been of use: it is closing the connection, or has no room.
+    /// Whether the backend refused a stream of a reused connection: it is closing the connection, or its stream limit
+    /// is lower now.
     pub(crate) fn was_refused_late(&self) -> bool {
         self.failure.refused && self.reuse == Reuse::Shared
     }
 
-    /// Whether a retry is safe: the backend cannot have acted on the request, or the request is idempotent.
+    /// Whether a retry is safe: the backend cannot have processed the request, or the request is idempotent.
     pub(crate) fn is_safe(&self, backends: &BackendChoice, body: &ReadyBody) -> bool {
         match self.failure.cause {
             Cause::NotConnected => backends.has_untried(),
@@ -85,7 +87,7 @@ impl Unanswered {
     }
 }
 
-/// Whether a method may be repeated without further effect (RFC 9110 §9.2.2).
+/// Whether a method is idempotent (RFC 9110 §9.2.2).
 pub(crate) fn is_idempotent(method: &Method) -> bool {
     match method {
         Method::Get
@@ -121,7 +123,7 @@ mod tests {
         let kept = ReadyBody::from(RequestBody::Bytes(bytes::Bytes::from_static(b"x")));
         let stream = ReadyBody::from(RequestBody::Stream(Rc::new(BodyPipe::default())));
         let cases = [
-            // Cause; idempotent or not, then with a stream in place of a content that is kept.
+            // Cause; then whether a retry is safe: for an idempotent method, for another one, and with a streamed body.
             (Cause::NotConnected, true, true, true),
             (Cause::NotSent, true, true, false),
             (Cause::Silent, true, false, false),
@@ -155,7 +157,7 @@ mod tests {
     #[test]
     fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
         let cases = [
-            // Cause; on a new, a kept, a shared connection.
+            // Cause; on a new, an idle, a shared connection.
             (Cause::NotConnected, [false; 3]),
             (Cause::NotSent, [true, false, false]),
             (Cause::Silent, [true, false, false]),
@@ -169,7 +171,7 @@ mod tests {
                 .map(|reuse| unanswered(cause, reuse, true).reported().is_some());
             assert_eq!(reported, want, "{cause:?}");
         }
-        // It is not made again.
+        // A request that is not retried.
         let lost = unanswered(Cause::Silent, Reuse::Idle, false);
         assert_eq!(lost.reported(), Some(1));
         let mut refused = unanswered(Cause::NotSent, Reuse::New, true);
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
-            // Cause; on a new, a kept, a shared connection.
+            // Cause; on a new, an idle, a shared connection.
             (Cause::NotConnected, [false; 3]),
             (Cause::NotSent, [true, false, false]),
             (Cause::Silent, [true, false, false]),

@@ -1,4 +1,4 @@
-//! A group of backends behind one directive.
+//! A group of backends, as one directive configures it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,33 +12,34 @@ use crate::balancer::Balancer;
 use crate::health::{BackendHealthPolicy, Budget, Chosen, Health, HealthCheck, Retry};
 use crate::{BackendUrl, UpstreamSettings};
 
-/// How the backend of a request is chosen. H2O chooses that of a new connection, and sends requests over any that it has.
+/// Load balancing. Unlike H2O, which balances new connections and reuses any open one, this chooses the backend of
+/// every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balancing {
-    /// In turn, each as many times in a row as its weight says.
+    /// In turn; each backend gets as many requests in a row as its weight.
     #[default]
     RoundRobin,
-    /// The one with the fewest requests in progress for its weight; the first of equals.
+    /// The backend with the fewest requests in progress for its weight; the first of equals.
     LeastConn,
 }
 
 /// One backend of an upstream.
 pub struct Backend {
-    /// Where it is, and the path its requests begin with.
+    /// Host and port, and the prefix of the path.
     pub url: BackendUrl,
-    /// Its share, 1 to 256.
+    /// Weight, 1 to 256.
     pub weight: u32,
-    /// For messages about its failures.
+    /// Limits error-log lines about this backend.
     failures: LineLimit,
 }
 
-/// Messages about failures of a backend per minute; a dead one could fail with every request.
+/// Error-log lines per backend and minute: a backend that is down could fail every request.
 const FAILURES_PER_MINUTE: u32 = 6;
 
-/// How failures of backends are found and made up for: health checks and retries. None by default.
+/// Health checks and retries of an upstream; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthPolicy {
-    /// The checks of each backend, in their order; missing ones have none.
+    /// Health checks per backend, in the order of the backends; backends beyond the end have none.
     pub backends: Vec<BackendHealthPolicy>,
     /// `proxy.retry`
     pub retry: Option<Retry>,
@@ -46,24 +47,24 @@ pub struct HealthPolicy {
 
 /// A group of backends with one balancer and one set of settings. Shared by all workers.
 pub struct Upstream {
-    /// Number of the upstream in this process; workers find by it what they keep for it.
+    /// Number of the upstream in this process, by which workers find their state of it.
     pub(crate) id: usize,
     pub(crate) backends: Vec<Backend>,
     pub(crate) balancer: Balancer,
     pub(crate) settings: UpstreamSettings,
-    /// What is known of the backends, if anything is to be.
+    /// State of the backends, if there are health checks.
     pub(crate) health: Option<Health>,
-    /// When requests are made again, and what is left for that.
+    /// Settings and budget of retries.
     pub(crate) retry: Option<(Retry, Budget)>,
-    /// Workers that keep connections and counters for it, and the upstream with those.
+    /// Workers with state of this upstream; each of them holds a reference to it.
     pub(crate) locals: AtomicUsize,
-    /// How it was configured.
+    /// The configured balancing.
     balancing: Balancing,
     policy: HealthPolicy,
 }
 
-/// Numbers are given again when nobody knows the upstream any more: workers find what they keep by it, in tables that are
-/// not to grow with every upstream there ever was.
+/// Ids are reused when an upstream is dropped: they are indices of tables in workers, which must not grow with every
+/// reload.
 struct Ids {
     next: usize,
     free: Vec<usize>,
@@ -107,7 +108,7 @@ impl Upstream {
         Self::with_health_policy(backends, balancing, settings, HealthPolicy::default())
     }
 
-    /// As [`Upstream::new`], with health checks and retries.
+    /// Like [`Upstream::new`], with health checks and retries.
     ///
     /// # Panics
     /// If there is no backend.
@@ -146,20 +147,20 @@ impl Upstream {
         })
     }
 
-    /// True if backends are checked by asking them.
+    /// Whether some backend has active health checks.
     #[must_use]
     pub fn is_checked(&self) -> bool {
         self.checks().next().is_some()
     }
 
-    /// The backends that are checked, and how.
+    /// The backends with active health checks, and their settings.
     pub(crate) fn checks(&self) -> impl Iterator<Item = (usize, &HealthCheck)> {
         let backends = self.policy.backends.iter().enumerate();
         backends.filter_map(|(backend, policy)| Some((backend, policy.active.as_ref()?)))
     }
 
-    /// Of the upstreams of a running configuration the one that this one, of a new configuration, is the same as; else this one.
-    /// So health, turns of the balancer, retry budget and connections of an unchanged upstream outlive a reload.
+    /// For a reload: the upstream of `running` that equals this new one, or else this one. So health, balancer, retry
+    /// budget and connections of an unchanged upstream survive a reload.
     #[must_use]
     pub fn or_unchanged<'u>(
         self: Arc<Self>,
@@ -172,7 +173,7 @@ impl Upstream {
         }
     }
 
-    /// Whether both have the same backends in the same order, and are balanced, checked and connected to alike.
+    /// Whether both have the same backends in the same order, the same settings, balancing and health policy.
     fn is_same_as(&self, other: &Self) -> bool {
         let backends = |upstream: &Self| -> Vec<(BackendUrl, u32)> {
             let backends = upstream.backends.iter();
@@ -186,23 +187,23 @@ impl Upstream {
             && backends(self) == backends(other)
     }
 
-    /// Whether only workers that keep something for the upstream know it.
+    /// Whether only workers refer to the upstream.
     pub(crate) fn is_forgotten(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) <= self.locals.load(Relaxed)
     }
 
-    /// Whether a backend is in use, as far as checks and requests tell; `None` if it is not checked.
+    /// Whether a backend is up; `None` if it has no health checks.
     #[must_use]
     pub fn is_up(&self, backend: usize) -> Option<bool> {
         self.health.as_ref()?.is_up(backend)
     }
 
-    /// Whether requests are to avoid a backend: it is down, and another one is not.
+    /// Whether requests must avoid a backend: it is down, and another one is up.
     pub(crate) fn is_down(&self, backend: usize) -> bool {
         (self.health.as_ref()).is_some_and(|health| health.is_down(backend))
     }
 
-    /// The backend whose turn it is, of those that were not tried. `tried` may be empty.
+    /// Lets the balancer choose among the backends that were not tried. `tried` may be empty.
     pub(crate) fn choose(self: &Arc<Self>, tried: &[bool], now: Instant) -> Option<Chosen> {
         let was_tried = |backend| tried.get(backend) == Some(&true);
         match &self.health {
@@ -211,7 +212,7 @@ impl Upstream {
         }
     }
 
-    /// Tells the error log of a failure that is the backend's own. `address`: the one that was connected to, if it has a name.
+    /// Logs a failure of a backend. `address`: the address connected to, if the backend has a name.
     pub(crate) fn report_failure(&self, backend: usize, address: Option<SocketAddr>, reason: &str) {
         let backend = &self.backends[backend];
         let Some(held_back) = backend.failures.admit() else {
@@ -235,16 +236,16 @@ impl Upstream {
         &self.backends
     }
 
-    /// What was configured.
+    /// The settings.
     #[must_use]
     pub const fn settings(&self) -> &UpstreamSettings {
         &self.settings
     }
 
-    /// True if requests may go by HTTP/2.
+    /// Whether requests may use HTTP/2.
     ///
-    /// A PROXY line stands in front of HTTP/1 only. Where it is asked for, HTTP/2 is used if that is asked for, too, and not
-    /// because a server offers it.
+    /// A PROXY header is sent before HTTP/1 only. If one is configured, HTTP/2 is used only if it is configured as
+    /// well, not because a backend offers it.
     pub(crate) fn may_use_http2(&self) -> bool {
         let settings = &self.settings;
         let is_wanted = match settings.http2_ratio {
@@ -288,7 +289,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// An upstream with passive checks and retries.
+    /// An upstream with passive health checks and retries.
     fn checked(
         urls: &[(&str, u32)],
         balancing: Balancing,
@@ -327,7 +328,7 @@ pub(crate) mod tests {
             let taken = upstream.or_unchanged(&all);
             (Arc::ptr_eq(&taken, &running), taken.is_up(1))
         };
-        // Settings are compared, not where they stand: each of these has read its own.
+        // Settings are compared by value: each of these upstreams has its own copy.
         let again = checked(&two, RoundRobin, settings(), 1);
         assert_eq!(take_over(again), (true, Some(false)));
         let slower = UpstreamSettings {
@@ -371,7 +372,7 @@ pub(crate) mod tests {
     #[test]
     fn http2_is_used_where_it_is_wanted_and_can_be() {
         let settings = settings();
-        // Scheme, ratio, cleartext, PROXY line.
+        // Scheme, ratio, cleartext, PROXY header.
         let cases = [
             ("https", None, false, false, true),
             ("https", Some(0), false, false, false),

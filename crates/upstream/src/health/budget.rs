@@ -1,14 +1,14 @@
-//! How many requests may be made again.
+//! The retry budget.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// When requests are made again.
+/// `proxy.retry`: limits of retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Most retries of one request.
     pub attempts: u32,
-    /// How many of a hundred requests are made again at most; a few per second may be in any case.
+    /// Most retries per hundred requests; a few per second are always free.
     pub budget: u32,
 }
 
@@ -21,22 +21,22 @@ impl Default for Retry {
     }
 }
 
-/// What is left for retries, shared by the workers: a backend that is in trouble must not get several times the load.
+/// The retry budget of an upstream, shared by the workers: a backend in trouble must not get several times the load.
 ///
-/// Every request pays in its percentage of a retry, and every retry beyond the floor costs a whole one.
+/// Every request adds its percentage of a retry, and every retry beyond the free ones costs a whole one.
 #[derive(Debug)]
 pub(crate) struct Budget {
     percentage: u32,
-    /// Hundredths of retries.
+    /// Saved retries, in hundredths.
     saved: AtomicI64,
-    /// The second that is counted in, in the upper half, and the free retries made in it, in the lower.
+    /// Upper half: the current second. Lower half: the free retries used in it.
     floor: AtomicU64,
     origin: Instant,
 }
 
-/// A retry, in the unit that requests pay in.
+/// The cost of a retry, in the unit of `saved`.
 const TRY: i64 = 100;
-/// Most that is saved: what a sudden failure may cost at once.
+/// Most that can be saved: the retries that a sudden outage may cause at once.
 const MAX_SAVED: i64 = 1000 * TRY;
 /// Free retries per second, so that low-traffic upstreams can retry at all.
 const FLOOR: u32 = 10;
@@ -51,17 +51,17 @@ impl Budget {
         }
     }
 
-    /// So many requests were made.
+    /// Adds the percentage of this many requests.
     pub(crate) fn pay_in(&self, requests: u32) {
         let paid = i64::from(requests) * i64::from(self.percentage);
-        // What two threads add beyond the limit at the same time does not matter.
+        // Two threads may exceed the limit together for a moment; that does no harm.
         let saved = self.saved.fetch_add(paid, Relaxed) + paid;
         if saved > MAX_SAVED {
             self.saved.fetch_sub(saved - MAX_SAVED, Relaxed);
         }
     }
 
-    /// True if a request may be made again, which is then paid for.
+    /// Takes a retry from the budget. Returns false if none is left.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.origin).as_secs();
         self.take_of_floor(second) || self.take_of_saved()
@@ -71,7 +71,7 @@ impl Budget {
         let next = |floor: u64| {
             let (counted, taken) = (floor >> 32, floor & 0xffff_ffff);
             match taken {
-                // Clocks of workers differ a little: time does not go back.
+                // The clocks of workers differ a little: an older second counts as the current one.
                 _ if counted < second => Some(second << 32 | 1),
                 _ if taken < u64::from(FLOOR) => Some(floor + 1),
                 _ => None,
@@ -116,7 +116,7 @@ mod tests {
     fn beyond_that_requests_pay_for_tries() {
         let origin = origin();
         let cases = [
-            // Percentage, requests, tries beyond the floor.
+            // Percentage, requests, retries beyond the free ones.
             (20, 4, 0),
             (20, 5, 1),
             (20, 104, 20),

@@ -1,4 +1,4 @@
-//! Active checks: every backend that is to be checked is asked for a resource now and then.
+//! Active health checks: every checked backend is sent a request at an interval.
 
 use std::any::Any;
 use std::io;
@@ -21,17 +21,17 @@ use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSet
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
-/// What is read of a response to a check, bytes: so much of its content that the backend can finish, and no more.
+/// Bytes read of a check's response: enough for most backends to finish sending, and bounded.
 const MAX_READ: usize = 64 * 1024;
 /// How long the rest of a response is read after its head.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The upstreams whose backends are checked: those of one configuration.
+/// The upstreams with active health checks, of one configuration.
 #[derive(Default)]
 pub struct HealthChecks(Mutex<Vec<Arc<Upstream>>>);
 
 impl HealthChecks {
-    /// Has the backends of `upstream` checked that are to be.
+    /// Adds the backends of `upstream` that have active health checks.
     pub fn add(&self, upstream: &Arc<Upstream>) {
         self.upstreams().push(Arc::clone(upstream));
     }
@@ -53,7 +53,7 @@ impl HealthChecks {
 }
 
 impl BackgroundService for HealthChecks {
-    /// Begins to check, on one thread.
+    /// Starts the checks, on one thread.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.start() {
             Ok(running) => Ok(Box::new(running)),
@@ -62,7 +62,7 @@ impl BackgroundService for HealthChecks {
     }
 }
 
-/// Checks that go on for as long as this value lives.
+/// Running checks; dropping this stops them.
 struct RunningChecks {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -72,7 +72,7 @@ impl Drop for RunningChecks {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by the panic hook.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
     }
@@ -99,17 +99,17 @@ fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
                 worker.spawn(task);
             }
         }
-        // The sender is dropped, nothing is sent.
+        // Nothing is ever sent: this waits until the sender is dropped.
         let _ = worker.run(is_stopped).await;
     });
 }
 
-/// Checks one backend for ever.
+/// Checks one backend until the task is dropped.
 async fn watch(upstream: Arc<Upstream>, backend: usize, check: HealthCheck, worker: Rc<Worker>) {
     let Some(health) = &upstream.health else {
         return;
     };
-    // Not all backends at once, nor at the same time as other servers check them.
+    // A random start, so that backends are not checked all at once, nor in step with other servers.
     worker.sleep(check.interval.mul_f64(fastrand::f64())).await;
     loop {
         let asked = ask(&upstream, backend, &check, &worker);
@@ -125,10 +125,10 @@ async fn watch(upstream: Arc<Upstream>, backend: usize, check: HealthCheck, work
     }
 }
 
-/// Asks a backend once.
+/// Checks a backend once.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the backend is unhealthy.
 async fn ask(
     upstream: &Upstream,
     backend: usize,
@@ -158,7 +158,7 @@ fn text_of(failure: Failure) -> String {
     failure.text.into_owned()
 }
 
-/// Whom the check asks for. The path of a socket, which is what requests have for a host, is none to most servers.
+/// The `host` of a check. The path of a Unix socket, which proxied requests use as host, means nothing to most servers.
 fn host<'a>(url: &'a BackendUrl, check: &'a HealthCheck) -> &'a str {
     match (&check.host, &url.host) {
         (Some(host), _) => host,
@@ -176,7 +176,7 @@ async fn ask_http1(
 ) -> Result<StatusCode, Failure> {
     let mut out = Vec::new();
     if upstream.settings.proxy_protocol {
-        // Nobody is behind us.
+        // A check has no client.
         out.extend_from_slice(b"PROXY UNKNOWN\r\n");
     }
     let mut engine = ClientConnection::new(Arc::default());
@@ -216,7 +216,7 @@ async fn ask_http1(
             | ClientReceived::BodyEnd { .. } => break,
         }
     }
-    // The check is over. A backend that is cut off in the middle of its response would log that.
+    // The rest of the response is read in the background: a backend whose response is cut off would log that.
     let rest = Rc::clone(worker);
     worker.spawn(async move { rest.timeout(LINGER, read_rest(stream)).await });
     Ok(response.status)
@@ -236,7 +236,7 @@ async fn ask_http2(
     worker: &Worker,
 ) -> Result<StatusCode, Failure> {
     let settings = UpstreamSettings {
-        // The connection ends with the request.
+        // The connection is closed after the check.
         keepalive: Duration::ZERO,
         io_timeout: check.timeout,
         ..upstream.settings.clone()

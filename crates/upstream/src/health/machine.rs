@@ -1,64 +1,64 @@
-//! What is known of one backend, as a state machine on explicit time.
+//! Health of one backend: a state machine; the caller passes the time.
 
 use std::time::{Duration, Instant};
 
 use super::PassiveCheck;
 
-/// The share of a backend that is fully up; one that comes up slowly has less, one that is not to be used none.
+/// The share of a backend that is fully up; a backend in slow start has less, one that is down has 0.
 pub(super) const FULL: u32 = 1024;
 
-/// What moves a backend from state to state.
+/// When the state of a backend changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// How many checks in a row bring it up, and down; `None`: it is not checked.
+    /// `rise` and `fall` of active checks; `None`: no active checks.
     pub(super) active: Option<(u32, u32)>,
-    /// What failed requests do; `None`: nothing.
+    /// Settings of passive checks; `None`: none.
     pub(super) passive: Option<PassiveCheck>,
-    /// How long its share grows once it is up again.
+    /// `slow-start`: how long the share grows after the backend came up.
     pub(super) slow_start: Duration,
 }
 
-/// What is known of one backend.
+/// Health of one backend.
 #[derive(Debug)]
 pub(super) struct Machine {
     rules: Rules,
     state: State,
-    /// Checks in a row that found it well, or not.
+    /// Successful checks in a row, and failed ones.
     well: u32,
     unwell: u32,
-    /// Requests in a row that failed.
+    /// Failed requests in a row.
     failures: u32,
-    /// Probes so far.
+    /// Number of the last probe.
     probes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It is used.
+    /// In use.
     Up,
-    /// It is used again since then, and its share grows.
+    /// In use again since then; the share grows (slow start).
     Returning { since: Instant },
-    /// Checks found it unwell; checks bring it back.
+    /// Active checks failed, and only active checks bring it up again.
     Down,
-    /// Requests failed: it is left alone until then, or until checks find it well.
+    /// Requests failed: not used until then, or until active checks succeed.
     Paused { until: Instant },
-    /// The pause is over, and one request is on its way to see.
+    /// The pause is over, and one request is sent as a probe.
     OnProbe { number: u32, until: Instant },
 }
 
-/// What has become of a backend.
+/// A change of a backend's state, for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing that anybody would want to know.
+    /// Nothing to log.
     Nothing,
-    /// It is not used any more.
+    /// The backend went down.
     Down,
-    /// It is used again.
+    /// The backend came up.
     Up,
 }
 
 impl Machine {
-    /// A backend begins as healthy.
+    /// A backend starts as healthy.
     pub(super) const fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -70,7 +70,7 @@ impl Machine {
         }
     }
 
-    /// A check found it well, or not.
+    /// Records the result of an active check.
     pub(super) fn on_check(&mut self, is_well: bool, now: Instant) -> Change {
         let Some((rise, fall)) = self.rules.active else {
             return Change::Nothing;
@@ -85,7 +85,7 @@ impl Machine {
                 self.state = State::Down;
                 Change::Down
             }
-            // From now on it takes checks to bring it back.
+            // From here on only active checks bring it up.
             State::Paused { .. } | State::OnProbe { .. } if self.unwell >= fall => {
                 self.state = State::Down;
                 Change::Nothing
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// A request was answered.
+    /// Records that a request got a response.
     pub(super) fn on_answer(&mut self, now: Instant) -> Change {
         match self.state {
             State::Up | State::Returning { .. } => {
@@ -109,12 +109,12 @@ impl Machine {
                 Change::Nothing
             }
             State::OnProbe { .. } => self.come_up(now),
-            // An answer to what was asked before.
+            // The response to a request sent before the backend went down.
             State::Down | State::Paused { .. } => Change::Nothing,
         }
     }
 
-    /// A request failed.
+    /// Records a failed request.
     pub(super) fn on_failure(&mut self, now: Instant) -> Change {
         let Some(passive) = &self.rules.passive else {
             return Change::Nothing;
@@ -137,7 +137,7 @@ impl Machine {
         }
     }
 
-    /// The number of a probe that begins now, if the pause is over and nobody else has begun one.
+    /// Begins a probe and returns its number, if the pause is over and no other probe is in progress.
     pub(super) fn begin_probe(&mut self, now: Instant) -> Option<u32> {
         match self.state {
             State::Paused { until } if until <= now => {
@@ -154,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// The request of a probe is over. If nothing came of it, another one may try.
+    /// Ends a probe. If it had no result, another request may be the next probe.
     pub(super) fn end_probe(&mut self, number: u32) {
         match self.state {
             State::OnProbe {
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// Its share of the requests that its weight gives it, at most [`FULL`].
+    /// The share of its weight that the backend gets, at most [`FULL`].
     pub(super) fn share(&mut self, now: Instant) -> u32 {
         match self.state {
             State::Up => FULL,
@@ -187,7 +187,7 @@ impl Machine {
         }
     }
 
-    /// True if it is to be left alone as long as there is another one.
+    /// Whether requests must avoid this backend while another one is up.
     pub(super) const fn is_down(&self) -> bool {
         match self.state {
             State::Up | State::Returning { .. } => false,
@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// True if the next answer of the backend changes something.
+    /// Whether the next response would change the state.
     pub(super) const fn minds_answers(&self) -> bool {
         match self.state {
             State::Up | State::Returning { .. } => self.failures > 0,
@@ -204,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// From when on its share, or a probe of it, has to do with the choice of backends; `None`: it has not, for now.
+    /// From when on the balancer must consider this machine's share or start a probe; `None`: not at present.
     pub(super) const fn asks_from(&self) -> Option<Instant> {
         match self.state {
             State::Returning { since } => Some(since),
@@ -225,12 +225,12 @@ impl Machine {
 
     fn pause(&mut self, until: Instant) {
         self.state = State::Paused { until };
-        // Checks count from here.
+        // Counts start anew.
         (self.well, self.unwell, self.failures) = (0, 0, 0);
     }
 }
 
-/// The share after `passed` of `whole`: it grows evenly, and is never nothing.
+/// The share after `passed` of `whole` in slow start: it grows linearly, and is at least 1.
 fn grown(passed: Duration, whole: Duration) -> u32 {
     if passed >= whole {
         return FULL;
@@ -261,8 +261,8 @@ mod tests {
         })
     }
 
-    /// What happens at which second: `+` and `-` are checks, `a` and `f` an answer and a failure, `t` and `e` the beginning and
-    /// the end of a probe.
+    /// Plays events, each with its second: `+` and `-` are results of active checks, `a` and `f` a response and a
+    /// failed request, `t` and `e` begin and end of a probe.
     fn play(machine: &mut Machine, origin: Instant, events: &[(u64, char)]) -> String {
         let mut seen = String::new();
         for &(second, event) in events {
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn checks_and_requests_in_a_row_move_a_backend() {
         let cases = [
-            // Active, passive, what happens, what is told.
+            // Active, passive, events, changes.
             (ACTIVE, None, "---", "..D"),
             (ACTIVE, None, "--+--+--", "........"),
             (ACTIVE, None, "----+-++-", "..D....U."),
@@ -310,10 +310,10 @@ mod tests {
             (None, PASSIVE, "fff", "..D"),
             (None, PASSIVE, "ffaffaff", "........"),
             (None, PASSIVE, "----", "...."),
-            // What was asked before says nothing.
+            // Responses to requests from before say nothing.
             (None, PASSIVE, "fffafft", "..D...n"),
             (ACTIVE, PASSIVE, "fff++", "..D.U"),
-            // Checks from before the failures do not count.
+            // Active checks from before the failures do not count.
             (ACTIVE, PASSIVE, "+fff+-++", "...D...U"),
             (ACTIVE, PASSIVE, "fff---++", "..D....U"),
             (ACTIVE, PASSIVE, "---fff++", "..D....U"),
@@ -334,7 +334,7 @@ mod tests {
             (&[(10, 't'), (11, 'a'), (11, 't')], "tUn"),
             // Another pause.
             (&[(10, 't'), (12, 'f'), (21, 't'), (22, 't')], "t.nt"),
-            // Nothing came of it.
+            // A probe without result.
             (&[(10, 't'), (11, 'e'), (11, 't'), (11, 'a')], "t.tU"),
             (&[(10, 't'), (11, 'a'), (11, 'e'), (11, 'f')], "tU.."),
         ];
@@ -343,7 +343,7 @@ mod tests {
             assert_eq!(play(&mut machine, origin, &fall), "..D");
             assert_eq!(play(&mut machine, origin, events), *want, "{events:?}");
         }
-        // With checks: they bring it back before the pause is over, or take it over for good.
+        // With active checks: they end the pause early, or keep the backend down for good.
         for (checks, want) in [("++", ".Un"), ("---", "...n"), ("+", ".t")] {
             let (mut machine, origin) = (machine(ACTIVE, PASSIVE), origin());
             play(&mut machine, origin, &fall);

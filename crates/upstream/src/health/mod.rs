@@ -1,19 +1,20 @@
-//! Which backends are well, and which requests are made again: additions to H2O, off unless they are asked for.
+//! Health checks and retries: additions to H2O, off by default.
 //!
-//! * **What is known** of a backend is a [`machine`]: checks and requests are its events, the time is handed in. The machines of
-//!   an upstream are behind one lock ([`Health`]), which is taken when something changes, or when something is wrong. What
-//!   requests look at while all is well are a few atomics that nobody writes: a number of backends that are down, a time from
-//!   which the machines are to be asked, and for each backend whether it is down and whether its next answer matters.
+//! * **Health** of a backend is a [`machine`]: results of checks and requests are its events; the time is an argument.
+//!   The machines of an upstream are behind one lock ([`Health`]), taken only to record a change, or while some backend
+//!   is not fully up. While all backends are up, requests read a few atomics that are not written: the number of backends
+//!   that are down, a time from which on the machines must be asked, and for each backend whether it is down and whether
+//!   its next response matters.
 //! * **Active checks** ([`check`]) run on one thread of the process, with connections of their own.
-//! * **Passive checks** are what [`crate::dispatch`] and [`mod@crate::connect`] tell of requests: whom nobody could connect to, who
-//!   broke off or took too long before a response, who answered. A connection that had been of use and is closed counts for
-//!   nothing: that happens to healthy ones.
-//! * **A backend that is down** is [avoided](Health::is_down): kept connections to it are dropped when one is looked for and by the
-//!   sweep, HTTP/2 connections get no requests, the balancer passes it over. If all are down nobody is avoided. After a pause one
-//!   request at a time is a [`Probe`]; who answers is up.
-//! * **A backend that is back** gets its share slowly, if so configured: until it has all of it, shares stand in for the weights of the
-//!   balancer.
-//! * **Requests are retried** by [`crate::dispatch`], as far as the [`budget`] allows.
+//! * **Passive checks** are results of requests, reported by [`crate::dispatch`] and [`mod@crate::connect`]: failures
+//!   to connect, connections closed and timeouts before a response, and responses. The close of a reused connection does
+//!   not count: healthy backends do that.
+//! * **A backend that is down** is [avoided](Health::is_down): idle connections to it are closed when a request looks
+//!   for one and by the sweep, its HTTP/2 connections get no requests, and the balancer skips it. If all backends are
+//!   down, all are used. After a pause one request at a time is a [`Probe`]; a response brings the backend up.
+//! * **A backend that came up** gets its share slowly, if so configured: until it is fully up, shares replace the
+//!   weights of the balancer.
+//! * **Retries** are made by [`crate::dispatch`], within the [`budget`].
 
 mod budget;
 pub(crate) mod check;
@@ -31,22 +32,22 @@ use machine::{Change, Machine, Rules};
 
 use crate::Upstream;
 
-/// How a backend is checked.
+/// Settings of active checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What it is asked for: path and query.
+    /// Path and query of the request.
     pub path: Box<str>,
-    /// The host of that; `None`: the backend's, or `localhost` for one behind a unix socket.
+    /// Its `host`; `None`: the backend's, or `localhost` for a Unix socket.
     pub host: Option<Box<str>>,
-    /// From one check to the next.
+    /// Time between checks.
     pub interval: Duration,
-    /// How long a check may take.
+    /// Time limit of a check.
     pub timeout: Duration,
-    /// Checks in a row that bring a backend up.
+    /// Successful checks in a row that bring a backend up.
     pub rise: u32,
-    /// Checks in a row that take a backend down.
+    /// Failed checks in a row that take a backend down.
     pub fall: u32,
-    /// How long its share grows once it is up again.
+    /// Slow start: how long the share of a backend grows after it came up.
     pub slow_start: Duration,
 }
 
@@ -64,12 +65,12 @@ impl Default for HealthCheck {
     }
 }
 
-/// What requests that fail tell of a backend.
+/// Settings of passive checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassiveCheck {
-    /// Requests in a row that take a backend down.
+    /// Failed requests in a row that take a backend down.
     pub fall: u32,
-    /// How long it is left alone then.
+    /// How long requests avoid it then.
     pub pause: Duration,
 }
 
@@ -85,9 +86,9 @@ impl Default for PassiveCheck {
 /// Health checks of one backend; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendHealthPolicy {
-    /// Requests of a thread of their own.
+    /// Active checks: requests of our own.
     pub active: Option<HealthCheck>,
-    /// The results of clients' requests.
+    /// Passive checks: results of clients' requests.
     pub passive: Option<PassiveCheck>,
 }
 
@@ -97,22 +98,22 @@ impl BackendHealthPolicy {
     }
 }
 
-/// What is known of the backends of an upstream. Shared by the workers.
+/// Health of the backends of an upstream. Shared by the workers.
 pub(crate) struct Health {
     backends: Box<[Seen]>,
-    /// Backends that are down.
+    /// Number of backends that are down.
     down: AtomicUsize,
-    /// From when on the machines are to be asked for a backend, in milliseconds since `origin`.
+    /// From when on the balancer must ask the machines, in milliseconds since `origin`.
     asks_from: AtomicU64,
     origin: Instant,
     group: Mutex<Group>,
 }
 
-/// What requests see of a backend.
+/// The published state of a backend, readable without the lock.
 struct Seen {
     /// For messages.
     name: Box<str>,
-    /// Whether anything looks after it.
+    /// Whether the backend has health checks.
     is_watched: bool,
     is_down: AtomicBool,
     minds_answers: AtomicBool,
@@ -120,18 +121,18 @@ struct Seen {
 
 struct Group {
     machines: Vec<Machine>,
-    /// What the balancer keeps for a choice by shares.
+    /// State of the balancer for a choice by shares.
     turns: Vec<i64>,
 }
 
-/// The machines are not to be asked.
+/// Value of `asks_from`: do not ask the machines.
 const NEVER: u64 = u64::MAX;
 
-/// A backend for a request.
+/// The backend chosen for a request.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) backend: usize,
-    /// The request is to show whether the backend is well again.
+    /// Set if the request is a probe of the backend.
     pub(crate) probe: Option<Box<Probe>>,
 }
 
@@ -144,7 +145,7 @@ impl Chosen {
     }
 }
 
-/// A request that is to show whether a backend is well again. When this is dropped, another one may try.
+/// A request that shows whether a backend is up again. When this is dropped, another request may be the next probe.
 pub(crate) struct Probe {
     upstream: Arc<Upstream>,
     backend: usize,
@@ -169,7 +170,7 @@ impl Drop for Probe {
 }
 
 impl Health {
-    /// What is to be known of backends with these names; `None` if nobody wants to know anything.
+    /// Health of backends with these names and policies; `None` if no backend has health checks.
     pub(crate) fn new<'c>(
         backends: impl Iterator<Item = (&'c str, &'c BackendHealthPolicy)>,
         origin: Instant,
@@ -200,25 +201,25 @@ impl Health {
         })
     }
 
-    /// Whether a backend is up; `None` if nothing looks after it.
+    /// Whether a backend is up; `None` if it has no health checks.
     pub(crate) fn is_up(&self, backend: usize) -> Option<bool> {
         let seen = &self.backends[backend];
         seen.is_watched.then(|| !seen.is_down.load(Relaxed))
     }
 
-    /// Whether requests are to avoid a backend: it is down, and another one is not.
+    /// Whether requests must avoid a backend: it is down, and another one is up.
     pub(crate) fn is_down(&self, backend: usize) -> bool {
         let down = self.down.load(Relaxed);
         down > 0 && down < self.backends.len() && self.backends[backend].is_down.load(Relaxed)
     }
 
-    /// Whether the machines decide which backend a request gets: one is to be probed, or does not have all of its share yet.
+    /// Whether the balancer must ask the machines: a probe is due, or a backend is in slow start.
     pub(crate) fn needs_balancer(&self, now: Instant) -> bool {
         let from = self.asks_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
     }
 
-    /// A backend answered.
+    /// Records a response of a backend.
     pub(crate) fn on_answer(&self, backend: usize, now: Instant) {
         if self.backends[backend].minds_answers.load(Relaxed) {
             let change = self.change(backend, |machine| machine.on_answer(now));
@@ -226,19 +227,19 @@ impl Health {
         }
     }
 
-    /// A request failed at a backend; `why` is for the message.
+    /// Records a failed request; `why` is for the message.
     pub(crate) fn on_failure(&self, backend: usize, why: &str, now: Instant) {
         let change = self.change(backend, |machine| machine.on_failure(now));
         self.tell(backend, change, why);
     }
 
-    /// A check is over.
+    /// Records the result of an active check.
     pub(crate) fn on_check(&self, backend: usize, result: Result<(), &str>, now: Instant) {
         let change = self.change(backend, |machine| machine.on_check(result.is_ok(), now));
         self.tell(backend, change, result.err().unwrap_or_default());
     }
 
-    /// Chooses a backend that was not tried: one that is to be probed, or one that is up, or any if none is.
+    /// Chooses a backend that was not tried: one due for a probe, else one that is up, else any.
     pub(crate) fn choose(
         &self,
         upstream: &Arc<Upstream>,
@@ -277,7 +278,7 @@ impl Health {
         chosen.map(Chosen::certain)
     }
 
-    /// The weights of the backends that are up and were not tried, in small units; of the others none.
+    /// The weights, in small units, of the backends that are up and were not tried; 0 for the others.
     fn shares(
         &self,
         upstream: &Upstream,
@@ -300,7 +301,7 @@ impl Health {
     }
 
     fn group(&self) -> MutexGuard<'_, Group> {
-        // Nothing panics half way.
+        // No panic can leave the data inconsistent.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -311,7 +312,7 @@ impl Health {
         change
     }
 
-    /// Shows requests what has become of the machines. The lock is held.
+    /// Publishes the state of the machines to requests. Called with the lock held.
     fn publish(&self, group: &Group) {
         for (seen, machine) in self.backends.iter().zip(&group.machines) {
             seen.is_down.store(machine.is_down(), Relaxed);
@@ -324,7 +325,7 @@ impl Health {
         self.asks_from.store(first, Relaxed);
     }
 
-    /// Milliseconds since `origin`, rounded up: a time is reached as soon as the clock is in its millisecond.
+    /// Milliseconds since `origin`, rounded up: rounding down would make a time in the future look reached.
     fn milliseconds(&self, at: Instant) -> u64 {
         let passed = at.saturating_duration_since(self.origin);
         u64::try_from(passed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
@@ -352,7 +353,7 @@ mod tests {
         tokio::time::Instant::now().into_std()
     }
 
-    /// Three backends of which each has both kinds of checks.
+    /// Three backends with active and passive checks.
     fn upstream(balancing: Balancing) -> Arc<Upstream> {
         let backends = ["http://a/", "http://b/", "http://c/"];
         let backends = backends.map(|url| (BackendUrl::parse(url).expect("a URL"), 1));
@@ -407,7 +408,7 @@ mod tests {
             let avoided = |upstream: &Upstream| [0, 1, 2].map(|backend| upstream.is_down(backend));
             assert_eq!(avoided(&upstream), [true, false, false]);
             assert!(!chosen(&upstream, 6, now).contains('0'), "{balancing:?}");
-            // The others failed for this request.
+            // The other backends have failed for this request.
             let last = upstream.choose(&[false, true, true], now);
             assert_eq!(last.expect("it was not tried").backend, 0);
             assert!(upstream.choose(&[true; 3], now).is_none());
@@ -433,7 +434,7 @@ mod tests {
         assert_eq!((probe.backend, probe.probe.is_some()), (1, true));
         assert!(!health.needs_balancer(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
-        // It came to nothing.
+        // The probe had no result.
         drop(probe);
         assert!(health.needs_balancer(later));
         let probe = upstream.choose(&[], later).expect("one is tried");

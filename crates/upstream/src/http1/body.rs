@@ -1,4 +1,4 @@
-//! The content of a response, pulled from its connection.
+//! The body of a response, pulled from its connection.
 
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
@@ -15,15 +15,15 @@ use crate::failure::{broken_off, text_of};
 use crate::read_ahead::Origin;
 use crate::stream::UpstreamStream;
 
-/// Least content to come that is worth a pipe (H2O compatibility).
+/// Least remaining length for which `splice` is used (H2O compatibility: H2O's threshold).
 const SPLICED: u64 = 64 * 1024;
 
-/// The content of a response. Owns the connection; reads when it is polled.
+/// The body of a response. Owns the connection, and reads from it when polled.
 pub(super) struct ContentSource {
     exchange: Option<UpstreamExchange>,
-    /// Content received and not taken.
+    /// Received, decoded and not taken.
     ready: Bytes,
-    /// Bytes received and not looked at.
+    /// Received and not yet decoded.
     raw: BytesMut,
     rest: Rest,
 }
@@ -40,7 +40,7 @@ impl ContentSource {
         }
     }
 
-    /// The backend has broken the response off.
+    /// Fails because of an invalid or truncated response.
     fn fail(&mut self, text: &str) -> Next {
         self.report(text);
         self.give_up(text)
@@ -65,8 +65,8 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
-    /// Content was received. If it was the last, the connection is given back at once: the client may take its time, and
-    /// whoever counts bytes against the announced length does not ask for the end.
+    /// After the last byte of the body: returns the connection to the pool at once. The client may be slow, and a
+    /// reader that counts bytes never asks for the end.
     fn finish_if_complete(&mut self) {
         let Some(exchange) = &mut self.exchange else {
             return;
@@ -91,8 +91,8 @@ impl ContentSource {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// The response is complete, the request is not: it goes on, and the response ends with it (H2O compatibility: an answer
-    /// does not end the request).
+    /// The response is complete, but the request is still being sent; the response ends when it has been sent (H2O
+    /// compatibility: H2O does not stop a request because of an early response).
     fn poll_request_end(&mut self, context: &mut Context<'_>, is_clean: bool, went: Went) -> Next {
         let Some(exchange) = &mut self.exchange else {
             return Poll::Ready(None);
@@ -111,7 +111,7 @@ impl ContentSource {
         Poll::Ready(None)
     }
 
-    /// Content from what was received, then from the socket.
+    /// Body data: first what was received, then from the socket.
     fn poll_content(&mut self, context: &mut Context<'_>, max: usize) -> Next {
         loop {
             let Some(exchange) = &mut self.exchange else {
@@ -120,7 +120,7 @@ impl ContentSource {
             let engine = &mut exchange.connection.engine;
             match engine.receive(&self.raw, &mut ClientResponse::new()) {
                 Ok(ClientReceived::Data { taken, data }) if taken == self.raw.len() => {
-                    // All of the memory goes along: none is kept for a client that does not come for more.
+                    // Pass on the memory along with the data: no buffer is kept for a slow client.
                     self.ready = std::mem::take(&mut self.raw).freeze().slice(data);
                     self.finish_if_complete();
                     return self.take_ready(max);
@@ -156,7 +156,7 @@ impl ContentSource {
         }
     }
 
-    /// Reads into `raw`, which is empty; `None` at the end of the content.
+    /// Reads into `raw`, which is empty; `None` at the end of the body.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -174,8 +174,8 @@ impl ContentSource {
                 Poll::Ready(Some(Ok(())))
             }
             Poll::Ready(Ok(0)) if exchange.connection.engine.is_between_chunks() => {
-                // The last chunk is missing (RFC 9112 §8 calls that incomplete). H2O takes a clean end here for the end of the
-                // content, and so do we.
+                // H2O compatibility: like H2O, takes a clean close for the end of the body although the last chunk is
+                // missing, which RFC 9112 §8 calls incomplete.
                 Poll::Ready(None)
             }
             Poll::Ready(Ok(0) | Err(_)) => {
@@ -260,7 +260,7 @@ impl SpliceSource for ContentSource {
         else {
             return Poll::Ready(Err(broken_off(Failure::IO)));
         };
-        // What comes behind the content stays in the socket, where the next request finds it.
+        // Bytes after the body must stay in the socket, where the next request finds them.
         let most = [
             left,
             exchange

@@ -16,7 +16,7 @@ use super::{Connection, Connections};
 use crate::failure::text_of;
 use crate::{Cause, Failure, OnInformational};
 
-/// Most bytes of content read at once, and held.
+/// Most body bytes per read, and in memory.
 const PIECE: usize = 64 * 1024;
 
 /// One request and its response.
@@ -25,43 +25,43 @@ pub(super) struct UpstreamExchange {
     pub(super) upload: Upload,
     pub(super) pool: Rc<Connections>,
     pub(super) worker: Rc<Worker>,
-    /// A head that is not complete.
+    /// The incomplete head of the response.
     input: Vec<u8>,
-    /// Bytes of the response have come.
+    /// Whether a byte of the response has arrived.
     has_begun: bool,
-    /// Whether the response may have been made without all of the request: its head came before that was written, and the
-    /// backend was not found silent since.
+    /// Whether the backend may have responded without the whole request: its head arrived before the request was sent,
+    /// and the backend has not paused since.
     is_early: bool,
-    /// What the time limit was set for.
+    /// The reason for the current timeout.
     awaits: Option<Awaits>,
     trace: Option<Rc<Trace>>,
 }
 
-/// What the exchange waits for, as far as it is limited in time.
+/// What the exchange waits for, for its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
-    /// The backend is to take something, or to go on.
+    /// The backend must take or send bytes.
     Progress,
     /// The first byte of the response.
     FirstByte,
-    /// The client, whose time is limited elsewhere.
+    /// The client, which has timeouts of its own.
     Client,
 }
 
-/// Content that came at once, with the head for example.
+/// Body bytes that arrived at once, for example with the head.
 pub(super) struct Arrived {
     pub(super) content: Bytes,
     pub(super) rest: Rest,
 }
 
-/// What follows it.
+/// What follows these bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Nothing: the response is complete. `is_clean` if no byte came after it.
+    /// The end of the response. `is_clean`: no byte arrived after it.
     Nothing { is_clean: bool },
-    /// More content, or a tunnel.
+    /// More body, or a tunnel.
     More,
-    /// Bytes that are no content; the text says what is wrong with them.
+    /// Invalid bytes; the text says why.
     Broken(&'static str),
 }
 
@@ -86,7 +86,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Ready when the head of the final response is in `response`.
+    /// Ready when `response` has the head of the final response.
     pub(super) fn poll_head(
         &mut self,
         context: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Takes the request further.
+    /// Sends more of the request.
     pub(super) fn poll_upload(&mut self, context: &mut Context<'_>) -> Went {
         if self.upload.is_done() {
             return Went::Done;
@@ -132,7 +132,7 @@ impl UpstreamExchange {
         let went = (self.upload).poll(context, stream, engine, &self.pool.scratch);
         connection.is_cut_off |= self.upload.broken.is_some();
         if std::mem::take(&mut self.upload.has_moved) {
-            // The limit begins anew.
+            // Progress: restart the timeout.
             self.awaits = None;
             self.note_sent();
         }
@@ -149,8 +149,8 @@ impl UpstreamExchange {
         }
     }
 
-    /// Sets the time limit if something has moved or something else is awaited now. Ready when it has passed, with the text that
-    /// says so.
+    /// Sets the timeout anew after progress, or when the exchange waits for something else. Ready when it has expired,
+    /// with the message.
     pub(super) fn poll_late(
         &mut self,
         context: &Context<'_>,
@@ -172,7 +172,7 @@ impl UpstreamExchange {
         timer.poll_fired(context).map(|()| text)
     }
 
-    /// Something has moved: the time limit begins anew when something is awaited again.
+    /// After progress: the timeout restarts with the next wait.
     pub(super) fn rest(&mut self) {
         if self.awaits.take().is_some() {
             self.connection.timer.clear();
@@ -257,7 +257,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Reads content into `piece`, which is empty, at most `max` bytes; 0 at the end.
+    /// Reads at most `max` body bytes into `piece`, which is empty; 0 at the end.
     pub(super) fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -277,7 +277,7 @@ impl UpstreamExchange {
         };
         match &read {
             Poll::Pending => {
-                // Who waits holds no memory.
+                // A waiting connection holds no memory.
                 *piece = BytesMut::new();
                 self.note_silence();
             }
@@ -287,19 +287,19 @@ impl UpstreamExchange {
         read
     }
 
-    /// The backend has not sent the rest of its response yet. If it has been sent all of the request, it will do that knowing
-    /// the request.
+    /// Records that the backend has paused before the end of its response. If it has the whole request by then, the
+    /// rest of the response can take it into account.
     pub(super) const fn note_silence(&mut self) {
         self.is_early &= !self.upload.is_done();
     }
 
-    /// Bytes of a tunnel went either way, or can from now on: its time begins anew.
+    /// Records that a tunnel moved bytes, or has become able to: restarts its timeout.
     pub(super) fn note_transfer(&self) {
         let limit = self.pool.upstream.settings.io_timeout;
         self.connection.timer.set_after(limit);
     }
 
-    /// Bytes were written, perhaps the last ones.
+    /// Records in the trace that bytes were written.
     fn note_sent(&self) {
         let Some(trace) = &self.trace else {
             return;
@@ -323,7 +323,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// All of the response is there. The first call counts.
+    /// Records in the trace that the response is complete. Only the first call counts.
     pub(super) fn note_end(&self) {
         if let Some(trace) = &self.trace
             && trace.response_ended.get().is_none()
@@ -332,10 +332,10 @@ impl UpstreamExchange {
         }
     }
 
-    /// The response is complete and so is its use: the connection is kept for the next request if it can be.
+    /// Ends the exchange after the complete response, and returns the connection to the pool if it can be reused.
     ///
-    /// It cannot if the backend made its response without the content of the request: whether it reads that or takes it for
-    /// the next request is not known.
+    /// It cannot if the backend responded without reading the request body: it might take the body for the next
+    /// request.
     pub(super) fn finish(self, is_clean: bool) {
         self.note_end();
         let Self {
@@ -361,7 +361,8 @@ impl UpstreamExchange {
     }
 }
 
-/// What content there is in all of `input`, behind `content`: chunks may be many and small, and each piece costs a write.
+/// Decodes all body bytes in `input` and appends them to `content`: chunks may be many and small, and each piece costs
+/// the client side a write.
 pub(super) fn collect(
     engine: &mut ClientConnection,
     mut input: &[u8],

@@ -1,8 +1,8 @@
 //! Requests over HTTP/1.
 //!
-//! A request normally costs one write, one read, and no system call to see whether the connection is still there: the runtime
-//! has been told if it is not. Buffers are the worker's ([`Scratch`]); a connection holds bytes only while a head
-//! is incomplete or the socket does not take more.
+//! A request normally costs one write and one read. No system call checks whether the connection is alive: the
+//! runtime's readiness tells. Buffers belong to the worker ([`Scratch`]); a connection holds bytes only while a head is
+//! incomplete or the socket is full.
 
 mod body;
 mod exchange;
@@ -35,7 +35,7 @@ use crate::stream::UpstreamStream;
 use crate::unanswered::{Reuse, Unanswered, is_idempotent};
 use crate::{Call, Protocol, Reply, proxy_protocol};
 
-/// A connection to a backend that speaks HTTP/1.
+/// An HTTP/1 connection to a backend.
 pub(crate) struct Connection {
     stream: UpstreamStream,
     engine: ClientConnection,
@@ -43,12 +43,12 @@ pub(crate) struct Connection {
     backend: usize,
     in_use: Option<InUse>,
     timer: Timer,
-    /// Whether a request was cut off midway.
+    /// Whether a request was truncated.
     is_cut_off: bool,
     _counted: Counted,
 }
 
-/// A backend that got all of its requests is told that there will be no more.
+/// Sends close_notify, unless a request was truncated: the backend must notice that.
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.engine.is_request_done() && !self.is_cut_off {
@@ -57,7 +57,7 @@ impl Drop for Connection {
     }
 }
 
-/// A connection counts for as long as this lives.
+/// Counts a connection while it lives.
 struct Counted(Rc<Cell<usize>>);
 
 impl Drop for Counted {
@@ -66,12 +66,12 @@ impl Drop for Counted {
     }
 }
 
-/// The HTTP/1 connections of a worker to the backends of an upstream.
+/// A worker's HTTP/1 connections to the backends of an upstream.
 pub(crate) struct Connections {
     upstream: Rc<LocalUpstream>,
     scratch: Rc<Scratch>,
     idle: Rc<IdlePool<Box<Connection>>>,
-    /// Connections there are by backend, idle ones included.
+    /// Open connections by backend, including idle ones.
     counts: Box<[Rc<Cell<usize>>]>,
 }
 
@@ -90,7 +90,7 @@ impl Connections {
         self.idle.len(backend) > 0
     }
 
-    /// How many connections there are to the backends that `suits` is true for.
+    /// Load of the connections to backends for which `suits` is true.
     pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http1Load {
         let mut load = Http1Load { busy: 0, idle: 0 };
         for (backend, count) in self.counts.iter().enumerate() {
@@ -103,8 +103,8 @@ impl Connections {
         load
     }
 
-    /// Of the idle connections to `backend` the one that was idle for longest, if it can be used. `thoroughly`: the kernel is
-    /// asked whether the backend has closed it.
+    /// Takes the usable connection to `backend` that was idle longest. With `thoroughly` the kernel is asked whether
+    /// the backend has closed it.
     pub(crate) fn take(
         &self,
         backend: usize,
@@ -121,12 +121,12 @@ impl Connections {
         self.idle.clear();
     }
 
-    /// Keeps a connection on which nothing is outstanding.
+    /// Returns a connection without outstanding requests to the pool.
     fn put(&self, connection: Box<Connection>, worker: &Worker) {
         self.idle.put(connection.backend, connection, worker);
     }
 
-    /// A connection over a stream to `backend` that was just established.
+    /// Wraps a newly established stream to `backend`.
     pub(crate) fn open(
         &self,
         worker: &Worker,
@@ -179,7 +179,7 @@ pub(crate) async fn send(
     }
 }
 
-/// Encodes the request. The flag says whether its method is idempotent (RFC 9110 §9.2.2).
+/// Encodes the request and begins to send it.
 fn begin(
     pool: &Connections,
     call: &mut Call<'_>,
@@ -231,7 +231,7 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Arri
         .is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
     let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
     let backend = exchange.connection.backend;
-    // Who refuses a request, or will close, does not want the rest of it (RFC 9112 §9.3).
+    // The backend refuses the request, or closes after the response: do not send the rest of the body (RFC 9112 §9.3).
     if matches!(arrived.rest, Rest::Nothing { .. }) {
         exchange.note_end();
     }

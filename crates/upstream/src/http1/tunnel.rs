@@ -1,4 +1,4 @@
-//! A tunnel to a backend: bytes both ways, each direction on its own.
+//! A tunnel to a backend: bytes in both directions, each independent of the other.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -14,22 +14,22 @@ use super::exchange::UpstreamExchange;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
 
-/// What comes from the backend, read as it is pulled. What the client sends is moved by a task of its own, as a client that
-/// does not read may still have something to say.
+/// The direction from the backend, read as the client side pulls it. The other direction is a task of its own, because
+/// a client that does not read may still send.
 pub(super) struct TunnelSource {
     shared: Rc<Shared>,
-    /// What came together with the head.
+    /// Bytes that arrived together with the head.
     ready: Bytes,
     task: AbortHandle,
 }
 
-/// What both directions share.
+/// State shared by both directions.
 struct Shared {
-    /// Until the tunnel is over.
+    /// `None` once the tunnel has ended.
     exchange: RefCell<Option<UpstreamExchange>>,
-    /// What has broken the tunnel.
+    /// Why the tunnel failed.
     broken: Cell<Option<&'static str>>,
-    /// Who waits for the backend; none while the client takes nothing.
+    /// Waker of the reader; `None` while the client takes nothing.
     reader: Cell<Option<Waker>>,
 }
 
@@ -43,7 +43,7 @@ impl Shared {
 }
 
 impl TunnelSource {
-    /// The tunnel is open; `ready` came behind the head.
+    /// Opens the tunnel; `ready` are the bytes received after the head.
     ///
     /// Must run in a local runtime of tokio.
     pub(super) fn open(exchange: UpstreamExchange, ready: Bytes) -> Self {
@@ -120,12 +120,12 @@ impl BodySource for TunnelSource {
     }
 }
 
-/// Moves what the client sends, and ends a tunnel in which nothing moves.
+/// Task that moves bytes from the client to the backend, and ends an idle tunnel.
 struct Mover {
     shared: Rc<Shared>,
-    /// Where the bytes of the client come from.
+    /// Bytes from the client.
     pipe: Option<Rc<BodyPipe>>,
-    /// The backend knows that the client has sent all it had to send.
+    /// Whether the end of the client's direction was passed on.
     is_shut: bool,
 }
 
@@ -147,7 +147,8 @@ impl Future for Mover {
         if let Some(text) = exchange.upload.broken {
             shared.break_off(text);
         } else if exchange.upload.is_done() && exchange.upload.has_client_left && !this.is_shut {
-            // The backend may have something to say to that (RFC 9113 §8.5), and its end is then the end of the tunnel.
+            // The backend may still respond to that (RFC 9113 §8.5); the tunnel ends when the backend ends its
+            // direction.
             let shut = Pin::new(&mut exchange.connection.stream).poll_shutdown(context);
             this.is_shut = shut.is_ready();
         }
@@ -155,7 +156,7 @@ impl Future for Mover {
             return Poll::Pending;
         }
         match (shared.reader.take(), &this.pipe) {
-            // A client that takes nothing would not hear of it.
+            // A client that reads nothing would not notice the end otherwise.
             (None, Some(pipe)) => pipe.give_up(Failure::IO_TIMEOUT),
             (reader, _) => {
                 shared.reader.set(reader);

@@ -1,4 +1,4 @@
-//! The request on its way to the backend: the head, and the content as the socket takes it.
+//! Sends a request to the backend: the head, and the body as the socket takes it.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -10,12 +10,12 @@ use h2o_http1::ClientConnection;
 use crate::scratch::Scratch;
 use crate::stream::UpstreamStream;
 
-/// Bytes of content written at once.
+/// Most body bytes per write.
 const PIECE: usize = 48 * 1024;
-/// Pieces written before others get their turn.
+/// Writes per turn of the task.
 const PIECES: usize = 16;
 
-/// What is left of the content.
+/// The rest of the body.
 pub(super) enum Content {
     Nothing,
     Bytes(Bytes),
@@ -35,7 +35,7 @@ impl Content {
 }
 
 impl Drop for Content {
-    /// The client need not send what nobody takes.
+    /// Lets the client's connection stop buffering a body that is not sent.
     fn drop(&mut self) {
         if let Self::Stream(pipe) = self {
             pipe.abandon();
@@ -43,50 +43,50 @@ impl Drop for Content {
     }
 }
 
-/// What content waits for besides the socket.
+/// What the body waits for besides the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     Nothing,
-    /// An interim response, or any final one.
+    /// An interim response, or a final one.
     Continue,
     /// A response that opens the tunnel.
     Tunnel,
 }
 
-/// How far the request is.
+/// How far the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Went {
-    /// All of it is written, or it was given up.
+    /// It was sent, or given up.
     Done,
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
     /// The client has to send more.
     Starved,
-    /// Held back.
+    /// The body is held back.
     Held,
 }
 
-/// A request on its way.
+/// A request being sent.
 pub(super) struct Upload {
     content: Content,
     hold: Hold,
-    /// Bytes to be written, from `at`.
+    /// Bytes to write, from `at` on.
     out: Vec<u8>,
     at: usize,
-    /// TLS may hold back what was written.
+    /// Whether TLS has sent everything written.
     is_flushed: bool,
-    /// Bytes written, the head included.
+    /// Bytes written, including the head.
     pub(super) written: u64,
-    /// Something was written since the last look.
+    /// Whether bytes were written since the last check.
     pub(super) has_moved: bool,
-    /// The client's side of a tunnel has ended.
+    /// Whether the client has ended its direction of a tunnel.
     pub(super) has_client_left: bool,
-    /// Why the content cannot be completed.
+    /// Why the body cannot be completed.
     pub(super) broken: Option<&'static str>,
 }
 
 impl Upload {
-    /// A request whose head is in `out`. As much of the content as is at hand leaves with it.
+    /// A request with its head in `out`. Body data that is available is sent with the head.
     pub(super) fn new(
         content: Content,
         hold: Hold,
@@ -121,7 +121,7 @@ impl Upload {
         upload
     }
 
-    /// What was held back may leave.
+    /// Stops holding the body back.
     pub(super) const fn release(&mut self) {
         self.hold = Hold::Nothing;
     }
@@ -130,7 +130,7 @@ impl Upload {
         self.hold
     }
 
-    /// Where the content comes from while it arrives.
+    /// The pipe through which the client's body arrives, if it is streamed.
     pub(super) fn pipe(&self) -> Option<Rc<BodyPipe>> {
         match &self.content {
             Content::Stream(pipe) => Some(Rc::clone(pipe)),
@@ -138,7 +138,7 @@ impl Upload {
         }
     }
 
-    /// Takes everything one step further. A backend that takes no more is not an error: it may have answered.
+    /// Sends as much as possible. A backend that takes no more is no error: it may have responded.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -174,7 +174,7 @@ impl Upload {
         Went::Blocked
     }
 
-    /// Writes what is there; `false` if that cannot be done any more.
+    /// Writes `out`. Ready with `false` if writing fails.
     fn poll_written(
         &mut self,
         context: &mut Context<'_>,
@@ -203,7 +203,7 @@ impl Upload {
         Poll::Ready(self.is_flushed)
     }
 
-    /// Brings the next piece of content into `out`; pending if the client has to send it first.
+    /// Moves the next body data into `out`; pending if the client has to send it first.
     fn poll_content(
         &mut self,
         context: &mut Context<'_>,
@@ -264,7 +264,7 @@ impl Upload {
         self.broken = Some(text);
     }
 
-    /// Nobody takes the rest.
+    /// Gives the rest of the body up.
     fn give_up(&mut self) {
         self.content = Content::Nothing;
         self.hold = Hold::Nothing;
@@ -273,18 +273,18 @@ impl Upload {
         self.is_flushed = true;
     }
 
-    /// Bytes of memory held for what is not sent yet.
+    /// Bytes of memory held for unsent data.
     pub(super) fn retained(&self) -> usize {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The connection that fills it counts it.
+            // The client's connection, which fills the pipe, counts its bytes.
             Content::Nothing | Content::Stream(_) => 0,
         };
         self.out.capacity() + content
     }
 
-    /// True if nothing is left to be sent.
+    /// Whether nothing is left to send.
     pub(super) const fn is_done(&self) -> bool {
         matches!(self.content, Content::Nothing) && self.out.is_empty() && self.is_flushed
     }

@@ -1,4 +1,4 @@
-//! The content of a response, as the client's side pulls it.
+//! The body of a response, as the client side pulls it.
 
 use std::task::{Context, Poll};
 
@@ -9,7 +9,7 @@ use super::call::Owned;
 use super::stream::{Response, Stream, StreamFailure};
 use crate::read_ahead::Origin;
 
-/// The content of a response. Dropped before its end it cancels the stream.
+/// The body of a response. Dropping it before the end cancels the stream.
 pub(super) struct ResponseBody {
     owned: Owned,
 }
@@ -27,7 +27,7 @@ impl Origin for ResponseBody {
         stream.and_then(Option::as_ref).and_then(Stream::left)
     }
 
-    /// All of the window may yet come to be in memory, unless nothing comes any more.
+    /// The whole window may still arrive in memory, unless the response has ended.
     fn keeps(&self) -> usize {
         let state = self.owned.connection.state.borrow();
         let stream = state.streams.get(self.owned.key.index());
@@ -86,7 +86,7 @@ impl BodySource for ResponseBody {
         }
     }
 
-    /// What comes while nothing is taken goes into memory: whoever accounts for it looks again.
+    /// Data that arrives goes into memory without a reader; wake the connection that accounts for it.
     fn poll_ahead(&mut self, task: &mut Context<'_>) {
         self.watch(task);
     }

@@ -1,4 +1,4 @@
-//! A request on its way: from the head to the head of the response.
+//! A request in progress: from sending its head to receiving the head of the response.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
 use crate::{Cause, Failure, OnInformational, Protocol, Reply};
 
-/// A stream as its owner holds it: letting go of it before its end cancels it (RFC 9113 §5.4.2).
+/// A stream with its owner. Dropping this before the end cancels the stream (RFC 9113 §5.4.2).
 pub(super) struct Owned {
     pub(super) connection: Rc<Connection>,
     pub(super) key: StreamKey,
-    /// Counts for the balancer.
+    /// Counts the request for the balancer.
     in_use: Option<InUse>,
 }
 
@@ -29,7 +29,7 @@ impl Drop for Owned {
     }
 }
 
-/// A request that was made.
+/// A request that was begun.
 pub(crate) struct Request {
     owned: Owned,
     is_head: bool,
@@ -39,14 +39,14 @@ pub(crate) struct Request {
 }
 
 impl Connection {
-    /// Makes a request. The caller has seen that the connection [takes](Connection::can_request) one, and for extended CONNECT
-    /// that the server has [said](Connection::poll_settings) what it takes.
+    /// Begins a request. The connection must [accept](Connection::can_request) one, and for extended CONNECT the
+    /// backend's [SETTINGS](Connection::poll_settings) must have arrived.
     ///
-    /// With `expects_continue` the content is held back until the server says something. `headers` is memory for the fields of
-    /// the response.
+    /// With `expects_continue` the body is held until the backend responds. `headers` is memory for the fields of the
+    /// response.
     ///
     /// # Errors
-    /// [`Failure`] if it cannot be made.
+    /// [`Failure`] if the request cannot be begun.
     pub(crate) fn request(
         self: &Rc<Self>,
         head: &RequestHead,
@@ -87,16 +87,16 @@ impl Request {
         }
     }
 
-    /// Counts for the balancer until the owner is done with the response.
+    /// Counts the request for the balancer until the response is dropped.
     pub(crate) fn count(&mut self, in_use: Option<InUse>) {
         self.owned.in_use = in_use;
     }
 
-    /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request. With
-    /// `buffering` the content is taken ahead of a slow client.
+    /// Waits for the head of the response. Dropping the future, or later the body of the reply, cancels the request.
+    /// With `buffering` the body is read ahead of a slow client.
     ///
     /// # Errors
-    /// [`Failure`] if no response comes.
+    /// [`Failure`] if no response arrives.
     pub(crate) async fn response(
         self,
         tell: &mut Option<OnInformational<'_>>,
@@ -118,7 +118,7 @@ impl Request {
                 return Poll::Ready(Err(StreamFailure::Io));
             };
             if let Some((status, headers)) = stream.take_informational() {
-                // Whoever is told may look at the connection.
+                // The callback may use the connection.
                 drop(state);
                 let is_ours = self.expects_continue && status == StatusCode::CONTINUE;
                 if let Some(tell) = tell.as_mut().filter(|_| !is_ours) {

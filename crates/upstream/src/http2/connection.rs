@@ -1,4 +1,4 @@
-//! A connection as calls see it.
+//! An HTTP/2 connection as requests see it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -15,45 +15,45 @@ use super::stream::{End, Stream, StreamFailure};
 use super::upload::Upload;
 use crate::Upstream;
 
-/// A connection to a backend.
+/// An HTTP/2 connection to a backend.
 pub(crate) struct Connection {
     /// Index of the backend.
     backend: usize,
     tls: OnceCell<Box<TlsInfo>>,
     /// For messages.
     upstream: OnceCell<Weak<Upstream>>,
-    /// A response has come over it.
+    /// Whether a response has arrived over it.
     pub(crate) has_answered: Cell<bool>,
     pub(super) state: RefCell<State>,
 }
 
-/// What the task and the calls share.
+/// State shared by the connection's task and its requests.
 pub(super) struct State {
     pub(super) clock: Rc<Clock>,
     pub(super) engine: ClientConnection,
     pub(super) settings: Http2Settings,
-    /// To be sent; the first `written` bytes have been.
+    /// Output; the first `written` bytes have been sent.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
     /// By [`StreamKey::index`].
     pub(super) streams: Vec<Option<Stream>>,
-    /// Streams whose content has run out, and that have not ended.
+    /// Streams whose body has no data at present and has not ended.
     pub(super) starved: Vec<StreamKey>,
-    /// Requests that are complete in `out`: the time for their responses begins when that is written.
+    /// Requests that are complete in `out`: their response timeout starts when that has been written.
     pub(super) unwritten: Vec<StreamKey>,
-    /// Not later than the earliest deadline of a stream.
+    /// A lower bound of the earliest deadline of all streams.
     pub(super) earliest: Option<Instant>,
-    /// A request was made.
+    /// Whether a request was begun.
     pub(super) has_begun: bool,
-    /// When a call last made something go forward.
+    /// When a request last made progress.
     pub(super) moved_at: Instant,
-    /// Calls that wait for the server's SETTINGS.
+    /// Wakers of requests that wait for the backend's SETTINGS.
     pub(super) waiting: Vec<Waker>,
-    /// The socket is closed, or about to be.
+    /// Whether the socket is closed or about to be.
     pub(super) is_over: bool,
-    /// The head of a response, used again for each.
+    /// The head of a response, reused for each.
     pub(super) head: ClientResponse,
-    /// The task, if it waits.
+    /// Waker of the connection's task, while it waits.
     pub(super) task: Option<Waker>,
 }
 
@@ -87,17 +87,17 @@ impl Connection {
         }
     }
 
-    /// Index of the backend it leads to.
+    /// Index of the backend.
     pub(crate) const fn backend(&self) -> usize {
         self.backend
     }
 
-    /// Notes whose backend it leads to.
+    /// Sets the upstream, for messages.
     pub(crate) fn set_upstream(&self, upstream: Weak<Upstream>) {
         self.upstream.get_or_init(|| upstream);
     }
 
-    /// A response was broken off by the backend.
+    /// Logs that the backend truncated a response.
     pub(super) fn report_failure(&self, failure: StreamFailure) {
         if failure != StreamFailure::Content
             && let Some(upstream) = self.upstream.get().and_then(Weak::upgrade)
@@ -106,48 +106,48 @@ impl Connection {
         }
     }
 
-    /// What was agreed on by TLS; `None` for clear text.
+    /// TLS parameters; `None` for clear text.
     pub(crate) fn tls(&self) -> Option<&TlsInfo> {
         self.tls.get().map(|info| &**info)
     }
 
-    /// Notes what was agreed on by TLS.
+    /// Sets the TLS parameters.
     pub(crate) fn set_tls(&self, info: TlsInfo) {
         self.tls.get_or_init(|| Box::new(info));
     }
 
-    /// True if another request can be made now.
+    /// Whether another request can be begun now.
     pub(crate) fn can_request(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.can_request()
     }
 
-    /// True if requests can be made now or later.
+    /// Whether requests can be begun now or later.
     pub(super) fn is_reusable(&self) -> bool {
         let state = self.state.borrow();
         !state.is_over && state.engine.is_reusable()
     }
 
-    /// The connection is closed when the requests in progress have ended.
+    /// Closes the connection once the requests in progress have ended.
     pub(super) fn retire(&self) {
-        // Otherwise it is being worked on, and closed when it has been idle for as long as before.
+        // If it is borrowed, its task is running and closes it after the idle timeout.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.settings.keepalive = Duration::ZERO;
             state.wake_task();
         }
     }
 
-    /// Requests in progress.
+    /// Number of requests in progress.
     pub(super) fn used(&self) -> usize {
         self.state.borrow().engine.open_streams()
     }
 
-    /// Requests there can be at a time.
+    /// Most requests in progress at a time.
     pub(super) fn most(&self) -> usize {
         self.state.borrow().engine.most_streams()
     }
 
-    /// Ready when the server's SETTINGS have come, or never will.
+    /// Ready when the backend's SETTINGS have arrived, or the connection has ended.
     pub(crate) fn poll_settings(&self, task: &Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
         if state.is_over || state.engine.has_settings() {
@@ -159,7 +159,7 @@ impl Connection {
 }
 
 impl State {
-    /// The task has something to do.
+    /// Wakes the connection's task.
     pub(super) fn wake_task(&mut self) {
         if let Some(task) = self.task.take() {
             task.wake();
@@ -170,7 +170,7 @@ impl State {
         self.streams.get_mut(key.index())?.as_mut()
     }
 
-    /// Makes a request. `headers` is memory for the fields of its response.
+    /// Begins a request. `headers` is memory for the fields of its response.
     pub(super) fn begin(
         &mut self,
         head: &RequestHead,
@@ -198,7 +198,7 @@ impl State {
         let is_held = upload.as_ref().is_some_and(Upload::is_held);
         self.engine.set_content(key, !is_complete && !is_held);
         let mut stream = Stream::new(key, upload, headers);
-        // It has no end that could be waited for.
+        // A tunnel's request has no end to wait for.
         stream.asks_for_tunnel = head.body == BodyLength::Tunnel;
         if stream.is_sent() {
             self.unwritten.push(key);
@@ -213,10 +213,9 @@ impl State {
         Ok(key)
     }
 
-    /// The owner of a stream is done with it. If it has had all of the response, the upload goes on, unless its content may be
-    /// wanted elsewhere; and an end that comes
-    /// in a frame of its own is waited for, as servers take a reset for a request given up. Otherwise the server is told that
-    /// nobody is interested any more.
+    /// The owner drops the stream. After a complete response the upload continues, unless its body may be resent
+    /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a
+    /// cancelled request. Otherwise the stream is reset with CANCEL.
     pub(super) fn leave(&mut self, key: StreamKey) {
         let is_over = self.is_over;
         let until = self.clock.now() + self.settings.io_timeout;
@@ -234,7 +233,7 @@ impl State {
         }
     }
 
-    /// A response has ended.
+    /// Records the end of a response.
     pub(super) fn end(&mut self, key: StreamKey, end: End) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -245,7 +244,7 @@ impl State {
         }
     }
 
-    /// Ends what goes on for a stream.
+    /// Forgets a stream and its upload.
     pub(super) fn forget(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(key.index()).and_then(Option::take) else {
             return;
@@ -261,7 +260,7 @@ impl State {
         }
     }
 
-    /// The stream fails. Its owner is told; the server, too, if it still takes part.
+    /// Fails a stream: tells its owner, and the backend if it still takes part.
     pub(super) fn fail(&mut self, key: StreamKey, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -273,7 +272,7 @@ impl State {
         self.end(key, Err(failure));
     }
 
-    /// Nothing is to come any more: all streams fail.
+    /// Fails all streams: nothing more will be received.
     pub(super) fn fail_all(&mut self, failure: impl Fn(&Stream) -> StreamFailure) {
         self.is_over = true;
         let keys: Vec<_> = self.streams.iter().flatten().map(|s| s.key).collect();
@@ -288,7 +287,7 @@ impl State {
         }
     }
 
-    /// True while a call or a response goes on.
+    /// Whether requests are in progress.
     pub(super) fn is_busy(&self) -> bool {
         self.engine.has_streams() || !self.waiting.is_empty()
     }

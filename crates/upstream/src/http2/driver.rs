@@ -1,4 +1,4 @@
-//! The task of a connection: it owns the socket, and ends with it.
+//! The task of an HTTP/2 connection: owns the socket, and ends with the connection.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -13,37 +13,37 @@ use super::Http2Settings;
 use super::connection::{Connection, State};
 use super::stream::{Stream, StreamFailure};
 
-/// Bytes received at once.
+/// Bytes per read.
 const READ_SIZE: usize = 64 * 1024;
-/// Reads before others get their turn.
+/// Reads per turn of the task.
 const READS: usize = 8;
-/// Reading stops while more bytes than this wait for a server that does not take them.
+/// While more bytes than this wait for a backend that does not read, nothing is read from it.
 const MAX_BACKLOG: usize = 256 * 1024;
-/// Idle connections hold no buffer larger than this.
+/// Idle connections keep no larger buffer than this.
 const KEPT_BUFFER: usize = 4 * 1024;
-/// A server that does not take what is left when a connection ends gets no more time than this.
+/// How long a closing connection may take to send its remaining output.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A buffer lent to whichever connection receives, so that idle ones need none.
+/// A receive buffer that all connections share, so that idle ones need none.
 pub(super) type Scratch = Rc<Cell<Vec<u8>>>;
 
-/// The task of a connection.
+/// The task of an HTTP/2 connection.
 pub(super) struct Driver<S> {
     connection: Rc<Connection>,
     stream: S,
     scratch: Scratch,
-    /// What was received of an incomplete frame.
+    /// Received bytes of an incomplete frame.
     input: Vec<u8>,
     needs_flush: bool,
     is_closing: bool,
-    /// When something last came, or went.
+    /// When bytes were last received or sent.
     last_io: Instant,
     /// When the last request ended.
     idle_since: Option<Instant>,
     timer: Timer,
 }
 
-/// A connection that begins now, and its task.
+/// A new connection, and its task.
 pub(super) fn open<S>(
     settings: Http2Settings,
     backend: usize,
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         let this = self.get_mut();
         let connection = Rc::clone(&this.connection);
         let state = &mut *connection.state.borrow_mut();
-        // What happens in here need not wake us.
+        // Changes made by this task need not wake it.
         state.task = None;
         let now = state.clock.now();
         if !this.is_closing {
@@ -90,7 +90,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
     }
 }
 
-/// However the task ends, a panic and the end of the runtime included, nobody waits for it any more.
+/// However the task ends, even by a panic or with the runtime, no request may keep waiting for it.
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         if let Ok(mut state) = self.connection.state.try_borrow_mut() {
@@ -100,13 +100,13 @@ impl<S> Drop for Driver<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    /// Sends and receives as far as possible.
+    /// Sends and receives as much as possible.
     fn go_on(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
         state.feed();
         for _ in 0..READS {
             state.pump(task, now);
             if self.write(state, task, now).is_err() {
-                // The server may have said something before it closed.
+                // The backend may have sent responses before it closed.
                 while let Ok(true) = self.read(state, task, now) {}
                 state.fail_all(|_| StreamFailure::Io);
                 self.begin_closing(now);
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         task.waker().wake_by_ref();
     }
 
-    /// Writes the output as far as the socket takes it.
+    /// Sends output as far as the socket takes it.
     fn write(
         &mut self,
         state: &mut State,
@@ -164,10 +164,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// Receives once. False: there is nothing, or no room for an answer.
+    /// Reads once. Returns false if there is nothing to read, or no room for replies.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection has ended.
     fn read(
         &mut self,
         state: &mut State,
@@ -199,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         received
     }
 
-    /// Nothing goes on for now: memory that can be made again is given back.
+    /// Shrinks buffers while the connection waits.
     fn rest(&mut self, state: &mut State) {
         if state.is_busy() || state.backlog() > 0 {
             return;
@@ -212,13 +212,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Fails what takes too long, and ends the connection when nobody has needed it for a while.
+    /// Fails streams that exceed their deadline, and closes the connection after its idle timeout.
     fn mind_the_time(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
         if self.is_closing {
             return;
         }
         if state.engine.is_over() {
-            // The server wants no more requests, and none is left.
+            // The backend accepts no more requests (GOAWAY), and none is in progress.
             self.begin_closing(now);
             return;
         }
@@ -232,18 +232,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         if !self.is_closing {
             self.timer.set(self.due(state));
-            // It fires later than now, also if it is due already.
+            // Registers the waker; a due timer fires in a later turn.
             let _ = self.timer.poll_fired(task);
         }
     }
 
-    /// What is left is sent, in a limited time.
+    /// Sends the remaining output within a time limit, then closes.
     fn begin_closing(&mut self, now: Instant) {
         self.is_closing = true;
         self.timer.set(now + CLOSE_LIMIT);
     }
 
-    /// When something may have taken too long.
+    /// When the next deadline may expire.
     fn due(&self, state: &State) -> Instant {
         if let Some(since) = self.idle_since {
             return since + idle_limit(state);
@@ -271,7 +271,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             now
         };
         if self.last_io + state.settings.io_timeout <= now {
-            // H2O compatibility for the texts.
+            // H2O compatibility: the texts are H2O's.
             state.fail_all(|stream| {
                 if stream.is_headless() {
                     StreamFailure::FirstByteTimeout
@@ -284,7 +284,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Sends what is left and closes.
+    /// Sends the remaining output, then closes.
     fn close(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) -> Poll<()> {
         if !state.is_over {
             state.fail_all(|_| StreamFailure::Io);
@@ -295,18 +295,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if state.backlog() > 0 || self.needs_flush {
             return Poll::Pending;
         }
-        // Whether the server hears of it does not matter any more.
+        // The result does not matter any more.
         let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(task));
         Poll::Ready(())
     }
 }
 
-/// How long a connection without requests is kept.
+/// Idle timeout of the connection.
 fn idle_limit(state: &State) -> Duration {
     if state.has_begun {
         state.settings.keepalive
     } else {
-        // Whoever opened it has not come to that.
+        // No request was begun yet.
         state.settings.io_timeout
     }
 }

@@ -1,13 +1,14 @@
-//! HTTP/2 to backends: many requests at a time over one connection.
+//! HTTP/2 to backends: many concurrent requests over one connection.
 //!
-//! A [`Connection`] is what calls hold of it: the engine, the bytes to be sent and the streams, in one cell. The socket
-//! belongs to a task of the worker's thread ([`driver`]), which takes in what the server sends, sends what is there to
-//! be sent, and minds the time. Whoever changes something in the cell wakes the task; the task wakes the owner of a
-//! stream for which something has come. Nothing is copied between the two but bytes of content, once.
+//! Requests hold a [`Connection`]: engine, output and streams in one cell. The socket belongs to a task on the worker's
+//! thread ([`driver`]), which receives, sends, and watches the timeouts. A request that changes the cell wakes the
+//! task; the task wakes the owner of a stream for which something has arrived. Only body bytes are copied between the
+//! two, once.
 //!
-//! Content flows by windows in both directions. The server may send as much of a response as its stream's window allows
-//! and gets window back when the client has taken what came, so a slow client holds up its own stream only and costs one
-//! window. Content of a request is pulled out of the client's connection when the stream has its turn and window.
+//! Flow control works in both directions. The backend may send as much of a response as the stream's window allows; the
+//! window is restored when the client has taken the bytes, so a slow client delays its own stream only and costs at
+//! most one window of memory. The body of a request is pulled from the client's connection when the stream's turn has
+//! come and its window has room.
 
 mod body;
 mod call;
@@ -39,11 +40,11 @@ pub(crate) use send_request::send;
 use crate::UpstreamSettings;
 use crate::protocol_choice::Http2Load;
 
-/// The window of a stream where `proxy.max-buffer-size` is not set, bytes. What is in it is part of what may be kept in memory
+/// The window of a stream without `proxy.max-buffer-size`, in bytes. It is part of the memory for buffering
 /// ([`crate::read_ahead::MEMORY`]).
 const DEFAULT_WINDOW: u32 = 192 * 1024;
 
-/// What the HTTP/2 connections of an upstream obey.
+/// Settings of an upstream's HTTP/2 connections.
 #[derive(Clone)]
 pub(crate) struct Http2Settings {
     pub(super) engine: Arc<ClientSettings>,
@@ -66,14 +67,14 @@ impl Http2Settings {
     }
 }
 
-/// The window of a stream for `proxy.max-buffer-size`; the engine announces no more than there can be.
+/// The window of a stream for `proxy.max-buffer-size`, limited by HTTP/2's largest window.
 fn window(max_buffer_size: Option<u64>) -> u32 {
     max_buffer_size.map_or(DEFAULT_WINDOW, |size| {
         u32::try_from(size).unwrap_or(u32::MAX)
     })
 }
 
-/// The HTTP/2 connections of one upstream on one worker.
+/// A worker's HTTP/2 connections to the backends of an upstream.
 pub(crate) struct Connections {
     all: RefCell<Vec<Rc<Connection>>>,
     scratch: Scratch,
@@ -81,10 +82,10 @@ pub(crate) struct Connections {
     openings: Box<[Openings]>,
 }
 
-/// The connections to a backend that are being opened.
+/// The connections to one backend that are being opened.
 #[derive(Default)]
 struct Openings {
-    /// Requests that open a connection now.
+    /// Requests that are opening a connection.
     opening: Cell<usize>,
     /// Requests that wait for one of these.
     waiting: Cell<usize>,
@@ -93,7 +94,7 @@ struct Openings {
 }
 
 impl Drop for Connections {
-    /// The upstream is forgotten: no request finds them any more.
+    /// The upstream was dropped: no request will use these connections.
     fn drop(&mut self) {
         for connection in self.all.get_mut() {
             connection.retire();
@@ -101,7 +102,8 @@ impl Drop for Connections {
     }
 }
 
-/// A connection is being opened that may become one of HTTP/2. When this is dropped, whoever waits for it looks again.
+/// A connection is being opened that may become an HTTP/2 one. When this is dropped, requests that wait for it look
+/// again.
 pub(crate) struct Opening<'c>(&'c Openings);
 
 impl Drop for Opening<'_> {
@@ -111,7 +113,7 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// A request waits for a connection that another one opens.
+/// A request that waits for a connection being opened by another request.
 struct Waiting<'c>(&'c Openings);
 
 impl Drop for Waiting<'_> {
@@ -121,7 +123,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Connections {
-    /// Those to so many backends, of which there are none yet.
+    /// No connections yet, to this many backends.
     pub(crate) fn new(backends: usize) -> Self {
         Self {
             all: RefCell::default(),
@@ -130,8 +132,8 @@ impl Connections {
         }
     }
 
-    /// Of the connections to backends that `suits` is true for, the one with the fewest streams, if one takes another now; the
-    /// first of equals (H2O compatibility).
+    /// Of the connections to backends for which `suits` is true, the one with the fewest streams, if it accepts
+    /// another; the first of equals (H2O compatibility: H2O also takes the least loaded).
     pub(crate) fn pick(&self, suits: impl Fn(usize) -> bool) -> Option<Rc<Connection>> {
         let mut all = self.all.borrow_mut();
         all.retain(|connection| connection.is_reusable());
@@ -141,15 +143,15 @@ impl Connections {
             .cloned()
     }
 
-    /// The caller opens a connection to the backend with this index.
+    /// Announces that the caller opens a connection to this backend.
     pub(crate) fn begin_opening(&self, backend: usize) -> Opening<'_> {
         let openings = &self.openings[backend];
         openings.opening.update(|opening| opening + 1);
         Opening(openings)
     }
 
-    /// If connections to `backend` are being opened that will have room, waits for one: requests that come all at once do not each
-    /// open their own. `None` also if none could be opened meanwhile; the caller then does not wait again.
+    /// If connections to `backend` are being opened that will have room, waits for one, so that simultaneous requests
+    /// do not open one each. `None` also if none of them succeeded; the caller then does not wait again.
     pub(crate) async fn join(
         &self,
         backend: usize,
@@ -161,7 +163,7 @@ impl Connections {
         let _waiting = Waiting(openings);
         loop {
             let opening = openings.opening.get();
-            // Those who open them take a stream each.
+            // Requests that open a connection also use one stream each.
             if openings.waiting.get() + opening > opening * max_streams as usize {
                 return None;
             }
@@ -176,7 +178,7 @@ impl Connections {
         }
     }
 
-    /// How much is in use of what the connections to backends can do that `suits` is true for.
+    /// Load of the connections to backends for which `suits` is true.
     pub(crate) fn load(&self, suits: impl Fn(usize) -> bool) -> Http2Load {
         let mut load = Http2Load::default();
         for connection in self.all.borrow().iter() {
@@ -188,8 +190,8 @@ impl Connections {
         load
     }
 
-    /// Begins HTTP/2 on a connection to the backend with this index, over which nothing was sent yet. Other requests
-    /// find it from now on. The stream must not hold back what it was handed to write.
+    /// Starts HTTP/2 on a new connection to this backend. Other requests can use it from then on. Writes to the stream
+    /// must not be held back until a flush.
     ///
     /// Must run in a local runtime of tokio.
     pub(crate) fn open<S>(

@@ -1,4 +1,4 @@
-//! What the server sends: heads, content and ends, each to its stream.
+//! Input from the backend: heads, body data and ends of responses.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use super::connection::State;
 use super::stream::StreamFailure;
 
 impl State {
-    /// Takes in all complete frames of the input, and says how many bytes they have.
+    /// Processes all complete frames of the input. Returns how many bytes they had.
     ///
     /// # Errors
-    /// What the server did wrong; GOAWAY is in the output.
+    /// The backend's violation; GOAWAY is in the output.
     pub(super) fn receive(&mut self, input: &[u8], now: Instant) -> Result<usize, PeerError> {
         let had_settings = self.engine.has_settings();
         let mut at = 0;
@@ -21,7 +21,7 @@ impl State {
             let step = self
                 .engine
                 .receive(rest, &mut self.head, now, &mut self.out)?;
-            // A backend is not made to pay: what it costs is bounded by what is read from it at a time.
+            // Backends have no abuse budget: reading limits what they can cost.
             self.engine.take_costs();
             at += step.taken;
             match step.received {
@@ -79,7 +79,7 @@ impl State {
         stream.note_section(section_len);
         stream.on_informational(status, headers);
         if stream.deadline.is_some() {
-            // Something came; from now on there is to be more of it.
+            // Progress: from here on `io_timeout` applies.
             stream.deadline = Some((until, StreamFailure::IoTimeout));
             self.note_deadline(until);
         }
@@ -100,7 +100,7 @@ impl State {
         self.note_transfer(key, now);
     }
 
-    /// Content that was held back is sent, whatever the server said (H2O compatibility).
+    /// Sends the held-back body (H2O compatibility: as in H2O, any response releases it).
     fn let_go(&mut self, key: StreamKey) {
         let Some(stream) = self.stream(key) else {
             return;
@@ -128,7 +128,7 @@ impl State {
         self.note_transfer(key, now);
     }
 
-    /// Bytes of a tunnel went either way.
+    /// Records that a tunnel moved bytes.
     pub(super) fn note_transfer(&mut self, key: StreamKey, now: Instant) {
         let until = now + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {
@@ -140,8 +140,8 @@ impl State {
         }
     }
 
-    /// The stream is over. After a complete response that only means that the rest of the request is not wanted (RFC 9113
-    /// §8.1).
+    /// The stream was reset. After a complete response that only means that the backend does not want the rest of the
+    /// request (RFC 9113 §8.1).
     fn on_reset(&mut self, key: StreamKey, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
             self.engine.release(key, &mut self.out);
@@ -151,7 +151,7 @@ impl State {
         self.end(key, Err(failure));
     }
 
-    /// A stream fails at `until` unless something happens.
+    /// Lowers the time of the next check to `until`.
     pub(super) fn note_deadline(&mut self, until: Instant) {
         self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
     }

@@ -27,7 +27,7 @@ pub(crate) async fn send(
     (call.build)(url, Protocol::Http2, &mut head);
     body.fit(&mut head);
     if head.method == Method::Connect && !head.upgrade().is_empty() {
-        // Only SETTINGS tell whether the server takes it (RFC 8441 §3).
+        // The backend's SETTINGS tell whether it accepts extended CONNECT (RFC 8441 §3).
         poll_fn(|task| connection.poll_settings(task)).await;
     }
     let has_content = matches!(head.body, BodyLength::Unknown | BodyLength::Known(1..));

@@ -1,4 +1,4 @@
-//! What is sent to the server: content of requests, stream by stream in turns.
+//! Output to the backend: request bodies, streams taking turns.
 
 use std::task::Context;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use super::upload::Pulled;
 const ROUND: usize = 64 * 1024;
 
 impl State {
-    /// Bytes that wait to be written.
+    /// Bytes waiting to be written.
     pub(super) const fn backlog(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Looks after uploads that had nothing to send.
+    /// Checks uploads that had no data.
     pub(super) fn feed(&mut self) {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|&key| {
@@ -35,7 +35,7 @@ impl State {
         self.starved = starved;
     }
 
-    /// Fills the output with content up to one write's worth.
+    /// Fills the output with body data up to one write's worth.
     pub(super) fn pump(&mut self, task: &mut Context<'_>, now: Instant) {
         while self.backlog() < ROUND {
             let Some((key, max)) = self.engine.poll_send() else {
@@ -64,7 +64,7 @@ impl State {
                 self.starved.push(key);
             }
             Ok(Pulled::End) => self.on_sent(key),
-            // The client is gone, or its content cannot be read.
+            // The client disconnected, or a file cannot be read.
             Err(_) => self.fail(key, StreamFailure::Content),
         }
     }
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// All output has been written: from now on the server has what it needs for some responses.
+    /// All output has been written: response timeouts of complete requests start.
     pub(super) fn on_written(&mut self, now: Instant) {
         let until = now + self.settings.first_byte_timeout;
         let mut unwritten = std::mem::take(&mut self.unwritten);
@@ -101,7 +101,7 @@ impl State {
         self.unwritten = unwritten;
     }
 
-    /// Fails the streams whose time is up, and finds the next deadline.
+    /// Fails the streams whose deadline has passed, and finds the next deadline.
     pub(super) fn expire(&mut self, now: Instant) {
         self.earliest = None;
         for index in 0..self.streams.len() {
@@ -117,7 +117,7 @@ impl State {
                     self.fail(key, failure);
                     continue;
                 }
-                // It is the client that stands still.
+                // The stream waits for the client, not for the backend.
                 until = now + self.settings.io_timeout;
                 if let Some(stream) = self.stream(key) {
                     stream.deadline = Some((until, failure));

@@ -1,4 +1,4 @@
-//! One request with its response, as the connection keeps it.
+//! A stream of an HTTP/2 connection: one request with its response.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,13 +13,13 @@ use h2o_http2::{ErrorCode, PeerError, StreamKey};
 
 use super::upload::Upload;
 
-/// Informational responses that are kept for a call which does not take them: more are left out.
+/// Most informational responses kept for a request that does not read them; further ones are dropped.
 const MAX_INFORMATIONAL: usize = 64;
 
 /// Bytes of a frame's header (RFC 9113 §4.1).
 const FRAME_HEADER: usize = 9;
 
-/// The trace of a request, with the clock its times are from.
+/// Timing trace of a request, with its clock.
 pub(super) struct TimedTrace {
     pub(super) trace: Rc<Trace>,
     pub(super) clock: Rc<Clock>,
@@ -42,26 +42,26 @@ impl Deref for TimedTrace {
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamFailure {
-    /// The server has not looked at the request (RFC 9113 §8.7).
+    /// The backend did not process the request (RFC 9113 §8.7).
     Refused,
-    /// The server reset the stream or closed the connection.
+    /// The backend reset the stream or closed the connection.
     Io,
-    /// The content of the request cannot be completed: the client is gone, or a file cannot be read.
+    /// The request body cannot be completed: the client disconnected, or a file cannot be read.
     Content,
-    /// The server broke the protocol.
+    /// The backend violated the protocol.
     Protocol,
-    /// More content came than the window allows.
+    /// The backend sent more than the window allows.
     FlowControl,
-    /// No response began in time.
+    /// `proxy.timeout.first_byte` has passed.
     FirstByteTimeout,
-    /// Nothing came or went in time.
+    /// No progress for `proxy.timeout.io`.
     IoTimeout,
-    /// The server does not take extended CONNECT (RFC 8441 §3).
+    /// The backend does not support extended CONNECT (RFC 8441 §3).
     NoExtendedConnect,
 }
 
 impl StreamFailure {
-    /// What the log says, and the client if there is no response yet (H2O compatibility).
+    /// The message for the log, and for the client if there is no response yet. H2O compatibility: the texts are H2O's.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Refused => "refused stream",
@@ -87,7 +87,7 @@ impl From<PeerError> for StreamFailure {
 }
 
 impl StreamFailure {
-    /// The stream was reset with `code`, `by_us` for what the server did.
+    /// From the code of a reset; `by_us`: our engine sent it because of a violation.
     pub(super) fn of_reset(code: ErrorCode, by_us: bool) -> Self {
         match (by_us, code) {
             (true, ErrorCode::FLOW_CONTROL_ERROR) => Self::FlowControl,
@@ -105,44 +105,44 @@ pub(super) struct Head {
     pub(super) is_tunnel: bool,
 }
 
-/// The end of a response: its trailers if there are any, or why it failed.
+/// The end of a response: its trailers, if any, or why it failed.
 pub(super) type End = Result<Option<Headers>, StreamFailure>;
 
-/// How far the response has come.
+/// State of the response.
 pub(super) enum Response {
-    /// Informational responses at most have come.
+    /// No final response yet.
     Expected,
-    /// The head is there for the call to take, and maybe the end, too.
+    /// The head, not yet taken by the request, and the end if it has arrived too.
     Head(Box<Head>, Option<End>),
-    /// Content comes in.
+    /// Receiving the body.
     Content,
-    /// Nothing comes any more.
+    /// The response has ended.
     Ended(End),
 }
 
-/// A request that is not over, or whose end its owner has not seen.
+/// A stream that is open, or whose end its owner has not seen.
 pub(super) struct Stream {
     pub(super) key: StreamKey,
     /// Memory for the fields of the response.
     spare: Headers,
     pub(super) response: Response,
-    /// Informational responses that the call has not seen yet.
+    /// Informational responses that the request has not read yet.
     informational: VecDeque<(StatusCode, Headers)>,
-    /// Content that its owner has not taken. The stream's window bounds it.
+    /// Body data that the owner has not taken, bounded by the stream's window.
     content: ByteQueue,
-    /// Bytes that are missing of the announced length.
+    /// Bytes missing of the announced length.
     missing: Option<u64>,
-    /// Content on its way to the server.
+    /// Request body being sent.
     pub(super) upload: Option<Upload>,
-    /// The owner, which waits for something.
+    /// Waker of the owner.
     waker: Option<Waker>,
-    /// When the stream fails, and why, unless something comes before.
+    /// When the stream fails without progress, and why.
     pub(super) deadline: Option<(Instant, StreamFailure)>,
-    /// The response was taken as a whole; the upload goes on, or the end is still to come.
+    /// Whether the owner has taken the whole response; the upload continues, or the end of the stream is awaited.
     pub(super) is_detached: bool,
-    /// A tunnel was asked for.
+    /// Whether the request asks for a tunnel.
     pub(super) asks_for_tunnel: bool,
-    /// Bytes go both ways as they are, for as long as there are any.
+    /// Whether a tunnel is open.
     pub(super) is_tunnel: bool,
     /// Timing trace, if an access log or filter asked for one.
     pub(super) trace: Option<TimedTrace>,
@@ -167,7 +167,7 @@ impl Stream {
         }
     }
 
-    /// The owner is woken when something comes.
+    /// Registers the owner's waker.
     pub(super) fn watch(&mut self, task: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(task.waker()),
@@ -181,21 +181,21 @@ impl Stream {
         }
     }
 
-    /// Frames of the request were made, of so many bytes.
+    /// Records in the trace that frames of this many bytes were made.
     pub(super) fn note_sent(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
             trace.sent.set(trace.sent.get() + bytes as u64);
         }
     }
 
-    /// All of the request was written.
+    /// Records in the trace that the whole request was written.
     pub(super) fn note_request_end(&self) {
         if let Some(trace) = &self.trace {
             trace.request_ended.set(Some(trace.now()));
         }
     }
 
-    /// A frame has come, with so many bytes behind its header.
+    /// Records in the trace a frame with a payload of this many bytes.
     pub(super) fn note_received(&self, bytes: usize) {
         if let Some(trace) = &self.trace {
             let bytes = (bytes + FRAME_HEADER) as u64;
@@ -203,7 +203,7 @@ impl Stream {
         }
     }
 
-    /// A field section has come, with so many bytes. That it may have been in several frames is passed over.
+    /// Records in the trace a field section of this many bytes; CONTINUATION frames are not counted separately.
     pub(super) fn note_section(&self, bytes: usize) {
         self.note_received(bytes);
         if let Some(trace) = &self.trace {
@@ -219,12 +219,12 @@ impl Stream {
         }
     }
 
-    /// The next informational response for the call to see.
+    /// The next informational response.
     pub(super) fn take_informational(&mut self) -> Option<(StatusCode, Headers)> {
         self.informational.pop_front()
     }
 
-    /// The final head. Its memory goes to the response, that of the response to whoever receives the next head.
+    /// Stores the final head. Buffers are swapped, so that memory is reused.
     pub(super) fn on_head(&mut self, received: &mut ClientResponse) {
         self.deadline = None;
         self.note_section(received.section_len as usize);
@@ -252,13 +252,13 @@ impl Stream {
         self.note_received(piece.len());
         self.content.push(piece);
         if let Some(missing) = &mut self.missing {
-            // The engine has seen to it that it is not more.
+            // The engine has checked that it is not more.
             *missing = missing.saturating_sub(piece.len() as u64);
         }
         self.wake();
     }
 
-    /// The response is complete, or has failed. The first call counts.
+    /// Records that the response is complete or has failed. Only the first call counts.
     pub(super) fn on_end(&mut self, end: End) {
         if let Some(trace) = &self.trace
             && end.is_ok()
@@ -276,7 +276,7 @@ impl Stream {
         self.wake();
     }
 
-    /// True until the response is complete or has failed.
+    /// Whether the response is neither complete nor failed.
     pub(super) const fn is_open(&self) -> bool {
         match &self.response {
             Response::Expected | Response::Content => true,
@@ -285,12 +285,12 @@ impl Stream {
         }
     }
 
-    /// True if no final response has begun.
+    /// Whether no final response has begun.
     pub(super) const fn is_headless(&self) -> bool {
         matches!(self.response, Response::Expected)
     }
 
-    /// The head, once it is there; what follows it is what the response is from then on.
+    /// Takes the head, once it has arrived; the state is then that of the body.
     pub(super) fn take_head(&mut self) -> Option<Head> {
         match std::mem::replace(&mut self.response, Response::Content) {
             Response::Head(head, end) => {
@@ -311,12 +311,12 @@ impl Stream {
         self.content.len()
     }
 
-    /// Bytes of memory held for what neither side has taken.
+    /// Bytes of memory held by both bodies.
     pub(super) fn retained(&self) -> usize {
         self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
     }
 
-    /// Bytes that the owner has not taken, those that are still to come among them; `None` if that is not known.
+    /// Bytes that the owner has not taken, including those still to arrive; `None` if unknown.
     pub(super) fn left(&self) -> Option<u64> {
         let queued = self.queued() as u64;
         if self.is_open() {
@@ -326,19 +326,19 @@ impl Stream {
         }
     }
 
-    /// At most `max` of them, at least one if there are any.
+    /// Takes at most `max` bytes, and at least one if there are any.
     pub(super) fn take_content(&mut self, max: usize) -> Bytes {
         self.content.take(max)
     }
 
-    /// All of the content, if it is complete, in one piece, and nothing follows it.
+    /// The whole body in one piece, if it is complete, contiguous, and without trailers.
     pub(super) fn take_whole(&mut self) -> Option<Bytes> {
         matches!(self.response, Response::Ended(Ok(None)))
             .then(|| self.content.take_whole())
             .flatten()
     }
 
-    /// True if the owner has had all of the response, though its end may still be to come.
+    /// Whether the owner has taken the whole response, though END_STREAM may still be to come.
     pub(super) fn is_taken(&self) -> bool {
         let is_all = match self.response {
             Response::Content => self.missing == Some(0),
@@ -348,17 +348,17 @@ impl Stream {
         is_all && self.content.is_empty()
     }
 
-    /// True if nobody has anything to do with the stream any more.
+    /// Whether the stream can be forgotten: owner, upload and response are done.
     pub(super) const fn is_left(&self) -> bool {
         self.is_detached && self.upload.is_none() && !self.is_open()
     }
 
-    /// True if nothing is sent any more until the server says something.
+    /// Whether nothing is sent until the backend responds.
     pub(super) fn is_sent(&self) -> bool {
         (self.upload.as_ref()).is_none_or(|upload| self.asks_for_tunnel || upload.is_held())
     }
 
-    /// True if nothing can go on before the server does something.
+    /// Whether progress depends on the backend alone.
     pub(super) fn waits_for_server(&self) -> bool {
         let is_blocked = (self.upload.as_ref()).is_some_and(|upload| !upload.waits_for_client());
         is_blocked

@@ -1,4 +1,4 @@
-//! The content of a request on its way to the server: pulled when the stream has its turn and its window has room.
+//! The body of a request: pulled when the stream's turn has come and its window has room.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -7,11 +7,10 @@ use bytes::Bytes;
 use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
 use h2o_http2::{ClientConnection, StreamKey};
 
-/// What is left of a request's content. Dropped before its end it is not wanted any more: the client's connection need not
-/// hold it back.
+/// The rest of a request body. Dropping it before the end lets the client's connection stop buffering.
 pub(super) struct Upload {
     content: Content,
-    /// Bytes that are missing of the announced length.
+    /// Bytes missing of the announced length.
     left: Option<u64>,
     step: Step,
 }
@@ -21,7 +20,7 @@ enum Content {
     File(FileReader),
     Pipe {
         pipe: Rc<BodyPipe>,
-        /// What was taken out of the pipe and not sent yet.
+        /// Taken from the pipe and not sent yet.
         rest: Bytes,
     },
 }
@@ -37,42 +36,42 @@ impl Drop for Content {
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The server's word that it wants the content (RFC 9110 §10.1.1), or its response.
+    /// A 100 or final response of the backend (RFC 9110 §10.1.1).
     Held,
     /// Its turn, or window.
     Ready,
-    /// More from the client, or from the disk.
+    /// More data from the client or the disk.
     Starved,
 }
 
-/// What came of pulling content for one frame.
+/// Result of pulling data for one frame.
 pub(super) enum Pulled {
-    /// A frame was written.
+    /// A DATA frame was written.
     Frame,
-    /// A frame was written, and the request is complete.
+    /// The last DATA frame was written.
     End,
-    /// There is nothing to send for now; the task is woken when there is.
+    /// No data at present; the task is woken when there is.
     Starved,
 }
 
 impl Upload {
-    /// Bytes of memory held for what is not sent yet.
+    /// Bytes of memory held for unsent data.
     pub(super) fn retained(&self) -> usize {
         match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The connection that fills the pipe counts what is in there.
+            // The client's connection, which fills the pipe, counts its bytes.
             Content::Pipe { rest, .. } => rest.len(),
         }
     }
 
-    /// True if another handler may be given the content: there is to be one reader then.
+    /// Whether the body may be resent by another handler: the pipe must have one reader only.
     pub(super) fn is_kept(&self) -> bool {
         matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())
     }
 
-    /// What is to be sent of `body`, of which `announced` bytes were announced. `None`: there is nothing. `is_held`: it is
-    /// sent when the server asks for it.
+    /// The upload of `body` with an announced length. `None` if there is nothing to send. `is_held`: sent only once the
+    /// backend asks for it.
     pub(super) fn new(body: RequestBody, announced: Option<u64>, is_held: bool) -> Option<Self> {
         let content = match body {
             RequestBody::None => return None,
@@ -100,7 +99,7 @@ impl Upload {
         self.step == Step::Starved
     }
 
-    /// The server wants the content, or does not mind. True if it was held back.
+    /// Stops holding the body back. Returns whether it was held.
     pub(super) fn let_go(&mut self) -> bool {
         let was_held = self.is_held();
         if was_held {
@@ -109,10 +108,10 @@ impl Upload {
         was_held
     }
 
-    /// True if there may be more since the upload was starved.
+    /// Whether data may have arrived since the upload ran out.
     pub(super) fn is_fed(&mut self) -> bool {
         let is_fed = match &self.content {
-            // The disk is asked.
+            // The disk is tried again.
             Content::Bytes(_) | Content::File(_) => true,
             Content::Pipe { pipe, rest } => !rest.is_empty() || !pipe.is_starved(),
         };
@@ -122,10 +121,10 @@ impl Upload {
         is_fed
     }
 
-    /// Moves at most `max` bytes into one DATA frame.
+    /// Moves at most `max` bytes into a DATA frame.
     ///
     /// # Errors
-    /// The content cannot be completed: the client is gone, or the file cannot be read.
+    /// The body cannot be completed: the client disconnected, or the file cannot be read.
     pub(super) fn pull(
         &mut self,
         engine: &mut ClientConnection,
@@ -177,7 +176,8 @@ impl Upload {
                 if let Some(left) = &mut self.left {
                     *left -= len;
                 }
-                // Where the client's end is there already, it goes along: servers then know the length before they begin.
+                // If the client's end is known, END_STREAM goes with the data: the backend then knows the length before
+                // it begins.
                 let is_end = match self.left {
                     Some(left) => left == 0,
                     None => rest.is_empty() && pipe.is_drained(),

@@ -1,10 +1,10 @@
-//! Why a name has no address.
+//! Why a name could not be resolved.
 
 use std::fmt;
 
 use dns_lookup::LookupError;
 
-/// Why there is no address: the results of `getaddrinfo` (RFC 3493 §6.1).
+/// Results of `getaddrinfo` (RFC 3493 §6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// `EAI_NONAME`
@@ -29,12 +29,12 @@ pub enum ResolveError {
     SocketType,
     /// `EAI_SYSTEM`
     System,
-    /// Any other.
+    /// Any other error.
     Other,
 }
 
 impl ResolveError {
-    /// What clients and the log are told (H2O compatibility).
+    /// The message for clients and log. H2O compatibility: the texts are H2O's.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -53,8 +53,8 @@ impl ResolveError {
         }
     }
 
-    /// The response code of DNS that stands for this in `proxy-status` (RFC 9209 §2.3.2), where there is one
-    /// (H2O compatibility).
+    /// The DNS response code for `proxy-status` (RFC 9209 §2.3.2), where there is one. H2O compatibility: H2O maps the
+    /// same errors.
     #[must_use]
     pub const fn rcode(self) -> Option<&'static str> {
         match self {
@@ -73,13 +73,13 @@ impl ResolveError {
         }
     }
 
-    /// False if the answer is that there is no address: what was known of the name is wrong then.
+    /// Whether the error leaves open if the name has addresses; if not, a previous answer is obsolete.
     pub(super) const fn leaves_open(self) -> bool {
         !matches!(self, Self::NoName | Self::NoData)
     }
 
     const fn from_number(number: i32) -> Self {
-        /// Of the GNU C library alone.
+        /// Defined by the GNU C library only.
         const EAI_ADDRFAMILY: i32 = -9;
         match number {
             libc::EAI_NONAME => Self::NoName,
@@ -108,7 +108,7 @@ impl std::error::Error for ResolveError {}
 
 impl From<LookupError> for ResolveError {
     fn from(error: LookupError) -> Self {
-        // A name that cannot be handed over, as it has a NUL in it, has the number 0.
+        // A name that contains a NUL cannot be passed on; the library then reports number 0.
         match error.error_num() {
             0 => Self::NoName,
             number => Self::from_number(number),

@@ -21,12 +21,12 @@ fn query(host: &str, port: u16, family: Family) -> Query {
     }
 }
 
-/// While the clock stands, which is always, time limits end as soon as everybody waits.
+/// Runs a test on tokio's paused clock: timers fire as soon as every task waits.
 fn run<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     run_by(true, test)
 }
 
-/// As `run`, with a clock that goes.
+/// Like `run`, on a running clock.
 fn run_in_time<T>(test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     run_by(false, test)
 }
@@ -43,7 +43,7 @@ fn run_by<T>(stands: bool, test: impl AsyncFnOnce(&Rc<Worker>) -> T) -> T {
     })
 }
 
-/// Puts the clock forward, which goes before and after.
+/// Advances the clock.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -58,7 +58,7 @@ fn resolver(
 
 type Asked = Arc<Mutex<Vec<Query>>>;
 
-/// Answers with `result`, and notes what was asked.
+/// A resolver that always answers with `result`, and records the look-ups.
 fn counting(result: Result<Vec<SocketAddr>, ResolveError>) -> (Resolver, Asked) {
     let asked = Asked::default();
     let asked_by = Arc::clone(&asked);
@@ -69,7 +69,7 @@ fn counting(result: Result<Vec<SocketAddr>, ResolveError>) -> (Resolver, Asked) 
     (resolver, asked)
 }
 
-/// Answers with what is sent, one after the other; with an error once the sender is gone.
+/// A resolver that answers with the values sent, one after another; with an error once the sender is dropped.
 fn answering() -> (
     Resolver,
     mpsc::Sender<Result<Vec<SocketAddr>, ResolveError>>,
@@ -172,7 +172,7 @@ fn requests_at_the_same_time_share_a_look_up_that_outlives_the_first_of_them() {
         tokio::task::yield_now().await;
         first.abort();
         assert!(first.await.is_err());
-        // One value: a second look-up would find the channel closed.
+        // Only one value is sent: a second look-up would find the channel closed.
         go.send(Ok(vec![TWO])).unwrap();
         drop(go);
         for asking in [second, third] {
@@ -196,7 +196,7 @@ fn each_address_comes_first_now_and_then_and_the_others_follow_in_order() {
             assert_eq!(*found, want);
         }
     });
-    // 100 each; fewer than 30 is not to be expected in the life of this project.
+    // 100 each are expected; fewer than 30 practically never happen.
     assert!(came_first.iter().all(|times| *times > 30), "{came_first:?}");
 }
 
@@ -253,14 +253,14 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
             resolver.find(worker, "name", Configured).await,
             Ok(vec![ONE])
         );
-        // A new answer that comes soon is used.
+        // A new answer that arrives soon is used.
         pass(POSITIVE_LIFE).await;
         go.send(Ok(vec![TWO])).unwrap();
         assert_eq!(
             resolver.find(worker, "name", Configured).await,
             Ok(vec![TWO])
         );
-        // It is waited for, but only for a moment since the first one asked for it.
+        // Waits for the new answer only for a moment, counted from the first caller.
         pass(POSITIVE_LIFE).await;
         let soon = || tokio::time::timeout(PATIENCE / 2, resolver.find(worker, "name", Configured));
         assert!(soon().await.is_err());
@@ -269,7 +269,7 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
             Ok(vec![TWO])
         );
         assert_eq!(soon().await, Ok(Ok(vec![TWO])));
-        // However late it comes, it is used from then on.
+        // However late the new answer arrives, it is used from then on.
         go.send(Ok(vec![ONE])).unwrap();
         let late = async {
             while resolver.find(worker, "name", Configured).await != Ok(vec![ONE]) {
@@ -299,7 +299,7 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
                 resolver.find(worker, "name", Configured).await,
                 Ok(vec![ONE])
             );
-            // Also when the failure is looked up anew.
+            // The same when the failure is looked up again.
             for life in [POSITIVE_LIFE, NEGATIVE_LIFE] {
                 pass(life).await;
                 go.send(Err(error)).unwrap();
@@ -319,7 +319,7 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
             assert_eq!(resolver.find(worker, "name", Configured).await, Err(error));
         });
     }
-    // Clients are told what is.
+    // Names from requests get the true result, no stale answer.
     let (resolver, go) = answering();
     run_in_time(async |worker| {
         go.send(Ok(vec![ONE])).unwrap();
@@ -348,7 +348,7 @@ fn names_are_bounded() {
     });
 }
 
-/// Look-ups of names that begin with `slow` go on until the sender is gone; others are answered at once.
+/// A resolver on which names that begin with `slow` wait until the sender is dropped; others are answered at once.
 fn slow(threads: usize) -> (Resolver, mpsc::Receiver<String>, mpsc::Sender<()>) {
     let (go, wait) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
@@ -364,7 +364,7 @@ fn slow(threads: usize) -> (Resolver, mpsc::Receiver<String>, mpsc::Sender<()>) 
     (Resolver::new(Arc::new(look_up), threads), begins, go)
 }
 
-/// Asks without waiting for the answer.
+/// Starts a look-up without waiting for the answer.
 fn begin(
     worker: &Worker,
     resolver: &Resolver,
@@ -449,7 +449,7 @@ fn names_that_requests_bring_take_neither_threads_nor_places_from_backends() {
             }
             let full = resolver.find(worker, "another", Requested).await;
             assert_eq!(full, Err(ResolveError::Again));
-            // One that is known can still be waited for.
+            // A name that is being looked up can still be awaited.
             answers.push(begin(worker, &resolver, "slow0", Requested));
             assert!(begins.try_recv().is_err());
             assert_eq!(
@@ -479,7 +479,7 @@ fn a_name_that_nobody_waits_for_any_more_is_not_looked_up() {
         assert!(last.wait_for(Option::is_some).await.is_ok());
         let begun: Vec<_> = begins.try_iter().collect();
         assert_eq!(begun, ["slow", "wanted"]);
-        // The next one who asks does not hear of that.
+        // The next caller does not see that.
         assert_eq!(
             resolver.find(worker, "left", Requested).await,
             Ok(vec![ONE])

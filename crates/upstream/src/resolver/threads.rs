@@ -1,4 +1,4 @@
-//! The threads that wait for the system's resolver.
+//! The threads that run `getaddrinfo`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -8,38 +8,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{LookUp, NameOrigin, Query, ResolveError};
 
-/// Threads of the process that wait for the system's resolver, unless [`limit_threads`] says otherwise (H2O compatibility: the
-/// default of `num-name-resolution-threads`). Further look-ups wait for one of them.
+/// Default of [`limit_threads`], for the whole process (H2O compatibility: H2O's default of
+/// `num-name-resolution-threads`). Further look-ups queue.
 const MAX_THREADS: usize = 32;
-/// Addresses of a name that are kept.
+/// Most addresses kept of a name.
 const MAX_ADDRESSES: usize = 64;
 
 pub(super) static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(MAX_THREADS));
 
-/// Sets how many threads of the process look names up at a time, at least two. A new configuration may set it anew: look-ups that
-/// run or wait by then are not counted.
+/// Sets how many look-ups may run at a time in the process, at least two. A new configuration may change it; look-ups
+/// that already run or wait then are not counted.
 pub fn limit_threads(count: u32) {
     THREADS.limit(count as usize);
 }
 
-/// How many look-ups may run at a time.
+/// Limits the number of look-ups that run at a time.
 pub(super) struct Threads(Mutex<Places>);
 
 #[derive(Clone)]
 struct Places {
     all: Arc<Semaphore>,
-    /// Of these, those for names that requests bring: their name servers may be made not to answer.
+    /// The part for names from requests, whose name servers a client may make slow.
     requested: Arc<Semaphore>,
 }
 
-/// A place among the look-ups that run.
+/// Permits one look-up to run.
 pub(super) struct Permit {
     _all: OwnedSemaphorePermit,
     _requested: Option<OwnedSemaphorePermit>,
 }
 
 impl Places {
-    /// `count` threads, half of them for names that requests bring; at least one for each origin.
+    /// `count` threads, half of them for names from requests; at least one for each origin.
     fn new(count: usize) -> Self {
         let requested = (count / 2).max(1);
         Self {
@@ -50,17 +50,17 @@ impl Places {
 }
 
 impl Threads {
-    /// `count` threads, half of them for names that requests bring; at least one for each origin.
+    /// See [`Places::new`].
     pub(super) fn new(count: usize) -> Self {
         Self(Mutex::new(Places::new(count)))
     }
 
-    /// Look-ups that begin from now on are limited to `count` threads.
+    /// Changes the limit for look-ups that begin from now on.
     pub(super) fn limit(&self, count: usize) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Places::new(count);
     }
 
-    /// Waits for a thread; `None` if there will be none.
+    /// Waits for a free thread; `None` if there will be none.
     pub(super) async fn permit(&self, origin: NameOrigin) -> Option<Permit> {
         let places = (self.0.lock().unwrap_or_else(PoisonError::into_inner)).clone();
         let requested = match origin {
@@ -91,15 +91,15 @@ pub(super) async fn run(
             }
         }
         drop(permit);
-        // Nobody waits any more if the worker has ended.
+        // Fails if the worker has ended.
         let _ = sender.send(result);
     });
     spawned.map_err(|_| ResolveError::Memory)?;
     result.await.unwrap_or(Err(ResolveError::Other))
 }
 
-/// `getaddrinfo` for TCP, in families that the machine has addresses of (RFC 3493 §6.1, `AI_ADDRCONFIG`). The port is part of
-/// the question and of each answer, as in H2O.
+/// `getaddrinfo` for TCP, in families for which the machine has an address (RFC 3493 §6.1, `AI_ADDRCONFIG`). H2O
+/// compatibility: like H2O, passes the port on.
 pub(super) fn ask_system(query: &Query) -> Result<Vec<SocketAddr>, ResolveError> {
     let hints = AddrInfoHints {
         flags: libc::AI_ADDRCONFIG | libc::AI_NUMERICSERV,
@@ -109,7 +109,7 @@ pub(super) fn ask_system(query: &Query) -> Result<Vec<SocketAddr>, ResolveError>
     };
     let service = query.port.to_string();
     let mut addresses = Vec::new();
-    // Entries of families that are not of the Internet have no address and are passed over.
+    // Entries of families other than IPv4 and IPv6 are skipped.
     for found in getaddrinfo(Some(&query.host), Some(&service), Some(hints))?.flatten() {
         let address = found.sockaddr;
         if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
