@@ -7,9 +7,9 @@ use std::time::Instant;
 use h2o_exchange::Worker;
 
 use crate::backend_choice::BackendChoice;
-use crate::connect::{BOTH, Connected, connect, is_http2};
-use crate::pool::Local;
-use crate::protocol_choice::{ProtocolClass, Way};
+use crate::connect::{BOTH, NewConnection, connect, is_http2};
+use crate::pool::LocalState;
+use crate::protocol_choice::{ConnectionChoice, ProtocolClass};
 use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
 use crate::{Call, Failure, Reply, http1, http2};
@@ -31,14 +31,14 @@ pub(crate) enum Connection {
 impl Attempt {
     /// An open connection of the protocol that this request is to use; `None` if a new one must be opened.
     #[inline]
-    pub(crate) fn take_open(&mut self, local: &Local, now: Instant) -> Option<Connection> {
+    pub(crate) fn take_open(&mut self, local: &LocalState, now: Instant) -> Option<Connection> {
         let way = if self.by_http1 {
-            Way::Http1
+            ConnectionChoice::Http1
         } else {
             self.way(local)
         };
         match way {
-            Way::Http1 => {
+            ConnectionChoice::Http1 => {
                 self.by_http1 = true;
                 // A body that cannot be resent must not be lost on a connection that the backend has just closed, so
                 // ask the kernel.
@@ -47,39 +47,43 @@ impl Attempt {
                 let connection = local.http1.take(backend, now, thoroughly)?;
                 Some(Connection::Http1(connection, Reuse::Idle))
             }
-            Way::Http2 => self.pick_http2(local),
-            Way::New => None,
+            ConnectionChoice::Http2 => self.pick_http2(local),
+            ConnectionChoice::New => None,
         }
     }
 
     /// An open HTTP/2 connection. Retries do not use idle HTTP/1 connections: the backend may have closed those as
     /// well.
-    pub(crate) fn pick_http2(&self, local: &Local) -> Option<Connection> {
+    pub(crate) fn pick_http2(&self, local: &LocalState) -> Option<Connection> {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let connection = (!self.by_http1).then(|| local.http2.pick(suits))?;
         connection.map(Connection::Http2)
     }
 
     /// The protocol of a request that may use either.
-    fn way(&self, local: &Local) -> Way {
+    fn way(&self, local: &LocalState) -> ConnectionChoice {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let http1 = local.http1.load(suits);
         let http2 = local.http2.load(suits);
         let declines_http2 = local.declines_http2(self.backends.first()).get();
         match local.choice.next(local.upstream.settings.http2_ratio) {
-            ProtocolClass::Http1 => Way::Http1,
-            ProtocolClass::Http2 if http2.used < http2.most => Way::Http2,
+            ProtocolClass::Http1 => ConnectionChoice::Http1,
+            ProtocolClass::Http2 if http2.used < http2.most => ConnectionChoice::Http2,
             // Known to speak HTTP/1 only, whatever the ratio says.
-            ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => Way::Http1,
-            ProtocolClass::Http2 => Way::New,
-            ProtocolClass::ServerDriven => Way::choose(http1, http2),
+            ProtocolClass::Http2 if declines_http2 && http1.idle > 0 => ConnectionChoice::Http1,
+            ProtocolClass::Http2 => ConnectionChoice::New,
+            ProtocolClass::ServerDriven => ConnectionChoice::choose(http1, http2),
         }
     }
 
     /// Opens a connection to the backend, or to the next one if that fails.
-    async fn open(&mut self, local: &Local, worker: &Rc<Worker>) -> Result<Connection, Failure> {
-        let http1 = |connected: Connected| {
-            let Connected {
+    async fn open(
+        &mut self,
+        local: &LocalState,
+        worker: &Rc<Worker>,
+    ) -> Result<Connection, Failure> {
+        let http1 = |connected: NewConnection| {
+            let NewConnection {
                 stream,
                 backend,
                 in_use,
@@ -112,7 +116,7 @@ impl Attempt {
             return Ok(http1(connected));
         }
         // `in_use` counted the connecting; it is dropped, and the request counts itself.
-        let Connected {
+        let NewConnection {
             stream, backend, ..
         } = connected;
         let tls = stream.tls_info();
@@ -127,7 +131,7 @@ impl Attempt {
     /// Sends the request over `connection` or a new one, and records the result for health checks and error log.
     pub(crate) async fn send(
         &mut self,
-        local: &Local,
+        local: &LocalState,
         call: &mut Call<'_>,
         connection: Option<Connection>,
     ) -> Result<Reply, Unanswered> {
@@ -155,7 +159,7 @@ impl Attempt {
 }
 
 /// Reports the result of an attempt to the error log and the passive health checks.
-fn record_result(local: &Local, call: &Call<'_>, result: &Result<Reply, Unanswered>) {
+fn record_result(local: &LocalState, call: &Call<'_>, result: &Result<Reply, Unanswered>) {
     if let Err(unanswered) = result
         && let Some(backend) = unanswered.reported()
     {

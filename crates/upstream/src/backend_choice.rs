@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::Upstream;
-use crate::health::{Chosen, Probe};
+use crate::health::{ChosenBackend, Probe};
 
 /// The backend of an attempt, and the backends tried before.
 #[derive(Debug, Default)]
 pub(crate) struct BackendChoice {
     /// The backend that the balancer chose; `None`: the only backend, or all were tried.
-    pub(crate) chosen: Option<Chosen>,
+    pub(crate) chosen: Option<ChosenBackend>,
     /// Set if the attempt is a health probe of its backend; must live until the result is recorded.
     probe: Option<Box<Probe>>,
     /// Whether each backend was tried for this request; empty: none was.
@@ -19,7 +19,7 @@ pub(crate) struct BackendChoice {
 
 impl BackendChoice {
     /// Starts with the backend that the balancer chose.
-    pub(crate) fn new(chosen: Option<Chosen>) -> Self {
+    pub(crate) fn new(chosen: Option<ChosenBackend>) -> Self {
         Self {
             chosen,
             ..Self::default()
@@ -39,8 +39,8 @@ impl BackendChoice {
     /// The backend whose open connections may be used; none for a health probe, which needs a new connection.
     pub(crate) fn reusable(&self) -> Option<usize> {
         match &self.chosen {
-            Some(Chosen { probe: Some(_), .. }) => None,
-            Some(Chosen { probe: None, .. }) | None => Some(self.first()),
+            Some(ChosenBackend { probe: Some(_), .. }) => None,
+            Some(ChosenBackend { probe: None, .. }) | None => Some(self.first()),
         }
     }
 

@@ -11,14 +11,14 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::backend_choice::BackendChoice;
 use crate::balancer::InUse;
-use crate::failure::Cause;
-use crate::pool::Local;
+use crate::failure::FailureCause;
+use crate::pool::LocalState;
 use crate::stream::{PlainStream, UpstreamStream};
 use crate::tls_stream::{TlsScratch, TlsStream};
 use crate::{BackendHost, BackendUrl, Failure, NameOrigin, Resolver, Upstream, connect_error_text};
 
 /// A newly established connection.
-pub(crate) struct Connected {
+pub(crate) struct NewConnection {
     pub(crate) stream: UpstreamStream,
     /// Index of the backend.
     pub(crate) backend: usize,
@@ -29,12 +29,12 @@ pub(crate) struct Connected {
 /// backend after a failed TLS handshake. `alpn` is offered to `https` backends.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
-    local: &Local,
+    local: &LocalState,
     alpn: &[&[u8]],
     backends: &mut BackendChoice,
-) -> Result<Connected, Failure> {
+) -> Result<NewConnection, Failure> {
     let limit = local.upstream.settings.connect_timeout;
-    let mut trying = Trying::default();
+    let mut trying = ConnectAttempt::default();
     let connecting = connect_any(worker, local, alpn, backends, &mut trying);
     match worker.timeout(limit, connecting).await {
         Ok(connected) => connected,
@@ -48,28 +48,28 @@ pub(crate) async fn connect(
 
 /// The current attempt to connect.
 #[derive(Default)]
-struct Trying {
+struct ConnectAttempt {
     /// Index of the backend.
     backend: Option<usize>,
-    findings: Findings,
+    findings: ConnectDetails,
 }
 
 /// Details of an attempt to connect, for the error log.
 #[derive(Default)]
-pub(crate) struct Findings {
+pub(crate) struct ConnectDetails {
     /// The address that the backend's name resolved to.
     address: Option<SocketAddr>,
     /// The system's error, where the client is told less.
     error: Option<io::Error>,
 }
 
-impl Trying {
+impl ConnectAttempt {
     /// Logs and counts a failure to connect.
-    fn fail(&mut self, worker: &Worker, local: &Local, failure: &Failure) {
+    fn fail(&mut self, worker: &Worker, local: &LocalState, failure: &Failure) {
         let Some(backend) = self.backend.take() else {
             return;
         };
-        let Findings { address, error } = std::mem::take(&mut self.findings);
+        let ConnectDetails { address, error } = std::mem::take(&mut self.findings);
         let reason = match error {
             Some(error) => format!("{} ({})", failure.text, h2o_log::reason(&error)),
             None => failure.text.to_string(),
@@ -82,20 +82,22 @@ impl Trying {
 /// Connects to one backend after another; `trying` is the current one.
 async fn connect_any(
     worker: &Rc<Worker>,
-    local: &Local,
+    local: &LocalState,
     alpn: &[&[u8]],
     backends: &mut BackendChoice,
-    trying: &mut Trying,
-) -> Result<Connected, Failure> {
+    trying: &mut ConnectAttempt,
+) -> Result<NewConnection, Failure> {
     let upstream = &local.upstream;
     let Some(descriptor) = descriptor(worker, local) else {
-        return Err(Failure::unsent("too many open connections").with_cause(Cause::NoDescriptor));
+        return Err(
+            Failure::unsent("too many open connections").with_cause(FailureCause::NoDescriptor)
+        );
     };
     let mut last = Failure::unsent("connection failure");
     while let Some(backend) = backends.next(upstream, worker.clock.now()) {
-        *trying = Trying {
+        *trying = ConnectAttempt {
             backend: Some(backend),
-            findings: Findings::default(),
+            findings: ConnectDetails::default(),
         };
         let opening = local.begin_opening(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
@@ -118,7 +120,7 @@ async fn connect_any(
                 }
                 Ok(stream) => {
                     opening.on_established(worker.clock.now());
-                    return Ok(Connected {
+                    return Ok(NewConnection {
                         stream,
                         backend,
                         in_use,
@@ -133,7 +135,7 @@ async fn connect_any(
 }
 
 /// Reserves a descriptor for a new connection, if necessary by closing idle ones.
-fn descriptor(worker: &Worker, local: &Local) -> Option<Descriptor> {
+fn descriptor(worker: &Worker, local: &LocalState) -> Option<Descriptor> {
     let descriptors = &worker.shared.descriptors;
     descriptors.open().or_else(|| {
         local.close_idle();
@@ -149,7 +151,7 @@ pub(crate) async fn connect_to(
     worker: &Worker,
     url: &BackendUrl,
     origin: NameOrigin,
-    findings: &mut Findings,
+    findings: &mut ConnectDetails,
 ) -> Result<PlainStream, &'static str> {
     let address = match &url.host {
         BackendHost::Unix(path) => {

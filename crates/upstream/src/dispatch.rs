@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::attempt::Attempt;
 use crate::backend_choice::BackendChoice;
-use crate::pool::{Local, Pools};
+use crate::pool::{LocalState, LocalStates};
 use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
 use crate::{Call, Failure, Reply, Upstream};
@@ -35,7 +35,7 @@ impl Upstream {
 }
 
 async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Failure> {
-    let local = call.worker.local::<Pools>().of(upstream);
+    let local = call.worker.local::<LocalStates>().of(upstream);
     let body = ReadyBody::of(&mut call).await;
     if let Some((_, budget)) = &upstream.retry {
         local.unpaid.update(|unpaid| unpaid + 1);
@@ -58,7 +58,7 @@ async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Fai
 
 /// Retries a request that got no response, if that is safe and within the budget.
 async fn retry(
-    local: &Rc<Local>,
+    local: &Rc<LocalState>,
     call: &mut Call<'_>,
     mut attempt: Attempt,
     mut unanswered: Unanswered,

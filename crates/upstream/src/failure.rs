@@ -15,12 +15,12 @@ pub struct Failure {
     /// Whether the backend did not process the request (HTTP/2 REFUSED_STREAM), so that the client may retry.
     pub refused: bool,
     /// How far the request got.
-    pub cause: Cause,
+    pub cause: FailureCause,
 }
 
 /// How far the request got; decides whether a retry is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum FailureCause {
     /// There was no connection to the backend.
     NotConnected,
     /// No descriptor was left for a connection.
@@ -53,20 +53,20 @@ impl Failure {
             text: Cow::Borrowed(text),
             log: None,
             refused: false,
-            cause: Cause::NotConnected,
+            cause: FailureCause::NotConnected,
         }
     }
 
     /// A failure after bytes may have been sent.
     pub(crate) fn sent(text: &'static str) -> Self {
         Self {
-            cause: Cause::Other,
+            cause: FailureCause::Other,
             ..Self::unsent(text)
         }
     }
 
     /// Replaces the cause.
-    pub(crate) fn with_cause(self, cause: Cause) -> Self {
+    pub(crate) fn with_cause(self, cause: FailureCause) -> Self {
         Self { cause, ..self }
     }
 

@@ -1,4 +1,4 @@
-//! Idle connections to the backends of an upstream, kept for later requests on their worker.
+//! IdleState connections to the backends of an upstream, kept for later requests on their worker.
 //!
 //! H2O has one pool for all threads and takes the connection that was idle longest, whatever its backend. Here each
 //! worker has its own pool, so that no request waits for another thread; idle connections of other workers are not
@@ -15,14 +15,14 @@ use h2o_exchange::{Timer, Worker};
 use h2o_log::report;
 
 use crate::local_upstream::LocalUpstream;
-use crate::stream::Idle;
+use crate::stream::IdleState;
 
 /// Shortest interval between sweeps (H2O compatibility: H2O sweeps once per second).
 const SWEEP: Duration = Duration::from_secs(1);
 /// Longest interval between sweeps.
 const LONGEST_SWEEP: Duration = Duration::from_secs(60);
 
-/// Idle connections of one protocol to the backends of an upstream.
+/// IdleState connections of one protocol to the backends of an upstream.
 pub(crate) struct IdlePool<C> {
     upstream: Rc<LocalUpstream>,
     /// By backend, the connection that was idle longest first.
@@ -59,19 +59,19 @@ impl<C: 'static> IdlePool<C> {
         &self,
         backend: usize,
         now: Instant,
-        mut check: impl FnMut(&mut C) -> Idle,
+        mut check: impl FnMut(&mut C) -> IdleState,
     ) -> Option<C> {
         self.clean(backend, now);
         loop {
             let idle = self.backends[backend].borrow_mut().pop_front();
             let mut connection = idle?.connection;
             match check(&mut connection) {
-                Idle::Quiet => return Some(connection),
-                Idle::Closed => warn_once(
+                IdleState::Quiet => return Some(connection),
+                IdleState::Closed => warn_once(
                     &CLOSED,
                     "detected close by upstream before the expected timeout",
                 ),
-                Idle::Talks => {
+                IdleState::Unexpected => {
                     warn_once(&TALKED, "unexpectedly received data to a pooled socket");
                 }
             }
@@ -200,7 +200,7 @@ mod tests {
                 pool.put(backend, connection, worker);
             }
             let now = worker.clock.now();
-            let take = |backend| pool.take(backend, now, |_| Idle::Quiet);
+            let take = |backend| pool.take(backend, now, |_| IdleState::Quiet);
             assert_eq!((pool.len(0), pool.len(1)), (2, 1));
             assert_eq!([take(0), take(0), take(0)], [Some(1), Some(3), None]);
             assert_eq!([take(1), take(1)], [Some(2), None]);
@@ -212,9 +212,9 @@ mod tests {
         on_pool(async |worker, pool| {
             (1..=4).for_each(|connection| pool.put(0, connection, worker));
             let check = |connection: &mut u32| match connection {
-                1 => Idle::Closed,
-                2 => Idle::Talks,
-                _ => Idle::Quiet,
+                1 => IdleState::Closed,
+                2 => IdleState::Unexpected,
+                _ => IdleState::Quiet,
             };
             assert_eq!(pool.take(0, worker.clock.now(), check), Some(3));
             assert_eq!(pool.len(0), 1);
@@ -234,7 +234,7 @@ mod tests {
             assert!(pool.len(1) == 0 && !pool.is_swept.get());
             pool.put(0, 3, worker);
             let later = worker.clock.now() + KEEPALIVE;
-            assert_eq!(pool.take(0, later, |_| Idle::Quiet), None);
+            assert_eq!(pool.take(0, later, |_| IdleState::Quiet), None);
         });
     }
 }

@@ -5,25 +5,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::health::Chosen;
+use crate::health::ChosenBackend;
 use crate::local_upstream::LocalUpstream;
 use crate::protocol_choice::ProtocolChoice;
-use crate::reach::{Opening, Reach};
+use crate::reach::{Opening, Reachability};
 use crate::scratch::Scratch;
 use crate::tls_stream::TlsScratch;
 use crate::{Failure, Upstream, http1, http2};
 
 /// A worker's state of all upstreams.
 #[derive(Default)]
-pub(crate) struct Pools {
+pub(crate) struct LocalStates {
     /// By the upstream's id.
-    locals: RefCell<Vec<Option<Rc<Local>>>>,
+    locals: RefCell<Vec<Option<Rc<LocalState>>>>,
     scratch: Rc<Scratch>,
     tls_scratch: Rc<TlsScratch>,
 }
 
 /// A worker's state of one upstream.
-pub(crate) struct Local {
+pub(crate) struct LocalState {
     pub(crate) upstream: Rc<LocalUpstream>,
     pub(crate) scratch: Rc<Scratch>,
     pub(crate) tls_scratch: Rc<TlsScratch>,
@@ -40,19 +40,19 @@ pub(crate) struct Local {
 struct LocalBackend {
     /// Whether the backend chose HTTP/1 when it was last offered HTTP/2.
     declines_http2: Cell<bool>,
-    reach: Cell<Reach>,
+    reach: Cell<Reachability>,
 }
 
-impl Pools {
+impl LocalStates {
     /// This worker's state of `upstream`, created on first use.
-    pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<Local> {
+    pub(crate) fn of(&self, upstream: &Arc<Upstream>) -> Rc<LocalState> {
         let mut locals = self.locals.borrow_mut();
         if let Some(Some(local)) = locals.get(upstream.id) {
             return Rc::clone(local);
         }
         // Drop the state of upstreams of earlier configurations.
         for slot in locals.iter_mut() {
-            let is_known = |local: &Rc<Local>| {
+            let is_known = |local: &Rc<LocalState>| {
                 let is_used = Rc::strong_count(local) > 1 || Rc::strong_count(&local.http1) > 1;
                 is_used || !local.upstream.is_forgotten()
             };
@@ -64,7 +64,7 @@ impl Pools {
         let count = upstream.backends.len();
         let id = upstream.id;
         let upstream = Rc::new(LocalUpstream::new(upstream));
-        let local = locals[id].insert(Rc::new(Local {
+        let local = locals[id].insert(Rc::new(LocalState {
             http1: Rc::new(http1::Connections::new(
                 Rc::clone(&upstream),
                 Rc::clone(&self.scratch),
@@ -81,10 +81,10 @@ impl Pools {
     }
 }
 
-impl Local {
+impl LocalState {
     /// The balancer's choice for the next request. Skips a backend that cannot be reached, or not quickly, unless a
     /// connection to it is open. `None` if there is only one backend.
-    pub(crate) fn choose(&self, now: Instant) -> Option<Chosen> {
+    pub(crate) fn choose(&self, now: Instant) -> Option<ChosenBackend> {
         let upstream = &self.upstream;
         if self.backends.len() == 1 {
             let health = upstream.health.as_ref();
@@ -149,7 +149,7 @@ mod tests {
             let settings = crate::upstream::tests::settings();
             Upstream::new(vec![(url, 1)], crate::Balancing::RoundRobin, settings)
         };
-        let workers = [Pools::default(), Pools::default()];
+        let workers = [LocalStates::default(), LocalStates::default()];
         let (first, second) = (upstream(), upstream());
         let is_there = Arc::downgrade(&first);
         for worker in &workers {

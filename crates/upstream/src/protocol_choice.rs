@@ -65,7 +65,7 @@ pub(crate) struct Http2Load {
 
 /// The connection for a request of class `ServerDriven`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ConnectionChoice {
     /// An open HTTP/2 connection.
     Http2,
     /// An idle HTTP/1 connection.
@@ -74,7 +74,7 @@ pub(crate) enum Way {
     New,
 }
 
-impl Way {
+impl ConnectionChoice {
     /// Of the open connections, chooses the less loaded protocol (H2O compatibility: as H2O does).
     pub(crate) const fn choose(http1: Http1Load, http2: Http2Load) -> Self {
         let all = http1.busy + http1.idle;
@@ -134,20 +134,24 @@ mod tests {
     fn server_driven_requests_go_where_there_is_more_room() {
         let load = |busy, idle, used, most| (Http1Load { busy, idle }, Http2Load { used, most });
         let cases = [
-            (load(0, 0, 0, 0), Way::New),
-            (load(5, 0, 100, 100), Way::New),
-            (load(0, 1, 0, 0), Way::Http1),
-            (load(9, 1, 100, 100), Way::Http1),
-            (load(0, 0, 0, 100), Way::Http2),
-            (load(5, 0, 99, 100), Way::Http2),
+            (load(0, 0, 0, 0), ConnectionChoice::New),
+            (load(5, 0, 100, 100), ConnectionChoice::New),
+            (load(0, 1, 0, 0), ConnectionChoice::Http1),
+            (load(9, 1, 100, 100), ConnectionChoice::Http1),
+            (load(0, 0, 0, 100), ConnectionChoice::Http2),
+            (load(5, 0, 99, 100), ConnectionChoice::Http2),
             // Both idle: HTTP/2, which is not more loaded.
-            (load(0, 1, 0, 100), Way::Http2),
-            (load(0, 1, 1, 100), Way::Http1),
-            (load(1, 1, 50, 100), Way::Http2),
-            (load(1, 1, 51, 100), Way::Http1),
+            (load(0, 1, 0, 100), ConnectionChoice::Http2),
+            (load(0, 1, 1, 100), ConnectionChoice::Http1),
+            (load(1, 1, 50, 100), ConnectionChoice::Http2),
+            (load(1, 1, 51, 100), ConnectionChoice::Http1),
         ];
         for ((http1, http2), want) in cases {
-            assert_eq!(Way::choose(http1, http2), want, "{http1:?} {http2:?}");
+            assert_eq!(
+                ConnectionChoice::choose(http1, http2),
+                want,
+                "{http1:?} {http2:?}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Reachability of a backend as one worker has observed it: after a failed or slow attempt to connect, other backends
 /// are preferred for a while. Not used for backends with health checks.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Reach {
+pub(crate) struct Reachability {
     /// Attempts to connect in progress.
     attempts: u32,
     /// When the first of these began, or when the last connection since was established.
@@ -15,7 +15,7 @@ pub(crate) struct Reach {
     failed: Option<Instant>,
 }
 
-impl Reach {
+impl Reachability {
     /// How long other backends are preferred after a failure.
     const PAUSE: Duration = Duration::from_secs(1);
     /// How long an attempt may take before other backends are preferred.
@@ -46,17 +46,17 @@ impl Reach {
 }
 
 /// An attempt to connect in progress.
-pub(crate) struct Opening<'r>(&'r Cell<Reach>);
+pub(crate) struct Opening<'r>(&'r Cell<Reachability>);
 
 impl<'r> Opening<'r> {
     /// Begins an attempt, which lasts until the value is dropped.
-    pub(crate) fn begin(reach: &'r Cell<Reach>, now: Instant) -> Self {
+    pub(crate) fn begin(reach: &'r Cell<Reachability>, now: Instant) -> Self {
         reach.update(|reach| reach.begin(now));
         Self(reach)
     }
 
     pub(crate) fn on_established(&self, now: Instant) {
-        self.0.update(|reach| Reach {
+        self.0.update(|reach| Reachability {
             since: Some(now),
             failed: None,
             ..reach
@@ -66,7 +66,7 @@ impl<'r> Opening<'r> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.0.update(|reach| Reach {
+        self.0.update(|reach| Reachability {
             attempts: reach.attempts - 1,
             ..reach
         });
@@ -81,7 +81,7 @@ mod tests {
     fn a_backend_is_doubtful_after_a_failure_and_while_an_attempt_takes_long() {
         let begin = tokio::time::Instant::now().into_std();
         let after = |milliseconds| begin + Duration::from_millis(milliseconds);
-        let reach = Cell::new(Reach::default());
+        let reach = Cell::new(Reachability::default());
         let doubts = |milliseconds| reach.get().is_doubtful(after(milliseconds));
         let attempt = |milliseconds| Opening::begin(&reach, after(milliseconds));
         assert!(!doubts(0));

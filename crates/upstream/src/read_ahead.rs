@@ -94,19 +94,19 @@ struct Backlog {
     /// How the origin ended; follows the buffered data.
     end: Option<Result<(), BodyError>>,
     trailers: Trailers,
-    pace: Option<Pace>,
+    pace: Option<ClientPace>,
     is_counted: bool,
 }
 
 /// How fast the client takes data.
-enum Pace {
+enum ClientPace {
     /// Bytes taken since the timer was set.
     Measured { taken: u64, limit: Timer },
     /// The client has proved slow.
     Slow,
 }
 
-impl Pace {
+impl ClientPace {
     /// Starts measuring.
     fn measured(worker: &Rc<Worker>) -> Self {
         let limit = Timer::new(&worker.timers);
@@ -118,15 +118,15 @@ impl Pace {
 impl Backlog {
     /// Whether the client has proved slow. While that is undecided, the caller is woken when the measurement ends.
     fn is_slow(&mut self, context: &Context<'_>, worker: &Rc<Worker>) -> bool {
-        let pace = (self.pace).get_or_insert_with(|| Pace::measured(worker));
-        let Pace::Measured { taken, limit } = pace else {
+        let pace = (self.pace).get_or_insert_with(|| ClientPace::measured(worker));
+        let ClientPace::Measured { taken, limit } = pace else {
             return true;
         };
         if limit.poll_fired(context).is_pending() {
             return false;
         }
         if *taken < FAST {
-            self.pace = Some(Pace::Slow);
+            self.pace = Some(ClientPace::Slow);
             return true;
         }
         *taken = 0;
@@ -137,10 +137,10 @@ impl Backlog {
     /// Records that the client has taken data.
     fn note_taken(&mut self, bytes: usize) {
         match &mut self.pace {
-            Some(Pace::Measured { taken, .. }) => *taken += bytes as u64,
+            Some(ClientPace::Measured { taken, .. }) => *taken += bytes as u64,
             // The client has caught up.
-            Some(Pace::Slow) if self.spool.is_empty() => self.pace = None,
-            Some(Pace::Slow) | None => {}
+            Some(ClientPace::Slow) if self.spool.is_empty() => self.pace = None,
+            Some(ClientPace::Slow) | None => {}
         }
     }
 

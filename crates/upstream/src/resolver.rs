@@ -99,33 +99,33 @@ pub struct Resolver {
 }
 
 #[derive(Default)]
-struct Names(HashMap<Query, Name>);
+struct Names(HashMap<Query, NameEntry>);
 
 /// A name that is being looked up or has an answer.
-struct Name {
+struct NameEntry {
     /// Receives the answer.
     answer: watch::Receiver<Option<Answer>>,
     /// When the look-up began.
     asked: Instant,
     /// The previous answer with addresses. Configured names only.
-    last: Option<Known>,
+    last: Option<KnownAddresses>,
 }
 
 #[derive(Clone)]
 struct Answer {
-    result: Result<Known, ResolveError>,
+    result: Result<KnownAddresses, ResolveError>,
     expires: Instant,
 }
 
 /// Addresses, and when they were found.
 #[derive(Clone)]
-struct Known {
+struct KnownAddresses {
     addresses: Rc<[SocketAddr]>,
     since: Instant,
 }
 
 /// The state of a name for those who wait for it.
-struct LookedUp {
+struct NameState {
     answer: watch::Receiver<Option<Answer>>,
     fallback: Option<Fallback>,
 }
@@ -205,7 +205,7 @@ impl Resolver {
             port,
             family,
         };
-        let LookedUp { answer, fallback } = self.ask(worker, query, origin)?;
+        let NameState { answer, fallback } = self.ask(worker, query, origin)?;
         let Some(fallback) = fallback else {
             return wait_for(answer).await;
         };
@@ -223,7 +223,7 @@ impl Resolver {
         worker: &Worker,
         query: Query,
         origin: NameOrigin,
-    ) -> Result<LookedUp, ResolveError> {
+    ) -> Result<NameState, ResolveError> {
         let names = match origin {
             NameOrigin::Configured => &self.configured,
             NameOrigin::Requested => &self.requested,
@@ -241,7 +241,7 @@ impl Resolver {
             names.make_room(now)?;
         }
         let (sender, answer) = watch::channel(None);
-        let name = Name {
+        let name = NameEntry {
             answer,
             asked: now,
             last,
@@ -265,7 +265,7 @@ async fn wait_for(
     }
 }
 
-impl Name {
+impl NameEntry {
     /// Whether the look-up is in progress, or its answer has not expired.
     fn is_usable(&self, now: Instant) -> bool {
         let answer = self.answer.borrow();
@@ -277,7 +277,7 @@ impl Name {
     }
 
     /// The latest addresses, unless a later answer says that there are none.
-    fn newest(&self) -> Option<Known> {
+    fn newest(&self) -> Option<KnownAddresses> {
         match self.answer.borrow().as_ref().map(|answer| &answer.result) {
             Some(Ok(known)) => Some(known.clone()),
             Some(Err(error)) if !error.leaves_open() => None,
@@ -286,10 +286,10 @@ impl Name {
     }
 
     /// The state of the name for a caller.
-    fn looked_up(&self, now: Instant) -> LookedUp {
+    fn looked_up(&self, now: Instant) -> NameState {
         let last = self.last.as_ref();
         let last = last.filter(|last| now.saturating_duration_since(last.since) < STALE_LIFE);
-        LookedUp {
+        NameState {
             answer: self.answer.clone(),
             fallback: last.map(|last| Fallback {
                 addresses: Rc::clone(&last.addresses),
@@ -349,7 +349,7 @@ async fn find(
         Err(_) => NEGATIVE_LIFE,
     };
     sender.send_replace(Some(Answer {
-        result: result.map(|addresses| Known {
+        result: result.map(|addresses| KnownAddresses {
             addresses: addresses.into(),
             since,
         }),

@@ -42,13 +42,13 @@ impl UpstreamStream {
 
 /// State of an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub(crate) enum IdleState {
     /// Nothing arrived, as expected.
     Quiet,
     /// The backend has closed the connection, or it is broken.
     Closed,
     /// Unexpected bytes arrived, which would be taken for the next response.
-    Talks,
+    Unexpected,
 }
 
 impl From<TcpStream> for PlainStream {
@@ -79,21 +79,21 @@ impl PlainStream {
     }
 
     /// Checks the runtime's readiness first, and asks the kernel only if that reports something.
-    fn look(&self) -> Idle {
+    fn look(&self) -> IdleState {
         let mut byte = [0];
         let read = match &self.socket {
             Socket::Tcp(socket) => socket.try_read(&mut byte),
             Socket::Unix(socket) => socket.try_read(&mut byte),
         };
-        Idle::from_read(read)
+        IdleState::from_read(read)
     }
 
     /// Asks the kernel.
-    fn peek(&self) -> Idle {
+    fn peek(&self) -> IdleState {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let read = rustix::net::recv(self, &mut byte[..], flags).map(|(read, _)| read);
-        Idle::from_read(read.map_err(Into::into))
+        IdleState::from_read(read.map_err(Into::into))
     }
 
     /// Ready when a read may succeed.
@@ -132,11 +132,11 @@ impl PlainStream {
     }
 }
 
-impl Idle {
+impl IdleState {
     fn from_read(read: io::Result<usize>) -> Self {
         match read {
             Ok(0) => Self::Closed,
-            Ok(_) => Self::Talks,
+            Ok(_) => Self::Unexpected,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Self::Quiet,
             Err(_) => Self::Closed,
         }
@@ -154,7 +154,7 @@ impl UpstreamStream {
 
     /// What happened on the connection while it was idle. With `thoroughly` the kernel is asked; otherwise the
     /// runtime's readiness decides.
-    pub(crate) fn check(&mut self, thoroughly: bool) -> Idle {
+    pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         match self {
             Self::Plain(socket) if thoroughly => socket.peek(),
             Self::Plain(socket) => socket.look(),
@@ -164,8 +164,8 @@ impl UpstreamStream {
                 let mut buffer = ReadBuf::new(&mut byte);
                 let mut context = Context::from_waker(Waker::noop());
                 match Pin::new(stream).poll_read(&mut context, &mut buffer) {
-                    Poll::Pending => Idle::Quiet,
-                    Poll::Ready(read) => Idle::from_read(read.map(|()| buffer.filled().len())),
+                    Poll::Pending => IdleState::Quiet,
+                    Poll::Ready(read) => IdleState::from_read(read.map(|()| buffer.filled().len())),
                 }
             }
         }

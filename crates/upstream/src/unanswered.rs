@@ -4,7 +4,7 @@ use h2o_http::Method;
 
 use crate::backend_choice::BackendChoice;
 use crate::ready_body::ReadyBody;
-use crate::{Cause, Failure};
+use crate::{Failure, FailureCause};
 
 /// Whether the connection of a request had carried a response before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,17 @@ impl Unanswered {
     /// The backend to which passive health checks attribute the failure.
     pub(crate) fn blamed(&self) -> Option<usize> {
         let is_fault = match self.failure.cause {
-            Cause::TimedOut | Cause::NotAnswered => true,
+            FailureCause::TimedOut | FailureCause::NotAnswered => true,
             // A healthy backend may close a connection at any time; only on a new connection does it mean that the
             // backend is down.
-            Cause::NotSent | Cause::Silent => self.reuse == Reuse::New && !self.failure.refused,
+            FailureCause::NotSent | FailureCause::Silent => {
+                self.reuse == Reuse::New && !self.failure.refused
+            }
             // Counted when connecting failed, or not the backend's fault.
-            Cause::NotConnected | Cause::NoDescriptor | Cause::Client | Cause::Other => false,
+            FailureCause::NotConnected
+            | FailureCause::NoDescriptor
+            | FailureCause::Client
+            | FailureCause::Other => false,
         };
         self.asked.filter(|_| is_fault)
     }
@@ -57,16 +62,21 @@ impl Unanswered {
     /// reused connection is no failure if the request can be retried.
     pub(crate) fn reported(&self) -> Option<usize> {
         let is_told = match self.failure.cause {
-            Cause::NotConnected | Cause::NoDescriptor | Cause::Client => false,
-            Cause::NotSent | Cause::Silent => !self.was_late() && !self.failure.refused,
-            Cause::NotAnswered | Cause::TimedOut | Cause::Other => true,
+            FailureCause::NotConnected | FailureCause::NoDescriptor | FailureCause::Client => false,
+            FailureCause::NotSent | FailureCause::Silent => {
+                !self.was_late() && !self.failure.refused
+            }
+            FailureCause::NotAnswered | FailureCause::TimedOut | FailureCause::Other => true,
         };
         self.asked.filter(|_| is_told)
     }
 
     /// Whether the backend closed a reused connection while the request was on its way.
     pub(crate) fn was_late(&self) -> bool {
-        let is_silent = matches!(self.failure.cause, Cause::NotSent | Cause::Silent);
+        let is_silent = matches!(
+            self.failure.cause,
+            FailureCause::NotSent | FailureCause::Silent
+        );
         self.reuse != Reuse::New && is_silent && self.is_idempotent && !self.failure.refused
     }
 
@@ -79,10 +89,15 @@ impl Unanswered {
     /// Whether a retry is safe: the backend cannot have processed the request, or the request is idempotent.
     pub(crate) fn is_safe(&self, backends: &BackendChoice, body: &ReadyBody) -> bool {
         match self.failure.cause {
-            Cause::NotConnected => backends.has_untried(),
-            Cause::NotSent => body.can_resend(),
-            Cause::Silent | Cause::NotAnswered => self.is_idempotent && body.can_resend(),
-            Cause::NoDescriptor | Cause::TimedOut | Cause::Client | Cause::Other => false,
+            FailureCause::NotConnected => backends.has_untried(),
+            FailureCause::NotSent => body.can_resend(),
+            FailureCause::Silent | FailureCause::NotAnswered => {
+                self.is_idempotent && body.can_resend()
+            }
+            FailureCause::NoDescriptor
+            | FailureCause::TimedOut
+            | FailureCause::Client
+            | FailureCause::Other => false,
         }
     }
 }
@@ -108,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    fn unanswered(cause: Cause, reuse: Reuse, is_idempotent: bool) -> Unanswered {
+    fn unanswered(cause: FailureCause, reuse: Reuse, is_idempotent: bool) -> Unanswered {
         Unanswered {
             failure: Failure::sent("x").with_cause(cause),
             asked: Some(1),
@@ -123,14 +138,14 @@ mod tests {
         let kept = ReadyBody::from(RequestBody::Bytes(bytes::Bytes::from_static(b"x")));
         let stream = ReadyBody::from(RequestBody::Stream(Rc::new(BodyPipe::default())));
         let cases = [
-            // Cause; then whether a retry is safe: for an idempotent method, for another one, and with a streamed body.
-            (Cause::NotConnected, true, true, true),
-            (Cause::NotSent, true, true, false),
-            (Cause::Silent, true, false, false),
-            (Cause::NotAnswered, true, false, false),
-            (Cause::TimedOut, false, false, false),
-            (Cause::Client, false, false, false),
-            (Cause::Other, false, false, false),
+            // FailureCause; then whether a retry is safe: for an idempotent method, for another one, and with a streamed body.
+            (FailureCause::NotConnected, true, true, true),
+            (FailureCause::NotSent, true, true, false),
+            (FailureCause::Silent, true, false, false),
+            (FailureCause::NotAnswered, true, false, false),
+            (FailureCause::TimedOut, false, false, false),
+            (FailureCause::Client, false, false, false),
+            (FailureCause::Other, false, false, false),
         ];
         let two = crate::backend_choice::tests::upstream(2);
         let mut backends = BackendChoice::default();
@@ -150,21 +165,21 @@ mod tests {
             .next(&two, tokio::time::Instant::now().into_std())
             .is_some()
         {}
-        let exhausted = unanswered(Cause::NotConnected, Reuse::New, true);
+        let exhausted = unanswered(FailureCause::NotConnected, Reuse::New, true);
         assert!(!exhausted.is_safe(&backends, &kept));
     }
 
     #[test]
     fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
         let cases = [
-            // Cause; on a new, an idle, a shared connection.
-            (Cause::NotConnected, [false; 3]),
-            (Cause::NotSent, [true, false, false]),
-            (Cause::Silent, [true, false, false]),
-            (Cause::NotAnswered, [true; 3]),
-            (Cause::TimedOut, [true; 3]),
-            (Cause::Client, [false; 3]),
-            (Cause::Other, [true; 3]),
+            // FailureCause; on a new, an idle, a shared connection.
+            (FailureCause::NotConnected, [false; 3]),
+            (FailureCause::NotSent, [true, false, false]),
+            (FailureCause::Silent, [true, false, false]),
+            (FailureCause::NotAnswered, [true; 3]),
+            (FailureCause::TimedOut, [true; 3]),
+            (FailureCause::Client, [false; 3]),
+            (FailureCause::Other, [true; 3]),
         ];
         for (cause, want) in cases {
             let reported = [Reuse::New, Reuse::Idle, Reuse::Shared]
@@ -172,9 +187,9 @@ mod tests {
             assert_eq!(reported, want, "{cause:?}");
         }
         // A request that is not retried.
-        let lost = unanswered(Cause::Silent, Reuse::Idle, false);
+        let lost = unanswered(FailureCause::Silent, Reuse::Idle, false);
         assert_eq!(lost.reported(), Some(1));
-        let mut refused = unanswered(Cause::NotSent, Reuse::New, true);
+        let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
         refused.failure.refused = true;
         assert_eq!(refused.reported(), None);
     }
@@ -182,21 +197,21 @@ mod tests {
     #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
-            // Cause; on a new, an idle, a shared connection.
-            (Cause::NotConnected, [false; 3]),
-            (Cause::NotSent, [true, false, false]),
-            (Cause::Silent, [true, false, false]),
-            (Cause::NotAnswered, [true; 3]),
-            (Cause::TimedOut, [true; 3]),
-            (Cause::Client, [false; 3]),
-            (Cause::Other, [false; 3]),
+            // FailureCause; on a new, an idle, a shared connection.
+            (FailureCause::NotConnected, [false; 3]),
+            (FailureCause::NotSent, [true, false, false]),
+            (FailureCause::Silent, [true, false, false]),
+            (FailureCause::NotAnswered, [true; 3]),
+            (FailureCause::TimedOut, [true; 3]),
+            (FailureCause::Client, [false; 3]),
+            (FailureCause::Other, [false; 3]),
         ];
         for (cause, want) in cases {
             let blamed = [Reuse::New, Reuse::Idle, Reuse::Shared]
                 .map(|reuse| unanswered(cause, reuse, true).blamed().is_some());
             assert_eq!(blamed, want, "{cause:?}");
         }
-        let mut refused = unanswered(Cause::NotSent, Reuse::New, true);
+        let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
         refused.failure.refused = true;
         assert_eq!(refused.blamed(), None);
     }

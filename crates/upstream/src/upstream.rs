@@ -9,7 +9,7 @@ use h2o_http::Scheme;
 use h2o_log::{LineLimit, report};
 
 use crate::balancer::Balancer;
-use crate::health::{BackendHealthPolicy, Budget, Chosen, Health, HealthCheck, Retry};
+use crate::health::{BackendHealthPolicy, ChosenBackend, Health, HealthCheck, Retry, RetryBudget};
 use crate::{BackendUrl, UpstreamSettings};
 
 /// Load balancing. Unlike H2O, which balances new connections and reuses any open one, this chooses the backend of
@@ -55,7 +55,7 @@ pub struct Upstream {
     /// State of the backends, if there are health checks.
     pub(crate) health: Option<Health>,
     /// Settings and budget of retries.
-    pub(crate) retry: Option<(Retry, Budget)>,
+    pub(crate) retry: Option<(Retry, RetryBudget)>,
     /// Workers with state of this upstream; each of them holds a reference to it.
     pub(crate) locals: AtomicUsize,
     /// The configured balancing.
@@ -133,7 +133,7 @@ impl Upstream {
         (policy.backends).resize(backends.len(), BackendHealthPolicy::default());
         let names = backends.iter().map(|backend| &*backend.url.authority);
         let origin = tokio::time::Instant::now().into_std();
-        let with_budget = |retry: Retry| (retry, Budget::new(retry.budget, origin));
+        let with_budget = |retry: Retry| (retry, RetryBudget::new(retry.budget, origin));
         Arc::new(Self {
             id: ids().take(),
             balancer: Balancer::new(balancing, weights),
@@ -204,11 +204,11 @@ impl Upstream {
     }
 
     /// Lets the balancer choose among the backends that were not tried. `tried` may be empty.
-    pub(crate) fn choose(self: &Arc<Self>, tried: &[bool], now: Instant) -> Option<Chosen> {
+    pub(crate) fn choose(self: &Arc<Self>, tried: &[bool], now: Instant) -> Option<ChosenBackend> {
         let was_tried = |backend| tried.get(backend) == Some(&true);
         match &self.health {
             Some(health) => health.choose(self, tried, now),
-            None => self.balancer.choose(was_tried).map(Chosen::certain),
+            None => self.balancer.choose(was_tried).map(ChosenBackend::certain),
         }
     }
 

@@ -12,7 +12,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
-    ConnectError, Family, HappyEyeballs, NameOrigin, Resolver, connect, connect_error_text,
+    ConnectError, ConnectLimits, Family, NameOrigin, Resolver, connect, connect_error_text,
 };
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -25,7 +25,7 @@ use super::{tcp, udp};
 /// What both handlers have of their configuration.
 pub(super) struct Service {
     pub(super) acl: Acl,
-    pub(super) limits: HappyEyeballs,
+    pub(super) limits: ConnectLimits,
     pub(super) io_timeout: Duration,
     /// In whose name `proxy-status` is sent, encoded; `None`: it is not.
     pub(super) identity: Option<Box<str>>,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass, Unit};
 use h2o_exchange::Scope;
-use h2o_upstream::HappyEyeballs;
+use h2o_upstream::ConnectLimits;
 
 use crate::proxy::settings::ProxySettings;
 use acl::Acl;
@@ -198,7 +198,7 @@ fn service(scope: &Scope, command: &Command<'_>) -> Result<Arc<Service>, Error> 
     let settings = scope.settings.get::<ConnectSettings>();
     Ok(Arc::new(Service {
         acl,
-        limits: HappyEyeballs {
+        limits: ConnectLimits {
             name_resolution_delay: at_most_a_century(settings.name_resolution_delay),
             connection_attempt_delay: at_most_a_century(settings.connection_attempt_delay),
             connect_timeout: at_most_a_century(timeouts.connect),

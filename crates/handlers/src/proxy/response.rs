@@ -6,7 +6,7 @@ use h2o_exchange::{
     Body, Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
 };
 use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
-use h2o_upstream::{BackendUrl, Cause, Failure, Reply};
+use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
 
 use super::connection_options::{ConnectionOptions, TooManyOptions, names_fields};
 use super::goodbye::UntilGoodbye;
@@ -258,7 +258,7 @@ pub(super) fn failed(exchange: &mut Exchange, mapping: PathMapping, failure: &Fa
         response.is_refusal = true;
         return response;
     }
-    if failure.cause == Cause::NoDescriptor {
+    if failure.cause == FailureCause::NoDescriptor {
         return crate::unavailable(exchange);
     }
     bad_gateway(exchange, &failure.text)

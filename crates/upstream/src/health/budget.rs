@@ -25,7 +25,7 @@ impl Default for Retry {
 ///
 /// Every request adds its percentage of a retry, and every retry beyond the free ones costs a whole one.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     percentage: u32,
     /// Saved retries, in hundredths.
     saved: AtomicI64,
@@ -41,7 +41,7 @@ const MAX_SAVED: i64 = 1000 * TRY;
 /// Free retries per second, so that low-traffic upstreams can retry at all.
 const FLOOR: u32 = 10;
 
-impl Budget {
+impl RetryBudget {
     pub(crate) const fn new(percentage: u32, origin: Instant) -> Self {
         Self {
             percentage,
@@ -96,14 +96,14 @@ mod tests {
         tokio::time::Instant::now().into_std()
     }
 
-    fn taken(budget: &Budget, now: Instant, wanted: usize) -> usize {
+    fn taken(budget: &RetryBudget, now: Instant, wanted: usize) -> usize {
         (0..wanted).filter(|_| budget.take(now)).count()
     }
 
     #[test]
     fn a_few_tries_per_second_are_free() {
         let origin = origin();
-        let budget = Budget::new(0, origin);
+        let budget = RetryBudget::new(0, origin);
         for second in [0, 1, 2, 7] {
             let now = origin + Duration::from_secs(second);
             assert_eq!(taken(&budget, now, 50), 10, "{second}");
@@ -125,7 +125,7 @@ mod tests {
             (50, 1_000_000, 1000),
         ];
         for (percentage, requests, want) in cases {
-            let budget = Budget::new(percentage, origin);
+            let budget = RetryBudget::new(percentage, origin);
             for _ in 0..requests / 32 {
                 budget.pay_in(32);
             }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn threads_share_what_there_is() {
         let origin = origin();
-        let budget = Budget::new(100, origin);
+        let budget = RetryBudget::new(100, origin);
         budget.pay_in(90);
         let counts: Vec<usize> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 
-use crate::connect::{BOTH, Findings, connect_to, is_http2, secure};
+use crate::connect::{BOTH, ConnectDetails, connect_to, is_http2, secure};
 use crate::stream::UpstreamStream;
 use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSettings, http2};
 
@@ -138,7 +138,7 @@ async fn ask(
     let url = &upstream.backends[backend].url;
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
     let origin = upstream.settings.name_origin;
-    let socket = connect_to(worker, url, origin, &mut Findings::default()).await?;
+    let socket = connect_to(worker, url, origin, &mut ConnectDetails::default()).await?;
     let secured = secure(upstream, url, alpn, socket, &Rc::default()).await;
     let stream = secured.map_err(text_of)?;
     let status = if is_http2(upstream, &stream).map_err(text_of)? {

@@ -9,7 +9,7 @@ pub(super) const FULL: u32 = 1024;
 
 /// When the state of a backend changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(super) struct HealthRules {
     /// `rise` and `fall` of active checks; `None`: no active checks.
     pub(super) active: Option<(u32, u32)>,
     /// Settings of passive checks; `None`: none.
@@ -20,9 +20,9 @@ pub(super) struct Rules {
 
 /// Health of one backend.
 #[derive(Debug)]
-pub(super) struct Machine {
-    rules: Rules,
-    state: State,
+pub(super) struct HealthMachine {
+    rules: HealthRules,
+    state: HealthState,
     /// Successful checks in a row, and failed ones.
     well: u32,
     unwell: u32,
@@ -33,7 +33,7 @@ pub(super) struct Machine {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum HealthState {
     /// In use.
     Up,
     /// In use again since then; the share grows (slow start).
@@ -48,7 +48,7 @@ enum State {
 
 /// A change of a backend's state, for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum HealthChange {
     /// Nothing to log.
     Nothing,
     /// The backend went down.
@@ -57,12 +57,12 @@ pub(super) enum Change {
     Up,
 }
 
-impl Machine {
+impl HealthMachine {
     /// A backend starts as healthy.
-    pub(super) const fn new(rules: Rules) -> Self {
+    pub(super) const fn new(rules: HealthRules) -> Self {
         Self {
             rules,
-            state: State::Up,
+            state: HealthState::Up,
             well: 0,
             unwell: 0,
             failures: 0,
@@ -71,9 +71,9 @@ impl Machine {
     }
 
     /// Records the result of an active check.
-    pub(super) fn on_check(&mut self, is_well: bool, now: Instant) -> Change {
+    pub(super) fn on_check(&mut self, is_well: bool, now: Instant) -> HealthChange {
         let Some((rise, fall)) = self.rules.active else {
-            return Change::Nothing;
+            return HealthChange::Nothing;
         };
         if is_well {
             (self.well, self.unwell) = (self.well.saturating_add(1), 0);
@@ -81,150 +81,152 @@ impl Machine {
             (self.well, self.unwell) = (0, self.unwell.saturating_add(1));
         }
         match self.state {
-            State::Up | State::Returning { .. } if self.unwell >= fall => {
-                self.state = State::Down;
-                Change::Down
+            HealthState::Up | HealthState::Returning { .. } if self.unwell >= fall => {
+                self.state = HealthState::Down;
+                HealthChange::Down
             }
             // From here on only active checks bring it up.
-            State::Paused { .. } | State::OnProbe { .. } if self.unwell >= fall => {
-                self.state = State::Down;
-                Change::Nothing
+            HealthState::Paused { .. } | HealthState::OnProbe { .. } if self.unwell >= fall => {
+                self.state = HealthState::Down;
+                HealthChange::Nothing
             }
-            State::Down | State::Paused { .. } | State::OnProbe { .. } if self.well >= rise => {
+            HealthState::Down | HealthState::Paused { .. } | HealthState::OnProbe { .. }
+                if self.well >= rise =>
+            {
                 self.come_up(now)
             }
-            State::Up
-            | State::Returning { .. }
-            | State::Down
-            | State::Paused { .. }
-            | State::OnProbe { .. } => Change::Nothing,
+            HealthState::Up
+            | HealthState::Returning { .. }
+            | HealthState::Down
+            | HealthState::Paused { .. }
+            | HealthState::OnProbe { .. } => HealthChange::Nothing,
         }
     }
 
     /// Records that a request got a response.
-    pub(super) fn on_answer(&mut self, now: Instant) -> Change {
+    pub(super) fn on_answer(&mut self, now: Instant) -> HealthChange {
         match self.state {
-            State::Up | State::Returning { .. } => {
+            HealthState::Up | HealthState::Returning { .. } => {
                 self.failures = 0;
-                Change::Nothing
+                HealthChange::Nothing
             }
-            State::OnProbe { .. } => self.come_up(now),
+            HealthState::OnProbe { .. } => self.come_up(now),
             // The response to a request sent before the backend went down.
-            State::Down | State::Paused { .. } => Change::Nothing,
+            HealthState::Down | HealthState::Paused { .. } => HealthChange::Nothing,
         }
     }
 
     /// Records a failed request.
-    pub(super) fn on_failure(&mut self, now: Instant) -> Change {
+    pub(super) fn on_failure(&mut self, now: Instant) -> HealthChange {
         let Some(passive) = &self.rules.passive else {
-            return Change::Nothing;
+            return HealthChange::Nothing;
         };
         let until = now + passive.pause;
         match self.state {
-            State::Up | State::Returning { .. } => {
+            HealthState::Up | HealthState::Returning { .. } => {
                 self.failures += 1;
                 if self.failures < passive.fall {
-                    return Change::Nothing;
+                    return HealthChange::Nothing;
                 }
                 self.pause(until);
-                Change::Down
+                HealthChange::Down
             }
-            State::OnProbe { .. } => {
+            HealthState::OnProbe { .. } => {
                 self.pause(until);
-                Change::Nothing
+                HealthChange::Nothing
             }
-            State::Down | State::Paused { .. } => Change::Nothing,
+            HealthState::Down | HealthState::Paused { .. } => HealthChange::Nothing,
         }
     }
 
     /// Begins a probe and returns its number, if the pause is over and no other probe is in progress.
     pub(super) fn begin_probe(&mut self, now: Instant) -> Option<u32> {
         match self.state {
-            State::Paused { until } if until <= now => {
+            HealthState::Paused { until } if until <= now => {
                 self.probes = self.probes.wrapping_add(1);
                 let number = self.probes;
-                self.state = State::OnProbe { number, until };
+                self.state = HealthState::OnProbe { number, until };
                 Some(number)
             }
-            State::Up
-            | State::Returning { .. }
-            | State::Down
-            | State::Paused { .. }
-            | State::OnProbe { .. } => None,
+            HealthState::Up
+            | HealthState::Returning { .. }
+            | HealthState::Down
+            | HealthState::Paused { .. }
+            | HealthState::OnProbe { .. } => None,
         }
     }
 
     /// Ends a probe. If it had no result, another request may be the next probe.
     pub(super) fn end_probe(&mut self, number: u32) {
         match self.state {
-            State::OnProbe {
+            HealthState::OnProbe {
                 number: ours,
                 until,
             } if ours == number => {
-                self.state = State::Paused { until };
+                self.state = HealthState::Paused { until };
             }
-            State::Up
-            | State::Returning { .. }
-            | State::Down
-            | State::Paused { .. }
-            | State::OnProbe { .. } => {}
+            HealthState::Up
+            | HealthState::Returning { .. }
+            | HealthState::Down
+            | HealthState::Paused { .. }
+            | HealthState::OnProbe { .. } => {}
         }
     }
 
     /// The share of its weight that the backend gets, at most [`FULL`].
     pub(super) fn share(&mut self, now: Instant) -> u32 {
         match self.state {
-            State::Up => FULL,
-            State::Returning { since } => {
+            HealthState::Up => FULL,
+            HealthState::Returning { since } => {
                 let passed = now.saturating_duration_since(since);
                 let slow_start = self.rules.slow_start;
                 if passed >= slow_start {
-                    self.state = State::Up;
+                    self.state = HealthState::Up;
                 }
                 grown(passed, slow_start)
             }
-            State::Down | State::Paused { .. } | State::OnProbe { .. } => 0,
+            HealthState::Down | HealthState::Paused { .. } | HealthState::OnProbe { .. } => 0,
         }
     }
 
     /// Whether requests must avoid this backend while another one is up.
     pub(super) const fn is_down(&self) -> bool {
         match self.state {
-            State::Up | State::Returning { .. } => false,
-            State::Down | State::Paused { .. } | State::OnProbe { .. } => true,
+            HealthState::Up | HealthState::Returning { .. } => false,
+            HealthState::Down | HealthState::Paused { .. } | HealthState::OnProbe { .. } => true,
         }
     }
 
     /// Whether the next response would change the state.
     pub(super) const fn minds_answers(&self) -> bool {
         match self.state {
-            State::Up | State::Returning { .. } => self.failures > 0,
-            State::OnProbe { .. } => true,
-            State::Down | State::Paused { .. } => false,
+            HealthState::Up | HealthState::Returning { .. } => self.failures > 0,
+            HealthState::OnProbe { .. } => true,
+            HealthState::Down | HealthState::Paused { .. } => false,
         }
     }
 
     /// From when on the balancer must consider this machine's share or start a probe; `None`: not at present.
     pub(super) const fn asks_from(&self) -> Option<Instant> {
         match self.state {
-            State::Returning { since } => Some(since),
-            State::Paused { until } => Some(until),
-            State::Up | State::Down | State::OnProbe { .. } => None,
+            HealthState::Returning { since } => Some(since),
+            HealthState::Paused { until } => Some(until),
+            HealthState::Up | HealthState::Down | HealthState::OnProbe { .. } => None,
         }
     }
 
-    fn come_up(&mut self, now: Instant) -> Change {
+    fn come_up(&mut self, now: Instant) -> HealthChange {
         self.state = if self.rules.slow_start.is_zero() {
-            State::Up
+            HealthState::Up
         } else {
-            State::Returning { since: now }
+            HealthState::Returning { since: now }
         };
         self.failures = 0;
-        Change::Up
+        HealthChange::Up
     }
 
     fn pause(&mut self, until: Instant) {
-        self.state = State::Paused { until };
+        self.state = HealthState::Paused { until };
         // Counts start anew.
         (self.well, self.unwell, self.failures) = (0, 0, 0);
     }
@@ -253,8 +255,8 @@ mod tests {
         tokio::time::Instant::now().into_std()
     }
 
-    fn machine(active: Option<(u32, u32)>, passive: Option<PassiveCheck>) -> Machine {
-        Machine::new(Rules {
+    fn machine(active: Option<(u32, u32)>, passive: Option<PassiveCheck>) -> HealthMachine {
+        HealthMachine::new(HealthRules {
             active,
             passive,
             slow_start: Duration::ZERO,
@@ -263,7 +265,7 @@ mod tests {
 
     /// Plays events, each with its second: `+` and `-` are results of active checks, `a` and `f` a response and a
     /// failed request, `t` and `e` begin and end of a probe.
-    fn play(machine: &mut Machine, origin: Instant, events: &[(u64, char)]) -> String {
+    fn play(machine: &mut HealthMachine, origin: Instant, events: &[(u64, char)]) -> String {
         let mut seen = String::new();
         for &(second, event) in events {
             let now = origin + Duration::from_secs(second);
@@ -281,14 +283,14 @@ mod tests {
                 }
                 'e' => {
                     machine.end_probe(machine.probes);
-                    Change::Nothing
+                    HealthChange::Nothing
                 }
                 other => panic!("no event: {other}"),
             };
             seen.push(match change {
-                Change::Nothing => '.',
-                Change::Down => 'D',
-                Change::Up => 'U',
+                HealthChange::Nothing => '.',
+                HealthChange::Down => 'D',
+                HealthChange::Up => 'U',
             });
         }
         seen
@@ -369,7 +371,7 @@ mod tests {
     #[test]
     fn a_backend_that_comes_up_gets_its_share_slowly() {
         let origin = origin();
-        let mut machine = Machine::new(Rules {
+        let mut machine = HealthMachine::new(HealthRules {
             active: Some((1, 1)),
             passive: None,
             slow_start: Duration::from_secs(8),

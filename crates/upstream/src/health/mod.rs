@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 
 use h2o_log::report;
 
-pub(crate) use budget::Budget;
 pub use budget::Retry;
-use machine::{Change, Machine, Rules};
+pub(crate) use budget::RetryBudget;
+use machine::{HealthChange, HealthMachine, HealthRules};
 
 use crate::Upstream;
 
@@ -100,7 +100,7 @@ impl BackendHealthPolicy {
 
 /// Health of the backends of an upstream. Shared by the workers.
 pub(crate) struct Health {
-    backends: Box<[Seen]>,
+    backends: Box<[PublishedState]>,
     /// Number of backends that are down.
     down: AtomicUsize,
     /// From when on the balancer must ask the machines, in milliseconds since `origin`.
@@ -110,7 +110,7 @@ pub(crate) struct Health {
 }
 
 /// The published state of a backend, readable without the lock.
-struct Seen {
+struct PublishedState {
     /// For messages.
     name: Box<str>,
     /// Whether the backend has health checks.
@@ -120,7 +120,7 @@ struct Seen {
 }
 
 struct Group {
-    machines: Vec<Machine>,
+    machines: Vec<HealthMachine>,
     /// State of the balancer for a choice by shares.
     turns: Vec<i64>,
 }
@@ -130,13 +130,13 @@ const NEVER: u64 = u64::MAX;
 
 /// The backend chosen for a request.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenBackend {
     pub(crate) backend: usize,
     /// Set if the request is a probe of the backend.
     pub(crate) probe: Option<Box<Probe>>,
 }
 
-impl Chosen {
+impl ChosenBackend {
     pub(crate) const fn certain(backend: usize) -> Self {
         Self {
             backend,
@@ -163,7 +163,7 @@ impl Drop for Probe {
         if let Some(health) = &self.upstream.health {
             health.change(self.backend, |machine| {
                 machine.end_probe(self.number);
-                Change::Nothing
+                HealthChange::Nothing
             });
         }
     }
@@ -178,14 +178,14 @@ impl Health {
         let (mut seen, mut machines, mut is_wanted) = (Vec::new(), Vec::new(), false);
         for (name, policy) in backends {
             is_wanted |= policy.is_some();
-            seen.push(Seen {
+            seen.push(PublishedState {
                 name: name.into(),
                 is_watched: policy.is_some(),
                 is_down: AtomicBool::new(false),
                 minds_answers: AtomicBool::new(false),
             });
             let active = policy.active.as_ref();
-            machines.push(Machine::new(Rules {
+            machines.push(HealthMachine::new(HealthRules {
                 active: active.map(|active| (active.rise, active.fall)),
                 passive: policy.passive,
                 slow_start: active.map_or(Duration::ZERO, |active| active.slow_start),
@@ -245,14 +245,14 @@ impl Health {
         upstream: &Arc<Upstream>,
         tried: &[bool],
         now: Instant,
-    ) -> Option<Chosen> {
+    ) -> Option<ChosenBackend> {
         let balancer = &upstream.balancer;
         let was_tried = |backend| tried.get(backend) == Some(&true);
         if !self.needs_balancer(now) {
             let is_down = |backend: usize| self.backends[backend].is_down.load(Relaxed);
             let chosen = balancer.choose(|backend| was_tried(backend) || is_down(backend));
             let chosen = chosen.or_else(|| balancer.choose(was_tried));
-            return chosen.map(Chosen::certain);
+            return chosen.map(ChosenBackend::certain);
         }
         let group = &mut *self.group();
         let machines = group.machines.iter_mut().enumerate();
@@ -268,14 +268,14 @@ impl Health {
                 backend,
                 number,
             };
-            return Some(Chosen {
+            return Some(ChosenBackend {
                 backend,
                 probe: Some(Box::new(probe)),
             });
         }
         let chosen = balancer.choose_by(&shares, &mut group.turns);
         let chosen = chosen.or_else(|| balancer.choose(was_tried));
-        chosen.map(Chosen::certain)
+        chosen.map(ChosenBackend::certain)
     }
 
     /// The weights, in small units, of the backends that are up and were not tried; 0 for the others.
@@ -305,7 +305,11 @@ impl Health {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, backend: usize, event: impl FnOnce(&mut Machine) -> Change) -> Change {
+    fn change(
+        &self,
+        backend: usize,
+        event: impl FnOnce(&mut HealthMachine) -> HealthChange,
+    ) -> HealthChange {
         let group = &mut *self.group();
         let change = event(&mut group.machines[backend]);
         self.publish(group);
@@ -320,7 +324,7 @@ impl Health {
         }
         let down = group.machines.iter().filter(|machine| machine.is_down());
         self.down.store(down.count(), Relaxed);
-        let times = group.machines.iter().filter_map(Machine::asks_from);
+        let times = group.machines.iter().filter_map(HealthMachine::asks_from);
         let first = times.min().map_or(NEVER, |first| self.milliseconds(first));
         self.asks_from.store(first, Relaxed);
     }
@@ -331,12 +335,12 @@ impl Health {
         u64::try_from(passed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    fn tell(&self, backend: usize, change: Change, why: &str) {
+    fn tell(&self, backend: usize, change: HealthChange, why: &str) {
         let name = &self.backends[backend].name;
         match change {
-            Change::Nothing => {}
-            Change::Down => report!(warning, "backend {name} is down: {why}"),
-            Change::Up => report!(notice, "backend {name} is up again"),
+            HealthChange::Nothing => {}
+            HealthChange::Down => report!(warning, "backend {name} is down: {why}"),
+            HealthChange::Up => report!(notice, "backend {name} is up again"),
         }
     }
 }

@@ -8,8 +8,8 @@ use h2o_exchange::{BodyError, BodySource, SpliceSource};
 use h2o_http::ClientResponse;
 use h2o_http1::ClientReceived;
 
-use super::exchange::{Awaits, Rest, UpstreamExchange, collect};
-use super::upload::Went;
+use super::exchange::{BodyRemainder, UpstreamExchange, WaitReason, collect};
+use super::upload::UploadProgress;
 use crate::Failure;
 use crate::failure::{broken_off, text_of};
 use crate::read_ahead::Origin;
@@ -25,13 +25,13 @@ pub(super) struct ContentSource {
     ready: Bytes,
     /// Received and not yet decoded.
     raw: BytesMut,
-    rest: Rest,
+    rest: BodyRemainder,
 }
 
 type Next = Poll<Option<Result<Bytes, BodyError>>>;
 
 impl ContentSource {
-    pub(super) fn new(exchange: UpstreamExchange, ready: Bytes, rest: Rest) -> Self {
+    pub(super) fn new(exchange: UpstreamExchange, ready: Bytes, rest: BodyRemainder) -> Self {
         Self {
             exchange: Some(exchange),
             ready,
@@ -72,10 +72,10 @@ impl ContentSource {
             return;
         };
         let engine = &mut exchange.connection.engine;
-        if self.rest == Rest::More && engine.content_left() == Some(0) {
+        if self.rest == BodyRemainder::More && engine.content_left() == Some(0) {
             self.rest = collect(engine, &self.raw, Vec::new()).rest;
         }
-        let Rest::Nothing { is_clean } = self.rest else {
+        let BodyRemainder::Nothing { is_clean } = self.rest else {
             return;
         };
         exchange.note_end();
@@ -93,14 +93,19 @@ impl ContentSource {
 
     /// The response is complete, but the request is still being sent; the response ends when it has been sent (H2O
     /// compatibility: H2O does not stop a request because of an early response).
-    fn poll_request_end(&mut self, context: &mut Context<'_>, is_clean: bool, went: Went) -> Next {
+    fn poll_request_end(
+        &mut self,
+        context: &mut Context<'_>,
+        is_clean: bool,
+        went: UploadProgress,
+    ) -> Next {
         let Some(exchange) = &mut self.exchange else {
             return Poll::Ready(None);
         };
         let is_late = match went {
-            Went::Done | Went::Held => true,
-            Went::Blocked => exchange.poll_late(context, Awaits::Progress).is_ready(),
-            Went::Starved => exchange.poll_late(context, Awaits::Client).is_ready(),
+            UploadProgress::Done | UploadProgress::Held => true,
+            UploadProgress::Blocked => exchange.poll_late(context, WaitReason::Progress).is_ready(),
+            UploadProgress::Starved => exchange.poll_late(context, WaitReason::Client).is_ready(),
         };
         if !is_late {
             return Poll::Pending;
@@ -136,7 +141,7 @@ impl ContentSource {
                 Ok(ClientReceived::BodyEnd { taken }) => {
                     self.raw.advance(taken);
                     let is_clean = self.raw.is_empty();
-                    self.rest = Rest::Nothing { is_clean };
+                    self.rest = BodyRemainder::Nothing { is_clean };
                     let went = exchange.poll_upload(context);
                     return self.poll_request_end(context, is_clean, went);
                 }
@@ -167,7 +172,7 @@ impl ContentSource {
         };
         match exchange.poll_piece(context, max, &mut self.raw) {
             Poll::Pending => exchange
-                .poll_late(context, Awaits::Progress)
+                .poll_late(context, WaitReason::Progress)
                 .map(|text| Some(Err(text))),
             Poll::Ready(Ok(1..)) => {
                 exchange.rest();
@@ -204,9 +209,9 @@ impl BodySource for ContentSource {
             return self.take_ready(max);
         }
         match self.rest {
-            Rest::Broken(text) => self.fail(text),
-            Rest::Nothing { is_clean } => self.poll_request_end(context, is_clean, went),
-            Rest::More => self.poll_content(context, max),
+            BodyRemainder::Broken(text) => self.fail(text),
+            BodyRemainder::Nothing { is_clean } => self.poll_request_end(context, is_clean, went),
+            BodyRemainder::More => self.poll_content(context, max),
         }
     }
 
@@ -220,7 +225,8 @@ impl BodySource for ContentSource {
 
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
         let exchange = self.exchange.as_ref()?;
-        let is_next = self.ready.is_empty() && self.raw.is_empty() && self.rest == Rest::More;
+        let is_next =
+            self.ready.is_empty() && self.raw.is_empty() && self.rest == BodyRemainder::More;
         let left = exchange.connection.engine.content_left();
         let can = is_next
             && exchange.pool.upstream.settings.zerocopy
@@ -235,11 +241,13 @@ impl Origin for ContentSource {
     fn left(&self) -> Option<u64> {
         let ready = self.ready.len() as u64;
         match (&self.exchange, self.rest) {
-            (Some(exchange), Rest::More) => {
+            (Some(exchange), BodyRemainder::More) => {
                 let left = exchange.connection.engine.content_left();
                 left.map(|left| left + ready)
             }
-            (None, _) | (_, Rest::Nothing { .. } | Rest::Broken(_)) => Some(ready),
+            (None, _) | (_, BodyRemainder::Nothing { .. } | BodyRemainder::Broken(_)) => {
+                Some(ready)
+            }
         }
     }
 }
@@ -286,7 +294,7 @@ impl SpliceSource for ContentSource {
             },
             Poll::Pending => {
                 exchange.note_silence();
-                std::task::ready!(exchange.poll_late(context, Awaits::Progress))
+                std::task::ready!(exchange.poll_late(context, WaitReason::Progress))
             }
         };
         self.report(text);

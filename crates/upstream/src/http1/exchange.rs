@@ -11,10 +11,10 @@ use h2o_http::{ClientResponse, StatusCode};
 use h2o_http1::{Awaited, ClientConnection, ClientReceived, UpstreamError};
 use tokio::io::AsyncReadExt;
 
-use super::upload::{Hold, Upload, Went};
+use super::upload::{HoldReason, Upload, UploadProgress};
 use super::{Connection, Connections};
 use crate::failure::text_of;
-use crate::{Cause, Failure, OnInformational};
+use crate::{Failure, FailureCause, OnInformational};
 
 /// Most body bytes per read, and in memory.
 const PIECE: usize = 64 * 1024;
@@ -33,13 +33,13 @@ pub(super) struct UpstreamExchange {
     /// and the backend has not paused since.
     is_early: bool,
     /// The reason for the current timeout.
-    awaits: Option<Awaits>,
+    awaits: Option<WaitReason>,
     trace: Option<Rc<Trace>>,
 }
 
 /// What the exchange waits for, for its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
+pub(super) enum WaitReason {
     /// The backend must take or send bytes.
     Progress,
     /// The first byte of the response.
@@ -49,14 +49,14 @@ pub(super) enum Awaits {
 }
 
 /// Body bytes that arrived at once, for example with the head.
-pub(super) struct Arrived {
+pub(super) struct ReceivedBody {
     pub(super) content: Bytes,
-    pub(super) rest: Rest,
+    pub(super) rest: BodyRemainder,
 }
 
 /// What follows these bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum BodyRemainder {
     /// The end of the response. `is_clean`: no byte arrived after it.
     Nothing { is_clean: bool },
     /// More body, or a tunnel.
@@ -92,11 +92,11 @@ impl UpstreamExchange {
         context: &mut Context<'_>,
         response: &mut ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
-    ) -> Poll<Result<Arrived, Failure>> {
+    ) -> Poll<Result<ReceivedBody, Failure>> {
         loop {
             let went = self.poll_upload(context);
             if let Some(text) = self.upload.broken {
-                return Poll::Ready(Err(Failure::sent(text).with_cause(Cause::Client)));
+                return Poll::Ready(Err(Failure::sent(text).with_cause(FailureCause::Client)));
             }
             let scratch = Rc::clone(&self.pool.scratch);
             let mut input = scratch.take_input();
@@ -117,15 +117,15 @@ impl UpstreamExchange {
                 let awaits = self.awaited(went);
                 return self
                     .poll_late(context, awaits)
-                    .map(|text| Err(Failure::sent(text).with_cause(Cause::TimedOut)));
+                    .map(|text| Err(Failure::sent(text).with_cause(FailureCause::TimedOut)));
             }
         }
     }
 
     /// Sends more of the request.
-    pub(super) fn poll_upload(&mut self, context: &mut Context<'_>) -> Went {
+    pub(super) fn poll_upload(&mut self, context: &mut Context<'_>) -> UploadProgress {
         if self.upload.is_done() {
-            return Went::Done;
+            return UploadProgress::Done;
         }
         let connection = &mut *self.connection;
         let (stream, engine) = (&mut connection.stream, &mut connection.engine);
@@ -139,13 +139,13 @@ impl UpstreamExchange {
         went
     }
 
-    const fn awaited(&self, went: Went) -> Awaits {
+    const fn awaited(&self, went: UploadProgress) -> WaitReason {
         match went {
-            _ if !self.input.is_empty() => Awaits::Progress,
-            Went::Blocked => Awaits::Progress,
-            Went::Starved => Awaits::Client,
-            Went::Done | Went::Held if self.has_begun => Awaits::Progress,
-            Went::Done | Went::Held => Awaits::FirstByte,
+            _ if !self.input.is_empty() => WaitReason::Progress,
+            UploadProgress::Blocked => WaitReason::Progress,
+            UploadProgress::Starved => WaitReason::Client,
+            UploadProgress::Done | UploadProgress::Held if self.has_begun => WaitReason::Progress,
+            UploadProgress::Done | UploadProgress::Held => WaitReason::FirstByte,
         }
     }
 
@@ -154,13 +154,13 @@ impl UpstreamExchange {
     pub(super) fn poll_late(
         &mut self,
         context: &Context<'_>,
-        awaits: Awaits,
+        awaits: WaitReason,
     ) -> Poll<&'static str> {
         let settings = &self.pool.upstream.settings;
         let (limit, text) = match awaits {
-            Awaits::Progress => (settings.io_timeout, Failure::IO_TIMEOUT),
-            Awaits::FirstByte => (settings.first_byte_timeout, Failure::FIRST_BYTE_TIMEOUT),
-            Awaits::Client => {
+            WaitReason::Progress => (settings.io_timeout, Failure::IO_TIMEOUT),
+            WaitReason::FirstByte => (settings.first_byte_timeout, Failure::FIRST_BYTE_TIMEOUT),
+            WaitReason::Client => {
                 self.rest();
                 return Poll::Pending;
             }
@@ -181,10 +181,12 @@ impl UpstreamExchange {
 
     fn on_closed(&mut self) -> Failure {
         let cause = match self.connection.engine.on_closed() {
-            Err(UpstreamError::ClosedBeforeResponse) if self.upload.written == 0 => Cause::NotSent,
-            Err(UpstreamError::ClosedBeforeResponse) => Cause::Silent,
-            Err(UpstreamError::HeadTruncated) if self.input.is_empty() => Cause::NotAnswered,
-            _ => Cause::Other,
+            Err(UpstreamError::ClosedBeforeResponse) if self.upload.written == 0 => {
+                FailureCause::NotSent
+            }
+            Err(UpstreamError::ClosedBeforeResponse) => FailureCause::Silent,
+            Err(UpstreamError::HeadTruncated) if self.input.is_empty() => FailureCause::NotAnswered,
+            _ => FailureCause::Other,
         };
         Failure::sent(Failure::IO).with_cause(cause)
     }
@@ -194,7 +196,7 @@ impl UpstreamExchange {
         bytes: &[u8],
         response: &mut ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
-    ) -> Option<Result<Arrived, Failure>> {
+    ) -> Option<Result<ReceivedBody, Failure>> {
         self.has_begun = true;
         self.awaits = None;
         let mut own = std::mem::take(&mut self.input);
@@ -228,7 +230,7 @@ impl UpstreamExchange {
                     if let Some(trace) = &self.trace {
                         trace.response_begun.set(Some(self.worker.clock.now()));
                     }
-                    if self.upload.hold() == Hold::Continue
+                    if self.upload.hold() == HoldReason::Continue
                         || self.connection.engine.awaited() == Awaited::Tunnel
                     {
                         self.upload.release();
@@ -250,7 +252,7 @@ impl UpstreamExchange {
         response: &ClientResponse,
         on_informational: &mut Option<OnInformational<'_>>,
     ) {
-        if response.status == StatusCode::CONTINUE && self.upload.hold() == Hold::Continue {
+        if response.status == StatusCode::CONTINUE && self.upload.hold() == HoldReason::Continue {
             self.upload.release();
         } else if let Some(tell) = on_informational {
             tell(response.status, &response.headers);
@@ -367,10 +369,10 @@ pub(super) fn collect(
     engine: &mut ClientConnection,
     mut input: &[u8],
     mut content: Vec<u8>,
-) -> Arrived {
+) -> ReceivedBody {
     let rest = loop {
         if engine.awaited() == Awaited::Nothing {
-            break Rest::Nothing {
+            break BodyRemainder::Nothing {
                 is_clean: input.is_empty(),
             };
         }
@@ -381,15 +383,15 @@ pub(super) fn collect(
                 input = &input[taken..];
             }
             Ok(ClientReceived::BodyEnd { taken }) => input = &input[taken..],
-            Ok(ClientReceived::NeedMore { .. }) => break Rest::More,
+            Ok(ClientReceived::NeedMore { .. }) => break BodyRemainder::More,
             Ok(ClientReceived::Interim { .. } | ClientReceived::Response { .. }) => {
                 debug_assert!(false, "there is one head");
-                break Rest::Broken(Failure::IO);
+                break BodyRemainder::Broken(Failure::IO);
             }
-            Err(error) => break Rest::Broken(text_of(error)),
+            Err(error) => break BodyRemainder::Broken(text_of(error)),
         }
     };
-    Arrived {
+    ReceivedBody {
         content: content.into(),
         rest,
     }

@@ -20,9 +20,9 @@ use h2o_http::{BodyLength, ClientResponse, Known};
 use h2o_http1::{Awaited, ClientConnection, ClientRequest};
 
 use body::ContentSource;
-use exchange::{Arrived, Rest, UpstreamExchange};
+use exchange::{BodyRemainder, ReceivedBody, UpstreamExchange};
 use tunnel::TunnelSource;
-use upload::{Content, Hold, Upload};
+use upload::{Content, HoldReason, Upload};
 
 use crate::balancer::InUse;
 use crate::idle_pool::IdlePool;
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     timer: Timer,
     /// Whether a request was truncated.
     is_cut_off: bool,
-    _counted: Counted,
+    _counted: ConnectionCount,
 }
 
 /// Sends close_notify, unless a request was truncated: the backend must notice that.
@@ -58,9 +58,9 @@ impl Drop for Connection {
 }
 
 /// Counts a connection while it lives.
-struct Counted(Rc<Cell<usize>>);
+struct ConnectionCount(Rc<Cell<usize>>);
 
-impl Drop for Counted {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.update(|count| count - 1);
     }
@@ -143,7 +143,7 @@ impl Connections {
             in_use,
             timer: Timer::new(&worker.timers),
             is_cut_off: false,
-            _counted: Counted(Rc::clone(count)),
+            _counted: ConnectionCount(Rc::clone(count)),
         })
     }
 }
@@ -192,9 +192,11 @@ fn begin(
     (call.build)(url, Protocol::Http1, &mut head);
     body.fit(&mut head);
     let hold = match head.body {
-        BodyLength::Tunnel => Hold::Tunnel,
-        BodyLength::Unknown | BodyLength::Known(1..) if call.expects_continue => Hold::Continue,
-        BodyLength::None | BodyLength::Known(_) | BodyLength::Unknown => Hold::Nothing,
+        BodyLength::Tunnel => HoldReason::Tunnel,
+        BodyLength::Unknown | BodyLength::Known(1..) if call.expects_continue => {
+            HoldReason::Continue
+        }
+        BodyLength::None | BodyLength::Known(_) | BodyLength::Unknown => HoldReason::Nothing,
     };
     let mut out = scratch.take_output();
     if settings.proxy_protocol && connection.engine.request_index() == 0 {
@@ -208,7 +210,7 @@ fn begin(
         body: head.body,
         keep_alive: !settings.keepalive.is_zero() && !settings.proxy_protocol,
         upgrade: Some(head.upgrade()).filter(|token| !token.is_empty()),
-        expects_continue: hold == Hold::Continue,
+        expects_continue: hold == HoldReason::Continue,
     };
     connection.engine.send_request(&request, &mut out);
     if let Some(trace) = &call.trace {
@@ -222,7 +224,7 @@ fn begin(
     (upload, is_idempotent)
 }
 
-fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Arrived) -> Reply {
+fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: ReceivedBody) -> Reply {
     let status = response.status;
     let reason = response.reason();
     let reason = (reason != status.reason().as_bytes())
@@ -232,12 +234,12 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Arri
     let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
     let backend = exchange.connection.backend;
     // The backend refuses the request, or closes after the response: do not send the rest of the body (RFC 9112 §9.3).
-    if matches!(arrived.rest, Rest::Nothing { .. }) {
+    if matches!(arrived.rest, BodyRemainder::Nothing { .. }) {
         exchange.note_end();
     }
     let is_over = exchange.upload.is_done() || closes || status.as_u16() >= 400;
     let body = match arrived.rest {
-        Rest::Nothing { is_clean } if is_over => {
+        BodyRemainder::Nothing { is_clean } if is_over => {
             exchange.finish(is_clean);
             if arrived.content.is_empty() {
                 Body::Empty
@@ -245,7 +247,7 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Arri
                 Body::Bytes(arrived.content)
             }
         }
-        Rest::More if is_tunnel => {
+        BodyRemainder::More if is_tunnel => {
             Body::Stream(Box::new(TunnelSource::open(exchange, arrived.content)))
         }
         rest => {

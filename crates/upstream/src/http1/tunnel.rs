@@ -55,7 +55,7 @@ impl TunnelSource {
             broken: Cell::new(None),
             reader: Cell::new(None),
         });
-        let mover = Mover {
+        let mover = UpstreamMover {
             shared: Rc::clone(&shared),
             pipe,
             is_shut: false,
@@ -121,7 +121,7 @@ impl BodySource for TunnelSource {
 }
 
 /// Task that moves bytes from the client to the backend, and ends an idle tunnel.
-struct Mover {
+struct UpstreamMover {
     shared: Rc<Shared>,
     /// Bytes from the client.
     pipe: Option<Rc<BodyPipe>>,
@@ -129,7 +129,7 @@ struct Mover {
     is_shut: bool,
 }
 
-impl Future for Mover {
+impl Future for UpstreamMover {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -45,7 +45,7 @@ impl Drop for Content {
 
 /// What the body waits for besides the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum HoldReason {
     Nothing,
     /// An interim response, or a final one.
     Continue,
@@ -55,7 +55,7 @@ pub(super) enum Hold {
 
 /// How far the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Went {
+pub(super) enum UploadProgress {
     /// It was sent, or given up.
     Done,
     /// The socket is full.
@@ -69,7 +69,7 @@ pub(super) enum Went {
 /// A request being sent.
 pub(super) struct Upload {
     content: Content,
-    hold: Hold,
+    hold: HoldReason,
     /// Bytes to write, from `at` on.
     out: Vec<u8>,
     at: usize,
@@ -89,7 +89,7 @@ impl Upload {
     /// A request with its head in `out`. Body data that is available is sent with the head.
     pub(super) fn new(
         content: Content,
-        hold: Hold,
+        hold: HoldReason,
         engine: &mut ClientConnection,
         out: Vec<u8>,
     ) -> Self {
@@ -105,7 +105,7 @@ impl Upload {
             broken: None,
         };
         match &mut upload.content {
-            _ if hold != Hold::Nothing => {}
+            _ if hold != HoldReason::Nothing => {}
             Content::Nothing => engine.finish(None, &mut upload.out),
             Content::Bytes(_) => upload.send_bytes(engine),
             Content::Stream(pipe) => {
@@ -123,10 +123,10 @@ impl Upload {
 
     /// Stops holding the body back.
     pub(super) const fn release(&mut self) {
-        self.hold = Hold::Nothing;
+        self.hold = HoldReason::Nothing;
     }
 
-    pub(super) const fn hold(&self) -> Hold {
+    pub(super) const fn hold(&self) -> HoldReason {
         self.hold
     }
 
@@ -145,33 +145,33 @@ impl Upload {
         stream: &mut UpstreamStream,
         engine: &mut ClientConnection,
         scratch: &Scratch,
-    ) -> Went {
+    ) -> UploadProgress {
         for _ in 0..PIECES {
             match self.poll_written(context, stream) {
-                Poll::Pending => return Went::Blocked,
+                Poll::Pending => return UploadProgress::Blocked,
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
                     self.give_up();
-                    return Went::Done;
+                    return UploadProgress::Done;
                 }
             }
             if self.out.capacity() > 0 {
                 scratch.put_output(std::mem::take(&mut self.out));
             }
-            if self.hold != Hold::Nothing {
-                return Went::Held;
+            if self.hold != HoldReason::Nothing {
+                return UploadProgress::Held;
             }
             if matches!(self.content, Content::Nothing) {
-                return Went::Done;
+                return UploadProgress::Done;
             }
             self.out = scratch.take_output();
             if self.poll_content(context, engine, scratch).is_pending() {
                 scratch.put_output(std::mem::take(&mut self.out));
-                return Went::Starved;
+                return UploadProgress::Starved;
             }
         }
         context.waker().wake_by_ref();
-        Went::Blocked
+        UploadProgress::Blocked
     }
 
     /// Writes `out`. Ready with `false` if writing fails.
@@ -267,7 +267,7 @@ impl Upload {
     /// Gives the rest of the body up.
     fn give_up(&mut self) {
         self.content = Content::Nothing;
-        self.hold = Hold::Nothing;
+        self.hold = HoldReason::Nothing;
         self.out.clear();
         self.at = 0;
         self.is_flushed = true;

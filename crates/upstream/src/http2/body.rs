@@ -5,17 +5,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodySource, Trailers};
 
-use super::call::Owned;
+use super::call::OwnedStream;
 use super::stream::{Response, Stream, StreamFailure};
 use crate::read_ahead::Origin;
 
 /// The body of a response. Dropping it before the end cancels the stream.
 pub(super) struct ResponseBody {
-    owned: Owned,
+    owned: OwnedStream,
 }
 
 impl ResponseBody {
-    pub(super) const fn new(owned: Owned) -> Self {
+    pub(super) const fn new(owned: OwnedStream) -> Self {
         Self { owned }
     }
 }

@@ -13,17 +13,17 @@ use super::connection::Connection;
 use super::stream::{Head, Response, Stream, StreamFailure, TimedTrace};
 use crate::balancer::InUse;
 use crate::read_ahead::{self, Buffering};
-use crate::{Cause, Failure, OnInformational, Protocol, Reply};
+use crate::{Failure, FailureCause, OnInformational, Protocol, Reply};
 
 /// A stream with its owner. Dropping this before the end cancels the stream (RFC 9113 §5.4.2).
-pub(super) struct Owned {
+pub(super) struct OwnedStream {
     pub(super) connection: Rc<Connection>,
     pub(super) key: StreamKey,
     /// Counts the request for the balancer.
     in_use: Option<InUse>,
 }
 
-impl Drop for Owned {
+impl Drop for OwnedStream {
     fn drop(&mut self) {
         self.connection.state.borrow_mut().leave(self.key);
     }
@@ -31,7 +31,7 @@ impl Drop for Owned {
 
 /// A request that was begun.
 pub(crate) struct Request {
-    owned: Owned,
+    owned: OwnedStream,
     is_head: bool,
     expects_continue: bool,
     /// Bytes of its HEADERS and CONTINUATION frames.
@@ -60,7 +60,7 @@ impl Connection {
             .begin(head, body, expects_continue, headers)
             .map_err(|failure| failure_of(failure, false))?;
         Ok(Request {
-            owned: Owned {
+            owned: OwnedStream {
                 connection: Rc::clone(self),
                 key,
                 in_use: None,
@@ -183,14 +183,14 @@ fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
     Failure {
         refused: failure == StreamFailure::Refused,
         cause: match failure {
-            StreamFailure::Refused => Cause::NotSent,
-            StreamFailure::Io if reached => Cause::Silent,
-            StreamFailure::Io => Cause::NotSent,
-            StreamFailure::FirstByteTimeout | StreamFailure::IoTimeout => Cause::TimedOut,
-            StreamFailure::Content => Cause::Client,
+            StreamFailure::Refused => FailureCause::NotSent,
+            StreamFailure::Io if reached => FailureCause::Silent,
+            StreamFailure::Io => FailureCause::NotSent,
+            StreamFailure::FirstByteTimeout | StreamFailure::IoTimeout => FailureCause::TimedOut,
+            StreamFailure::Content => FailureCause::Client,
             StreamFailure::Protocol
             | StreamFailure::FlowControl
-            | StreamFailure::NoExtendedConnect => Cause::Other,
+            | StreamFailure::NoExtendedConnect => FailureCause::Other,
         },
         ..Failure::sent(failure.text())
     }

@@ -7,7 +7,7 @@ use h2o_http2::StreamKey;
 
 use super::connection::State;
 use super::stream::StreamFailure;
-use super::upload::Pulled;
+use super::upload::PullResult;
 
 /// Bytes of output per write.
 const ROUND: usize = 64 * 1024;
@@ -58,12 +58,12 @@ impl State {
             stream.note_sent(made);
         }
         match pulled {
-            Ok(Pulled::Frame) => self.note_transfer(key, now),
-            Ok(Pulled::Starved) => {
+            Ok(PullResult::Frame) => self.note_transfer(key, now),
+            Ok(PullResult::Starved) => {
                 self.engine.set_content(key, false);
                 self.starved.push(key);
             }
-            Ok(Pulled::End) => self.on_sent(key),
+            Ok(PullResult::End) => self.on_sent(key),
             // The client disconnected, or a file cannot be read.
             Err(_) => self.fail(key, StreamFailure::Content),
         }

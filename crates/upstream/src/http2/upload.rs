@@ -12,7 +12,7 @@ pub(super) struct Upload {
     content: Content,
     /// Bytes missing of the announced length.
     left: Option<u64>,
-    step: Step,
+    step: UploadState,
 }
 
 enum Content {
@@ -35,7 +35,7 @@ impl Drop for Content {
 
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum UploadState {
     /// A 100 or final response of the backend (RFC 9110 §10.1.1).
     Held,
     /// Its turn, or window.
@@ -45,7 +45,7 @@ enum Step {
 }
 
 /// Result of pulling data for one frame.
-pub(super) enum Pulled {
+pub(super) enum PullResult {
     /// A DATA frame was written.
     Frame,
     /// The last DATA frame was written.
@@ -87,23 +87,27 @@ impl Upload {
         Some(Self {
             content,
             left: announced,
-            step: if is_held { Step::Held } else { Step::Ready },
+            step: if is_held {
+                UploadState::Held
+            } else {
+                UploadState::Ready
+            },
         })
     }
 
     pub(super) fn is_held(&self) -> bool {
-        self.step == Step::Held
+        self.step == UploadState::Held
     }
 
     pub(super) fn waits_for_client(&self) -> bool {
-        self.step == Step::Starved
+        self.step == UploadState::Starved
     }
 
     /// Stops holding the body back. Returns whether it was held.
     pub(super) fn let_go(&mut self) -> bool {
         let was_held = self.is_held();
         if was_held {
-            self.step = Step::Ready;
+            self.step = UploadState::Ready;
         }
         was_held
     }
@@ -115,8 +119,8 @@ impl Upload {
             Content::Bytes(_) | Content::File(_) => true,
             Content::Pipe { pipe, rest } => !rest.is_empty() || !pipe.is_starved(),
         };
-        if is_fed && self.step == Step::Starved {
-            self.step = Step::Ready;
+        if is_fed && self.step == UploadState::Starved {
+            self.step = UploadState::Ready;
         }
         is_fed
     }
@@ -132,13 +136,13 @@ impl Upload {
         max: usize,
         task: &mut Context<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Pulled, BodyError> {
+    ) -> Result<PullResult, BodyError> {
         let pulled = match &mut self.content {
             Content::Bytes(bytes) => {
                 let piece = bytes.split_to(max.min(bytes.len()));
                 let is_end = bytes.is_empty();
                 engine.send_data(stream, &piece, is_end, out);
-                Pulled::frame(is_end)
+                PullResult::frame(is_end)
             }
             Content::File(reader) => {
                 let sent = engine.send_data_with(stream, max, out, |out| {
@@ -148,14 +152,14 @@ impl Upload {
                         Poll::Ready(Err(error)) => Err(error),
                     }
                 })?;
-                sent.map_or(Pulled::Starved, |(_, is_end)| Pulled::frame(is_end))
+                sent.map_or(PullResult::Starved, |(_, is_end)| PullResult::frame(is_end))
             }
             Content::Pipe { pipe, rest } => {
                 if rest.is_empty() {
                     match pipe.poll_next(task) {
                         Poll::Pending => {
-                            self.step = Step::Starved;
-                            return Ok(Pulled::Starved);
+                            self.step = UploadState::Starved;
+                            return Ok(PullResult::Starved);
                         }
                         Poll::Ready(Some(piece)) => *rest = piece?,
                         Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
@@ -163,7 +167,7 @@ impl Upload {
                         }
                         Poll::Ready(None) => {
                             engine.finish(stream, None, out);
-                            return Ok(Pulled::End);
+                            return Ok(PullResult::End);
                         }
                     }
                 }
@@ -183,17 +187,17 @@ impl Upload {
                     None => rest.is_empty() && pipe.is_drained(),
                 };
                 engine.send_data(stream, &piece, is_end, out);
-                Pulled::frame(is_end)
+                PullResult::frame(is_end)
             }
         };
-        if matches!(pulled, Pulled::Starved) {
-            self.step = Step::Starved;
+        if matches!(pulled, PullResult::Starved) {
+            self.step = UploadState::Starved;
         }
         Ok(pulled)
     }
 }
 
-impl Pulled {
+impl PullResult {
     const fn frame(is_end: bool) -> Self {
         if is_end { Self::End } else { Self::Frame }
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use h2o_testkit::wait_until_read;
-use h2o_upstream::Cause;
+use h2o_upstream::FailureCause;
 
 use crate::kit::{GET, ask, backend, on_worker, send, settings, upstream};
 
@@ -120,7 +120,7 @@ fn the_log_says_what_is_wrong_with_the_lengths() {
         failure.log.as_deref(),
         Some("invalid response from upstream (malformed content-length)")
     );
-    assert_eq!(failure.cause, Cause::Other);
+    assert_eq!(failure.cause, FailureCause::Other);
 }
 
 #[test]

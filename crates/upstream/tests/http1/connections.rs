@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use h2o_exchange::{Body, Trace};
 use h2o_http::Method;
-use h2o_upstream::{Balancing, Cause, UpstreamSettings};
+use h2o_upstream::{Balancing, FailureCause, UpstreamSettings};
 
 use crate::kit::{
     Ask, GET, OK, answering, ask, backend, balanced, next, on_standing_clock, on_worker, pass,
@@ -351,7 +351,7 @@ fn the_last_error_is_told_when_no_backend_is_left() {
             let upstream = balanced(&urls, Balancing::RoundRobin, settings());
             let failure = send(&worker, &upstream, GET).await.err().unwrap();
             assert_eq!(failure.text, *want, "{backends:?}");
-            assert_eq!(failure.cause, Cause::NotConnected);
+            assert_eq!(failure.cause, FailureCause::NotConnected);
         }
     });
 }

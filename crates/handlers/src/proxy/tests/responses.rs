@@ -272,7 +272,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         text: "invalid response from upstream".into(),
         log: Some("more".into()),
         refused: false,
-        cause: h2o_upstream::Cause::Other,
+        cause: h2o_upstream::FailureCause::Other,
     };
     let site = site("/nx", "");
     let mut exchange = request(site, "GET /nx/z?q", "www.example.com", "");

@@ -9,7 +9,7 @@ use h2o_http2::{ErrorCode, PeerError};
 use tokio::time::Instant;
 
 use super::kit::*;
-use crate::Cause;
+use crate::FailureCause;
 use crate::http2::driver;
 
 /// `:status: 200` without anything else.
@@ -40,7 +40,7 @@ fn a_refused_stream_may_be_tried_again() {
         server.flush().await;
         let failure = failure(call).await;
         assert_eq!(failure.text, "refused stream");
-        assert!(failure.refused && failure.cause == Cause::NotSent);
+        assert!(failure.refused && failure.cause == FailureCause::NotSent);
         settle().await;
         assert!(connection.can_request());
     });
@@ -82,7 +82,10 @@ fn resets_and_closed_connections_are_io_errors() {
             .reset(stream, ErrorCode::INTERNAL_ERROR, &mut server.out);
         server.flush().await;
         let failed = failure(call).await;
-        assert_eq!((&*failed.text, failed.cause), ("I/O error", Cause::Silent));
+        assert_eq!(
+            (&*failed.text, failed.cause),
+            ("I/O error", FailureCause::Silent)
+        );
         // Amid content: what came is handed on.
         let call = ask(&connection, "/");
         let (stream, _) = server.request().await;

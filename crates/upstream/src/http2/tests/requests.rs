@@ -11,7 +11,7 @@ use h2o_http2::{ClientSettings, ErrorCode};
 use super::kit::*;
 use crate::http2::{Connection, Connections, Http2Settings};
 use crate::protocol_choice::Http2Load;
-use crate::{Cause, Protocol};
+use crate::{FailureCause, Protocol};
 
 #[test]
 fn requests_share_a_connection_and_are_answered_in_any_order() {
@@ -276,7 +276,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
             failure.text,
             "extended CONNECT is not supported by the server"
         );
-        assert!(failure.cause == Cause::Other && !failure.refused);
+        assert!(failure.cause == FailureCause::Other && !failure.refused);
         let mut out = Vec::new();
         frame::goaway(&mut out, StreamId::CONNECTION, ErrorCode::NO_ERROR, "");
         bare.send(&out).await;

@@ -9,7 +9,7 @@ use h2o_http2::frame::{self, FrameType};
 use tokio::time::{Instant, sleep};
 
 use super::kit::*;
-use crate::Cause;
+use crate::FailureCause;
 use crate::http2::{Connections, Http2Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ fn the_first_byte_is_waited_for_from_the_end_of_the_request() {
         let failed = failure(upload).await;
         assert_eq!(
             (&*failed.text, failed.cause),
-            ("first byte timeout", Cause::TimedOut)
+            ("first byte timeout", FailureCause::TimedOut)
         );
         assert!(
             is_about(began.elapsed(), 15 * SECOND),

@@ -22,7 +22,7 @@ const MAX_ADDRESSES: usize = 4;
 
 /// Time limits of [`connect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HappyEyeballs {
+pub struct ConnectLimits {
     /// How long to wait for IPv6 addresses after IPv4 addresses are known.
     pub name_resolution_delay: Duration,
     /// Longest attempt while another address is left.
@@ -104,7 +104,7 @@ pub async fn connect(
     worker: &Worker,
     host: &str,
     port: u16,
-    limits: HappyEyeballs,
+    limits: ConnectLimits,
     is_permitted: impl Fn(SocketAddr) -> bool,
 ) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let resolver = worker.local::<Resolver>();
@@ -115,13 +115,13 @@ pub async fn connect(
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    race(worker, limits, look_up, is_permitted, open).await
+    connect_in_turn(worker, limits, look_up, is_permitted, open).await
 }
 
 /// [`connect`] with look-up and socket as parameters, for tests.
-async fn race<T, L, C>(
+async fn connect_in_turn<T, L, C>(
     worker: &Worker,
-    limits: HappyEyeballs,
+    limits: ConnectLimits,
     look_up: impl Fn(Family) -> L,
     is_permitted: impl Fn(SocketAddr) -> bool,
     open: impl Fn(SocketAddr) -> C,
@@ -205,13 +205,13 @@ const V6: usize = 0;
 /// The results of the look-ups, and which family is next.
 #[derive(Default)]
 struct Addresses {
-    families: [Found; FAMILIES],
+    families: [LookUpState; FAMILIES],
     /// The family to try next: not that of the last attempt.
     due: usize,
 }
 
 #[derive(Default)]
-enum Found {
+enum LookUpState {
     #[default]
     Awaited,
     /// The addresses not yet tried.
@@ -220,7 +220,7 @@ enum Found {
     Unresolved(ResolveError),
 }
 
-impl Found {
+impl LookUpState {
     fn peek(&self) -> Option<SocketAddr> {
         match self {
             Self::Permitted(addresses) => addresses.front().copied(),
@@ -238,7 +238,7 @@ impl Found {
 
 impl Addresses {
     fn is_awaited(&self, family: usize) -> bool {
-        matches!(self.families[family], Found::Awaited)
+        matches!(self.families[family], LookUpState::Awaited)
     }
 
     fn on_answer(
@@ -255,12 +255,12 @@ impl Addresses {
                     .filter(|address| is_permitted(*address));
                 let permitted: VecDeque<_> = permitted.take(MAX_ADDRESSES).collect();
                 if permitted.is_empty() {
-                    Found::Prohibited
+                    LookUpState::Prohibited
                 } else {
-                    Found::Permitted(permitted)
+                    LookUpState::Permitted(permitted)
                 }
             }
-            Err(error) => Found::Unresolved(error),
+            Err(error) => LookUpState::Unresolved(error),
         };
     }
 
@@ -301,9 +301,9 @@ impl Addresses {
         let mut errors = Vec::new();
         for found in &self.families {
             match found {
-                Found::Prohibited => return ConnectError::Prohibited,
-                Found::Unresolved(error) => errors.push(*error),
-                Found::Awaited | Found::Permitted(_) => {}
+                LookUpState::Prohibited => return ConnectError::Prohibited,
+                LookUpState::Unresolved(error) => errors.push(*error),
+                LookUpState::Awaited | LookUpState::Permitted(_) => {}
             }
         }
         let telling = |error: &ResolveError| match error {
@@ -326,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: HappyEyeballs = HappyEyeballs {
+    const LIMITS: ConnectLimits = ConnectLimits {
         name_resolution_delay: Duration::from_millis(50),
         connection_attempt_delay: Duration::from_millis(250),
         connect_timeout: Duration::from_millis(3000),
@@ -402,7 +402,7 @@ mod tests {
             };
             let is_permitted =
                 |address: SocketAddr| !net.denied.contains(&&*address.ip().to_string());
-            let outcome = race(worker, LIMITS, look_up, is_permitted, open).await;
+            let outcome = connect_in_turn(worker, LIMITS, look_up, is_permitted, open).await;
             match outcome {
                 Ok(((), address)) => format!("{}={}", now(), address.ip()),
                 Err(error) => match error.next_hop() {
