@@ -32,12 +32,12 @@ impl Attempt {
     /// An open connection of the protocol that this request is to use; `None` if a new one must be opened.
     #[inline]
     pub(crate) fn take_open(&mut self, local: &LocalState, now: Instant) -> Option<Connection> {
-        let way = if self.by_http1 {
+        let connection_choice = if self.by_http1 {
             ConnectionChoice::Http1
         } else {
-            self.way(local)
+            self.connection_choice(local)
         };
-        match way {
+        match connection_choice {
             ConnectionChoice::Http1 => {
                 self.by_http1 = true;
                 // A body that cannot be resent must not be lost on a connection that the backend has just closed, so
@@ -61,7 +61,7 @@ impl Attempt {
     }
 
     /// The protocol of a request that may use either.
-    fn way(&self, local: &LocalState) -> ConnectionChoice {
+    fn connection_choice(&self, local: &LocalState) -> ConnectionChoice {
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let http1 = local.http1.load(suits);
         let http2 = local.http2.load(suits);
@@ -161,7 +161,7 @@ impl Attempt {
 /// Reports the result of an attempt to the error log and the passive health checks.
 fn record_result(local: &LocalState, call: &Call<'_>, result: &Result<Reply, Unanswered>) {
     if let Err(unanswered) = result
-        && let Some(backend) = unanswered.reported()
+        && let Some(backend) = unanswered.backend_to_report()
     {
         let failure = &unanswered.failure;
         let reason = failure.log.as_ref().unwrap_or(&failure.text);
@@ -170,9 +170,9 @@ fn record_result(local: &LocalState, call: &Call<'_>, result: &Result<Reply, Una
     if let Some(health) = &local.upstream.health {
         let now = call.worker.clock.now();
         match result {
-            Ok(reply) => health.on_answer(reply.backend, now),
+            Ok(reply) => health.on_response(reply.backend, now),
             Err(unanswered) => {
-                if let Some(backend) = unanswered.blamed() {
+                if let Some(backend) = unanswered.backend_at_fault() {
                     health.on_failure(backend, &unanswered.failure.text, now);
                 }
             }

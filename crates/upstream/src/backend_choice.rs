@@ -66,22 +66,22 @@ impl BackendChoice {
         self.tried.contains(&false)
     }
 
-    /// Makes the next attempt prefer another backend than `asked`. If all available ones have been tried, they may be
+    /// Makes the next attempt prefer another backend than `failed`. If all available ones have been tried, they may be
     /// tried again.
-    pub(crate) fn turn_away_from(&mut self, asked: Option<usize>, upstream: &Upstream) {
+    pub(crate) fn prefer_another(&mut self, failed: Option<usize>, upstream: &Upstream) {
         let backends = upstream.backends.len();
         self.chosen = None;
         self.probe = None;
         self.tried.resize(backends, false);
         let usable = || (0..backends).filter(|&backend| !upstream.is_down(backend));
-        if let Some(asked) = asked {
-            self.tried[asked] = true;
+        if let Some(failed) = failed {
+            self.tried[failed] = true;
         }
         if usable().all(|backend| self.tried[backend]) {
-            let has_others = usable().any(|backend| Some(backend) != asked);
+            let has_others = usable().any(|backend| Some(backend) != failed);
             self.tried.fill(false);
-            if let Some(asked) = asked {
-                self.tried[asked] = has_others;
+            if let Some(failed) = failed {
+                self.tried[failed] = has_others;
             }
         }
     }
@@ -117,7 +117,7 @@ pub(crate) mod tests {
         let mut backends = BackendChoice::default();
         let mut seen = Vec::new();
         for backend in [Some(0), Some(2), Some(1), None] {
-            backends.turn_away_from(backend, &three);
+            backends.prefer_another(backend, &three);
             seen.push(backends.tried.clone());
         }
         let want = [
@@ -129,20 +129,20 @@ pub(crate) mod tests {
         ];
         assert_eq!(seen, want);
         let mut only = BackendChoice::default();
-        only.turn_away_from(Some(0), &upstream(1));
+        only.prefer_another(Some(0), &upstream(1));
         assert_eq!(only.tried, [false]);
         // A backend that is down is no better choice than the one that failed.
         let health = three.health.as_ref().expect("they are checked");
         let now = tokio::time::Instant::now().into_std();
         health.on_failure(1, "test", now);
-        for (asked, want) in [(0, [true, false, false]), (2, [false, false, true])] {
+        for (failed, want) in [(0, [true, false, false]), (2, [false, false, true])] {
             let mut backends = BackendChoice::default();
-            backends.turn_away_from(Some(asked), &three);
+            backends.prefer_another(Some(failed), &three);
             assert_eq!(backends.tried, want);
         }
         health.on_failure(2, "test", now);
         let mut backends = BackendChoice::default();
-        backends.turn_away_from(Some(0), &three);
+        backends.prefer_another(Some(0), &three);
         assert_eq!(backends.tried, [false; 3]);
     }
 }

@@ -38,9 +38,9 @@ async fn send(upstream: &Arc<Upstream>, mut call: Call<'_>) -> Result<Reply, Fai
     let local = call.worker.local::<LocalStates>().of(upstream);
     let body = ReadyBody::of(&mut call).await;
     if let Some((_, budget)) = &upstream.retry {
-        local.unpaid.update(|unpaid| unpaid + 1);
-        if local.unpaid.get() >= BUDGET_BATCH {
-            budget.pay_in(local.unpaid.take());
+        local.unreported.update(|unreported| unreported + 1);
+        if local.unreported.get() >= BUDGET_BATCH {
+            budget.earn(local.unreported.take());
         }
     }
     let now = call.worker.clock.now();
@@ -64,7 +64,7 @@ async fn retry(
     mut unanswered: Unanswered,
 ) -> Result<Reply, Failure> {
     let upstream = &local.upstream;
-    let is_free = unanswered.was_late() && attempt.body.can_resend();
+    let is_free = unanswered.hit_closed_connection() && attempt.body.can_resend();
     let Some((retry, budget)) = &upstream.retry else {
         if !is_free || unanswered.reuse != Reuse::Idle {
             return Err(unanswered.failure);
@@ -79,11 +79,11 @@ async fn retry(
     };
     let mut retries = retry.attempts + u32::from(is_free);
     for number in 0..retry.attempts + MAX_REFUSALS {
-        let counts = !unanswered.was_refused_late();
+        let counts = !unanswered.hit_closing_connection();
         let may_retry =
             (retries > 0 || !counts) && unanswered.is_safe(&attempt.backends, &attempt.body);
         let is_paid = || {
-            budget.pay_in(local.unpaid.take());
+            budget.earn(local.unreported.take());
             budget.take(call.worker.clock.now())
         };
         let is_free = is_free && number == 0;
@@ -91,7 +91,9 @@ async fn retry(
             break;
         }
         // Choose another backend, if there is one; keep the protocol.
-        attempt.backends.turn_away_from(unanswered.asked, upstream);
+        attempt
+            .backends
+            .prefer_another(unanswered.backend, upstream);
         (attempt.backends).choose_again(upstream, call.worker.clock.now());
         let open = attempt.pick_http2(local);
         match attempt.send(local, call, open).await {

@@ -32,7 +32,7 @@ pub(crate) struct LocalState {
     pub(crate) http2: http2::Connections,
     pub(crate) choice: ProtocolChoice,
     /// Requests not yet reported to the retry budget.
-    pub(crate) unpaid: Cell<u32>,
+    pub(crate) unreported: Cell<u32>,
 }
 
 /// A worker's state of one backend.
@@ -75,7 +75,7 @@ impl LocalStates {
             backends: (0..count).map(|_| LocalBackend::default()).collect(),
             http2: http2::Connections::new(count),
             choice: ProtocolChoice::default(),
-            unpaid: Cell::new(0),
+            unreported: Cell::new(0),
         }));
         Rc::clone(local)
     }

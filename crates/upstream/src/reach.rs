@@ -19,12 +19,12 @@ impl Reachability {
     /// How long other backends are preferred after a failure.
     const PAUSE: Duration = Duration::from_secs(1);
     /// How long an attempt may take before other backends are preferred.
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const SLOW_ATTEMPT: Duration = Duration::from_millis(100);
 
     pub(crate) fn is_doubtful(self, now: Instant) -> bool {
         let age = |at: Instant| now.saturating_duration_since(at);
         let has_failed = self.failed.is_some_and(|at| age(at) < Self::PAUSE);
-        let is_slow = || self.since.is_some_and(|at| age(at) >= Self::PATIENCE);
+        let is_slow = || self.since.is_some_and(|at| age(at) >= Self::SLOW_ATTEMPT);
         has_failed || (self.attempts > 0 && is_slow())
     }
 

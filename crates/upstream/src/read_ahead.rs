@@ -21,27 +21,27 @@ use crate::UpstreamSettings;
 use crate::failure::broken_off;
 
 /// Most bytes of a response buffered in memory.
-pub(crate) const MEMORY: usize = 256 * 1024;
+pub(crate) const MAX_MEMORY: usize = 256 * 1024;
 /// With a file open, this many bytes in memory are written to it.
-const WRITE: usize = 128 * 1024;
+const WRITE_SIZE: usize = 128 * 1024;
 /// At the end of the response, fewer bytes than this stay in memory.
 const WORTH_WRITING: usize = 16 * 1024;
 /// Most bytes per read.
-const PIECE: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
 /// Reads per turn of the task.
-const TURN: usize = 16;
+const READS_PER_TURN: usize = 16;
 /// A client is slow if it takes less than [`FAST`] bytes in this time while more was available.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// In bytes; with [`PATIENCE`] 40 MiB per second. A client this fast does not occupy a backend for long.
+const MEASURING_TIME: Duration = Duration::from_millis(100);
+/// In bytes; with [`MEASURING_TIME`] 40 MiB per second. A client this fast does not occupy a backend for long.
 const FAST: u64 = 4 << 20;
 
 /// A body that can be read ahead.
 pub(crate) trait Origin: BodySource {
     /// Bytes still to come; `None` if unknown.
-    fn left(&self) -> Option<u64>;
+    fn remaining(&self) -> Option<u64>;
 
     /// Bytes that the origin may hold in memory itself.
-    fn keeps(&self) -> usize {
+    fn max_held(&self) -> usize {
         0
     }
 
@@ -110,7 +110,7 @@ impl ClientPace {
     /// Starts measuring.
     fn measured(worker: &Rc<Worker>) -> Self {
         let limit = Timer::new(&worker.timers);
-        limit.set_after(PATIENCE);
+        limit.set_after(MEASURING_TIME);
         Self::Measured { taken: 0, limit }
     }
 }
@@ -130,7 +130,7 @@ impl Backlog {
             return true;
         }
         *taken = 0;
-        limit.set_after(PATIENCE);
+        limit.set_after(MEASURING_TIME);
         limit.poll_fired(context).is_ready()
     }
 
@@ -171,8 +171,8 @@ impl Backlog {
     ) -> Result<usize, BodyError> {
         loop {
             let is_written = self.spool.poll_spilled(context)?.is_ready();
-            let room = MEMORY.saturating_sub(self.spool.memory() + origin.keeps());
-            let fits = origin.left().is_none_or(|left| left <= room as u64);
+            let room = MAX_MEMORY.saturating_sub(self.spool.memory() + origin.max_held());
+            let fits = origin.remaining().is_none_or(|left| left <= room as u64);
             let has_file = self.spool.has_file();
             if room > 0 && fits && !has_file {
                 return Ok(room);
@@ -181,7 +181,7 @@ impl Backlog {
                 origin.watch(context);
                 return Ok(0);
             }
-            let is_full = room == 0 || has_file && self.spool.waiting() >= WRITE;
+            let is_full = room == 0 || has_file && self.spool.waiting() >= WRITE_SIZE;
             if is_full && is_written && self.spill(buffering) {
                 continue;
             }
@@ -210,7 +210,7 @@ impl<S: Origin> ReadAhead<S> {
                 return Poll::Pending;
             }
         };
-        let end = match ready!(origin.poll_next(context, room.min(PIECE))) {
+        let end = match ready!(origin.poll_next(context, room.min(MAX_READ))) {
             Some(Ok(piece)) => {
                 if !std::mem::replace(&mut backlog.is_counted, true) {
                     self.buffering
@@ -267,7 +267,7 @@ impl<S: Origin> BodySource for ReadAhead<S> {
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) {
-        for _ in 0..TURN {
+        for _ in 0..READS_PER_TURN {
             if self.poll_piece(context).is_pending() {
                 return;
             }

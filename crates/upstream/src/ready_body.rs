@@ -42,7 +42,7 @@ impl ReadyBody {
     }
 
     /// Sets the length in a head whose length is unknown.
-    pub(crate) fn fit(&self, head: &mut RequestHead) {
+    pub(crate) fn set_length(&self, head: &mut RequestHead) {
         if let (BodyLength::Unknown, Some(length)) = (head.body, self.whole) {
             head.body = BodyLength::Known(length);
         }

@@ -30,7 +30,7 @@ const POSITIVE_LIFE: Duration = Duration::from_secs(5);
 const NEGATIVE_LIFE: Duration = Duration::from_secs(1);
 /// How long to wait for the look-up of a configured name before the previous answer is used instead (RFC 8767 §5,
 /// client response timer; recommended: at most 1.8 seconds).
-const PATIENCE: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_millis(500);
 /// How long a previous answer may be used while look-ups fail (RFC 8767 §5, maximum stale timer).
 const STALE_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Names in the table, per worker and origin. If all places hold look-ups in progress, the next name fails.
@@ -211,7 +211,7 @@ impl Resolver {
         };
         let patience = (fallback.from).saturating_duration_since(worker.clock.now());
         match worker.timeout(patience, wait_for(answer)).await {
-            Ok(Err(error)) if error.leaves_open() => Ok(fallback.addresses),
+            Ok(Err(error)) if error.is_inconclusive() => Ok(fallback.addresses),
             Ok(answer) => answer,
             Err(TimedOut) => Ok(fallback.addresses),
         }
@@ -234,7 +234,7 @@ impl Resolver {
             return Ok(name.looked_up(now));
         }
         let last = match (origin, names.0.get(&query)) {
-            (NameOrigin::Configured, Some(name)) => name.newest(),
+            (NameOrigin::Configured, Some(name)) => name.latest(),
             (NameOrigin::Configured, None) | (NameOrigin::Requested, _) => None,
         };
         if !names.0.contains_key(&query) {
@@ -277,10 +277,10 @@ impl NameEntry {
     }
 
     /// The latest addresses, unless a later answer says that there are none.
-    fn newest(&self) -> Option<KnownAddresses> {
+    fn latest(&self) -> Option<KnownAddresses> {
         match self.answer.borrow().as_ref().map(|answer| &answer.result) {
             Some(Ok(known)) => Some(known.clone()),
-            Some(Err(error)) if !error.leaves_open() => None,
+            Some(Err(error)) if !error.is_inconclusive() => None,
             Some(Err(_)) | None => self.last.clone(),
         }
     }
@@ -293,7 +293,7 @@ impl NameEntry {
             answer: self.answer.clone(),
             fallback: last.map(|last| Fallback {
                 addresses: Rc::clone(&last.addresses),
-                from: self.asked + PATIENCE,
+                from: self.asked + MAX_WAIT,
             }),
         }
     }

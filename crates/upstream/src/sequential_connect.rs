@@ -147,7 +147,7 @@ where
             if addresses.is_awaited(family)
                 && let Poll::Ready(found) = look_up.as_mut().poll(task)
             {
-                addresses.on_answer(family, found, &is_permitted);
+                addresses.on_response(family, found, &is_permitted);
                 if tried.is_none() {
                     delay.set_after(limits.name_resolution_delay);
                 }
@@ -241,7 +241,7 @@ impl Addresses {
         matches!(self.families[family], LookUpState::Awaited)
     }
 
-    fn on_answer(
+    fn on_response(
         &mut self,
         family: usize,
         found: Result<Rc<[SocketAddr]>, ResolveError>,

@@ -79,7 +79,7 @@ impl PlainStream {
     }
 
     /// Checks the runtime's readiness first, and asks the kernel only if that reports something.
-    fn look(&self) -> IdleState {
+    fn check_readiness(&self) -> IdleState {
         let mut byte = [0];
         let read = match &self.socket {
             Socket::Tcp(socket) => socket.try_read(&mut byte),
@@ -89,7 +89,7 @@ impl PlainStream {
     }
 
     /// Asks the kernel.
-    fn peek(&self) -> IdleState {
+    fn ask_kernel(&self) -> IdleState {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let read = rustix::net::recv(self, &mut byte[..], flags).map(|(read, _)| read);
@@ -156,8 +156,8 @@ impl UpstreamStream {
     /// runtime's readiness decides.
     pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         match self {
-            Self::Plain(socket) if thoroughly => socket.peek(),
-            Self::Plain(socket) => socket.look(),
+            Self::Plain(socket) if thoroughly => socket.ask_kernel(),
+            Self::Plain(socket) => socket.check_readiness(),
             Self::Tls(stream) => {
                 // Session tickets may arrive at any time; this read processes them.
                 let mut byte = [0];
@@ -201,7 +201,7 @@ impl UpstreamStream {
     }
 
     /// Sends close_notify over TLS, if the socket takes it at once.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         if let Self::Tls(stream) = self {
             let mut context = Context::from_waker(Waker::noop());
             let _ = Pin::new(stream).poll_shutdown(&mut context);

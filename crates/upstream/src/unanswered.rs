@@ -22,7 +22,7 @@ pub(crate) enum Reuse {
 pub(crate) struct Unanswered {
     pub(crate) failure: Failure,
     /// The backend that got the request; `None` if connecting failed.
-    pub(crate) asked: Option<usize>,
+    pub(crate) backend: Option<usize>,
     pub(crate) reuse: Reuse,
     pub(crate) is_idempotent: bool,
 }
@@ -32,7 +32,7 @@ impl From<Failure> for Unanswered {
     fn from(failure: Failure) -> Self {
         Self {
             failure,
-            asked: None,
+            backend: None,
             reuse: Reuse::New,
             is_idempotent: false,
         }
@@ -41,7 +41,7 @@ impl From<Failure> for Unanswered {
 
 impl Unanswered {
     /// The backend to which passive health checks attribute the failure.
-    pub(crate) fn blamed(&self) -> Option<usize> {
+    pub(crate) fn backend_at_fault(&self) -> Option<usize> {
         let is_fault = match self.failure.cause {
             FailureCause::TimedOut | FailureCause::NotAnswered => true,
             // A healthy backend may close a connection at any time; only on a new connection does it mean that the
@@ -55,24 +55,24 @@ impl Unanswered {
             | FailureCause::Client
             | FailureCause::Other => false,
         };
-        self.asked.filter(|_| is_fault)
+        self.backend.filter(|_| is_fault)
     }
 
     /// The backend whose failure belongs in the error log. A failure to connect was already logged; the close of a
     /// reused connection is no failure if the request can be retried.
-    pub(crate) fn reported(&self) -> Option<usize> {
-        let is_told = match self.failure.cause {
+    pub(crate) fn backend_to_report(&self) -> Option<usize> {
+        let is_reported = match self.failure.cause {
             FailureCause::NotConnected | FailureCause::NoDescriptor | FailureCause::Client => false,
             FailureCause::NotSent | FailureCause::Silent => {
-                !self.was_late() && !self.failure.refused
+                !self.hit_closed_connection() && !self.failure.refused
             }
             FailureCause::NotAnswered | FailureCause::TimedOut | FailureCause::Other => true,
         };
-        self.asked.filter(|_| is_told)
+        self.backend.filter(|_| is_reported)
     }
 
     /// Whether the backend closed a reused connection while the request was on its way.
-    pub(crate) fn was_late(&self) -> bool {
+    pub(crate) fn hit_closed_connection(&self) -> bool {
         let is_silent = matches!(
             self.failure.cause,
             FailureCause::NotSent | FailureCause::Silent
@@ -82,7 +82,7 @@ impl Unanswered {
 
     /// Whether the backend refused a stream of a reused connection: it is closing the connection, or its stream limit
     /// is lower now.
-    pub(crate) fn was_refused_late(&self) -> bool {
+    pub(crate) fn hit_closing_connection(&self) -> bool {
         self.failure.refused && self.reuse == Reuse::Shared
     }
 
@@ -126,7 +126,7 @@ mod tests {
     fn unanswered(cause: FailureCause, reuse: Reuse, is_idempotent: bool) -> Unanswered {
         Unanswered {
             failure: Failure::sent("x").with_cause(cause),
-            asked: Some(1),
+            backend: Some(1),
             reuse,
             is_idempotent,
         }
@@ -149,7 +149,7 @@ mod tests {
         ];
         let two = crate::backend_choice::tests::upstream(2);
         let mut backends = BackendChoice::default();
-        backends.turn_away_from(Some(0), &two);
+        backends.prefer_another(Some(0), &two);
         for (cause, idempotent, not, streamed) in cases {
             let is_safe = |is_idempotent, body| {
                 unanswered(cause, Reuse::New, is_idempotent).is_safe(&backends, body)
@@ -182,16 +182,16 @@ mod tests {
             (FailureCause::Other, [true; 3]),
         ];
         for (cause, want) in cases {
-            let reported = [Reuse::New, Reuse::Idle, Reuse::Shared]
-                .map(|reuse| unanswered(cause, reuse, true).reported().is_some());
-            assert_eq!(reported, want, "{cause:?}");
+            let backend_to_report = [Reuse::New, Reuse::Idle, Reuse::Shared]
+                .map(|reuse| unanswered(cause, reuse, true).backend_to_report().is_some());
+            assert_eq!(backend_to_report, want, "{cause:?}");
         }
         // A request that is not retried.
         let lost = unanswered(FailureCause::Silent, Reuse::Idle, false);
-        assert_eq!(lost.reported(), Some(1));
+        assert_eq!(lost.backend_to_report(), Some(1));
         let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
         refused.failure.refused = true;
-        assert_eq!(refused.reported(), None);
+        assert_eq!(refused.backend_to_report(), None);
     }
 
     #[test]
@@ -207,12 +207,12 @@ mod tests {
             (FailureCause::Other, [false; 3]),
         ];
         for (cause, want) in cases {
-            let blamed = [Reuse::New, Reuse::Idle, Reuse::Shared]
-                .map(|reuse| unanswered(cause, reuse, true).blamed().is_some());
-            assert_eq!(blamed, want, "{cause:?}");
+            let backend_at_fault = [Reuse::New, Reuse::Idle, Reuse::Shared]
+                .map(|reuse| unanswered(cause, reuse, true).backend_at_fault().is_some());
+            assert_eq!(backend_at_fault, want, "{cause:?}");
         }
         let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
         refused.failure.refused = true;
-        assert_eq!(refused.blamed(), None);
+        assert_eq!(refused.backend_at_fault(), None);
     }
 }

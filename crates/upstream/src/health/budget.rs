@@ -35,9 +35,9 @@ pub(crate) struct RetryBudget {
 }
 
 /// The cost of a retry, in the unit of `saved`.
-const TRY: i64 = 100;
+const RETRY: i64 = 100;
 /// Most that can be saved: the retries that a sudden outage may cause at once.
-const MAX_SAVED: i64 = 1000 * TRY;
+const MAX_SAVED: i64 = 1000 * RETRY;
 /// Free retries per second, so that low-traffic upstreams can retry at all.
 const FLOOR: u32 = 10;
 
@@ -52,7 +52,7 @@ impl RetryBudget {
     }
 
     /// Adds the percentage of this many requests.
-    pub(crate) fn pay_in(&self, requests: u32) {
+    pub(crate) fn earn(&self, requests: u32) {
         let paid = i64::from(requests) * i64::from(self.percentage);
         // Two threads may exceed the limit together for a moment; that does no harm.
         let saved = self.saved.fetch_add(paid, Relaxed) + paid;
@@ -81,7 +81,7 @@ impl RetryBudget {
     }
 
     fn take_of_saved(&self) -> bool {
-        let next = |saved: i64| (saved >= TRY).then(|| saved - TRY);
+        let next = |saved: i64| (saved >= RETRY).then(|| saved - RETRY);
         self.saved.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 }
@@ -127,9 +127,9 @@ mod tests {
         for (percentage, requests, want) in cases {
             let budget = RetryBudget::new(percentage, origin);
             for _ in 0..requests / 32 {
-                budget.pay_in(32);
+                budget.earn(32);
             }
-            budget.pay_in(requests % 32);
+            budget.earn(requests % 32);
             let got = taken(&budget, origin, 10_000) - 10;
             assert_eq!(got, want, "{percentage}% of {requests}");
         }
@@ -139,7 +139,7 @@ mod tests {
     fn threads_share_what_there_is() {
         let origin = origin();
         let budget = RetryBudget::new(100, origin);
-        budget.pay_in(90);
+        budget.earn(90);
         let counts: Vec<usize> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| scope.spawn(|| taken(&budget, origin, 100)))

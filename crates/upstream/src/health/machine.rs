@@ -24,8 +24,8 @@ pub(super) struct HealthMachine {
     rules: HealthRules,
     state: HealthState,
     /// Successful checks in a row, and failed ones.
-    well: u32,
-    unwell: u32,
+    successes: u32,
+    failed_checks: u32,
     /// Failed requests in a row.
     failures: u32,
     /// Number of the last probe.
@@ -63,35 +63,37 @@ impl HealthMachine {
         Self {
             rules,
             state: HealthState::Up,
-            well: 0,
-            unwell: 0,
+            successes: 0,
+            failed_checks: 0,
             failures: 0,
             probes: 0,
         }
     }
 
     /// Records the result of an active check.
-    pub(super) fn on_check(&mut self, is_well: bool, now: Instant) -> HealthChange {
+    pub(super) fn on_check(&mut self, is_ok: bool, now: Instant) -> HealthChange {
         let Some((rise, fall)) = self.rules.active else {
             return HealthChange::Nothing;
         };
-        if is_well {
-            (self.well, self.unwell) = (self.well.saturating_add(1), 0);
+        if is_ok {
+            (self.successes, self.failed_checks) = (self.successes.saturating_add(1), 0);
         } else {
-            (self.well, self.unwell) = (0, self.unwell.saturating_add(1));
+            (self.successes, self.failed_checks) = (0, self.failed_checks.saturating_add(1));
         }
         match self.state {
-            HealthState::Up | HealthState::Returning { .. } if self.unwell >= fall => {
+            HealthState::Up | HealthState::Returning { .. } if self.failed_checks >= fall => {
                 self.state = HealthState::Down;
                 HealthChange::Down
             }
             // From here on only active checks bring it up.
-            HealthState::Paused { .. } | HealthState::OnProbe { .. } if self.unwell >= fall => {
+            HealthState::Paused { .. } | HealthState::OnProbe { .. }
+                if self.failed_checks >= fall =>
+            {
                 self.state = HealthState::Down;
                 HealthChange::Nothing
             }
             HealthState::Down | HealthState::Paused { .. } | HealthState::OnProbe { .. }
-                if self.well >= rise =>
+                if self.successes >= rise =>
             {
                 self.come_up(now)
             }
@@ -104,7 +106,7 @@ impl HealthMachine {
     }
 
     /// Records that a request got a response.
-    pub(super) fn on_answer(&mut self, now: Instant) -> HealthChange {
+    pub(super) fn on_response(&mut self, now: Instant) -> HealthChange {
         match self.state {
             HealthState::Up | HealthState::Returning { .. } => {
                 self.failures = 0;
@@ -183,7 +185,7 @@ impl HealthMachine {
                 if passed >= slow_start {
                     self.state = HealthState::Up;
                 }
-                grown(passed, slow_start)
+                slow_start_share(passed, slow_start)
             }
             HealthState::Down | HealthState::Paused { .. } | HealthState::OnProbe { .. } => 0,
         }
@@ -198,7 +200,7 @@ impl HealthMachine {
     }
 
     /// Whether the next response would change the state.
-    pub(super) const fn minds_answers(&self) -> bool {
+    pub(super) const fn response_matters(&self) -> bool {
         match self.state {
             HealthState::Up | HealthState::Returning { .. } => self.failures > 0,
             HealthState::OnProbe { .. } => true,
@@ -207,7 +209,7 @@ impl HealthMachine {
     }
 
     /// From when on the balancer must consider this machine's share or start a probe; `None`: not at present.
-    pub(super) const fn asks_from(&self) -> Option<Instant> {
+    pub(super) const fn needed_from(&self) -> Option<Instant> {
         match self.state {
             HealthState::Returning { since } => Some(since),
             HealthState::Paused { until } => Some(until),
@@ -228,12 +230,12 @@ impl HealthMachine {
     fn pause(&mut self, until: Instant) {
         self.state = HealthState::Paused { until };
         // Counts start anew.
-        (self.well, self.unwell, self.failures) = (0, 0, 0);
+        (self.successes, self.failed_checks, self.failures) = (0, 0, 0);
     }
 }
 
 /// The share after `passed` of `whole` in slow start: it grows linearly, and is at least 1.
-fn grown(passed: Duration, whole: Duration) -> u32 {
+fn slow_start_share(passed: Duration, whole: Duration) -> u32 {
     if passed >= whole {
         return FULL;
     }
@@ -271,7 +273,7 @@ mod tests {
             let now = origin + Duration::from_secs(second);
             let change = match event {
                 '+' | '-' => machine.on_check(event == '+', now),
-                'a' => machine.on_answer(now),
+                'a' => machine.on_response(now),
                 'f' => machine.on_failure(now),
                 't' => {
                     seen.push(if machine.begin_probe(now).is_some() {
@@ -376,9 +378,9 @@ mod tests {
             passive: None,
             slow_start: Duration::from_secs(8),
         });
-        assert_eq!((machine.share(origin), machine.asks_from()), (FULL, None));
+        assert_eq!((machine.share(origin), machine.needed_from()), (FULL, None));
         machine.on_check(false, origin);
-        assert_eq!((machine.share(origin), machine.asks_from()), (0, None));
+        assert_eq!((machine.share(origin), machine.needed_from()), (0, None));
         machine.on_check(true, origin);
         for (milliseconds, want) in [
             (0, 1),
@@ -389,10 +391,10 @@ mod tests {
         ] {
             let now = origin + Duration::from_millis(milliseconds);
             assert_eq!(machine.share(now), want, "{milliseconds}");
-            assert_eq!(machine.asks_from(), Some(origin), "{milliseconds}");
+            assert_eq!(machine.needed_from(), Some(origin), "{milliseconds}");
         }
         assert_eq!(machine.share(origin + Duration::from_secs(8)), FULL);
-        assert_eq!(machine.asks_from(), None);
+        assert_eq!(machine.needed_from(), None);
     }
 
     #[test]
@@ -407,11 +409,11 @@ mod tests {
         for (events, want) in cases {
             let mut machine = machine(None, PASSIVE);
             play(&mut machine, origin(), &at_once(events));
-            assert_eq!(machine.minds_answers(), want, "{events}");
+            assert_eq!(machine.response_matters(), want, "{events}");
         }
         let (mut machine, origin) = (machine(None, PASSIVE), origin());
         play(&mut machine, origin, &at_once("fff"));
         play(&mut machine, origin, &[(10, 't')]);
-        assert!(machine.minds_answers());
+        assert!(machine.response_matters());
     }
 }

@@ -104,7 +104,7 @@ pub(crate) struct Health {
     /// Number of backends that are down.
     down: AtomicUsize,
     /// From when on the balancer must ask the machines, in milliseconds since `origin`.
-    asks_from: AtomicU64,
+    needed_from: AtomicU64,
     origin: Instant,
     group: Mutex<Group>,
 }
@@ -116,7 +116,7 @@ struct PublishedState {
     /// Whether the backend has health checks.
     is_watched: bool,
     is_down: AtomicBool,
-    minds_answers: AtomicBool,
+    response_matters: AtomicBool,
 }
 
 struct Group {
@@ -125,7 +125,7 @@ struct Group {
     turns: Vec<i64>,
 }
 
-/// Value of `asks_from`: do not ask the machines.
+/// Value of `needed_from`: do not ask the machines.
 const NEVER: u64 = u64::MAX;
 
 /// The backend chosen for a request.
@@ -182,7 +182,7 @@ impl Health {
                 name: name.into(),
                 is_watched: policy.is_some(),
                 is_down: AtomicBool::new(false),
-                minds_answers: AtomicBool::new(false),
+                response_matters: AtomicBool::new(false),
             });
             let active = policy.active.as_ref();
             machines.push(HealthMachine::new(HealthRules {
@@ -195,7 +195,7 @@ impl Health {
         is_wanted.then(|| Self {
             backends: seen.into(),
             down: AtomicUsize::new(0),
-            asks_from: AtomicU64::new(NEVER),
+            needed_from: AtomicU64::new(NEVER),
             origin,
             group: Mutex::new(Group { machines, turns }),
         })
@@ -215,28 +215,28 @@ impl Health {
 
     /// Whether the balancer must ask the machines: a probe is due, or a backend is in slow start.
     pub(crate) fn needs_balancer(&self, now: Instant) -> bool {
-        let from = self.asks_from.load(Relaxed);
+        let from = self.needed_from.load(Relaxed);
         from != NEVER && from <= self.milliseconds(now)
     }
 
     /// Records a response of a backend.
-    pub(crate) fn on_answer(&self, backend: usize, now: Instant) {
-        if self.backends[backend].minds_answers.load(Relaxed) {
-            let change = self.change(backend, |machine| machine.on_answer(now));
-            self.tell(backend, change, "");
+    pub(crate) fn on_response(&self, backend: usize, now: Instant) {
+        if self.backends[backend].response_matters.load(Relaxed) {
+            let change = self.change(backend, |machine| machine.on_response(now));
+            self.log_change(backend, change, "");
         }
     }
 
     /// Records a failed request; `why` is for the message.
     pub(crate) fn on_failure(&self, backend: usize, why: &str, now: Instant) {
         let change = self.change(backend, |machine| machine.on_failure(now));
-        self.tell(backend, change, why);
+        self.log_change(backend, change, why);
     }
 
     /// Records the result of an active check.
     pub(crate) fn on_check(&self, backend: usize, result: Result<(), &str>, now: Instant) {
         let change = self.change(backend, |machine| machine.on_check(result.is_ok(), now));
-        self.tell(backend, change, result.err().unwrap_or_default());
+        self.log_change(backend, change, result.err().unwrap_or_default());
     }
 
     /// Chooses a backend that was not tried: one due for a probe, else one that is up, else any.
@@ -320,13 +320,14 @@ impl Health {
     fn publish(&self, group: &Group) {
         for (seen, machine) in self.backends.iter().zip(&group.machines) {
             seen.is_down.store(machine.is_down(), Relaxed);
-            seen.minds_answers.store(machine.minds_answers(), Relaxed);
+            seen.response_matters
+                .store(machine.response_matters(), Relaxed);
         }
         let down = group.machines.iter().filter(|machine| machine.is_down());
         self.down.store(down.count(), Relaxed);
-        let times = group.machines.iter().filter_map(HealthMachine::asks_from);
+        let times = group.machines.iter().filter_map(HealthMachine::needed_from);
         let first = times.min().map_or(NEVER, |first| self.milliseconds(first));
-        self.asks_from.store(first, Relaxed);
+        self.needed_from.store(first, Relaxed);
     }
 
     /// Milliseconds since `origin`, rounded up: rounding down would make a time in the future look reached.
@@ -335,7 +336,7 @@ impl Health {
         u64::try_from(passed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    fn tell(&self, backend: usize, change: HealthChange, why: &str) {
+    fn log_change(&self, backend: usize, change: HealthChange, why: &str) {
         let name = &self.backends[backend].name;
         match change {
             HealthChange::Nothing => {}
@@ -443,7 +444,7 @@ mod tests {
         assert!(health.needs_balancer(later));
         let probe = upstream.choose(&[], later).expect("one is tried");
         assert_eq!(probe.backend, 1);
-        health.on_answer(1, later);
+        health.on_response(1, later);
         drop(probe);
         assert!(!upstream.is_down(1));
     }
@@ -452,8 +453,8 @@ mod tests {
     fn who_comes_back_gets_its_share_slowly() {
         let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
         let health = health(&upstream);
-        for is_well in [false, false, false, true, true] {
-            let result = if is_well { Ok(()) } else { Err("test") };
+        for is_ok in [false, false, false, true, true] {
+            let result = if is_ok { Ok(()) } else { Err("test") };
             health.on_check(2, result, now);
         }
         for (seconds, want) in [(2, 25..=26), (4, 45..=46)] {
@@ -473,7 +474,7 @@ mod tests {
         let (upstream, now) = (upstream(Balancing::RoundRobin), origin());
         for _ in 0..5 {
             health(&upstream).on_failure(0, "test", now);
-            health(&upstream).on_answer(0, now);
+            health(&upstream).on_response(0, now);
         }
         assert!(!upstream.is_down(0));
     }

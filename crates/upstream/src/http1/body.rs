@@ -104,8 +104,12 @@ impl ContentSource {
         };
         let is_late = match went {
             UploadProgress::Done | UploadProgress::Held => true,
-            UploadProgress::Blocked => exchange.poll_late(context, WaitReason::Progress).is_ready(),
-            UploadProgress::Starved => exchange.poll_late(context, WaitReason::Client).is_ready(),
+            UploadProgress::Blocked => exchange
+                .poll_timeout(context, WaitReason::Progress)
+                .is_ready(),
+            UploadProgress::Starved => exchange
+                .poll_timeout(context, WaitReason::Client)
+                .is_ready(),
         };
         if !is_late {
             return Poll::Pending;
@@ -172,10 +176,10 @@ impl ContentSource {
         };
         match exchange.poll_piece(context, max, &mut self.raw) {
             Poll::Pending => exchange
-                .poll_late(context, WaitReason::Progress)
+                .poll_timeout(context, WaitReason::Progress)
                 .map(|text| Some(Err(text))),
             Poll::Ready(Ok(1..)) => {
-                exchange.rest();
+                exchange.restart_timeout();
                 Poll::Ready(Some(Ok(())))
             }
             Poll::Ready(Ok(0)) if exchange.connection.engine.is_between_chunks() => {
@@ -205,7 +209,7 @@ impl BodySource for ContentSource {
             return self.give_up(text);
         }
         if !self.ready.is_empty() {
-            exchange.rest();
+            exchange.restart_timeout();
             return self.take_ready(max);
         }
         match self.rest {
@@ -238,7 +242,7 @@ impl BodySource for ContentSource {
 }
 
 impl Origin for ContentSource {
-    fn left(&self) -> Option<u64> {
+    fn remaining(&self) -> Option<u64> {
         let ready = self.ready.len() as u64;
         match (&self.exchange, self.rest) {
             (Some(exchange), BodyRemainder::More) => {
@@ -285,7 +289,7 @@ impl SpliceSource for ContentSource {
             Poll::Ready(Ok(moved @ 1..)) => {
                 connection.engine.skip_content(moved as u64);
                 exchange.note_received(moved);
-                exchange.rest();
+                exchange.restart_timeout();
                 return Poll::Ready(Ok(moved));
             }
             Poll::Ready(Ok(0) | Err(_)) => match connection.engine.on_closed() {
@@ -294,7 +298,7 @@ impl SpliceSource for ContentSource {
             },
             Poll::Pending => {
                 exchange.note_silence();
-                std::task::ready!(exchange.poll_late(context, WaitReason::Progress))
+                std::task::ready!(exchange.poll_timeout(context, WaitReason::Progress))
             }
         };
         self.report(text);

@@ -114,9 +114,9 @@ impl UpstreamExchange {
                 return Poll::Ready(arrived);
             }
             if read.is_pending() {
-                let awaits = self.awaited(went);
+                let awaits = self.wait_reason(went);
                 return self
-                    .poll_late(context, awaits)
+                    .poll_timeout(context, awaits)
                     .map(|text| Err(Failure::sent(text).with_cause(FailureCause::TimedOut)));
             }
         }
@@ -139,7 +139,7 @@ impl UpstreamExchange {
         went
     }
 
-    const fn awaited(&self, went: UploadProgress) -> WaitReason {
+    const fn wait_reason(&self, went: UploadProgress) -> WaitReason {
         match went {
             _ if !self.input.is_empty() => WaitReason::Progress,
             UploadProgress::Blocked => WaitReason::Progress,
@@ -151,7 +151,7 @@ impl UpstreamExchange {
 
     /// Sets the timeout anew after progress, or when the exchange waits for something else. Ready when it has expired,
     /// with the message.
-    pub(super) fn poll_late(
+    pub(super) fn poll_timeout(
         &mut self,
         context: &Context<'_>,
         awaits: WaitReason,
@@ -161,7 +161,7 @@ impl UpstreamExchange {
             WaitReason::Progress => (settings.io_timeout, Failure::IO_TIMEOUT),
             WaitReason::FirstByte => (settings.first_byte_timeout, Failure::FIRST_BYTE_TIMEOUT),
             WaitReason::Client => {
-                self.rest();
+                self.restart_timeout();
                 return Poll::Pending;
             }
         };
@@ -173,7 +173,7 @@ impl UpstreamExchange {
     }
 
     /// After progress: the timeout restarts with the next wait.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn restart_timeout(&mut self) {
         if self.awaits.take().is_some() {
             self.connection.timer.clear();
         }

@@ -52,7 +52,7 @@ pub(crate) struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.engine.is_request_done() && !self.is_cut_off {
-            self.stream.say_goodbye();
+            self.stream.send_close_notify();
         }
     }
 }
@@ -172,7 +172,7 @@ pub(crate) async fn send(
         Ok(arrived) => Ok(reply(exchange, response, arrived)),
         Err(failure) => Err(Unanswered {
             failure,
-            asked: Some(backend),
+            backend: Some(backend),
             reuse,
             is_idempotent,
         }),
@@ -190,7 +190,7 @@ fn begin(
     let mut head = scratch.take_head();
     let url = &pool.upstream.backends[connection.backend].url;
     (call.build)(url, Protocol::Http1, &mut head);
-    body.fit(&mut head);
+    body.set_length(&mut head);
     let hold = match head.body {
         BodyLength::Tunnel => HoldReason::Tunnel,
         BodyLength::Unknown | BodyLength::Known(1..) if call.expects_continue => {

@@ -21,14 +21,14 @@ impl ResponseBody {
 }
 
 impl Origin for ResponseBody {
-    fn left(&self) -> Option<u64> {
+    fn remaining(&self) -> Option<u64> {
         let state = self.owned.connection.state.borrow();
         let stream = state.streams.get(self.owned.key.index());
         stream.and_then(Option::as_ref).and_then(Stream::left)
     }
 
     /// The whole window may still arrive in memory, unless the response has ended.
-    fn keeps(&self) -> usize {
+    fn max_held(&self) -> usize {
         let state = self.owned.connection.state.borrow();
         let stream = state.streams.get(self.owned.key.index());
         let is_open = stream.and_then(Option::as_ref).is_some_and(Stream::is_open);

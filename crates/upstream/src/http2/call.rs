@@ -25,7 +25,10 @@ pub(super) struct OwnedStream {
 
 impl Drop for OwnedStream {
     fn drop(&mut self) {
-        self.connection.state.borrow_mut().leave(self.key);
+        self.connection
+            .state
+            .borrow_mut()
+            .on_owner_dropped(self.key);
     }
 }
 

@@ -138,12 +138,12 @@ impl Connection {
     }
 
     /// Number of requests in progress.
-    pub(super) fn used(&self) -> usize {
+    pub(super) fn request_count(&self) -> usize {
         self.state.borrow().engine.open_streams()
     }
 
     /// Most requests in progress at a time.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_requests(&self) -> usize {
         self.state.borrow().engine.most_streams()
     }
 
@@ -216,7 +216,7 @@ impl State {
     /// The owner drops the stream. After a complete response the upload continues, unless its body may be resent
     /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a
     /// cancelled request. Otherwise the stream is reset with CANCEL.
-    pub(super) fn leave(&mut self, key: StreamKey) {
+    pub(super) fn on_owner_dropped(&mut self, key: StreamKey) {
         let is_over = self.is_over;
         let until = self.clock.now() + self.settings.io_timeout;
         let Some(stream) = self.stream(key) else {
@@ -224,7 +224,7 @@ impl State {
         };
         let is_wanted = (stream.upload.as_ref()).is_none_or(|upload| !upload.is_kept());
         stream.is_detached = stream.is_taken() && !is_over && is_wanted;
-        if !stream.is_detached || stream.is_left() {
+        if !stream.is_detached || stream.is_forgettable() {
             self.forget(key);
         } else if stream.is_open() {
             stream.deadline = Some((until, StreamFailure::IoTimeout));
@@ -239,7 +239,7 @@ impl State {
             return;
         };
         stream.on_end(end);
-        if stream.is_left() {
+        if stream.is_forgettable() {
             self.forget(key);
         }
     }

@@ -79,8 +79,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         state.task = None;
         let now = state.clock.now();
         if !this.is_closing {
-            this.go_on(state, task, now);
-            this.mind_the_time(state, task, now);
+            this.drive(state, task, now);
+            this.check_deadlines(state, task, now);
         }
         if this.is_closing && this.close(state, task, now).is_ready() {
             return Poll::Ready(());
@@ -101,8 +101,8 @@ impl<S> Drop for Driver<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Sends and receives as much as possible.
-    fn go_on(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
-        state.feed();
+    fn drive(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
+        state.check_starved();
         for _ in 0..READS {
             state.pump(task, now);
             if self.write(state, task, now).is_err() {
@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 Ok(true) => {}
                 Ok(false) if state.backlog() == 0 && state.engine.has_sendable() => {}
                 Ok(false) => {
-                    self.rest(state);
+                    self.shrink_buffers(state);
                     return;
                 }
                 Err(failure) => {
@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Shrinks buffers while the connection waits.
-    fn rest(&mut self, state: &mut State) {
+    fn shrink_buffers(&mut self, state: &mut State) {
         if state.is_busy() || state.backlog() > 0 {
             return;
         }
@@ -213,7 +213,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Fails streams that exceed their deadline, and closes the connection after its idle timeout.
-    fn mind_the_time(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
+    fn check_deadlines(&mut self, state: &mut State, task: &mut Context<'_>, now: Instant) {
         if self.is_closing {
             return;
         }
@@ -227,11 +227,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         } else {
             self.idle_since.get_or_insert(now);
         }
-        if self.due(state) <= now {
+        if self.next_deadline(state) <= now {
             self.on_timer(state, now);
         }
         if !self.is_closing {
-            self.timer.set(self.due(state));
+            self.timer.set(self.next_deadline(state));
             // Registers the waker; a due timer fires in a later turn.
             let _ = self.timer.poll_fired(task);
         }
@@ -244,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// When the next deadline may expire.
-    fn due(&self, state: &State) -> Instant {
+    fn next_deadline(&self, state: &State) -> Instant {
         if let Some(since) = self.idle_since {
             return since + idle_limit(state);
         }

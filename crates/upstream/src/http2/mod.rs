@@ -41,7 +41,7 @@ use crate::UpstreamSettings;
 use crate::protocol_choice::Http2Load;
 
 /// The window of a stream without `proxy.max-buffer-size`, in bytes. It is part of the memory for buffering
-/// ([`crate::read_ahead::MEMORY`]).
+/// ([`crate::read_ahead::MAX_MEMORY`]).
 const DEFAULT_WINDOW: u32 = 192 * 1024;
 
 /// Settings of an upstream's HTTP/2 connections.
@@ -139,7 +139,7 @@ impl Connections {
         all.retain(|connection| connection.is_reusable());
         all.iter()
             .filter(|connection| connection.can_request() && suits(connection.backend()))
-            .min_by_key(|connection| connection.used())
+            .min_by_key(|connection| connection.request_count())
             .cloned()
     }
 
@@ -183,8 +183,8 @@ impl Connections {
         let mut load = Http2Load::default();
         for connection in self.all.borrow().iter() {
             if suits(connection.backend()) && connection.is_reusable() {
-                load.used += connection.used();
-                load.most += connection.most();
+                load.used += connection.request_count();
+                load.most += connection.max_requests();
             }
         }
         load

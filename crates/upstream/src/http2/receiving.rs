@@ -84,7 +84,7 @@ impl State {
             self.note_deadline(until);
         }
         if status == StatusCode::CONTINUE {
-            self.let_go(key);
+            self.release_body(key);
         }
     }
 
@@ -96,19 +96,19 @@ impl State {
         if end_stream {
             stream.on_end(Ok(None));
         }
-        self.let_go(key);
+        self.release_body(key);
         self.note_transfer(key, now);
     }
 
     /// Sends the held-back body (H2O compatibility: as in H2O, any response releases it).
-    fn let_go(&mut self, key: StreamKey) {
+    fn release_body(&mut self, key: StreamKey) {
         let Some(stream) = self.stream(key) else {
             return;
         };
         if stream
             .upload
             .as_mut()
-            .is_some_and(super::upload::Upload::let_go)
+            .is_some_and(super::upload::Upload::release_body)
         {
             stream.deadline = None;
             self.engine.set_content(key, true);

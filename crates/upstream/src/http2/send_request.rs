@@ -25,7 +25,7 @@ pub(crate) async fn send(
     let mut head = scratch.take_head();
     let url = &upstream.backends[connection.backend()].url;
     (call.build)(url, Protocol::Http2, &mut head);
-    body.fit(&mut head);
+    body.set_length(&mut head);
     if head.method == Method::Connect && !head.upgrade().is_empty() {
         // The backend's SETTINGS tell whether it accepts extended CONNECT (RFC 8441 §3).
         poll_fn(|task| connection.poll_settings(task)).await;
@@ -60,7 +60,7 @@ pub(crate) async fn send(
         }
         Err(failure) => Err(Unanswered {
             failure,
-            asked: Some(connection.backend()),
+            backend: Some(connection.backend()),
             reuse: if connection.has_answered.get() {
                 Reuse::Shared
             } else {

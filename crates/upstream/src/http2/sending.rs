@@ -19,7 +19,7 @@ impl State {
     }
 
     /// Checks uploads that had no data.
-    pub(super) fn feed(&mut self) {
+    pub(super) fn check_starved(&mut self) {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|&key| {
             let upload = self.stream(key).and_then(|stream| stream.upload.as_mut());
@@ -75,7 +75,7 @@ impl State {
             return;
         };
         stream.upload = None;
-        if stream.is_left() {
+        if stream.is_forgettable() {
             self.forget(key);
         } else if stream.is_headless() || stream.trace.is_some() {
             self.unwritten.push(key);

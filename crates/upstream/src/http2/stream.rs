@@ -349,7 +349,7 @@ impl Stream {
     }
 
     /// Whether the stream can be forgotten: owner, upload and response are done.
-    pub(super) const fn is_left(&self) -> bool {
+    pub(super) const fn is_forgettable(&self) -> bool {
         self.is_detached && self.upload.is_none() && !self.is_open()
     }
 

@@ -104,7 +104,7 @@ impl Upload {
     }
 
     /// Stops holding the body back. Returns whether it was held.
-    pub(super) fn let_go(&mut self) -> bool {
+    pub(super) fn release_body(&mut self) -> bool {
         let was_held = self.is_held();
         if was_held {
             self.step = UploadState::Ready;

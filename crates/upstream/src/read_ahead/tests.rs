@@ -85,7 +85,7 @@ impl BodySource for FromBackend {
 }
 
 impl Origin for FromBackend {
-    fn left(&self) -> Option<u64> {
+    fn remaining(&self) -> Option<u64> {
         let sent = self.0.borrow();
         sent.length.map(|length| (length - sent.taken) as u64)
     }
@@ -147,7 +147,11 @@ impl Response {
         let worker = Rc::clone(&self.worker);
         let ahead = poll_fn(|context| {
             self.body.poll_ahead(context);
-            assert!(self.body.retained() <= MEMORY, "{}", self.body.retained());
+            assert!(
+                self.body.retained() <= MAX_MEMORY,
+                "{}",
+                self.body.retained()
+            );
             Poll::<()>::Pending
         });
         let _ = worker.run(worker.timeout(time, ahead)).await;
@@ -218,7 +222,7 @@ const LONG: Duration = Duration::from_secs(1);
 fn what_fits_into_memory_is_taken_before_the_client_takes_it() {
     for has_length in [true, false] {
         run(async {
-            let mut response = Response::new(sent(MEMORY), TempFiles::default(), MANY);
+            let mut response = Response::new(sent(MAX_MEMORY), TempFiles::default(), MANY);
             if !has_length {
                 response.backend.borrow_mut().length = None;
             }
@@ -227,7 +231,7 @@ fn what_fits_into_memory_is_taken_before_the_client_takes_it() {
             response.block(MOMENT).await;
             assert!(!response.is_held(), "the connection is free");
             assert_eq!((response.counted(), response.files.made()), (1, 0));
-            assert_eq!(response.take(MEMORY).await, MEMORY - 1000);
+            assert_eq!(response.take(MAX_MEMORY).await, MAX_MEMORY - 1000);
             assert_eq!(response.next().await, None);
         });
     }
@@ -258,7 +262,7 @@ fn a_slow_client_does_not_hold_the_backend() {
                 response.backend.borrow_mut().length = None;
             }
             response.block(MOMENT).await;
-            let at_once = if has_length { 0 } else { MEMORY };
+            let at_once = if has_length { 0 } else { MAX_MEMORY };
             assert_eq!(response.taken(), at_once);
             response.block(LONG).await;
             assert!(!response.is_held() && response.files.made() == 1);
@@ -358,7 +362,7 @@ fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
             let mut response = Response::new(sent(length), files, max_file);
             response.block(LONG).await;
             let ahead = response.taken();
-            let wanted = MEMORY.max(most)..=most + MEMORY;
+            let wanted = MAX_MEMORY.max(most)..=most + MAX_MEMORY;
             assert!(wanted.contains(&ahead), "{ahead}");
             response.block(LONG).await;
             assert!(response.taken() == ahead && response.is_held());

@@ -74,7 +74,7 @@ impl ResolveError {
     }
 
     /// Whether the error leaves open if the name has addresses; if not, a previous answer is obsolete.
-    pub(super) const fn leaves_open(self) -> bool {
+    pub(super) const fn is_inconclusive(self) -> bool {
         !matches!(self, Self::NoName | Self::NoData)
     }
 

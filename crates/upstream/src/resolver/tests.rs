@@ -262,7 +262,7 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
         );
         // Waits for the new answer only for a moment, counted from the first caller.
         pass(POSITIVE_LIFE).await;
-        let soon = || tokio::time::timeout(PATIENCE / 2, resolver.find(worker, "name", Configured));
+        let soon = || tokio::time::timeout(MAX_WAIT / 2, resolver.find(worker, "name", Configured));
         assert!(soon().await.is_err());
         assert_eq!(
             resolver.find(worker, "name", Configured).await,

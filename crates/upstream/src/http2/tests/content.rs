@@ -258,7 +258,7 @@ fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it() {
         };
         assert_eq!(bytes, b"enough", "the response counts all the same");
         settle().await;
-        assert_eq!(connection.used(), 0);
+        assert_eq!(connection.request_count(), 0);
     });
 }
 
@@ -314,11 +314,11 @@ fn an_end_in_a_frame_of_its_own_is_waited_for() {
         // All of the length is there: the engine of the client's side asks for no more.
         drop(body);
         settle().await;
-        assert_eq!(connection.used(), 1, "no reset");
+        assert_eq!(connection.request_count(), 1, "no reset");
         server.send(stream, b"", true);
         server.flush().await;
         settle().await;
-        assert_eq!(connection.used(), 0);
+        assert_eq!(connection.request_count(), 0);
         let next = ask(&connection, "/");
         server.request().await;
         drop(next);

@@ -25,7 +25,7 @@ fn requests_share_a_connection_and_are_answered_in_any_order() {
             assert_eq!(head.authority(), b"backend.test");
             streams.push(stream);
         }
-        assert_eq!(connection.used(), 3);
+        assert_eq!(connection.request_count(), 3);
         for (n, stream) in streams.iter().enumerate().rev() {
             server.answer(*stream, &n.to_string()).await;
         }
@@ -44,7 +44,7 @@ fn requests_share_a_connection_and_are_answered_in_any_order() {
             assert_eq!(bytes, n.to_string().as_bytes());
         }
         settle().await;
-        assert_eq!(connection.used(), 0);
+        assert_eq!(connection.request_count(), 0);
         assert!(connection.can_request());
     });
 }
@@ -138,7 +138,10 @@ fn no_more_streams_are_opened_than_either_side_allows() {
         let mut bare = Bare::new(socket).await;
         let calls: Vec<_> = (0..3).map(|_| ask(&connection, "/")).collect();
         settle().await;
-        assert_eq!((connection.used(), connection.most()), (3, 3));
+        assert_eq!(
+            (connection.request_count(), connection.max_requests()),
+            (3, 3)
+        );
         assert!(!connection.can_request(), "our limit");
         drop(calls);
         let mut out = Vec::new();
@@ -148,7 +151,7 @@ fn no_more_streams_are_opened_than_either_side_allows() {
         );
         bare.send(&out).await;
         settle().await;
-        assert_eq!(connection.most(), 3);
+        assert_eq!(connection.max_requests(), 3);
         out.clear();
         frame::settings(
             &mut out,
@@ -156,7 +159,7 @@ fn no_more_streams_are_opened_than_either_side_allows() {
         );
         bare.send(&out).await;
         settle().await;
-        assert_eq!(connection.most(), 1, "the server's limit");
+        assert_eq!(connection.max_requests(), 1, "the server's limit");
     });
 }
 
@@ -221,7 +224,7 @@ fn a_call_that_is_given_up_is_cancelled() {
         assert_eq!(server.reset(stream).await, ErrorCode::CANCEL);
         server.engine.release(stream, &mut server.out);
         settle().await;
-        assert_eq!(connection.used(), 0);
+        assert_eq!(connection.request_count(), 0);
         // The connection is as good as before.
         let third = ask(&connection, "/");
         let (stream, _) = server.request().await;
@@ -246,7 +249,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
         let (pipe, body) = pipe();
         let tunnel = call(&connection, connect(), body);
         settle().await;
-        assert_eq!(connection.used(), 0, "SETTINGS have not come");
+        assert_eq!(connection.request_count(), 0, "SETTINGS have not come");
         let (stream, head) = server.request().await;
         assert_eq!(
             (head.upgrade(), head.body),
