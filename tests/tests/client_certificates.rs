@@ -167,9 +167,9 @@ while True:
         (
             "open.test",
             "closed.test",
-            "this host wants a client certificate",
+            "this host requires a client certificate",
         ),
-        ("", "closed.test", "this host wants a client certificate"),
+        ("", "closed.test", "this host requires a client certificate"),
     ] {
         let host = format!("{host}:{port}");
         let output = run("python3", &["-c", CLIENT, &port, name, &host]);

@@ -139,8 +139,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
             want += &format!("/{round}/{number}\n");
         }
     }
-    server
-        .wait_for_message("log command ended (signal: 9 (SIGKILL)) and is started again: echo $$");
+    server.wait_for_message("log command ended (signal: 9 (SIGKILL)), restarting it: echo $$");
     let folder = server.stop();
     assert_eq!(folder.read("log"), want);
 }
@@ -219,7 +218,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let pid = pid.trim().parse().expect("a number");
     let pid = rustix::process::Pid::from_raw(pid).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
-    server.wait_for_message("log command ended (signal: 9 (SIGKILL)) and is started again: echo");
+    server.wait_for_message("log command ended (signal: 9 (SIGKILL)), restarting it: echo");
     // The next one has it, too.
     let _ = server.read_until("error-log", "log command ended (signal: 9");
 }

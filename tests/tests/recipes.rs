@@ -530,7 +530,7 @@ fn systemd_finds_nothing_wrong_with_the_unit_and_its_commands_do_what_they_shoul
     let path = systemctl(&server.folder);
     let reload = run("sh", &["-c", &format!("PATH={path} systemctl reload h2o")]);
     assert_eq!(reload.code, 0, "{reload}");
-    let _ = server.read_until("var/log/h2o/error.log", "logs opened anew");
+    let _ = server.read_until("var/log/h2o/error.log", "reopened logs");
     let folder = server.stop();
     let log = folder.read("var/log/h2o/access.log");
     assert!(log.contains("\"GET /a HTTP/1.1\" 200"), "{dir}: {log}");
@@ -570,7 +570,7 @@ fn no_line_is_lost_when_logrotate_moves_the_logs() {
         server.folder.read("systemctl.log"),
         "kill --kill-whom=main --signal=USR1 h2o\n"
     );
-    let _ = server.read_until("var/log/h2o/error.log", "logs opened anew");
+    let _ = server.read_until("var/log/h2o/error.log", "reopened logs");
     let _ = ask(&server, &["http://www.example.com/b"]);
     let _ = server.read_until("var/log/h2o/access.log", "GET /b");
     let old = server.folder.read("var/log/h2o/access.log.1");

@@ -701,7 +701,9 @@ fn content_comes_along_where_the_method_stays() {
             (502, "internal error"),
             "{way}"
         );
-        server.wait_for_message("the content of the request is gone and cannot be sent again\n");
+        server.wait_for_message(
+            "cannot redirect internally: the request body was not kept and cannot be sent again\n",
+        );
         let options = [way, "-H", &go, "--data-binary", &file, &to];
         assert_eq!(curl(&options).text(), "GET /x ", "{way}");
     }

@@ -64,10 +64,10 @@ fn no_request_is_lost_to_signals_that_do_not_end_the_server() {
         });
     }
     for text in [
-        "received SIGHUP, opening logs anew",
-        "received SIGUSR1, opening logs anew",
+        "received SIGHUP, reopening logs",
+        "received SIGUSR1, reopening logs",
         "received SIGUSR2, which has no effect",
-        "logs opened anew, certificates renewed: 0",
+        "reopened logs; certificates reloaded: 0",
     ] {
         server.wait_for_message(text);
     }
@@ -133,7 +133,7 @@ fn no_line_goes_to_logs_that_were_moved_away_before_the_signal() {
             fs::rename(server.folder.at(name), moved).expect("it is there");
         }
         send(&server, signal);
-        let new = server.read_until("error-log", "logs opened anew, certificates renewed: 0");
+        let new = server.read_until("error-log", "reopened logs; certificates reloaded: 0");
         assert!(!new.contains("failed"), "{new}");
         let _ = server.ask("GET /2");
         let folder = server.stop();
@@ -155,8 +155,8 @@ fn lines_stay_in_the_old_log_when_the_new_one_cannot_be_opened() {
     let (from, to) = (server.folder.at("logs"), server.folder.at("moved"));
     fs::rename(from, to).expect("it is there");
     send(&server, Signal::USR1);
-    server.wait_for_message("logs opened anew but for those that failed");
-    server.wait_for_message("/logs/log:No such file or directory; its lines go where they went");
+    server.wait_for_message("reopened logs, except those that failed");
+    server.wait_for_message("/logs/log:No such file or directory; its lines still go to the file");
     let _ = server.ask("GET /1");
     let folder = server.stop();
     assert_eq!(folder.read("moved/log"), "/1\n");
@@ -198,7 +198,7 @@ fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     fs::set_permissions(server.folder.at("server.key"), private).expect("it is ours");
     assert_eq!(serial(&server), old);
     send(&server, Signal::HUP);
-    server.wait_for_message("logs opened anew, certificates renewed: 1");
+    server.wait_for_message("reopened logs; certificates reloaded: 1");
     assert_ne!(serial(&server), old);
 }
 
@@ -243,7 +243,7 @@ fn quit_does_not_wait_for_connections() {
 fn no_download_outlives_the_shutdown_timeout() {
     let (server, slow) = busy("shutdown-timeout: 1");
     send(&server, Signal::TERM);
-    server.wait_for_message("shutdown-timeout is over, closing the connections that are left");
+    server.wait_for_message("shutdown-timeout has passed, closing the remaining connections");
     must_have_ended_well(server);
     let mut rest = Vec::new();
     let _ = slow.stream().read_to_end(&mut rest);

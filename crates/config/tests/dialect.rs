@@ -406,7 +406,7 @@ fn what_is_not_yaml_is_refused_with_line_and_column() {
         .to_string();
     assert_eq!(
         not_utf8,
-        "failed to parse configuration file f line 2: invalid leading UTF-8 byte (column 5)"
+        "failed to parse configuration file f line 2: invalid leading UTF-8 octet (column 5)"
     );
 }
 

@@ -93,7 +93,7 @@ impl Descriptors {
         if self.refusals.count() {
             report!(
                 warning,
-                "{} connections of clients, {} connections to backends and temporary files are open, and RLIMIT_NOFILE allows no more; raise it (`LimitNOFILE` of systemd), or lower max-connections",
+                "the limit of file descriptors (RLIMIT_NOFILE) is reached: {} connections of clients, {} connections to backends and temporary files are open; raise it (`LimitNOFILE` of systemd) or lower max-connections",
                 self.clients(),
                 opened - 1
             );

@@ -70,7 +70,7 @@ impl PathCheck {
             return None;
         }
         let text = format!("there is no directory {}", parent.display());
-        Some(self.error(text, "make it, or name another file"))
+        Some(self.error(text, "create it, or correct the path"))
     }
 
     /// What is amiss for the user the server runs as.

@@ -147,7 +147,7 @@ impl TempFiles {
         if grown.is_err() && self.limit > 0 && self.refusals.count() {
             report!(
                 warning,
-                "temporary files hold {} of the {} bytes that temp-buffer-max-total allows, too many for {bytes} more",
+                "temp-buffer-max-total is reached: temporary files hold {} of {} bytes, {bytes} more do not fit; backends wait for slow clients, and request bodies that need a file get 503",
                 self.used(),
                 self.limit
             );
@@ -159,7 +159,7 @@ impl TempFiles {
         if self.failures.count() {
             report!(
                 warning,
-                "a temporary file in {} cannot be written: {}",
+                "failed to write a temporary file in {} (temp-buffer-path): {}",
                 self.directory.display(),
                 reason(error)
             );

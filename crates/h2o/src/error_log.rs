@@ -16,8 +16,12 @@ pub(crate) fn open(settings: &ServerSettings) -> Result<Arc<Target>, Failure> {
             target.open().map_err(Failure::config)?;
             target
         }
-        None => Target::standard_error()
-            .map_err(|error| Failure::system(format!("standard error: {}", reason(&error))))?,
+        None => Target::standard_error().map_err(|error| {
+            Failure::system(format!(
+                "failed to write to standard error: {}",
+                reason(&error)
+            ))
+        })?,
     };
     Ok(Arc::new(target))
 }
@@ -34,8 +38,12 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
         redirect_output(&log)?;
     }
-    h2o_log::become_error_log(log)
-        .map_err(|error| Failure::system(format!("failed to start a thread: {}", reason(&error))))
+    h2o_log::become_error_log(log).map_err(|error| {
+        Failure::system(format!(
+            "failed to start a thread for the error log: {}",
+            reason(&error)
+        ))
+    })
 }
 
 /// Points standard output and standard error at the log.

@@ -130,7 +130,7 @@ fn start() -> Result<(), Failure> {
     }
     if std::env::var_os("SERVER_STARTER_PORT").is_some() && options.mode == Mode::Worker {
         return Err(Failure::config(
-            "taking over the listeners of a supervisor (SERVER_STARTER_PORT) is not supported yet",
+            "taking over the listeners of a supervisor is not supported yet: the environment variable SERVER_STARTER_PORT is set; start h2o without start_server",
         ));
     }
     let config = match options.config {

@@ -44,7 +44,7 @@ impl Mode {
         let all = [Self::Worker, Self::Master, Self::Daemon, Self::Test];
         all.into_iter()
             .find(|mode| mode.name() == name)
-            .ok_or_else(|| format!("unknown mode:{name}"))
+            .ok_or_else(|| format!("unknown mode:{name}{SEE}"))
     }
 }
 
@@ -259,7 +259,10 @@ mod tests {
             (&["-m", "test"], run(None, Mode::Test)),
             (&["--mode=daemon"], run(None, Mode::Daemon)),
             (&["--", "-t"], run(None, Mode::Worker)),
-            (&["-m", "Worker"], Err("unknown mode:Worker".into())),
+            (
+                &["-m", "Worker"],
+                Err("unknown mode:Worker (see h2o --help)".into()),
+            ),
             (&["--ver", "--nonsense"], Err(version.clone())),
             (&["-vx"], Err(version)),
             (

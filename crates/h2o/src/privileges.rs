@@ -21,7 +21,7 @@ pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
     }
     if settings.max_connections as u64 > hard {
         return Err(Failure::config(format!(
-            "[error] 'max-connections'=[{}] configuration value should not exceed the hard limit of file descriptors 'RLIMIT_NOFILE'=[{hard}]",
+            "[error] 'max-connections'=[{}] configuration value should not exceed the hard limit of file descriptors 'RLIMIT_NOFILE'=[{hard}]; lower it, or raise the limit (`ulimit -Hn`, `LimitNOFILE` of systemd)",
             settings.max_connections
         )));
     }
@@ -47,7 +47,7 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     if let Err(error) = h2o_opener::start_keeper("/proc/self/exe", output) {
         report!(
             warning,
-            "failed to start the keeper: {}; logs will be opened and certificates read again with the rights of the running user",
+            "failed to start the keeper process: {}; SIGHUP and SIGUSR1 will reopen logs and reload certificates with the rights of the running user",
             reason(&error)
         );
     }
@@ -66,11 +66,15 @@ pub(crate) fn keep() -> Result<(), Failure> {
 
 /// Gives up the rights of the starting user. Must be called before threads are started.
 pub(crate) fn switch_user(user: &User) -> Result<(), Failure> {
-    let refused = |_| {
-        Failure::system("failed to change the running user (are you sure you are running as root?)")
+    let refused = |error: nix::errno::Errno| {
+        Failure::system(format!(
+            "failed to change the running user (are you sure you are running as root?): user {}: {}",
+            user.name,
+            error.desc()
+        ))
     };
     let name = std::ffi::CString::new(user.name.as_str())
-        .map_err(|_| Failure::system("the name of the user is not valid"))?;
+        .map_err(|_| Failure::system("`user` must not contain a NUL character"))?;
     nix::unistd::setgid(user.gid).map_err(refused)?;
     nix::unistd::initgroups(&name, user.gid).map_err(refused)?;
     nix::unistd::setuid(user.uid).map_err(refused)

@@ -52,7 +52,10 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         )));
     }
     let directory = std::env::current_dir().map_err(|error| {
-        Failure::system(format!("the current directory is gone: {}", reason(&error)))
+        Failure::system(format!(
+            "cannot serve the current directory: {}",
+            reason(&error)
+        ))
     })?;
     let (http, https) = (free_port(8080)?, free_port(8443)?);
     let identity = certificate();
@@ -87,14 +90,14 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
     };
     let tls = match &identity {
         Ok((certificate, _)) => format!(
-            "  https://localhost:{https}/{}\n\nThe certificate is of our own making ({}), so browsers will ask.",
+            "  https://localhost:{https}/{}\n\nThe certificate is self-signed ({}), so browsers show a warning.",
             moved(https, 8443),
             certificate.display()
         ),
         Err(failure) => format!("\nThere is no HTTPS: {}.", failure.text()),
     };
     let greeting = format!(
-        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nStarted by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
+        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nIf started by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
         directory.display(),
         moved(http, 8080),
     );
@@ -121,7 +124,7 @@ fn free_port(first: u16) -> Result<u16, Failure> {
         .find(|port| is_free(*port))
         .ok_or_else(|| {
             Failure::config(format!(
-                "the ports from {first} to {} are all taken",
+                "all ports from {first} to {} are in use",
                 first + PORTS - 1
             ))
         })
@@ -131,7 +134,7 @@ fn free_port(first: u16) -> Result<u16, Failure> {
 fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     let directory = state_directory().ok_or_else(|| {
         Failure::system(
-            "neither XDG_STATE_HOME nor HOME is set: there is no place to keep a certificate",
+            "neither XDG_STATE_HOME nor HOME is set, so there is no directory for the certificate",
         )
     })?;
     let (certificate, key) = (

@@ -117,7 +117,7 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
     let events = Events::begin(signals)?;
     let is_configured = settings.error_log.is_some();
     if let Some(path) = &settings.error_log {
-        report!(notice, "messages go to the error log from here on: {path}");
+        report!(notice, "further messages go to the error log: {path}");
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
     let error_log = is_configured.then_some(&*log);

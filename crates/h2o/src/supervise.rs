@@ -53,7 +53,7 @@ impl Events {
         match thread.spawn(forward) {
             Ok(_) => Ok(Self { sender, receiver }),
             Err(error) => Err(Failure::system(format!(
-                "failed to start a thread: {}",
+                "failed to start the thread that receives signals: {}",
                 reason(&error)
             ))),
         }
@@ -132,7 +132,7 @@ pub(crate) fn obey(
                 Phase::Serving | Phase::Draining(_) => {
                     report!(
                         notice,
-                        "shutdown-timeout is over, closing the connections that are left"
+                        "shutdown-timeout has passed, closing the remaining connections"
                     );
                     phase = phase.close(control);
                 }
@@ -195,7 +195,7 @@ impl Control for Running<'_> {
         // The line that says so is the last one in the old file.
         report!(
             notice,
-            "received {signal}, opening logs anew and loading certificates that changed; the configuration is not read again"
+            "received {signal}, reopening logs and reloading changed certificates; the configuration is not reloaded, restart the server for that"
         );
         let mut failures = self.loaded.reopen_resources();
         if let Some(log) = self.error_log {
@@ -205,19 +205,25 @@ impl Control for Running<'_> {
             failures.extend(reopened.err());
         }
         for failure in &failures {
-            report!(error, "{failure}; its lines go where they went before");
+            report!(
+                error,
+                "{failure}; its lines still go to the file that was open before"
+            );
         }
         let certificates = self.server.reload_certificates();
         for failure in &certificates.failures {
-            report!(error, "{failure}; what was loaded before stays in use");
+            report!(
+                error,
+                "{failure}; the certificates loaded before stay in use"
+            );
         }
         report!(
             notice,
-            "logs opened anew{}, certificates renewed: {}",
+            "reopened logs{}; certificates reloaded: {}",
             if failures.is_empty() {
                 ""
             } else {
-                " but for those that failed"
+                ", except those that failed"
             },
             certificates.renewed
         );

@@ -50,7 +50,9 @@ const ATTRIBUTES: [Attribute; 2] = [
 
 fn read(command: &Command<'_>) -> Result<Vec<Document>, Error> {
     if command.node.as_str().is_some() {
-        return Err(command.error("argument must be either of: sequence, mapping"));
+        return Err(command
+            .error("argument must be either of: sequence, mapping")
+            .with_hint("such as `{ status: 404, url: /404.html }`"));
     }
     let entries = command.node.one_or_more();
     entries.iter().map(read_entry).collect()
@@ -58,7 +60,9 @@ fn read(command: &Command<'_>) -> Result<Vec<Document>, Error> {
 
 fn read_entry(node: &Node) -> Result<Document, Error> {
     if node.as_mapping().is_none() {
-        return Err(node.error("element must be a mapping"));
+        return Err(node
+            .error("element must be a mapping")
+            .with_hint("such as `{ status: 404, url: /404.html }`"));
     }
     let attributes = node.attributes(&ATTRIBUTES)?;
     Ok(Document {
@@ -293,10 +297,11 @@ mod tests {
         let cases = [
             (
                 "x",
-                "argument must be either of: sequence, mapping (column 12)".to_owned(),
+                "argument must be either of: sequence, mapping (column 12; such as `{ status: 404, url: /404.html }`)".to_owned(),
             ),
-            ("[ x ]", "element must be a mapping (column 14)".to_owned()),
-            ("[ [] ]", "element must be a mapping (column 14)".to_owned()),
+            (
+"[ x ]", "element must be a mapping (column 14; such as `{ status: 404, url: /404.html }`)".to_owned()),
+            ("[ [] ]", "element must be a mapping (column 14; such as `{ status: 404, url: /404.html }`)".to_owned()),
             (
                 "{ status: 404 }",
                 "cannot find mandatory attribute: url (column 12)".to_owned(),

@@ -399,7 +399,7 @@ impl Shared {
             state.fd = Some(Arc::new(fd));
             state.phase = Phase::Open;
             drop(state);
-            report!(notice, "connected to the log socket {path} again");
+            report!(notice, "reconnected to the log socket {path}");
         }
     }
 
@@ -428,7 +428,7 @@ impl Shared {
             let is_open = self.lock().phase == Phase::Open;
             if is_open {
                 self.complain(&format!(
-                    "log command ended ({ended}) and is started again: {text}"
+                    "log command ended ({ended}), restarting it: {text}"
                 ));
             }
             match self.start_again(text, input, &mut back_off) {
@@ -455,7 +455,7 @@ impl Shared {
             match log_command(text, input) {
                 Ok(started) => return Some(started),
                 Err(error) => self.complain(&format!(
-                    "failed to start the log command again: {text}: {}",
+                    "failed to restart the log command: {text}: {}",
                     reason(&error)
                 )),
             }
@@ -488,9 +488,12 @@ impl Shared {
         match self.reader {
             Reader::Socket(_) => report!(
                 error,
-                "the connection to the log socket {name} broke and is made again: {reason}"
+                "lost the connection to the log socket {name}, reconnecting: {reason}"
             ),
-            _ => report!(error, "nothing more is written to the log {name}: {reason}"),
+            _ => report!(
+                error,
+                "log {name} is disabled, failed to write to it: {reason}"
+            ),
         }
     }
 
@@ -498,7 +501,7 @@ impl Shared {
         if lines > 0 {
             report!(
                 warning,
-                "lines dropped that the reader of a log was too slow to take: {lines}: {}",
+                "log lines dropped, because the log is read too slowly: {lines}: {}",
                 self.name()
             );
         }

@@ -110,7 +110,7 @@ impl TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ClearText => f.write_str("HTTP in clear text in place of TLS"),
+            Self::ClearText => f.write_str("the client sent plain HTTP to a TLS port"),
             Self::Handshake(error) => error.fmt(f),
             Self::HandshakeTooLarge => f.write_str("TLS handshake is too large"),
             Self::RecordOverflow => f.write_str("TLS record is too long"),
@@ -122,7 +122,7 @@ impl fmt::Display for TlsError {
                 f.write_str("the client wants a raw public key and no certificate")
             }
             Self::Renegotiation => f.write_str("TLS renegotiation refused"),
-            Self::Flood => f.write_str("too many TLS records without use"),
+            Self::Flood => f.write_str("too many TLS records without data"),
             Self::PeerAlert(description) => {
                 let name = AlertDescription::from(*description);
                 write!(f, "peer sent TLS alert {description} ({name:?})")

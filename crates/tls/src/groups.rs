@@ -60,6 +60,7 @@ pub(crate) fn parse(node: &Node) -> Result<Vec<&'static dyn SupportedKxGroup>, E
                 item.error(format!("key-exchange not supported: {name}"))
             } else {
                 item.error(format!("key-exchange not found: {name}"))
+                    .with_hint("`h2o --version` lists all")
                     .did_you_mean(nearest(name, names()))
             }
         })?;

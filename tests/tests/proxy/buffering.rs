@@ -705,7 +705,7 @@ fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     assert_eq!(post(3_000_000).code(), 502);
     assert_eq!(post(1_200_000).text(), "fine");
     assert_eq!(post(100_000).text(), "fine");
-    server.wait_for_message("failed to keep the request body");
+    server.wait_for_message("failed to write the request body to a temporary file");
     fill_disk(&server, None);
     assert_eq!(post(3_000_000).text(), "fine");
     no_files(&server);

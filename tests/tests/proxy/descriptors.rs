@@ -53,7 +53,7 @@ hosts:
         let answer = client.answer(stream);
         assert!(!answer.is_ended || answer.status() == 503, "{stream}");
     }
-    server.wait_for_message("RLIMIT_NOFILE allows no more");
+    server.wait_for_message("RLIMIT_NOFILE) is reached");
     let mut others: Vec<_> = (0..20).map(|_| server.connect()).collect();
     for other in &mut others {
         other.send("GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n");

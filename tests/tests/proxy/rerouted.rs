@@ -106,7 +106,7 @@ fn a_client_that_waits_for_a_word_is_not_kept_waiting() {
     let mut client = server.connect();
     client.send(post("expect: 100-continue\r\n"));
     assert_eq!(client.read_response("POST").code(), 502);
-    server.wait_for_message("waits for a word");
+    server.wait_for_message("still waits for 100 Continue");
     assert_eq!(target.connections(), 0);
 }
 

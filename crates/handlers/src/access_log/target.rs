@@ -52,7 +52,10 @@ impl BackgroundService for Target {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.0.run() {
             Ok(running) => Ok(Box::new(running)),
-            Err(error) => Err(format!("failed to start a thread: {}", reason(&error))),
+            Err(error) => Err(format!(
+                "failed to start a thread for an access log: {}",
+                reason(&error)
+            )),
         }
     }
 }

@@ -34,7 +34,11 @@ impl Acl {
             let text = node
                 .as_str()
                 .ok_or_else(|| node.error("ACL entry must be a scalar"))?;
-            Entry::parse(text).map_err(|message| node.error(message))
+            Entry::parse(text).map_err(|message| {
+                node.error(message).with_hint(
+                    "addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`",
+                )
+            })
         });
         Ok(Self(entries.collect::<Result<_, _>>()?))
     }

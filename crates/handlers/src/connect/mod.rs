@@ -188,7 +188,7 @@ fn at_most_a_century(limit: Duration) -> Duration {
 
 fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     let text = format!("the command is deprecated; use {successor}");
-    scope.warnings.push(command.error(text).to_string());
+    scope.warn(&command.error(text));
 }
 
 /// What a handler is made with: the list, and the settings of its level.

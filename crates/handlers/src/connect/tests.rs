@@ -31,11 +31,11 @@ fn what_cannot_be_read_is_refused() {
         ),
         (
             "proxy.connect-udp: [ '*' ]",
-            "[f:1] in command proxy.connect-udp, ACL entry must begin with + or - (column 22)",
+            "[f:1] in command proxy.connect-udp, ACL entry must begin with + or - (column 22; addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
         ),
         (
             "proxy.connect: [ '+a.example' ]",
-            "[f:1] in command proxy.connect, failed to parse address (column 18)",
+            "[f:1] in command proxy.connect, failed to parse address (column 18; addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
         ),
         (
             "proxy.proxy-status.identity: \"a\\tb\"",
@@ -82,8 +82,8 @@ fn inner_levels_inherit_and_old_names_are_warned_of() {
     assert_eq!(
         scope.warnings,
         [
-            "[f:1] in command proxy.connect.proxy-status, the command is deprecated; use proxy.connect.emit-proxy-status (column 29)",
-            "[f:2] in command proxy-status.identity, the command is deprecated; use proxy.proxy-status.identity (column 24)",
+            "[warning] [f:1] in command proxy.connect.proxy-status, the command is deprecated; use proxy.connect.emit-proxy-status (column 29)",
+            "[warning] [f:2] in command proxy-status.identity, the command is deprecated; use proxy.proxy-status.identity (column 24)",
         ]
     );
     let settings = scope

@@ -95,13 +95,17 @@ fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error>
 
 /// The extensions, without dots; `None` for `default`.
 fn parse_extensions(node: &Node) -> Result<Vec<Option<&str>>, Error> {
+    let malformed = |node: &Node| {
+        node.error("`extensions` must be a scalar or sequence of scalar")
+            .with_hint("such as `extension: .php`")
+    };
     if node.as_mapping().is_some() {
-        return Err(node.error("`extensions` must be a scalar or sequence of scalar"));
+        return Err(malformed(node));
     }
     let nodes = node.one_or_more().iter();
     nodes
         .map(|node| match node.as_str() {
-            None => Err(node.error("`extensions` must be a scalar or sequence of scalar")),
+            None => Err(malformed(node)),
             Some("default") => Ok(None),
             Some(_) => extension(node).map(Some),
         })

@@ -142,17 +142,13 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
     kinds: Kinds::SCALAR,
     value: "ON|OFF",
     default: "OFF",
-    help: "Accepted without effect: what is not in memory is read by a thread pool, so a slow disk never stops a \
+    help: "Accepted without effect: files that are not in memory are read by other threads, so a slow disk never stops a \
            worker.",
     apply: |scope, command| {
         if command.node.on_off()? {
-            let pos = &command.node.pos;
-            scope.warnings.push(format!(
-                "[{}:{}] in command file.io_uring, io_uring is not used: files that are not in memory are read by a \
-                 thread pool",
-                pos.file(),
-                pos.line()
-            ));
+            let text =
+                "io_uring is not used: files that are not in memory are read by other threads";
+            scope.warn(&command.error(text));
         }
         Ok(())
     },

@@ -107,7 +107,9 @@ impl FieldLine {
             .bytes()
             .any(|byte| byte.is_ascii_control() && byte != b'\t')
         {
-            return Err(node.error("invalid header value"));
+            return Err(node
+                .error("invalid header value")
+                .with_hint("a header value cannot have line breaks and other control characters"));
         }
         let value = value.into();
         Ok(Self { name, value })
@@ -158,7 +160,9 @@ impl FieldName {
 
     fn new(node: &Node, name: &str) -> Result<Self, Error> {
         if !is_token(name.as_bytes()) {
-            return Err(node.error("invalid header name"));
+            return Err(node
+                .error("invalid header name")
+                .with_hint("write letters, digits and hyphens"));
         }
         match Known::from_any_case(name.as_bytes()) {
             // Those of the protocol engines, and `date`, which a cache would trust.
@@ -168,7 +172,9 @@ impl FieldName {
                 | Known::TransferEncoding
                 | Known::Date
                 | Known::Server,
-            ) => Err(node.error("the named header cannot be rewritten")),
+            ) => Err(node
+                .error("the named header cannot be rewritten")
+                .with_hint("the server itself sets it")),
             Some(known) => Ok(Self::Known(known)),
             None => Ok(Self::Other(name.to_ascii_lowercase().into())),
         }

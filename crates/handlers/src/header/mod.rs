@@ -432,31 +432,31 @@ mod tests {
             ),
             (
                 "header.add: 'a b: c'",
-                in_add("invalid header name (column 13)"),
+                in_add("invalid header name (column 13; write letters, digits and hyphens)"),
             ),
             (
                 "header.add: \"a: b\\r\\nc: d\"",
-                in_add("invalid header value (column 13)"),
+                in_add("invalid header value (column 13; a header value cannot have line breaks and other control characters)"),
             ),
             (
                 "header.add: 'Date: now'",
-                in_add(&format!("{fixed} (column 13)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
             ),
             (
                 "header.add: 'content-length: 1'",
-                in_add(&format!("{fixed} (column 13)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
             ),
             (
                 "header.add: 'Connection: close'",
-                in_add(&format!("{fixed} (column 13)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
             ),
             (
                 "header.add: 'transfer-encoding: x'",
-                in_add(&format!("{fixed} (column 13)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
             ),
             (
                 "header.add: 'server: x'",
-                in_add(&format!("{fixed} (column 13)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
             ),
             (
                 "header.add: {}",
@@ -472,15 +472,15 @@ mod tests {
             ),
             (
                 "header.unset: 'a: b'",
-                "[f:1] in command header.unset, invalid header name (column 15)".to_owned(),
+                "[f:1] in command header.unset, invalid header name (column 15; write letters, digits and hyphens)".to_owned(),
             ),
             (
                 "header.unset:",
-                "[f:1] in command header.unset, invalid header name (column 14)".to_owned(),
+                "[f:1] in command header.unset, invalid header name (column 14; write letters, digits and hyphens)".to_owned(),
             ),
             (
                 "header.unsetunless: [ a, server ]",
-                format!("[f:1] in command header.unsetunless, {fixed} (column 26)"),
+                format!("[f:1] in command header.unsetunless, {fixed} (column 26; the server itself sets it)"),
             ),
             (
                 "header.cookie.unset: 'a=b'",

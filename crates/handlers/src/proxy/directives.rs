@@ -330,7 +330,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             if size == 0 {
-                return Err(command.error("proxy.buffer_size must be a positive value"));
+                return Err(command
+                    .error("proxy.buffer_size must be a positive value")
+                    .with_hint("leave it out to buffer in memory and in temporary files"));
             }
             settings(scope).max_buffer_size = Some(size);
             Ok(())
@@ -489,7 +491,7 @@ fn max_streams(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
 
 fn deprecated(scope: &mut Scope, command: &Command<'_>, successor: &str) {
     let text = format!("the command is deprecated; use {successor}");
-    scope.warnings.push(command.error(text).to_string());
+    scope.warn(&command.error(text));
 }
 
 /// Whatever `when` says: there is one list of fields only.
@@ -543,10 +545,11 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let backends = Backends::read(command.node)?;
     let settings = scope.settings.get::<ProxySettings>();
     if settings.proxy_protocol && !settings.timeouts.keepalive.is_zero() {
-        return Err(command.error(
-            "please either set `proxy.use-proxy-protocol` to `OFF` or disable keep-alive by setting \
-             `proxy.timeout.keepalive` to zero; the features are mutually exclusive",
-        ));
+        let text = "please either set `proxy.use-proxy-protocol` to `OFF` or disable keep-alive by setting \
+                    `proxy.timeout.keepalive` to zero; the features are mutually exclusive";
+        return Err(command
+            .error(text)
+            .with_hint("`proxy.proxy-protocol: ON` needs `proxy.timeout.keepalive: 0`"));
     }
     if settings.http2_force_cleartext && settings.http2_ratio != Some(100) {
         return Err(command.error(
@@ -586,8 +589,10 @@ fn warn_of_missing_bundle(scope: &mut Scope, settings: &ProxySettings) {
         return;
     };
     let warning = format!(
-        "Warning: failed to load the default certificates file at {}. Proxying to HTTPS servers may fail.",
-        error.path.display()
+        "[warning] failed to load the default certificates file at {}. Proxying to HTTPS servers may fail. ({}; name \
+         another file by `proxy.ssl.cafile`)",
+        error.path.display(),
+        error.reason
     );
     if !scope.warnings.contains(&warning) {
         scope.warnings.push(warning);

@@ -52,8 +52,10 @@ struct PushLink {
 }
 
 fn read(node: &Node) -> Result<PushLink, Error> {
-    let malformed =
-        || node.error("argument must be in the form of: `<URL>; rel=preload` (see --help)");
+    let malformed = || {
+        node.error("argument must be in the form of: `<URL>; rel=preload`")
+            .with_hint("one resource, such as `</style.css>; rel=preload; critical`; for several, write a list")
+    };
     let text = node
         .as_str()
         .ok_or_else(|| node.error("element of a sequence passed to http2-push must be a scalar"))?;
@@ -370,7 +372,7 @@ mod tests {
 
     #[test]
     fn other_elements_are_refused() {
-        let form = "argument must be in the form of: `<URL>; rel=preload` (see --help)";
+        let form = "argument must be in the form of: `<URL>; rel=preload`";
         let cases = [
             "/a",
             "''",

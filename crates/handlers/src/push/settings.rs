@@ -112,11 +112,7 @@ fn casper(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         settings(scope).casper = None;
     } else {
         // H2O compatibility: not an error there. We say at least that nothing came of it.
-        scope.warnings.push(
-            command
-                .error(format!("`{word}` is neither `ON` nor `OFF` and is ignored"))
-                .to_string(),
-        );
+        scope.warn(&command.error(format!("`{word}` is neither `ON` nor `OFF` and is ignored")));
     }
     Ok(())
 }

@@ -231,7 +231,11 @@ impl EventLoop {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
-                    h2o_log::report!(error, "waiting for sockets failed: {}", reason(&error));
+                    h2o_log::report!(
+                        error,
+                        "failed to wait for events of sockets: {}",
+                        reason(&error)
+                    );
                     break;
                 }
             }

@@ -95,12 +95,12 @@ impl CannotCollect {
         let (reason, response) = match self {
             Self::TooLarge => return answers::too_large(context),
             Self::NoRoom => (
-                "temporary files hold as much as they may".to_owned(),
+                "temp-buffer-max-total is reached".to_owned(),
                 answers::no_room(context),
             ),
             Self::Disk(unwritten) => (unwritten.error.to_string(), answers::no_disk(context)),
         };
-        let note = format!("failed to keep the request body: {reason}");
+        let note = format!("failed to write the request body to a temporary file: {reason}");
         exchange.note_error("core", &note);
         response
     }

@@ -166,5 +166,5 @@ impl Content {
 }
 
 fn wrong_length(how: &str) -> BodyError {
-    BodyError::Failed(format!("the content is {how} than announced"))
+    BodyError::Failed(format!("the response body is {how} than announced"))
 }

@@ -82,14 +82,13 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     };
     if order.keep_body && needs_body && awaits_word {
         drop_body(exchange);
-        let text =
-            "the client waits for a word before it sends content, which the backend has not given";
+        let text = "cannot redirect internally: the client still waits for 100 Continue";
         return refuse(exchange, &order, text);
     }
     if !order.keep_body || !rewind_body(exchange, streams) {
         drop_body(exchange);
         if order.keep_body && needs_body {
-            let text = "the content of the request is gone and cannot be sent again";
+            let text = "cannot redirect internally: the request body was not kept and cannot be sent again";
             return refuse(exchange, &order, text);
         }
     }

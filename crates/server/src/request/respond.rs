@@ -265,7 +265,7 @@ impl Requests {
             catch_unwind(AssertUnwindSafe(pull)).unwrap_or_else(|_| {
                 turn.context.worker.counters.count(Counter::Panics);
                 Err(BodyError::Failed(
-                    "the source of the content panicked".into(),
+                    "panic while the response body was produced".into(),
                 ))
             })
         } else {

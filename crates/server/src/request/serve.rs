@@ -162,13 +162,13 @@ fn misdirected(exchange: &mut Exchange) -> Response {
     // An error document is no longer asked for by that scheme.
     let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
         (
-            "the scheme of the request's target is not that of the connection",
-            "the scheme of the request is not that of the connection",
+            "the request names another scheme (http or https) than the connection has",
+            "the request names another scheme (http or https) than the connection has",
         )
     } else {
         (
-            "the host wants a client certificate, which this connection's handshake was not for",
-            "this host wants a client certificate: connect to it by its name",
+            "the host requires a client certificate (client-ca-file), which the TLS handshake of this connection did not request",
+            "this host requires a client certificate: open a new connection to it by its name",
         )
     };
     let status = StatusCode::MISDIRECTED_REQUEST;

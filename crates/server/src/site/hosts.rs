@@ -60,7 +60,9 @@ fn hosts(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     for (key, value) in entries {
         let name = parse_host_key(key)?;
         if scope.hosts.iter().any(|host| host.name == name) {
-            return Err(key.error("duplicate host entry"));
+            return Err(key
+                .error("duplicate host entry")
+                .with_hint("write all paths of the host below its first entry"));
         }
         let index = u32::try_from(scope.hosts.len()).map_err(|_| key.error("too many hosts"))?;
         scope.shared.edit::<HostKeys>().0.push(key.pos.clone());

@@ -201,7 +201,8 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
         Some(other) => {
             return Err(attributes
                 .require("type")?
-                .error(format!("unknown listen type: {other}")));
+                .error(format!("unknown listen type: {other}"))
+                .with_hint("write `tcp` or `unix`"));
         }
     };
     let options = ListenOptions::parse(scope, command, &attributes, &endpoints)?;
@@ -288,7 +289,12 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
         .unwrap_or(name);
     let found = (bare, number).to_socket_addrs();
     let mut addresses: Vec<SocketAddr> = found
-        .map_err(|error| host.error(format!("failed to resolve address: {error}")))?
+        .map_err(|error| {
+            host.error(format!("failed to resolve address: {error}"))
+                .with_hint(
+                    "write an IP address of this machine, or leave `host` out for all of them",
+                )
+        })?
         .collect();
     addresses.dedup();
     Ok(addresses
@@ -301,7 +307,9 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
     // The last byte of `sun_path` is a terminating zero.
     if path.len() >= 108 {
-        return Err(port.error(format!("path:{path} is too long as a unix socket name")));
+        return Err(port
+            .error(format!("path:{path} is too long as a unix socket name"))
+            .with_hint("at most 107 bytes"));
     }
     if path.is_empty() {
         return Err(port.error("the path of a unix socket cannot be empty"));
@@ -350,7 +358,10 @@ impl<'a> ListenOptions<'a> {
             let mode = u32::from_str_radix(node.scalar()?, 8)
                 .ok()
                 .filter(|mode| *mode <= 0o7777);
-            mode.ok_or_else(|| node.error("`permission` must be an octal number"))
+            mode.ok_or_else(|| {
+                node.error("`permission` must be an octal number")
+                    .with_hint("such as `660`")
+            })
         });
         let unix = UnixMode {
             owner: text("owner")?,
@@ -358,7 +369,9 @@ impl<'a> ListenOptions<'a> {
             permission: permission.transpose()?,
         };
         if let (Some(group), None) = (attributes.get("group"), &unix.owner) {
-            return Err(group.error("`group` cannot be used without `owner`"));
+            return Err(group
+                .error("`group` cannot be used without `owner`")
+                .with_hint("add `owner: USER`"));
         }
         if !is_unix
             && let Some(node) = ["owner", "group", "permission"]
@@ -369,7 +382,7 @@ impl<'a> ListenOptions<'a> {
                 scope,
                 command,
                 node,
-                "ignored: it has meaning for `type: unix` only",
+                "`owner`, `group` and `permission` are ignored without `type: unix`",
             );
         }
         if let Some(node) = attributes.get("initcwnd") {
@@ -377,7 +390,7 @@ impl<'a> ListenOptions<'a> {
                 scope,
                 command,
                 node,
-                "`initcwnd` is ignored: it has meaning for QUIC only",
+                "`initcwnd` is ignored: it is a setting of QUIC",
             );
         }
         let mut congestion = text("cc")?.filter(|name| **name != *"auto");
@@ -464,20 +477,24 @@ fn bind(
         };
         match (&options.tls, listener.tls.is_empty()) {
             (Some(_), true) => {
-                return Err(node.error("cannot accept HTTPS; already defined to accept HTTP"));
+                return Err(node
+                    .error("cannot accept HTTPS; already defined to accept HTTP")
+                    .with_hint("an earlier `listen` has this address without `ssl`"));
             }
             (None, false) => {
-                return Err(node.error("cannot accept HTTP; already defined to accept HTTPS"));
+                return Err(node
+                    .error("cannot accept HTTP; already defined to accept HTTPS")
+                    .with_hint("an earlier `listen` has this address with `ssl`"));
             }
             (None, true) | (Some(_), false) => {}
         }
         if options.proxy_protocol != listener.proxy_protocol {
             let text = match (options.proxy_protocol, listener.proxy_protocol) {
                 (ProxyProtocol::Off, _) => {
-                    "`proxy-protocol` cannot be turned off, already defined as opposite"
+                    "`proxy-protocol` cannot be turned off, already defined as opposite; write the same in each `listen` of an address"
                 }
                 (_, ProxyProtocol::Off) => {
-                    "`proxy-protocol` cannot be turned on, already defined as opposite"
+                    "`proxy-protocol` cannot be turned on, already defined as opposite; write the same in each `listen` of an address"
                 }
                 (ProxyProtocol::Accepted | ProxyProtocol::Required, _) => {
                     "`proxy-protocol` is `ON` in one place and `REQUIRED` in another; write the same in each `listen` of an address"
@@ -529,7 +546,7 @@ fn add_tls_entry(
     if let Some(entry) = taken.filter(|entry| !entry.settings.same_identity(settings)) {
         settings.must_agree_on_clients(&entry.settings, ssl.node)?;
         warnings.push(format!(
-            "[warning] [{}:{}] in command listen, this `ssl` has no effect, as the one at {} is for the same address and host; to offer several certificates, list them in `identity`",
+            "[warning] [{}:{}] in command listen, this `ssl` has no effect: the one at {} has the same address and host; to offer several certificates, list them in `identity`",
             ssl.node.pos.file(),
             ssl.node.pos.line(),
             entry.settings.place(),

@@ -147,7 +147,7 @@ impl Connections {
                 ) => continue,
                 Err(error) => {
                     // Out of descriptors or memory: stop accepting until connections have closed.
-                    h2o_log::report!(warning, "accept failed: {error}");
+                    h2o_log::report!(warning, "failed to accept a connection, pausing: {error}");
                     self.set_full(true);
                     return;
                 }
@@ -177,7 +177,7 @@ impl Connections {
         if let Err(error) = self.registry.add_connection(&socket, token) {
             h2o_log::report!(
                 warning,
-                "a connection cannot be watched: {}",
+                "closed a new connection, failed to add it to epoll: {}",
                 reason(&error)
             );
             return;
@@ -246,7 +246,11 @@ impl Connections {
             if is_full {
                 self.registry.remove_listener(fd);
             } else if let Err(error) = self.registry.add_listener(fd, self.listener_token(index)) {
-                h2o_log::report!(error, "a listener cannot be watched: {}", reason(&error));
+                h2o_log::report!(
+                    error,
+                    "failed to add a listener to epoll, this thread accepts no more connections on it: {}",
+                    reason(&error)
+                );
             }
         }
     }

@@ -233,9 +233,10 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
         match node.one_of(&words)? {
             0 => {}
             1 => {
-                let file = attributes
-                    .get("ticket-file")
-                    .ok_or_else(|| node.error("mandatory attribute `file` is missing"))?;
+                let file = attributes.get("ticket-file").ok_or_else(|| {
+                    node.error("mandatory attribute `file` is missing")
+                        .with_hint("write `ticket-file: FILE`")
+                })?;
                 store = TicketStore::File(SharedTicketFile::new(file.scalar()?));
             }
             index => {
@@ -248,12 +249,16 @@ fn parse(command: &Command<'_>) -> Result<ResumptionSettings, Error> {
     }
     let mut algorithms = DEFAULT_ALGORITHMS;
     if let Some(node) = attributes.get("ticket-cipher") {
-        algorithms.cipher = TicketCipher::by_name(node.scalar()?)
-            .ok_or_else(|| node.error("unknown cipher algorithm"))?;
+        algorithms.cipher = TicketCipher::by_name(node.scalar()?).ok_or_else(|| {
+            node.error("unknown cipher algorithm")
+                .with_hint(TicketCipher::NAMES)
+        })?;
     }
     if let Some(node) = attributes.get("ticket-hash") {
-        algorithms.hash = TicketHash::by_name(node.scalar()?)
-            .ok_or_else(|| node.error("unknown hash algorithm"))?;
+        algorithms.hash = TicketHash::by_name(node.scalar()?).ok_or_else(|| {
+            node.error("unknown hash algorithm")
+                .with_hint(TicketHash::NAMES)
+        })?;
     }
     settings.tickets = Some(TicketSettings { store, algorithms });
     Ok(settings)
@@ -426,7 +431,10 @@ impl Tickets {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // If another thread has rotated the keys in the meantime, this changes nothing.
         if ring.rotate(now, lifetime_secs, self.algorithms).is_err() {
-            h2o_log::report!(error, "failed to generate session ticket secrets");
+            h2o_log::report!(
+                error,
+                "failed to generate new session ticket secrets, the old ones stay in use"
+            );
         }
     }
 }

@@ -170,7 +170,7 @@ impl TicketFile {
         if let Some(whom) = metadata.as_ref().and_then(is_exposed_to) {
             report!(
                 warning,
-                "session ticket secrets in file:{path} are open to {whom}: nobody but the user that starts the server needs to read them (chmod 600)"
+                "session ticket secrets in file:{path} can be read by {whom}: only the user that starts the server needs to (chmod 600)"
             );
         }
     }
@@ -212,11 +212,17 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| name_node.error("`name` must be a string of 32 hexadecimal digits"))?;
     let cipher_node = attributes.require("cipher")?;
-    let cipher = TicketCipher::by_name(cipher_node.scalar()?)
-        .ok_or_else(|| cipher_node.error("unknown cipher algorithm"))?;
+    let cipher = TicketCipher::by_name(cipher_node.scalar()?).ok_or_else(|| {
+        cipher_node
+            .error("unknown cipher algorithm")
+            .with_hint(TicketCipher::NAMES)
+    })?;
     let hash_node = attributes.require("hash")?;
-    let hash = TicketHash::by_name(hash_node.scalar()?)
-        .ok_or_else(|| hash_node.error("unknown hash algorithm"))?;
+    let hash = TicketHash::by_name(hash_node.scalar()?).ok_or_else(|| {
+        hash_node
+            .error("unknown hash algorithm")
+            .with_hint(TicketHash::NAMES)
+    })?;
     let algorithms = TicketAlgorithms { cipher, hash };
     let key_node = attributes.require("key")?;
     let text = key_node.scalar()?;

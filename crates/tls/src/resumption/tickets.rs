@@ -24,6 +24,9 @@ pub(crate) enum TicketCipher {
 }
 
 impl TicketCipher {
+    /// What a configuration may say, for messages.
+    pub(crate) const NAMES: &str = "`aes-128-cbc` or `aes-256-cbc`";
+
     /// By OpenSSL's name, in any letter case.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("aes-256-cbc") {
@@ -54,6 +57,9 @@ pub(crate) enum TicketHash {
 }
 
 impl TicketHash {
+    /// What a configuration may say, for messages.
+    pub(crate) const NAMES: &str = "`sha1`, `sha256`, `sha384` or `sha512`";
+
     /// By one of the names in use, in any letter case, with a hyphen or without.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         match &*name.to_ascii_lowercase() {

@@ -164,9 +164,12 @@ pub(crate) fn parse(ssl: &Node, attributes: &Attributes<'_>) -> Result<Vec<Ident
             let key_file = attributes.require("key-file")?;
             Ok(vec![Identity::load(certificate_file, key_file)?])
         }
-        (None, None) => Err(ssl.error(
-            "missing TLS identity - certificate file is not specified, ACME configuration could not be found",
-        )),
+        (None, None) => {
+            let text = "missing TLS identity - certificate file is not specified, ACME configuration could not be found";
+            Err(ssl
+                .error(text)
+                .with_hint("write `certificate-file` and `key-file`"))
+        }
     }
 }
 
@@ -235,7 +238,9 @@ fn load_key(path: &str) -> Result<Arc<dyn SigningKey>, Fault> {
     };
     let text = h2o_opener::read(path.as_ref()).map_err(|error| fault(&h2o_log::reason(&error)))?;
     if is_encrypted(&text) {
-        return Err(fault("encrypted keys are not supported"));
+        return Err(fault(
+            "encrypted keys are not supported; decrypt it with `openssl pkey`",
+        ));
     }
     let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
         rustls::pki_types::pem::Error::NoItemsFound => fault("no private key in PEM form"),

@@ -235,7 +235,7 @@ impl TlsSettings {
         let attributes = ssl.attributes(&ATTRIBUTES)?;
         let node = attributes.get("client-ca-file").unwrap_or(ssl);
         let error = node.error(format!(
-            "the `ssl` at {} is for the same address and answers for this host, too: it has {}, this one has {}",
+            "the `ssl` at {} has the same address and is used for this host as well: it has {}, this one has {}",
             earlier.place(),
             name(earlier),
             name(self),
@@ -276,7 +276,7 @@ impl TlsSettings {
         for (name, is_lost) in cases {
             if let Some(node) = attributes.get(name).filter(|_| is_lost) {
                 warnings.push(format!(
-                    "[warning] [{}:{}] in command listen, `{name}` has no effect: for this address the `ssl` at {} with the same certificate counts",
+                    "[warning] [{}:{}] in command listen, `{name}` has no effect: the `ssl` at {} has the same address and certificate, and its settings are used",
                     node.pos.file(),
                     node.pos.line(),
                     earlier.place(),

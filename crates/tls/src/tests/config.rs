@@ -383,7 +383,7 @@ fn identities_are_pairs_alone_or_in_a_list() {
     let cases = [
         (
             "{}",
-            "[f:1] missing TLS identity - certificate file is not specified, ACME configuration could not be found (column 1)",
+            "[f:1] missing TLS identity - certificate file is not specified, ACME configuration could not be found (column 1; write `certificate-file` and `key-file`)",
         ),
         (
             "certificate-file: DIR/a.crt",
@@ -494,7 +494,7 @@ fn keys_come_in_all_the_usual_forms() {
             "[f:2] failed to load private key file:DIR/x.key:{reason} (column 11)"
         ))
     };
-    let encrypted = error("encrypted keys are not supported");
+    let encrypted = error("encrypted keys are not supported; decrypt it with `openssl pkey`");
     assert_eq!(check(&rsa, &pem("ENCRYPTED PRIVATE KEY", b"x")), encrypted);
     let old = pkcs1.replace(
         "KEY-----\nMI",

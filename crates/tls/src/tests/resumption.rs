@@ -424,13 +424,16 @@ fn the_directive_is_checked() {
         ),
         (
             "{ticket-store: file}",
-            "mandatory attribute `file` is missing (column 40)",
+            "mandatory attribute `file` is missing (column 40; write `ticket-file: FILE`)",
         ),
         (
             "{ticket-cipher: rot13}",
-            "unknown cipher algorithm (column 41)",
+            "unknown cipher algorithm (column 41; `aes-128-cbc` or `aes-256-cbc`)",
         ),
-        ("{ticket-hash: md5}", "unknown hash algorithm (column 39)"),
+        (
+            "{ticket-hash: md5}",
+            "unknown hash algorithm (column 39; `sha1`, `sha256`, `sha384` or `sha512`)",
+        ),
         (
             "{ticket-memcached-key: a, ticket-memcached-prefix: b}",
             "duplicate key found (column 51; `ticket-memcached-prefix` is on line 1 already)",

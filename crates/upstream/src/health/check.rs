@@ -57,7 +57,9 @@ impl BackgroundService for HealthChecks {
     fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
         match self.start() {
             Ok(running) => Ok(Box::new(running)),
-            Err(error) => Err(format!("failed to start the checks of backends: {error}")),
+            Err(error) => Err(format!(
+                "failed to start health checks of backends: {error}"
+            )),
         }
     }
 }
@@ -86,7 +88,10 @@ fn run(upstreams: &[Arc<Upstream>], is_stopped: oneshot::Receiver<()>) {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            report!(error, "backends are not checked: {error}");
+            report!(
+                error,
+                "health checks of backends are off, failed to start them: {error}"
+            );
             return;
         }
     };

@@ -151,6 +151,6 @@ fn io_uring_is_accepted_with_a_note() {
     let root = tree(&[]);
     let on = kit(root.path(), "file.io_uring: ON");
     assert_eq!(on.warnings.len(), 1);
-    assert!(on.warnings[0].starts_with("[f:1] in command file.io_uring, "));
+    assert!(on.warnings[0].starts_with("[warning] [f:1] in command file.io_uring, "));
     assert!(kit(root.path(), "file.io_uring: OFF").warnings.is_empty());
 }

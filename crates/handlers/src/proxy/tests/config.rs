@@ -308,7 +308,7 @@ fn old_names_still_work_with_a_warning() {
     assert_eq!(scope.level, Level::Global);
     scope.run(&node).unwrap();
     assert_eq!(scope.settings.get::<ProxySettings>().http2_max_streams, 5);
-    let warning = "[f:1] in command proxy.http2.max-concurrent_streams, the command is deprecated; use \
+    let warning = "[warning] [f:1] in command proxy.http2.max-concurrent_streams, the command is deprecated; use \
                    proxy.http2.max-concurrent-streams (notice `-` and `_`) (column 37)";
     assert_eq!(scope.warnings, [warning]);
 }
