@@ -137,8 +137,8 @@ port, name = int(sys.argv[1]), sys.argv[2] or None
 tls = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30), server_hostname=name)
 def frame(kind, flags, stream, payload):
     return struct.pack("!I", len(payload))[1:] + bytes([kind, flags]) + struct.pack("!I", stream) + payload
-def text(bytes):
-    return bytes([len(bytes)]) + bytes
+def text(content):
+    return bytes([len(content)]) + content
 fields = [(b":method", b"GET"), (b":scheme", b"https"), (b":path", b"/page"), (b"host", sys.argv[3].encode())]
 block = b"".join(b"\0" + text(name) + text(value) for name, value in fields)
 tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 5, 1, block))
@@ -229,7 +229,7 @@ fn client_ca_file_is_not_dropped_for_a_certificate_that_is_known_already() {
     let text = refusal(&with("", CA));
     assert!(
         text.contains("/h2o.conf:16] in command listen, the `ssl` at ")
-            && text.contains("/h2o.conf:6 is for the same address and answers for this host, too")
+            && text.contains("/h2o.conf:6 has the same address and is used for this host as well")
             && text.contains("it has no `client-ca-file`, this one has `client-ca-file: /"),
         "{text}"
     );

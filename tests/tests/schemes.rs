@@ -7,11 +7,11 @@ use h2o_tests::{Backend, FINE, Folder, Response, Server, Setup, run};
 /// Sends bytes over TLS; prints what comes until the server closes the connection, or until stream 1 has ended.
 const ASK: &str = "
 import socket, ssl, sys
-port, protocol, bytes = sys.argv[1:]
+port, protocol, message = sys.argv[1:]
 context = ssl._create_unverified_context()
 context.set_alpn_protocols([protocol])
 connection = context.wrap_socket(socket.create_connection(('127.0.0.1', int(port)), 20), server_hostname='a.test')
-connection.sendall(bytes.fromhex(bytes))
+connection.sendall(bytes.fromhex(message))
 got = b''
 def is_over():
     at = 0

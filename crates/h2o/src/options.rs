@@ -44,7 +44,7 @@ impl Mode {
         let all = [Self::Worker, Self::Master, Self::Daemon, Self::Test];
         all.into_iter()
             .find(|mode| mode.name() == name)
-            .ok_or_else(|| format!("unknown mode:{name}{SEE}"))
+            .ok_or_else(|| format!("unknown mode:{name} (`worker` and `test` are supported)"))
     }
 }
 
@@ -206,18 +206,18 @@ Options:
   -c, --conf FILE        configuration file (default: {DEFAULT_CONFIG};
                          if that does not exist, the current directory is
                          served on ports 8080 and 8443)
-  -m, --mode MODE        specifies one of the following modes:
+  -m, --mode MODE        one of the following modes:
                          - worker: serves in the foreground (default)
-                         - master: not supported yet
-                         - daemon: not supported yet
                          - test:   checks the configuration and exits
-  -t, --test             synonym of --mode=test
-      --strict           with --test: warnings are a failure, too
-  -v, --version          prints the version number
+                         - master, daemon: not supported yet
+  -t, --test             the same as --mode=test
+      --strict           with --test: exits with 78 if there are warnings
+  -v, --version          prints versions and key exchange groups
   -h, --help             prints this help
       --list-directives  prints the name of every directive
 
-The manual is in the folder docs/; docs/directives.md lists every directive.
+docs/directives.md says for every directive where it may be used, how its value
+is written and what its default is. The manual begins at docs/README.md.
 ",
         h2o_handlers::SERVER_VERSION
     )
@@ -261,7 +261,7 @@ mod tests {
             (&["--", "-t"], run(None, Mode::Worker)),
             (
                 &["-m", "Worker"],
-                Err("unknown mode:Worker (see h2o --help)".into()),
+                Err("unknown mode:Worker (`worker` and `test` are supported)".into()),
             ),
             (&["--ver", "--nonsense"], Err(version.clone())),
             (&["-vx"], Err(version)),

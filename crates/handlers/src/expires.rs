@@ -56,7 +56,7 @@ fn read(command: &Command<'_>) -> Result<Option<Box<str>>, Error> {
     }
     let malformed = || {
         command
-            .error("failed to parse the value, should be in form of: `<number> <unit>` or `OFF`")
+            .error("failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)")
             .with_hint(format!("such as `1 day`; {UNIT_NAMES}"))
     };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -74,7 +74,7 @@ fn read(command: &Command<'_>) -> Result<Option<Box<str>>, Error> {
         })
         .map(|(_, seconds)| seconds)
         .ok_or_else(|| {
-            let error = command.error(format!("unknown unit:`{unit}`"));
+            let error = command.error(format!("unknown unit:`{unit}` (see --help)"));
             error.with_hint(match abbreviated(unit) {
                 Some(name) => format!("write `{number} {name}`; {UNIT_NAMES}"),
                 None => UNIT_NAMES.to_owned(),
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn other_values_are_refused() {
-        let form = "failed to parse the value, should be in form of: `<number> <unit>` or `OFF`";
+        let form = "failed to parse the value, should be in form of: `<number> <unit>` or `OFF` (see --help)";
         let example = "such as `1 day`; ";
         let cases = [
             ("''", form, example),
@@ -269,10 +269,10 @@ mod tests {
             ("-1 day", form, example),
             ("99999999999999999999 days", form, example),
             ("999999999999999999 years", form, example),
-            ("1 week", "unknown unit:`week`", ""),
-            ("1.5 days", "unknown unit:`.5 days`", ""),
-            ("1 m", "unknown unit:`m`", "write `1 minute`; "),
-            ("1d", "unknown unit:`d`", "write `1 day`; "),
+            ("1 week", "unknown unit:`week` (see --help)", ""),
+            ("1.5 days", "unknown unit:`.5 days` (see --help)", ""),
+            ("1 m", "unknown unit:`m` (see --help)", "write `1 minute`; "),
+            ("1d", "unknown unit:`d` (see --help)", "write `1 day`; "),
         ];
         for (value, want, hint) in cases {
             assert_eq!(

@@ -382,13 +382,13 @@ fn where_no_file_can_be_written_back_ends_wait_and_nothing_is_lost() {
     for (number, make) in Slow::EACH.into_iter().enumerate() {
         let client = make(&server, "/");
         let before = number * much;
-        server.wait_for_message("cannot be written: No such file or directory");
+        server.wait_for_message("(temp-buffer-path): No such file or directory");
         let held = at_rest(&taken) - before;
         assert!(held < much, "the back end waits");
         let (body, is_complete) = client.finish(much, false);
         assert!(is_complete && body == pattern(much));
     }
-    assert_eq!(lines(&server, "cannot be written"), 1);
+    assert_eq!(lines(&server, "failed to write a temporary file in "), 1);
 }
 
 #[test]
@@ -687,7 +687,7 @@ fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
         assert!(is_complete && body == pattern(LARGE));
         no_files(&server);
     }
-    server.wait_for_message("cannot be written");
+    server.wait_for_message("failed to write a temporary file in ");
 }
 
 #[test]

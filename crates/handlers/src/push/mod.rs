@@ -53,7 +53,7 @@ struct PushLink {
 
 fn read(node: &Node) -> Result<PushLink, Error> {
     let malformed = || {
-        node.error("argument must be in the form of: `<URL>; rel=preload`")
+        node.error("argument must be in the form of: `<URL>; rel=preload` (see --help)")
             .with_hint("one resource, such as `</style.css>; rel=preload; critical`; for several, write a list")
     };
     let text = node
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn other_elements_are_refused() {
-        let form = "argument must be in the form of: `<URL>; rel=preload`";
+        let form = "argument must be in the form of: `<URL>; rel=preload` (see --help)";
         let cases = [
             "/a",
             "''",

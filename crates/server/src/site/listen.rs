@@ -491,16 +491,18 @@ fn bind(
         if options.proxy_protocol != listener.proxy_protocol {
             let text = match (options.proxy_protocol, listener.proxy_protocol) {
                 (ProxyProtocol::Off, _) => {
-                    "`proxy-protocol` cannot be turned off, already defined as opposite; write the same in each `listen` of an address"
+                    "`proxy-protocol` cannot be turned off, already defined as opposite"
                 }
                 (_, ProxyProtocol::Off) => {
-                    "`proxy-protocol` cannot be turned on, already defined as opposite; write the same in each `listen` of an address"
+                    "`proxy-protocol` cannot be turned on, already defined as opposite"
                 }
                 (ProxyProtocol::Accepted | ProxyProtocol::Required, _) => {
-                    "`proxy-protocol` is `ON` in one place and `REQUIRED` in another; write the same in each `listen` of an address"
+                    "`proxy-protocol` is `ON` in one place and `REQUIRED` in another"
                 }
             };
-            return Err(node.error(text));
+            return Err(node
+                .error(text)
+                .with_hint("write the same in each `listen` of an address"));
         }
         match (host, &mut listener.hosts) {
             // A global listener serves all hosts already; the host only adds a certificate.
