@@ -283,7 +283,10 @@ impl Worker {
     /// A free exchange whose request head is empty and may be filled in; [`Worker::begin`] makes it one of `connection`,
     /// [`Worker::put_back`] takes it back unused.
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
-        self.free.borrow_mut().pop().unwrap_or_else(|| {
+        let mut free = self.free.borrow_mut();
+        // Whoever still holds one of an earlier request must not see the next one.
+        let unshared = std::iter::from_fn(|| free.pop()).find(|kept| Rc::strong_count(kept) == 1);
+        unshared.unwrap_or_else(|| {
             let (site, nobody) = (Rc::clone(&self.nowhere), Rc::clone(&self.nobody));
             Exchange::shared(Rc::clone(self), site, nobody)
         })
@@ -340,19 +343,23 @@ impl Worker {
             busy.swap_remove(at);
         }
         let mut free = self.free.borrow_mut();
-        if free.len() < KEPT_EXCHANGES {
-            if let Ok(mut kept) = exchange.try_borrow_mut() {
-                kept.request.clear();
-                kept.request.headers.shrink(KEPT_HEADERS);
-                kept.sent.headers.shrink(KEPT_HEADERS);
-                kept.body = crate::RequestBody::None;
-                kept.connection = Rc::clone(&self.nobody);
-                kept.site = Rc::clone(&self.nowhere);
-                kept.restore = None;
-                kept.sent.unfiltered = None;
-            }
-            free.push(exchange);
+        if free.len() >= KEPT_EXCHANGES {
+            return;
         }
+        // One that is in use cannot be cleared, and is not used again.
+        let Ok(mut kept) = exchange.try_borrow_mut() else {
+            return;
+        };
+        kept.request.clear();
+        kept.request.headers.shrink(KEPT_HEADERS);
+        kept.sent.headers.shrink(KEPT_HEADERS);
+        kept.body = crate::RequestBody::None;
+        kept.connection = Rc::clone(&self.nobody);
+        kept.site = Rc::clone(&self.nowhere);
+        kept.restore = None;
+        kept.sent.unfiltered = None;
+        drop(kept);
+        free.push(exchange);
     }
 
     /// Calls `see` for every request in flight on this worker that is not being worked on right now.
