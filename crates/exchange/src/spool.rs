@@ -23,6 +23,8 @@ pub struct Spool {
     back: ByteQueue,
     /// Something could not be written: nothing is any more.
     has_failed: bool,
+    /// Bytes were lost. Those before them are handed out, and then an error; those behind them never.
+    is_cut: bool,
 }
 
 /// A temporary file that is used as a ring: places that were read are written again.
@@ -110,6 +112,9 @@ impl SpoolFile {
 impl Spool {
     /// Puts a piece behind what is there.
     pub fn push(&mut self, piece: Bytes) {
+        if self.is_cut {
+            return;
+        }
         if self.file.is_some() || !self.back.is_empty() {
             self.back.push_piece(piece);
         } else {
@@ -153,6 +158,10 @@ impl Spool {
                 return Poll::Ready(Some(Ok(self.front.take(max))));
             }
             let Some(file) = &mut self.file else {
+                if self.is_cut {
+                    let error = std::io::Error::other("content was lost with the disk threads");
+                    return Poll::Ready(Some(Err(BodyError::Local(error))));
+                }
                 if self.back.is_empty() {
                     return Poll::Ready(None);
                 }
@@ -219,6 +228,9 @@ impl Spool {
             Err(unwritten) => {
                 self.has_failed = true;
                 let Some(mut bytes) = unwritten.bytes else {
+                    self.is_cut = true;
+                    self.back = ByteQueue::default();
+                    self.drop_empty_file();
                     return Poll::Ready(Err(BodyError::Local(unwritten.error)));
                 };
                 bytes.append(std::mem::take(&mut self.back));
@@ -372,5 +384,78 @@ mod tests {
             assert!(files.written() > 5 * size);
         });
         assert_eq!(files.used(), 0, "an empty file is not kept");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_from_outside_is_an_error_and_not_an_end() {
+        let files = Arc::new(TempFiles::default());
+        run(async {
+            let mut spool = Spool::default();
+            spool.push(vec![b'x'; 100_000].into());
+            assert!(spool.spill(&files, 1 << 20));
+            spilled(&mut spool).await;
+            spool.push(Bytes::from_static(b"behind it"));
+            let taken = next(&mut spool, 30_000).await.map(|piece| piece.len());
+            assert_eq!(taken, Some(30_000));
+            let file = spool.file.as_ref().and_then(|file| file.file.file());
+            rustix::fs::ftruncate(file.expect("it was written"), 0).expect("it can be cut");
+            let mut taken = 30_000;
+            let error = loop {
+                match poll_fn(|context| spool.poll_next(context, 30_000)).await {
+                    Some(Ok(piece)) => taken += piece.len(),
+                    Some(Err(error)) => break error,
+                    None => panic!("an end after {taken} octets"),
+                }
+            };
+            assert!(taken < 100_000, "what was read before can be handed out");
+            assert_eq!(error.to_string(), BodyError::file_shrunk().to_string());
+        });
+        assert_eq!(files.used(), 0);
+    }
+
+    #[test]
+    fn what_follows_lost_octets_is_never_handed_out() {
+        let files = Arc::new(TempFiles::default());
+        let ended = {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.expect("a runtime starts").handle().clone()
+        };
+        // How much is in the file before the disk threads end.
+        for safe in [0, 50_000] {
+            let mut spool = Spool::default();
+            if safe > 0 {
+                spool.push(vec![b'x'; safe].into());
+                run(async {
+                    assert!(spool.spill(&files, 1 << 20));
+                    spilled(&mut spool).await;
+                });
+            }
+            spool.push(vec![b'y'; 10_000].into());
+            {
+                let _within = ended.enter();
+                assert!(spool.spill(&files, 1 << 20));
+            }
+            spool.push(Bytes::from_static(b"behind them"));
+            run(async {
+                let lost = poll_fn(|context| spool.poll_spilled(context)).await;
+                assert!(lost.is_err());
+                assert!(!spool.spill(&files, 1 << 20), "nothing is written any more");
+                spool.push(Bytes::from_static(b"later"));
+                let mut taken = Vec::new();
+                let error = loop {
+                    match poll_fn(|context| spool.poll_next(context, 30_000)).await {
+                        Some(Ok(piece)) => taken.extend_from_slice(&piece),
+                        Some(Err(error)) => break error,
+                        None => panic!("an end after {} octets", taken.len()),
+                    }
+                };
+                assert_eq!(taken, vec![b'x'; safe]);
+                assert!(matches!(error, BodyError::Local(_)), "{error}");
+                let again = poll_fn(|context| spool.poll_next(context, 1)).await;
+                assert!(matches!(again, Some(Err(_))), "it does not end well later");
+            });
+            assert_eq!(spool.memory(), 0);
+        }
+        assert_eq!(files.used(), 0);
     }
 }
