@@ -198,7 +198,7 @@ impl FileReader {
     /// # Errors
     /// As [`FileReader::poll_read`].
     pub fn poll_warm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && self.range.len > 0 {
             self.ready = match self.poll_cold(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(ready) => ready?,

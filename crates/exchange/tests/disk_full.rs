@@ -1,0 +1,260 @@
+//! Disks that are full, and processes that may open no more files: temporary files are refused, what was to be written stays in
+//! memory, and what is in the files already can still be read.
+//!
+//! A limit to the size of files stands in for the disk. It is one of the whole process, so that each test has a process of its own.
+
+use std::future::poll_fn;
+use std::process::Command;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2o_exchange::{Descriptors, OctetQueue, Spool, TempFile, TempFiles};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Runs a test in a process of its own, whose output is no file that the limit would stop.
+fn in_own_process(name: &str, test: impl FnOnce()) {
+    const IS_CHILD: &str = "H2O_TEST_IN_OWN_PROCESS";
+    if std::env::var_os(IS_CHILD).is_some() {
+        test();
+        return;
+    }
+    let program = std::env::current_exe().expect("the program of this test");
+    let child = Command::new(program)
+        .args([name, "--exact", "--nocapture"])
+        .env(IS_CHILD, "1")
+        .output()
+        .expect("the program runs once more");
+    let said = String::from_utf8_lossy(&child.stdout);
+    let complained = String::from_utf8_lossy(&child.stderr);
+    let passed = child.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{complained}");
+}
+
+/// Sets the present limit of this process; `None` is as much as is allowed.
+fn limit(resource: Resource, current: Option<u64>) {
+    let maximum = getrlimit(resource).maximum;
+    let current = current.or(maximum);
+    setrlimit(resource, Rlimit { current, maximum }).expect("a limit can be set");
+}
+
+/// Files of this process have at most this length.
+fn limit_disk(len: Option<u64>) {
+    // Otherwise a file that is to be larger ends the process.
+    #[expect(unsafe_code, reason = "no safe wrapper ignores a signal")]
+    // SAFETY: no handler is installed, and nothing else in this process relies on the signal.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+    limit(Resource::Fsize, len);
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime starts").block_on(test)
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
+        .collect()
+}
+
+/// Writes and waits: how much was written, or the kind of the error and how much was given back.
+async fn write(file: &mut TempFile, octets: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
+    let mut queue = OctetQueue::default();
+    queue.push(octets);
+    file.write(queue, offset).expect("the ceiling is far");
+    let written = poll_fn(|context| file.poll_written(context)).await;
+    written.map_err(|unwritten| {
+        let octets = unwritten.octets.expect("the disk threads run");
+        let octets: Vec<u8> = octets.slices().flatten().copied().collect();
+        (unwritten.error.raw_os_error().unwrap_or(0), octets)
+    })
+}
+
+fn read(file: &TempFile, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0; len];
+    let file = file.file().expect("something was written");
+    let read = file.read_blocking(0, &mut buffer).expect("it is there");
+    buffer.truncate(read);
+    buffer
+}
+
+#[test]
+fn a_write_that_ends_half_way_gives_all_of_its_octets_back() {
+    in_own_process(
+        "a_write_that_ends_half_way_gives_all_of_its_octets_back",
+        || {
+            let files = Arc::new(TempFiles::default());
+            let all = content(200_000);
+            run(async {
+                let mut file = TempFile::new(&files);
+                assert_eq!(write(&mut file, &all[..50_000], 0).await, Ok(50_000));
+                // Half of what comes next has a place.
+                limit_disk(Some(75_000));
+                let (error, back) = write(&mut file, &all[50_000..100_000], 50_000)
+                    .await
+                    .expect_err("the disk is full");
+                assert_eq!((error, &back[..]), (libc::EFBIG, &all[50_000..100_000]));
+                assert_eq!((files.failures(), files.written()), (1, 50_000));
+                assert_eq!(
+                    read(&file, 50_000),
+                    all[..50_000],
+                    "what was there is there"
+                );
+                // Places that the file has are written all the same.
+                assert_eq!(write(&mut file, &all[10..20], 0).await, Ok(10));
+                limit_disk(None);
+                assert_eq!(write(&mut file, &all[50_000..], 50_000).await, Ok(150_000));
+                assert_eq!(read(&file, 200_000)[50_000..], all[50_000..]);
+                assert_eq!((files.made(), files.failures()), (1, 1));
+            });
+            assert_eq!(files.used(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_first_write_that_fails_leaves_no_file() {
+    in_own_process("a_first_write_that_fails_leaves_no_file", || {
+        let files = Arc::new(TempFiles::default());
+        limit_disk(Some(0));
+        run(async {
+            let mut file = TempFile::new(&files);
+            let (error, back) = write(&mut file, b"text", 0).await.expect_err("no room");
+            assert_eq!((error, &back[..]), (libc::EFBIG, &b"text"[..]));
+            assert!(file.file().is_none());
+            limit_disk(None);
+            assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
+            assert_eq!(read(&file, 10), b"text");
+        });
+        assert_eq!((files.used(), files.written()), (0, 4));
+    });
+}
+
+/// Pushes, spills and takes at random while the disk fills up and is cleared.
+async fn play(seed: u64, files: &Arc<TempFiles>) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let all = content(2_000_000);
+    let (mut pushed, mut taken) = (0, 0);
+    let mut spool = Spool::default();
+    for _ in 0..150 {
+        match random.u8(..8) {
+            0..3 => {
+                let end = (pushed + random.usize(..90_000)).min(all.len());
+                spool.push(Bytes::copy_from_slice(&all[pushed..end]));
+                pushed = end;
+            }
+            3 | 4 => {
+                let _ = spool.spill(files, 300_000);
+            }
+            5 => {
+                let spilled = poll_fn(|context| spool.poll_spilled(context)).await;
+                spilled.expect("what cannot be written is kept");
+            }
+            6 if random.u8(..4) == 0 => {
+                let lens = [Some(0), Some(60_000), Some(200_000), None];
+                limit_disk(random.choice(lens).expect("there are some"));
+            }
+            _ => {
+                let max = random.usize(1..60_000);
+                if let Some(piece) = poll_fn(|context| spool.poll_next(context, max)).await {
+                    let piece = piece.expect("nothing is lost");
+                    assert!(all[taken..].starts_with(&piece), "seed {seed} at {taken}");
+                    taken += piece.len();
+                }
+            }
+        }
+    }
+    while let Some(piece) = poll_fn(|context| spool.poll_next(context, usize::MAX)).await {
+        let piece = piece.expect("nothing is lost");
+        assert!(all[taken..].starts_with(&piece), "seed {seed} at {taken}");
+        taken += piece.len();
+    }
+    assert!(spool.is_empty() && taken == pushed, "seed {seed}");
+}
+
+#[test]
+fn a_spool_loses_nothing_and_changes_no_order_when_its_disk_fills_up() {
+    in_own_process(
+        "a_spool_loses_nothing_and_changes_no_order_when_its_disk_fills_up",
+        || {
+            let files = Arc::new(TempFiles::default());
+            run(async {
+                for seed in 0..60 {
+                    limit_disk(None);
+                    play(seed, &files).await;
+                }
+            });
+            assert!(files.failures() > 10 && files.written() > 1_000_000);
+            assert_eq!(files.used(), 0);
+        },
+    );
+}
+
+#[test]
+fn without_descriptors_content_stays_in_memory() {
+    in_own_process("without_descriptors_content_stays_in_memory", || {
+        let files = Arc::new(TempFiles::default());
+        run(async {
+            let mut file = TempFile::new(&files);
+            // The disk thread is there: it needs no descriptor of its own.
+            tokio::task::spawn_blocking(|| {}).await.expect("no panic");
+            limit(Resource::Nofile, Some(0));
+            let (error, back) = write(&mut file, b"text", 0).await.expect_err("none left");
+            assert_eq!((error, &back[..]), (libc::EMFILE, &b"text"[..]));
+            let mut spool = Spool::default();
+            spool.push(Bytes::from_static(b"text"));
+            assert!(spool.spill(&files, 1_000), "it is tried");
+            let spilled = poll_fn(|context| spool.poll_spilled(context)).await;
+            assert!(spilled.is_ok() && !spool.has_file() && spool.memory() == 4);
+            limit(Resource::Nofile, None);
+            assert!(!spool.spill(&files, 1_000), "it is not tried again");
+            let next = poll_fn(|context| spool.poll_next(context, 10)).await;
+            assert_eq!(next.and_then(Result::ok).as_deref(), Some(&b"text"[..]));
+            assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
+        });
+        assert_eq!((files.failures(), files.used()), (2, 0));
+    });
+}
+
+#[test]
+fn temporary_files_leave_descriptors_to_clients() {
+    let descriptors = Arc::new(Descriptors::new(16));
+    let counted = TempFiles::new(std::env::temp_dir(), 1 << 20).counted(&descriptors);
+    let files = Arc::new(counted);
+    run(async {
+        let mut open = Vec::new();
+        loop {
+            let mut file = TempFile::new(&files);
+            let mut octets = OctetQueue::default();
+            octets.push(b"text");
+            let Err(refused) = file.write(octets, 0) else {
+                let written = poll_fn(|context| file.poll_written(context)).await;
+                written.expect("it is written");
+                open.push(file);
+                continue;
+            };
+            assert_eq!(refused.len(), 4, "they are given back");
+            break;
+        }
+        assert_eq!(open.len(), 8, "half of the descriptors");
+        assert_eq!((descriptors.refusals(), files.refusals()), (1, 0));
+        assert!(descriptors.may_accept());
+        // A file that is read by others keeps its descriptor.
+        let reader = open.pop().and_then(|file| file.file().cloned());
+        assert!(descriptors.open().is_none());
+        drop(reader);
+        assert!(descriptors.open().is_some());
+        // A refused file is not spoilt: it can be written when there is one.
+        let mut file = TempFile::new(&files);
+        assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
+        let done = poll_fn(|context| match file.poll_written(context) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(|unwritten| unwritten.error)),
+            Poll::Pending => Poll::Pending,
+        });
+        assert_eq!(done.await.expect("nothing is being written"), 0);
+    });
+    assert_eq!((files.used(), files.made()), (0, 9));
+}
