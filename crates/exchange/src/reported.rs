@@ -53,3 +53,41 @@ impl Reported {
 fn now() -> Instant {
     Instant::now()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_counted_each_time_and_reported_once_a_minute() {
+        let mut reported = Reported::default();
+        let mut reports = Vec::new();
+        for second in 0..200_u64 {
+            // As if so much time had passed.
+            reported.start = now() - Duration::from_secs(second);
+            for _ in 0..3 {
+                if reported.count() {
+                    reports.push(second);
+                }
+            }
+        }
+        assert_eq!(reports, [0, 60, 120, 180]);
+        assert_eq!(reported.counted(), 600);
+    }
+
+    #[test]
+    fn of_many_threads_that_see_it_at_once_one_reports() {
+        for _ in 0..50 {
+            let reported = Reported::default();
+            let count = || (0..100).filter(|_| reported.count()).count();
+            let reports: usize = std::thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(count));
+                threads
+                    .map(|thread| thread.join().expect("no panic"))
+                    .iter()
+                    .sum()
+            });
+            assert_eq!((reports, reported.counted()), (1, 400));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Files and directories of a configuration, looked at with the rights of a user who may not read all of them.
+//!
+//! Root may read everything, so that a test which runs as root gives its thread the rights of somebody else.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use h2o_config::{Level, Memory};
+use h2o_exchange::{PathCheck, PathNeed, RunningUser};
+use rustix::process::geteuid;
+use rustix::thread::set_thread_res_uid;
+
+/// A directory of its own, whose entries have these rights. It is removed with all that is in it.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("h2o-rights-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("closed/below")).expect("directories are made");
+        for name in ["unlisted", "no-entry", "open"] {
+            std::fs::create_dir_all(path.join(name)).expect("a directory is made");
+        }
+        for name in ["open/file", "secret", "closed/file", "closed/below/file"] {
+            std::fs::write(path.join(name), "x").expect("a file is made");
+        }
+        let tree = Self(path);
+        for (name, mode) in [
+            ("", 0o755),
+            ("open", 0o755),
+            ("open/file", 0o644),
+            ("secret", 0o200),
+            ("unlisted", 0o311),
+            ("no-entry", 0o644),
+            ("closed", 0o600),
+        ] {
+            tree.set_mode(name, mode);
+        }
+        tree
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn set_mode(&self, name: &str, mode: u32) {
+        let mode = Permissions::from_mode(mode);
+        std::fs::set_permissions(self.at(name), mode).expect("it is ours");
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        self.set_mode("closed", 0o700);
+        self.set_mode("no-entry", 0o700);
+        // A directory that is left behind is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const DIRECTORY: PathNeed = PathNeed::Directory { is_listed: false };
+const LISTED: PathNeed = PathNeed::Directory { is_listed: true };
+
+/// What is needed, of which path, and what is said: nothing, or the path that is refused and the command that helps.
+type Case = (PathNeed, &'static str, Option<(&'static str, &'static str)>);
+
+const CASES: [Case; 12] = [
+    (PathNeed::File, "open/file", None),
+    (DIRECTORY, "open", None),
+    (LISTED, "open", None),
+    (PathNeed::File, "secret", Some(("o+r", "secret"))),
+    // It can be entered, and not listed.
+    (DIRECTORY, "unlisted", None),
+    (LISTED, "unlisted", Some(("o+rx", "unlisted"))),
+    // It can be listed, and not entered.
+    (DIRECTORY, "no-entry", Some(("o+x", "no-entry"))),
+    (LISTED, "no-entry", Some(("o+x", "no-entry"))),
+    // The directory that is in the way is named, however far above it is.
+    (PathNeed::File, "closed/file", Some(("o+x", "closed"))),
+    (PathNeed::File, "closed/below/file", Some(("o+x", "closed"))),
+    (DIRECTORY, "closed/below", Some(("o+x", "closed"))),
+    // Nobody can tell whether it is there.
+    (PathNeed::File, "closed/gone", Some(("o+x", "closed"))),
+];
+
+fn check(tree: &Tree, need: PathNeed, name: &str) -> PathCheck {
+    let memory = Memory::new().file("a.conf", "word: x\n");
+    let node = h2o_config::load("a.conf", &memory).expect("it is well-formed");
+    let (key, value) = &node.as_mapping().expect("a mapping")[0];
+    let command = h2o_config::Command {
+        name: "word",
+        node: value,
+        key,
+        level: Level::Global,
+    };
+    PathCheck::new(&command, value, &tree.at(name), need)
+}
+
+fn look(tree: &Tree, is_current: bool) {
+    let user = RunningUser {
+        name: "www",
+        is_current,
+    };
+    for (need, name, want) in CASES {
+        let said = check(tree, need, name).check_as_running_user(user);
+        let Some((mode, at)) = want.filter(|_| is_current) else {
+            assert!(said.is_none(), "{need:?} of {name}: {said:?}");
+            continue;
+        };
+        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing is said"));
+        let path = tree.at(name);
+        let message = format!(
+            "the server runs as `www`, who may not read {}",
+            path.display()
+        );
+        assert_eq!(said.message, message, "{need:?} of {name}");
+        let at = tree.at(at);
+        let hint = format!(
+            "requests get 403; `chmod {mode} {}` allows it",
+            at.display()
+        );
+        assert_eq!(said.hint, Some(hint), "{need:?} of {name}");
+    }
+}
+
+#[test]
+fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
+    let tree = Tree::new();
+    let work = || {
+        if geteuid().is_root() {
+            // Of this thread only: other tests keep their rights.
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
+        }
+        look(&tree, true);
+        // The rights of another user cannot be seen, and nothing is made up.
+        look(&tree, false);
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(work).join());
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
