@@ -404,7 +404,7 @@ mod tests {
                 match poll_fn(|context| spool.poll_next(context, 30_000)).await {
                     Some(Ok(piece)) => taken += piece.len(),
                     Some(Err(error)) => break error,
-                    None => panic!("an end after {taken} octets"),
+                    None => panic!("an end after {taken} bytes"),
                 }
             };
             assert!(taken < 100_000, "what was read before can be handed out");
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_lost_octets_is_never_handed_out() {
+    fn what_follows_lost_bytes_is_never_handed_out() {
         let files = Arc::new(TempFiles::default());
         let ended = {
             let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -446,7 +446,7 @@ mod tests {
                     match poll_fn(|context| spool.poll_next(context, 30_000)).await {
                         Some(Ok(piece)) => taken.extend_from_slice(&piece),
                         Some(Err(error)) => break error,
-                        None => panic!("an end after {} octets", taken.len()),
+                        None => panic!("an end after {} bytes", taken.len()),
                     }
                 };
                 assert_eq!(taken, vec![b'x'; safe]);

@@ -105,7 +105,7 @@ fn relayed(pieces: &[&str], error: Option<&'static str>, has_trailers: bool) -> 
     }))
 }
 
-/// Keeps another handle to the octets, as the content cache does.
+/// Keeps another handle to the bytes, as the content cache does.
 static CACHED: &[u8] = b"cached";
 
 struct Kind {
@@ -113,9 +113,9 @@ struct Kind {
     make: fn() -> Body,
     /// The length that is announced, and whether the body is known to be empty.
     announced: (Option<u64>, bool),
-    /// Octets of memory before anything is pulled, and after two octets.
+    /// Bytes of memory before anything is pulled, and after two bytes.
     retained: [usize; 2],
-    /// What it gives in pieces of at most four octets.
+    /// What it gives in pieces of at most four bytes.
     content: &'static [&'static str],
     end: &'static str,
     /// Trailers, asked before the first piece and at the end.
@@ -143,7 +143,7 @@ const KINDS: [Kind; 10] = [
         trailers: ["none", "none"],
     },
     Kind {
-        name: "no octets in memory",
+        name: "no bytes in memory",
         make: || Body::Bytes(Bytes::new()),
         announced: (Some(0), true),
         retained: [0, 0],
@@ -284,10 +284,10 @@ fn memory_counts_for_a_body_as_long_as_the_body_alone_holds_it() {
         drop(piece);
         assert_eq!(source.retained(), kind.retained[1], "{}", kind.name);
     }
-    let octets = Bytes::from(vec![b'x'; 100]);
-    let body = Body::Bytes(octets.clone());
+    let bytes = Bytes::from(vec![b'x'; 100]);
+    let body = Body::Bytes(bytes.clone());
     assert_eq!(body.retained(), 0, "the content cache holds it as well");
-    drop(octets);
+    drop(bytes);
     assert_eq!(body.retained(), 100);
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use h2o_exchange::{Descriptors, OctetQueue, Spool, TempFile, TempFiles};
+use h2o_exchange::{ByteQueue, Descriptors, Spool, TempFile, TempFiles};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Runs a test in a process of its own, whose output is no file that the limit would stop.
@@ -61,15 +61,15 @@ fn content(len: usize) -> Vec<u8> {
 }
 
 /// Writes and waits: how much was written, or the kind of the error and how much was given back.
-async fn write(file: &mut TempFile, octets: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
-    let mut queue = OctetQueue::default();
-    queue.push(octets);
+async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
+    let mut queue = ByteQueue::default();
+    queue.push(bytes);
     file.write(queue, offset).expect("the ceiling is far");
     let written = poll_fn(|context| file.poll_written(context)).await;
     written.map_err(|unwritten| {
-        let octets = unwritten.octets.expect("the disk threads run");
-        let octets: Vec<u8> = octets.slices().flatten().copied().collect();
-        (unwritten.error.raw_os_error().unwrap_or(0), octets)
+        let bytes = unwritten.bytes.expect("the disk threads run");
+        let bytes: Vec<u8> = bytes.slices().flatten().copied().collect();
+        (unwritten.error.raw_os_error().unwrap_or(0), bytes)
     })
 }
 
@@ -82,9 +82,9 @@ fn read(file: &TempFile, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_that_ends_half_way_gives_all_of_its_octets_back() {
+fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
     in_own_process(
-        "a_write_that_ends_half_way_gives_all_of_its_octets_back",
+        "a_write_that_ends_half_way_gives_all_of_its_bytes_back",
         || {
             let files = Arc::new(TempFiles::default());
             let all = content(200_000);
@@ -228,9 +228,9 @@ fn temporary_files_leave_descriptors_to_clients() {
         let mut open = Vec::new();
         loop {
             let mut file = TempFile::new(&files);
-            let mut octets = OctetQueue::default();
-            octets.push(b"text");
-            let Err(refused) = file.write(octets, 0) else {
+            let mut bytes = ByteQueue::default();
+            bytes.push(b"text");
+            let Err(refused) = file.write(bytes, 0) else {
                 let written = poll_fn(|context| file.poll_written(context)).await;
                 written.expect("it is written");
                 open.push(file);

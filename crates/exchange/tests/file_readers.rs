@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
 use h2o_exchange::{
-    BodyError, BodySource as _, FileRange, FileReader, OctetQueue, OpenFile, TempFile, TempFiles,
+    BodyError, BodySource as _, ByteQueue, FileRange, FileReader, OpenFile, TempFile, TempFiles,
 };
 use tokio::runtime::Runtime;
 
@@ -58,8 +58,8 @@ impl Disk {
 }
 
 fn content() -> Vec<u8> {
-    let octets = 0..OFFSET + LEN + 500;
-    octets
+    let bytes = 0..OFFSET + LEN + 500;
+    bytes
         .map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1])
         .collect()
 }
@@ -143,9 +143,9 @@ const STATES: [State; 7] = [
         |_| {},
         Some(true),
         [
-            "100 octets from 0, 39900 left",
-            "100 octets from 0, 39900 left",
-            "100 octets from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
             "done, 40000 left",
         ],
     ),
@@ -154,9 +154,9 @@ const STATES: [State; 7] = [
         |case| case.take(20_000),
         None,
         [
-            "100 octets from 20000, 19900 left",
-            "100 octets from 20000, 19900 left",
-            "100 octets from 20000, 19900 left",
+            "100 bytes from 20000, 19900 left",
+            "100 bytes from 20000, 19900 left",
+            "100 bytes from 20000, 19900 left",
             "done, 20000 left",
         ],
     ),
@@ -170,9 +170,9 @@ const STATES: [State; 7] = [
         },
         Some(false),
         [
-            "pending, then 100 octets from 0, 39900 left",
-            "pending, then 100 octets from 0, 39900 left",
-            "pending, then 100 octets from 0, 39900 left",
+            "pending, then 100 bytes from 0, 39900 left",
+            "pending, then 100 bytes from 0, 39900 left",
+            "pending, then 100 bytes from 0, 39900 left",
             "pending, then done, 40000 left",
         ],
     ),
@@ -181,9 +181,9 @@ const STATES: [State; 7] = [
         Case::warm,
         Some(false),
         [
-            "100 octets from 0, 39900 left",
-            "100 octets from 0, 39900 left",
-            "100 octets from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
+            "100 bytes from 0, 39900 left",
             "done, 40000 left",
         ],
     ),
@@ -195,9 +195,9 @@ const STATES: [State; 7] = [
         },
         Some(false),
         [
-            "50 octets from 39950, 0 left",
-            "50 octets from 39950, 0 left",
-            "50 octets from 39950, 0 left",
+            "50 bytes from 39950, 0 left",
+            "50 bytes from 39950, 0 left",
+            "50 bytes from 39950, 0 left",
             "done, 50 left",
         ],
     ),
@@ -207,8 +207,8 @@ const STATES: [State; 7] = [
         Some(true),
         [
             "end, 0 left",
-            "0 octets from 40000, 0 left",
-            "0 octets from 40000, 0 left",
+            "0 bytes from 40000, 0 left",
+            "0 bytes from 40000, 0 left",
             "done, 0 left",
         ],
     ),
@@ -247,10 +247,10 @@ fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> St
         Err(error) => format!("error: {error}"),
         Ok(None) if name == "poll_next" => "end".to_owned(),
         Ok(None) => "done".to_owned(),
-        Ok(Some(octets)) => {
+        Ok(Some(bytes)) => {
             let from = usize::try_from(OFFSET).expect("short") + at;
-            assert_eq!(octets, content()[from..from + octets.len()]);
-            format!("{} octets from {at}", octets.len())
+            assert_eq!(bytes, content()[from..from + bytes.len()]);
+            format!("{} bytes from {at}", bytes.len())
         }
     };
     format!("{words}, {} left", case.reader.remaining())
@@ -325,7 +325,7 @@ fn a_file_cut_while_the_disk_thread_reads_it_is_an_error() {
             match disk.run(poll_fn(|context| reader.poll_next(context, 7_000))) {
                 Some(Ok(piece)) => given += piece.len(),
                 Some(Err(error)) => break error,
-                None => panic!("an end after {given} octets"),
+                None => panic!("an end after {given} bytes"),
             }
         };
         assert_eq!(given, want);
@@ -338,10 +338,10 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
     let files = Arc::new(TempFiles::default());
     let mut disk = Disk::new();
     let mut temporary = TempFile::new(&files);
-    let mut octets = OctetQueue::default();
-    octets.push(&content());
+    let mut bytes = ByteQueue::default();
+    bytes.push(&content());
     disk.run(async {
-        temporary.write(octets, 0).expect("there is room");
+        temporary.write(bytes, 0).expect("there is room");
         poll_fn(|context| temporary.poll_written(context)).await
     })
     .expect("it is written");

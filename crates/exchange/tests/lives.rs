@@ -279,7 +279,7 @@ fn a_worker_keeps_so_many_exchanges_and_so_much_of_their_memory() {
     assert_eq!(kept.len(), 128);
     for exchange in kept {
         let retained = exchange.borrow().retained();
-        assert!(retained <= 2 * 16 * 1024, "{retained} octets");
+        assert!(retained <= 2 * 16 * 1024, "{retained} bytes");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tunnels as a connection and a handler see them: octets of the client come through the pipe of the request's content, those of the
+//! Tunnels as a connection and a handler see them: bytes of the client come through the pipe of the request's content, those of the
 //! other side are the content of the response. Either side ends well, fails, is too slow or goes away, in every order, and nobody is
 //! left waiting.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Trailers, retained};
 
-/// Octets on their way from the other side to the client.
+/// Bytes on their way from the other side to the client.
 #[derive(Default)]
 struct Back {
     queue: VecDeque<Bytes>,
@@ -34,14 +34,14 @@ impl BodySource for FromOtherSide {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let back = &mut *self.0.borrow_mut();
         if let Some(piece) = back.queue.front_mut() {
-            let octets = piece.split_to(max.min(piece.len()));
+            let bytes = piece.split_to(max.min(piece.len()));
             if piece.is_empty() {
                 back.queue.pop_front();
             }
             if let Some(writer) = back.writer.take() {
                 writer.wake();
             }
-            return Poll::Ready(Some(Ok(octets)));
+            return Poll::Ready(Some(Ok(bytes)));
         }
         if back.is_ended {
             return Poll::Ready(None);
@@ -73,7 +73,7 @@ async fn pause(random: &mut fastrand::Rng) {
     }
 }
 
-fn octets(len: usize) -> Vec<u8> {
+fn bytes(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
         .collect()
@@ -84,11 +84,11 @@ fn octets(len: usize) -> Vec<u8> {
 enum Fault {
     /// All of it, in both directions.
     None,
-    /// The client is cut off after so many octets.
+    /// The client is cut off after so many bytes.
     ClientGone(usize),
-    /// The handler gives the tunnel up after so many octets from the client.
+    /// The handler gives the tunnel up after so many bytes from the client.
     GivenUp(usize),
-    /// The client wants no more after so many octets from the other side.
+    /// The client wants no more after so many bytes from the other side.
     ResponseDropped(usize),
 }
 
@@ -103,10 +103,10 @@ enum Seen {
     Dropped,
 }
 
-/// Octets of the client, until there are no more or nobody takes them.
+/// Bytes of the client, until there are no more or nobody takes them.
 async fn forth(pipe: Rc<BodyPipe>, len: usize, fault: Fault, seed: u64, sent: &Cell<usize>) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let all = octets(len);
+    let all = bytes(len);
     loop {
         let at = sent.get();
         if let Fault::ClientGone(after) = fault
@@ -264,7 +264,7 @@ fn a_tunnel_echoes_all_of_it() {
     for seed in 0..60 {
         let len = fastrand::Rng::with_seed(seed).usize(..600_000);
         let (seen, sent, taken) = play(seed, len, Fault::None);
-        assert!(seen == Seen::End(octets(len)), "seed {seed}");
+        assert!(seen == Seen::End(bytes(len)), "seed {seed}");
         assert_eq!((sent, taken), (len, len), "seed {seed}");
     }
 }
@@ -275,25 +275,25 @@ fn the_other_side_gets_what_a_client_sent_before_it_was_cut_off() {
         let after = fastrand::Rng::with_seed(seed).usize(..300_000);
         let (seen, sent, taken) = play(seed, 300_001, Fault::ClientGone(after));
         assert!(sent >= after && taken == sent, "seed {seed}");
-        assert!(seen == Seen::End(octets(sent)), "seed {seed}");
+        assert!(seen == Seen::End(bytes(sent)), "seed {seed}");
     }
 }
 
 #[test]
-fn a_tunnel_that_is_given_up_ends_with_its_reason_while_octets_are_under_way() {
-    let mut with_octets_under_way = 0;
+fn a_tunnel_that_is_given_up_ends_with_its_reason_while_bytes_are_under_way() {
+    let mut with_bytes_under_way = 0;
     for seed in 0..60 {
         let after = fastrand::Rng::with_seed(seed).usize(..300_000);
         let (seen, sent, taken) = play(seed, 600_000, Fault::GivenUp(after));
         let Seen::GivenUp(reason, got) = seen else {
-            panic!("seed {seed}: {after} octets and no end");
+            panic!("seed {seed}: {after} bytes and no end");
         };
         assert_eq!(reason, "the other side is too slow");
-        assert!(octets(taken).starts_with(&got), "seed {seed}");
+        assert!(bytes(taken).starts_with(&got), "seed {seed}");
         assert!(sent <= taken + 2 * BodyPipe::CAPACITY, "seed {seed}");
-        with_octets_under_way += usize::from(got.len() < taken || taken < sent);
+        with_bytes_under_way += usize::from(got.len() < taken || taken < sent);
     }
-    assert!(with_octets_under_way > 10, "{with_octets_under_way}");
+    assert!(with_bytes_under_way > 10, "{with_bytes_under_way}");
 }
 
 #[test]
