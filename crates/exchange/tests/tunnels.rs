@@ -209,19 +209,18 @@ async fn echo(pipe: Rc<BodyPipe>, back: Rc<RefCell<Back>>, fault: Fault, seed: u
             return taken;
         }
         let next = poll_fn(|context| pipe.poll_next(context)).await;
-        let mut back = back.borrow_mut();
-        match next {
-            Some(Ok(piece)) => {
+        let is_ended = !matches!(next, Some(Ok(_)));
+        {
+            let mut back = back.borrow_mut();
+            if let Some(Ok(piece)) = next {
                 taken += piece.len();
                 back.queue.push_back(piece);
             }
-            Some(Err(_)) | None => back.is_ended = true,
+            back.is_ended = is_ended;
+            if let Some(reader) = back.reader.take() {
+                reader.wake();
+            }
         }
-        let is_ended = back.is_ended;
-        if let Some(reader) = back.reader.take() {
-            reader.wake();
-        }
-        drop(back);
         if is_ended {
             return taken;
         }
