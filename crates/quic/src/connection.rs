@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -128,7 +129,7 @@ impl Connection {
     }
 
     /// What the handshake has agreed on; `None` before [`Event::HandshakeAgreed`].
-    pub fn handshake(&self) -> Option<Handshake> {
+    pub fn handshake(&self) -> Option<Arc<Handshake>> {
         let data = self.library.crypto_session().handshake_data()?;
         data.downcast().ok().map(|handshake| *handshake)
     }

@@ -13,8 +13,8 @@ use quinn_proto::{
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, ServerRole, TransportSettings};
 use crate::connection::{Connection, Event};
-use crate::id::{IdGenerator, IdKeys, Placement};
-use crate::keys::Keys;
+use crate::id::{IdGenerator, Placement};
+use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
 use crate::tls::{ClientSide, ClientTls, ServerTls, VERSIONS};
 use crate::token::UsedTokens;
 
@@ -134,35 +134,28 @@ pub struct Endpoint {
     open: usize,
     server: Option<ServerRole>,
     admission: Admission,
-    id_keys: Arc<IdKeys>,
+    key_ring: Arc<KeyRing>,
     placement: Placement,
 }
 
 impl Endpoint {
     /// An endpoint without connections.
     pub fn new(config: EndpointConfig) -> Self {
-        let id_keys = IdKeys::new(&config.keys);
+        let key_ring = KeyRing::new(&config.keys);
         let EndpointConfig {
-            keys,
+            keys: _,
             placement,
             server,
             finds_mtu,
             seed,
         } = config;
-        let fallback;
-        let newest = match keys.first() {
-            Some(newest) => newest,
-            None => {
-                fallback = Keys::derive(0, &random::<32>());
-                &fallback
-            }
-        };
-        let mut endpoint = quinn_proto::EndpointConfig::new(Arc::new(newest.reset()));
+        let mut endpoint =
+            quinn_proto::EndpointConfig::new(Arc::new(ResetKey(Arc::clone(&key_ring))));
         let first = seed.map_or_else(random, |seed| {
             let [a, b, c, d, e, f, g, h, ..] = seed;
             [a, b, c, d, e, f, g, h]
         });
-        let ids = Arc::clone(&id_keys);
+        let ids = Arc::clone(&key_ring);
         endpoint
             .supported_versions(VERSIONS.to_vec())
             .rng_seed(seed)
@@ -177,7 +170,7 @@ impl Endpoint {
         }
         let library_server = server
             .as_ref()
-            .map(|server| Arc::new(library_server(server, newest)));
+            .map(|server| Arc::new(library_server(server, &key_ring)));
         Self {
             library: quinn_proto::Endpoint::new(
                 Arc::new(endpoint),
@@ -189,7 +182,7 @@ impl Endpoint {
             open: 0,
             server,
             admission: Admission::Open,
-            id_keys,
+            key_ring,
             placement,
         }
     }
@@ -231,7 +224,7 @@ impl Endpoint {
             return None;
         }
         let id = rest.get(..IdGenerator::id_len(self.placement))?;
-        let placement = self.id_keys.decode(id)?;
+        let placement = self.key_ring.decode_id(id)?;
         (placement != self.placement).then_some(placement)
     }
 
@@ -379,7 +372,7 @@ impl Endpoint {
 
     /// Takes the keys of other secrets, newest first. Ids made before are still read with those that remain.
     pub fn set_keys(&mut self, keys: &[Keys]) {
-        self.id_keys.replace(keys);
+        self.key_ring.replace(keys);
     }
 
     /// Connections that are not drained.
@@ -395,10 +388,10 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-fn library_server(server: &ServerRole, keys: &Keys) -> quinn_proto::ServerConfig {
+fn library_server(server: &ServerRole, keys: &Arc<KeyRing>) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
         Arc::new(ServerTls(Arc::clone(&server.tls))),
-        Arc::new(keys.token()),
+        Arc::new(TokenKey(Arc::clone(keys))),
     );
     let mut tokens = ValidationTokenConfig::default();
     tokens

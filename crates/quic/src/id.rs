@@ -3,7 +3,7 @@
 //! H2O compatibility: the number of a key, then 8 bytes encrypted in four passes as QUIC-LB does it
 //! (draft-ietf-quic-load-balancers §5.4), or 16 bytes in one AES block if this server has a number among several.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::cipher::{
@@ -12,7 +12,7 @@ use aws_lc_rs::cipher::{
 use aws_lc_rs::error::Unspecified;
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-use crate::keys::Keys;
+use crate::keys::KeyRing;
 
 /// Where a connection lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,19 +33,16 @@ const BLOCK_LEN: usize = 16;
 
 /// Encrypts and decrypts ids with the keys of one secret.
 #[derive(Debug)]
-struct IdKey {
-    number: u8,
+pub(crate) struct IdKey {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
 }
 
 impl IdKey {
-    fn new(keys: &Keys) -> Result<Self, Unspecified> {
-        let key = keys.expand::<16>(b"cid");
+    pub(crate) fn new(key: &[u8; 16]) -> Result<Self, Unspecified> {
         Ok(Self {
-            number: keys.number,
-            encrypting: EncryptingKey::ecb(UnboundCipherKey::new(&AES_128, &key)?)?,
-            decrypting: DecryptingKey::ecb(UnboundCipherKey::new(&AES_128, &key)?)?,
+            encrypting: EncryptingKey::ecb(UnboundCipherKey::new(&AES_128, key)?)?,
+            decrypting: DecryptingKey::ecb(UnboundCipherKey::new(&AES_128, key)?)?,
         })
     }
 
@@ -78,39 +75,20 @@ impl IdKey {
     }
 }
 
-/// The keys that ids are read with; the first makes new ones. Replaced when ticket keys change.
-#[derive(Debug)]
-pub(crate) struct IdKeys(RwLock<Vec<IdKey>>);
-
-impl IdKeys {
-    pub(crate) fn new(keys: &[Keys]) -> Arc<Self> {
-        let ids = Self(RwLock::new(Vec::new()));
-        ids.replace(keys);
-        Arc::new(ids)
-    }
-
-    /// Takes other keys, newest first.
-    pub(crate) fn replace(&self, keys: &[Keys]) {
-        let keys = keys.iter().filter_map(|keys| IdKey::new(keys).ok());
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys.collect();
-    }
-
-    fn with<R>(&self, number: Option<u8>, read: impl FnOnce(&IdKey) -> R) -> Option<R> {
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let key = keys
-            .iter()
-            .find(|key| number.is_none_or(|number| key.number == number));
-        key.map(read)
-    }
-
+impl KeyRing {
     /// An id for a connection that lives there.
-    fn encode(&self, placement: Placement, connection: u32, path: u8) -> Option<ConnectionId> {
+    pub(crate) fn encode_id(
+        &self,
+        placement: Placement,
+        connection: u32,
+        path: u8,
+    ) -> Option<ConnectionId> {
         let [a, b, c, d] = connection.to_be_bytes();
         let [e, f] = placement.worker.to_be_bytes();
         let bytes = [a, b, c, d, placement.generation, e, f, path];
-        self.with(None, |key| {
+        self.newest(|key| {
             if placement.node == 0 {
-                let sealed = key.passes(bytes, [1, 2, 3, 4]).ok()?;
+                let sealed = key.ids.passes(bytes, [1, 2, 3, 4]).ok()?;
                 let mut id = [key.number; SHORT_LEN];
                 id[1..].copy_from_slice(&sealed);
                 return Some(ConnectionId::new(&id));
@@ -118,7 +96,7 @@ impl IdKeys {
             let mut block = [0; BLOCK_LEN];
             block[..8].copy_from_slice(&placement.node.to_be_bytes());
             block[8..].copy_from_slice(&bytes);
-            key.encrypting.encrypt(&mut block).ok()?;
+            key.ids.encrypting.encrypt(&mut block).ok()?;
             let mut id = [key.number; LONG_LEN];
             id[1..].copy_from_slice(&block);
             Some(ConnectionId::new(&id))
@@ -127,16 +105,17 @@ impl IdKeys {
     }
 
     /// Where the connection of an id lives, if its key is known.
-    pub(crate) fn decode(&self, id: &[u8]) -> Option<Placement> {
+    pub(crate) fn decode_id(&self, id: &[u8]) -> Option<Placement> {
         let (number, sealed) = id.split_first()?;
-        let (node, bytes) = self.with(Some(*number), |key| match sealed.len() {
+        let (node, bytes) = self.numbered(*number, |key| match sealed.len() {
             8 => {
-                let bytes = key.passes(sealed.try_into().ok()?, [4, 3, 2, 1]).ok()?;
+                let bytes = key.ids.passes(sealed.try_into().ok()?, [4, 3, 2, 1]).ok()?;
                 Some((0, bytes))
             }
             BLOCK_LEN => {
                 let mut block: [u8; BLOCK_LEN] = sealed.try_into().ok()?;
-                key.decrypting
+                key.ids
+                    .decrypting
                     .decrypt(&mut block, DecryptionContext::None)
                     .ok()?;
                 let (node, bytes) = block.split_first_chunk::<8>()?;
@@ -155,14 +134,14 @@ impl IdKeys {
 
 /// Makes the ids of one endpoint's connections.
 pub(crate) struct IdGenerator {
-    keys: Arc<IdKeys>,
+    keys: Arc<KeyRing>,
     placement: Placement,
     next: u64,
 }
 
 impl IdGenerator {
     /// `first` differs between endpoints, so that their ids do.
-    pub(crate) fn new(keys: Arc<IdKeys>, placement: Placement, first: u64) -> Self {
+    pub(crate) fn new(keys: Arc<KeyRing>, placement: Placement, first: u64) -> Self {
         Self {
             keys,
             placement,
@@ -185,7 +164,7 @@ impl ConnectionIdGenerator for IdGenerator {
         self.next = self.next.wrapping_add(1);
         let connection = u32::from_be_bytes([a, b, c, d]);
         self.keys
-            .encode(self.placement, connection, path)
+            .encode_id(self.placement, connection, path)
             // Without keys ids are numbers; connections work, but nobody else can route them.
             .unwrap_or_else(|| {
                 let mut id = [0; LONG_LEN];
@@ -195,7 +174,7 @@ impl ConnectionIdGenerator for IdGenerator {
     }
 
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
-        match self.keys.decode(id) {
+        match self.keys.decode_id(id) {
             Some(placement) if placement == self.placement => Ok(()),
             Some(_) | None => Err(InvalidCid),
         }
@@ -207,5 +186,65 @@ impl ConnectionIdGenerator for IdGenerator {
 
     fn cid_lifetime(&self) -> Option<Duration> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Keys;
+
+    const HERE: Placement = Placement {
+        node: 0,
+        generation: 3,
+        worker: 513,
+    };
+
+    #[test]
+    fn ids_tell_their_server_where_a_connection_lives_and_others_nothing() {
+        let ring = KeyRing::new(&[Keys::derive(7, b"secret")]);
+        for node in [0, 1, u64::MAX] {
+            let place = Placement { node, ..HERE };
+            let mut generator = IdGenerator::new(Arc::clone(&ring), place, 255);
+            let ids = [generator.generate_cid(), generator.generate_cid()];
+            for id in ids {
+                assert_eq!(id.len(), generator.cid_len());
+                assert_eq!(id[0], 7);
+                assert_eq!(ring.decode_id(&id), Some(place));
+                assert!(generator.validate(&id).is_ok());
+            }
+            // Neighbours differ in most of their bytes.
+            let same = ids[0].iter().zip(ids[1].iter()).filter(|(a, b)| a == b);
+            assert!(same.count() < 5, "{ids:?}");
+            let other = KeyRing::new(&[Keys::derive(7, b"other")]);
+            assert_ne!(other.decode_id(&ids[0]), Some(place));
+        }
+    }
+
+    #[test]
+    fn ids_made_with_an_older_key_are_read_until_it_is_gone() {
+        let (old, new) = (Keys::derive(1, b"old"), Keys::derive(2, b"new"));
+        let ring = KeyRing::new(std::slice::from_ref(&old));
+        let mut generator = IdGenerator::new(Arc::clone(&ring), HERE, 0);
+        let id = generator.generate_cid();
+        ring.replace(&[new.clone(), old]);
+        assert_eq!(ring.decode_id(&id), Some(HERE));
+        assert_eq!(generator.generate_cid()[0], 2);
+        ring.replace(&[new]);
+        assert_eq!(ring.decode_id(&id), None);
+    }
+
+    #[test]
+    fn any_bytes_can_be_read_as_an_id() {
+        let ring = KeyRing::new(&[Keys::derive(7, b"secret")]);
+        for len in 0..40 {
+            let place = ring.decode_id(&vec![7; len]);
+            assert_eq!(
+                place.is_some(),
+                [SHORT_LEN, LONG_LEN].contains(&len),
+                "{len}"
+            );
+            assert_eq!(ring.decode_id(&vec![8; len]), None);
+        }
     }
 }

@@ -1,16 +1,21 @@
 //! Keys of connection ids, tokens and stateless resets, derived from secrets that servers can share.
 
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
-use aws_lc_rs::hmac;
+use aws_lc_rs::{hmac, rand};
 use quinn_proto::crypto::{AeadKey, CryptoError, HandshakeTokenKey, HmacKey};
+
+use crate::id::IdKey;
 
 /// The keys of one secret.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// The secret's number, the first byte of connection ids.
-    pub(crate) number: u8,
-    pub(crate) prk: Prk,
+    number: u8,
+    prk: Prk,
 }
 
 struct Len(usize);
@@ -23,7 +28,7 @@ impl KeyType for Len {
 
 impl Keys {
     /// Derives the keys of `secret` (RFC 5869 with SHA-256). Servers that have the same secret under the same `number` can read
-    /// each other's connection ids and tokens. H2O compatibility: these are the ticket keys and the first byte of their name.
+    /// each other's connection ids and tokens. H2O compatibility: these come from the ticket keys.
     pub fn derive(number: u8, secret: &[u8]) -> Self {
         Self {
             number,
@@ -31,74 +36,143 @@ impl Keys {
         }
     }
 
-    pub(crate) fn expand<const N: usize>(&self, label: &[u8]) -> [u8; N] {
+    fn expand<const N: usize>(&self, label: &[u8]) -> Result<[u8; N], Unspecified> {
         let mut key = [0; N];
-        let filled = self
-            .prk
-            .expand(&[label], Len(N))
-            .and_then(|okm| okm.fill(&mut key));
-        debug_assert!(filled.is_ok(), "HKDF-SHA256 gives up to 8160 bytes");
-        key
-    }
-
-    pub(crate) fn reset(&self) -> ResetKey {
-        ResetKey(hmac::Key::new(
-            hmac::HMAC_SHA256,
-            &self.expand::<32>(b"reset"),
-        ))
-    }
-
-    pub(crate) fn token(&self) -> TokenKey {
-        TokenKey(Salt::new(HKDF_SHA256, &[]).extract(&self.expand::<32>(b"address-token")))
+        self.prk.expand(&[label], Len(N))?.fill(&mut key)?;
+        Ok(key)
     }
 }
 
-/// Makes stateless reset tokens of connection ids (RFC 9000 §10.3.2).
-pub(crate) struct ResetKey(hmac::Key);
+/// The keys in use, newest first: the first makes ids and tokens, all read them. Replaced when ticket keys change.
+#[derive(Debug)]
+pub(crate) struct KeyRing(RwLock<Vec<KeySet>>);
+
+/// What is made of one secret.
+#[derive(Debug)]
+pub(crate) struct KeySet {
+    pub(crate) number: u8,
+    pub(crate) ids: IdKey,
+    reset: hmac::Key,
+    tokens: Prk,
+}
+
+impl KeySet {
+    fn new(keys: &Keys) -> Result<Self, Unspecified> {
+        let tokens = keys.expand::<32>(b"address-token")?;
+        Ok(Self {
+            number: keys.number,
+            ids: IdKey::new(&keys.expand(b"cid")?)?,
+            reset: hmac::Key::new(hmac::HMAC_SHA256, &keys.expand::<32>(b"reset")?),
+            tokens: Salt::new(HKDF_SHA256, &[]).extract(&tokens),
+        })
+    }
+}
+
+impl KeyRing {
+    pub(crate) fn new(keys: &[Keys]) -> Arc<Self> {
+        let ring = Self(RwLock::new(Vec::new()));
+        ring.replace(keys);
+        Arc::new(ring)
+    }
+
+    /// Takes other keys. Without any, keys are made that nobody else has.
+    pub(crate) fn replace(&self, keys: &[Keys]) {
+        let sets = keys.iter().filter_map(|keys| KeySet::new(keys).ok());
+        let mut sets: Vec<KeySet> = sets.collect();
+        if sets.is_empty() {
+            let mut secret = [0; 32];
+            // Without random numbers there is no TLS either.
+            let _ = rand::fill(&mut secret);
+            sets.extend(KeySet::new(&Keys::derive(0, &secret)));
+        }
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = sets;
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<KeySet>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads with the newest keys.
+    pub(crate) fn newest<R>(&self, read: impl FnOnce(&KeySet) -> R) -> Option<R> {
+        self.read().first().map(read)
+    }
+
+    /// Reads with the keys of that number.
+    pub(crate) fn numbered<R>(&self, number: u8, read: impl FnOnce(&KeySet) -> R) -> Option<R> {
+        let sets = self.read();
+        let set = sets.iter().find(|set| set.number == number);
+        set.map(read)
+    }
+}
+
+/// Makes stateless reset tokens of connection ids (RFC 9000 §10.3.2), with the keys that made the id.
+pub(crate) struct ResetKey(pub(crate) Arc<KeyRing>);
 
 impl HmacKey for ResetKey {
-    fn sign(&self, data: &[u8], signature: &mut [u8]) {
-        signature.copy_from_slice(hmac::sign(&self.0, data).as_ref());
+    fn sign(&self, id: &[u8], signature: &mut [u8]) {
+        let number = id.first().copied().unwrap_or_default();
+        let tag = self
+            .0
+            .numbered(number, |set| hmac::sign(&set.reset, id))
+            .or_else(|| self.0.newest(|set| hmac::sign(&set.reset, id)));
+        if let Some(tag) = tag {
+            signature.copy_from_slice(tag.as_ref());
+        }
     }
 
     fn signature_len(&self) -> usize {
         32
     }
 
-    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        hmac::verify(&self.0, data, signature).map_err(|_| CryptoError)
+    fn verify(&self, id: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let number = id.first().copied().unwrap_or_default();
+        self.0
+            .numbered(number, |set| hmac::verify(&set.reset, id, signature))
+            .and_then(Result::ok)
+            .ok_or(CryptoError)
     }
 }
 
-/// Makes the keys that address tokens are encrypted with, one for each token.
-pub(crate) struct TokenKey(Prk);
+/// Makes the keys that address tokens are encrypted with (RFC 9000 §8.1), one for each token and secret.
+pub(crate) struct TokenKey(pub(crate) Arc<KeyRing>);
 
 impl HandshakeTokenKey for TokenKey {
     fn aead_from_hkdf(&self, random: &[u8]) -> Box<dyn AeadKey> {
-        let mut bytes = [0; 32];
-        let key = self
-            .0
-            .expand(&[random], Len(bytes.len()))
-            .and_then(|okm| okm.fill(&mut bytes))
-            .and_then(|()| UnboundKey::new(&AES_256_GCM, &bytes));
-        Box::new(OneToken(key.ok().map(LessSafeKey::new)))
+        let sets = self.0.read();
+        let keys = sets.iter().filter_map(|set| {
+            let mut bytes = [0; 32];
+            let info = [random];
+            let material = set.tokens.expand(&info, Len(bytes.len())).ok()?;
+            material.fill(&mut bytes).ok()?;
+            let key = UnboundKey::new(&AES_256_GCM, &bytes).ok()?;
+            Some(LessSafeKey::new(key))
+        });
+        Box::new(OneToken(keys.collect()))
     }
 }
 
-/// The key of one token. Without a key nothing is sealed or opened.
-struct OneToken(Option<LessSafeKey>);
+/// The keys of one token: the first seals it, any opens it.
+struct OneToken(Vec<LessSafeKey>);
 
 impl AeadKey for OneToken {
     fn seal(&self, data: &mut Vec<u8>, additional: &[u8]) -> Result<(), CryptoError> {
-        let key = self.0.as_ref().ok_or(CryptoError)?;
+        let key = self.0.first().ok_or(CryptoError)?;
         key.seal_in_place_append_tag(only_nonce(), Aad::from(additional), data)
             .map_err(|_| CryptoError)
     }
 
     fn open<'a>(&self, data: &'a mut [u8], additional: &[u8]) -> Result<&'a mut [u8], CryptoError> {
-        let key = self.0.as_ref().ok_or(CryptoError)?;
-        key.open_in_place(only_nonce(), Aad::from(additional), data)
-            .map_err(|_| CryptoError)
+        for key in &self.0 {
+            // What is tried with the wrong key is destroyed.
+            let mut copy = data.to_vec();
+            let opened = key.open_in_place(only_nonce(), Aad::from(additional), &mut copy);
+            if let Ok(plain) = opened {
+                let room = data.get_mut(..plain.len()).ok_or(CryptoError)?;
+                room.copy_from_slice(plain);
+                return Ok(room);
+            }
+        }
+        Err(CryptoError)
     }
 }
 

@@ -31,7 +31,7 @@ pub use id::Placement;
 pub use keys::Keys;
 pub use stats::Stats;
 pub use stream::{Read, StreamId, Write};
-pub use tls::{ClientTls, Handshake, TlsChoice, TlsChooser};
+pub use tls::{ClientTls, Handshake, TlsChooser};
 
 /// Entry points for fuzzing.
 #[doc(hidden)]

@@ -6,18 +6,20 @@ use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::BytesMut;
+use h2o_exchange::TlsInfo;
+use h2o_tls::{QuicChoice, TlsAcceptor, quic_client_info as client_info};
 use quinn_proto::crypto::{
     self, CryptoError, ExportKeyingMaterialError, KeyPair, Keys, Session, UnsupportedVersion,
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::quic::{
     ClientConnection, DirectionalKeys, HeaderProtectionKey, KeyChange, PacketKey, Secrets,
     ServerConnection, Suite, Version,
 };
-use rustls::{CipherSuite, ClientConfig, HandshakeKind, ServerConfig};
+use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
 /// QUIC version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
@@ -27,29 +29,24 @@ const MAX_HELLO_LEN: usize = 0xffff;
 /// Which configuration answers which client.
 pub trait TlsChooser: Send + Sync {
     /// The choice for a client that has sent this ClientHello (RFC 8446 §4.1.2), with its message header. It may be malformed:
-    /// rustls refuses it then, whatever configuration it gets.
-    fn choose(&self, client_hello: &[u8]) -> TlsChoice;
+    /// rustls refuses it then, whatever configuration it gets. It may be changed before rustls sees it.
+    fn choose(&self, client_hello: &mut [u8]) -> QuicChoice;
+}
+
+impl TlsChooser for TlsAcceptor {
+    fn choose(&self, client_hello: &mut [u8]) -> QuicChoice {
+        self.choose_for_quic(client_hello)
+    }
 }
 
 impl TlsChooser for Arc<ServerConfig> {
-    fn choose(&self, _: &[u8]) -> TlsChoice {
-        TlsChoice {
+    fn choose(&self, _: &mut [u8]) -> QuicChoice {
+        QuicChoice {
             config: Self::clone(self),
             server_name: None,
             client_authority: None,
         }
     }
-}
-
-/// The configuration for one client.
-#[derive(Clone, Debug)]
-pub struct TlsChoice {
-    /// It offers TLS 1.3. Its `max_early_data_size` is 0 or `u32::MAX` (RFC 9001 §4.6.1).
-    pub config: Arc<ServerConfig>,
-    /// The name the client has asked for. What rustls makes of it counts if this is `None`.
-    pub server_name: Option<Box<str>>,
-    /// The `client-ca-file` that the client must show a certificate of.
-    pub client_authority: Option<Arc<str>>,
 }
 
 /// What a connection to a backend needs of TLS.
@@ -66,18 +63,8 @@ pub struct ClientTls {
 pub struct Handshake {
     /// The QUIC version.
     pub version: u32,
-    /// The application protocol (RFC 7301).
-    pub alpn: Option<Vec<u8>>,
-    /// The server name: asked for by the client, or the one a backend was connected by.
-    pub server_name: Option<Box<str>>,
-    /// The cipher suite.
-    pub cipher_suite: Option<CipherSuite>,
-    /// Whether an earlier session was resumed.
-    pub is_resumed: bool,
-    /// The `client-ca-file` that the client has shown a certificate of.
-    pub client_authority: Option<Arc<str>>,
-    /// What the peer has shown; empty for none.
-    pub peer_certificates: Vec<CertificateDer<'static>>,
+    /// What TLS has negotiated.
+    pub tls: TlsInfo,
 }
 
 /// The suite of Initial packets (RFC 9001 §5.2).
@@ -259,8 +246,7 @@ impl crypto::ServerConfig for ServerTls {
                 received: Vec::new(),
                 parameters: bytes,
             },
-            server_name: None,
-            client_authority: None,
+            choice: None,
             is_announced: false,
         })
     }
@@ -282,15 +268,13 @@ impl crypto::ClientConfig for ClientSide {
             config,
             server_name,
         } = self.0.clone();
-        let name = server_name.to_str().into_owned();
         let rustls = ClientConnection::new(config, tls_version(version)?, server_name, bytes)
             .map_err(|error| ConnectError::InvalidServerName(error.to_string()))?;
         Ok(Box::new(TlsSession {
             version,
             side: Side::Client,
             state: State::Handshake(Box::new(rustls::quic::Connection::Client(rustls))),
-            server_name: Some(name.into()),
-            client_authority: None,
+            choice: None,
             is_announced: false,
         }))
     }
@@ -301,8 +285,8 @@ struct TlsSession {
     version: u32,
     side: Side,
     state: State,
-    server_name: Option<Box<str>>,
-    client_authority: Option<Arc<str>>,
+    /// A server's; until the handshake is done.
+    choice: Option<QuicChoice>,
     /// Whether the library was told that the handshake has agreed on something.
     is_announced: bool,
 }
@@ -324,7 +308,7 @@ enum State {
 
 struct Established {
     secrets: Secrets,
-    handshake: Handshake,
+    handshake: Arc<Handshake>,
 }
 
 impl TlsSession {
@@ -336,26 +320,26 @@ impl TlsSession {
     }
 
     /// What is agreed on so far.
-    fn handshake(&self) -> Option<Handshake> {
+    fn handshake(&self) -> Option<Arc<Handshake>> {
         if let State::Established(established) = &self.state {
-            return Some(established.handshake.clone());
+            return Some(Arc::clone(&established.handshake));
         }
         let rustls = self.rustls()?;
-        let name = match rustls {
-            rustls::quic::Connection::Client(_) => None,
-            rustls::quic::Connection::Server(server) => server.server_name(),
+        let suite = rustls.negotiated_cipher_suite()?.suite();
+        let is_resumed = rustls.handshake_kind() == Some(HandshakeKind::Resumed);
+        let mut tls = match &self.choice {
+            Some(choice) => choice.info(suite, rustls.alpn_protocol(), is_resumed),
+            None => client_info(suite, rustls.alpn_protocol(), is_resumed),
         };
-        let certificates = rustls.peer_certificates().unwrap_or_default();
-        let certificates = certificates.iter().map(|one| one.clone().into_owned());
-        Some(Handshake {
+        if tls.server_name.is_none()
+            && let rustls::quic::Connection::Server(server) = rustls
+        {
+            tls.server_name = server.server_name().map(Into::into);
+        }
+        Some(Arc::new(Handshake {
             version: self.version,
-            alpn: rustls.alpn_protocol().map(<[u8]>::to_vec),
-            server_name: self.server_name.clone().or_else(|| name.map(Into::into)),
-            cipher_suite: rustls.negotiated_cipher_suite().map(|suite| suite.suite()),
-            is_resumed: rustls.handshake_kind() == Some(HandshakeKind::Resumed),
-            client_authority: self.client_authority.clone(),
-            peer_certificates: certificates.collect(),
-        })
+            tls,
+        }))
     }
 
     /// Begins the handshake once the ClientHello is whole.
@@ -379,10 +363,10 @@ impl TlsSession {
         let choice = chooser.choose(received);
         let received = std::mem::take(received);
         let parameters = std::mem::take(parameters);
-        self.server_name = choice.server_name;
-        self.client_authority = choice.client_authority;
         let version = tls_version(self.version).unwrap_or_default();
-        let rustls = ServerConnection::new(choice.config, version, parameters)
+        let config = Arc::clone(&choice.config);
+        self.choice = Some(choice);
+        let rustls = ServerConnection::new(config, version, parameters)
             .map_err(|error| protocol_error(TransportErrorCode::INTERNAL_ERROR, &error))?;
         let mut rustls = Box::new(rustls::quic::Connection::Server(rustls));
         let read = read(&mut rustls, &received);
@@ -508,6 +492,7 @@ impl Session for TlsSession {
                 }
                 (other, _) => other,
             };
+            self.choice = None;
         }
         None
     }

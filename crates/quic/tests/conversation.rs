@@ -49,10 +49,10 @@ fn the_handshake_tells_name_and_protocol() {
     pair.connect();
     pair.run(|_, _| {});
     let handshake = pair.server().handshake().expect("it is done");
-    assert_eq!(handshake.alpn.as_deref(), Some(&b"h3"[..]));
-    assert_eq!(handshake.server_name.as_deref(), Some("localhost"));
+    assert_eq!(handshake.tls.alpn, Some("h3"));
+    assert_eq!(handshake.tls.server_name.as_deref(), Some("localhost"));
     assert_eq!(handshake.version, 1);
-    assert!(!handshake.is_resumed);
+    assert!(!handshake.tls.resumed);
 }
 
 #[test]
@@ -66,4 +66,72 @@ fn a_closed_connection_is_drained_and_its_index_is_free() {
     assert!(pair.seen.ends_with(&[Event::Drained]), "{:?}", pair.seen);
     assert_eq!(pair.endpoint.open_connections(), 0);
     assert!(pair.client_lost.contains("256"), "{}", pair.client_lost);
+}
+
+#[test]
+fn with_retry_a_client_shows_its_address_first() {
+    let mut config = kit::endpoint_config();
+    config.server.as_mut().expect("a server").retry = true;
+    let mut pair = Pair::with(config);
+    pair.connect();
+    pair.run(|_, _| {});
+    assert!(pair.seen.contains(&Event::Connected));
+    assert_eq!(pair.answered, 1, "one Retry");
+}
+
+#[test]
+fn a_connection_that_is_lost_is_reset_without_state() {
+    let mut pair = Pair::new();
+    let id = {
+        pair.connect();
+        pair.client_open()
+    };
+    // The server is replaced by one with the same keys.
+    pair.endpoint = h2o_quic::Endpoint::new(kit::endpoint_config());
+    pair.index = None;
+    pair.client_write(id, &[7; 900], true);
+    pair.run(|_, _| {});
+    assert_eq!(pair.client_lost, "Reset");
+}
+
+#[test]
+fn draft_29_is_spoken_too() {
+    let mut pair = Pair::new();
+    pair.version = 0xff00_001d;
+    pair.connect();
+    pair.run(|_, _| {});
+    let handshake = pair.server().handshake().expect("it is done");
+    assert_eq!(handshake.version, 0xff00_001d);
+}
+
+#[test]
+fn other_versions_are_answered_with_ours() {
+    let mut pair = Pair::new();
+    let mut datagram = vec![0xc0, 0x6b, 0x33, 0x43, 0xcf, 8];
+    datagram.resize(1200, 0);
+    let answer = pair.send_to_server(&datagram);
+    assert!(answer.windows(4).any(|bytes| bytes == [0, 0, 0, 1]));
+    assert!(answer.windows(4).any(|bytes| bytes == [0xff, 0, 0, 0x1d]));
+    // A client that was not asked for enough gets no answer that is longer than what it has sent.
+    assert!(pair.send_to_server(&datagram[..1199]).is_empty());
+}
+
+#[test]
+fn packets_for_another_worker_are_handed_over() {
+    let mut pair = Pair::new();
+    let id = {
+        pair.connect();
+        pair.client_open()
+    };
+    let mut config = kit::endpoint_config();
+    config.placement.worker = 1;
+    let mut other = h2o_quic::Endpoint::new(config);
+    pair.client_write(id, b"x", true);
+    let datagram = pair.next_of_client();
+    let received = other.receive(pair.now, kit::to_server(&datagram), &mut Vec::new());
+    let place = h2o_quic::Placement::default();
+    assert_eq!(
+        received,
+        h2o_quic::Received::Elsewhere(place, datagram[..].into())
+    );
 }

@@ -1,7 +1,7 @@
 //! Names of application protocols (RFC 7301).
 
 /// The protocols this server may ever choose.
-const NAMES: [&str; 4] = ["h2", "h2-16", "h2-14", "http/1.1"];
+const NAMES: [&str; 6] = ["h2", "h2-16", "h2-14", "http/1.1", "h3", "h3-29"];
 
 /// The protocol as logs and scripts show it.
 pub(crate) fn name(protocol: &[u8]) -> Option<&'static str> {

@@ -37,8 +37,8 @@ pub use record::kernel::{
 };
 pub use record::output::OutputBuffer;
 pub use record::traffic::PlainSink;
-pub use resumption::{DIRECTIVES, Resumption, ResumptionSettings};
-pub use server::acceptor::TlsAcceptor;
+pub use resumption::{DIRECTIVES, QuicSecret, Resumption, ResumptionSettings};
+pub use server::acceptor::{QuicChoice, TlsAcceptor, quic_client_info};
 pub use server::connection::TlsConnection;
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
 pub use x509::{

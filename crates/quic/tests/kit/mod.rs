@@ -60,6 +60,16 @@ pub(crate) fn endpoint_config() -> EndpointConfig {
     }
 }
 
+/// A datagram of the client.
+pub(crate) fn to_server(data: &[u8]) -> Datagram {
+    Datagram {
+        remote: CLIENT,
+        local: None,
+        ecn: None,
+        data: BytesMut::from(data),
+    }
+}
+
 /// A server and a client with nothing between them but a millisecond.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
@@ -69,6 +79,10 @@ pub(crate) struct Pair {
     pub(crate) seen: Vec<Event>,
     client: quinn_proto::Endpoint,
     connection: Option<(ConnectionHandle, quinn_proto::Connection)>,
+    /// The version of the client.
+    pub(crate) version: u32,
+    /// Datagrams the server has answered without a connection.
+    pub(crate) answered: usize,
     /// What the client was told of the end.
     pub(crate) client_lost: String,
     to_server: VecDeque<Vec<u8>>,
@@ -92,6 +106,8 @@ impl Pair {
             seen: Vec::new(),
             client: quinn_proto::Endpoint::new(Arc::new(client), None, true, Some([2; 32])),
             connection: None,
+            version: 1,
+            answered: 0,
             client_lost: String::new(),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
@@ -101,7 +117,8 @@ impl Pair {
     pub(crate) fn connect(&mut self) {
         let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls())
             .expect("as usual");
-        let config = quinn_proto::ClientConfig::new(Arc::new(tls));
+        let mut config = quinn_proto::ClientConfig::new(Arc::new(tls));
+        config.version(self.version);
         self.connection = Some(
             self.client
                 .connect(self.now, config, SERVER, "localhost")
@@ -158,16 +175,12 @@ impl Pair {
             let sent = self.to_server.len() + self.to_client.len();
             self.now += Duration::from_millis(1);
             while let Some(data) = self.to_server.pop_front() {
-                let datagram = Datagram {
-                    remote: CLIENT,
-                    local: None,
-                    ecn: None,
-                    data: BytesMut::from(&data[..]),
-                };
+                let datagram = to_server(&data);
                 let mut answer = Vec::new();
                 match self.endpoint.receive(self.now, datagram, &mut answer) {
                     Received::Accepted(index) => self.index = Some(index),
                     Received::Answered(transmit) => {
+                        self.answered += 1;
                         self.to_client.push_back(answer[..transmit.len].to_vec());
                     }
                     Received::Connection(_) | Received::Ignored => {}
@@ -196,6 +209,24 @@ impl Pair {
                 return;
             }
         }
+    }
+
+    /// Sends a datagram to the server; what it answers without a connection.
+    pub(crate) fn send_to_server(&mut self, data: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        match self
+            .endpoint
+            .receive(self.now, to_server(data), &mut answer)
+        {
+            Received::Answered(transmit) => answer[..transmit.len].to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The next datagram of the client.
+    pub(crate) fn next_of_client(&mut self) -> Vec<u8> {
+        self.client_step();
+        self.to_server.pop_front().expect("it has something to say")
     }
 
     fn client_step(&mut self) {

@@ -18,6 +18,7 @@ use rustls::server::{ProducesTickets, StoresServerSessions};
 use crate::clock::unix_now;
 use crate::resumption::session_cache::SessionCache;
 use crate::resumption::ticket_file::{SharedTicketFile, TicketFile};
+pub use crate::resumption::tickets::QuicSecret;
 use crate::resumption::tickets::{KeyRing, TicketAlgorithms, TicketCipher, TicketHash};
 
 /// A digest of the certificates and client authorities of an `ssl` mapping. A session can only be resumed under the same digest (RFC
@@ -332,6 +333,20 @@ impl Resumption {
                 kept.drop_expired(now);
             }
         }
+    }
+
+    /// Secrets for the keys of QUIC, one of each ticket key, the active one first; none without tickets. They change when ticket keys
+    /// do.
+    pub fn quic_secrets(&self) -> Vec<QuicSecret> {
+        let Some(tickets) = &self.tickets else {
+            return Vec::new();
+        };
+        let now = unix_now();
+        tickets.refresh(now, self.lifetime_secs);
+        tickets.with_ring(|ring| {
+            let secrets = ring.active_first(now).map(|key| key.quic_secret().clone());
+            secrets.collect()
+        })
     }
 
     pub(crate) fn has_tickets(&self) -> bool {

@@ -7,6 +7,7 @@ use aws_lc_rs::cipher::{
 use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::{hmac, rand};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::resumption::Binding;
@@ -100,6 +101,34 @@ impl TicketAlgorithms {
     }
 }
 
+/// What the keys of connection ids, tokens and resets of QUIC are derived from. H2O compatibility: servers that share ticket keys
+/// share these.
+#[derive(Clone, PartialEq, Eq)]
+pub struct QuicSecret {
+    /// The first byte of the ticket key's name.
+    pub number: u8,
+    /// Whoever has it cannot open tickets.
+    pub secret: [u8; 32],
+}
+
+impl QuicSecret {
+    fn new(number: u8, material: &[u8]) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"h2o quic");
+        let mut secret = [0; 32];
+        secret.copy_from_slice(hmac::sign(&key, material).as_ref());
+        Self { number, secret }
+    }
+}
+
+impl fmt::Debug for QuicSecret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("QuicSecret")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
 /// One key.
 #[derive(Debug)]
 pub(crate) struct TicketKey {
@@ -110,6 +139,7 @@ pub(crate) struct TicketKey {
     /// Unix times; the key encrypts between them.
     not_before: u64,
     not_after: u64,
+    quic_secret: QuicSecret,
 }
 
 impl TicketKey {
@@ -139,7 +169,12 @@ impl TicketKey {
             mac: hmac::Key::new(hash.hmac(), mac_key),
             not_before,
             not_after,
+            quic_secret: QuicSecret::new(name[0], material),
         })
+    }
+
+    pub(crate) fn quic_secret(&self) -> &QuicSecret {
+        &self.quic_secret
     }
 
     fn generate(
@@ -226,6 +261,15 @@ impl KeyRing {
     pub(crate) fn active(&self, now: u64) -> Option<&Arc<TicketKey>> {
         let newest = self.0.iter().find(|key| key.not_before <= now);
         newest.filter(|key| key.is_usable(now))
+    }
+
+    /// All keys that have not expired, the active one first.
+    pub(crate) fn active_first(&self, now: u64) -> impl Iterator<Item = &Arc<TicketKey>> {
+        let active = self.active(now);
+        let is_other = move |key: &&Arc<TicketKey>| {
+            now < key.not_after && active.is_none_or(|active| !Arc::ptr_eq(active, key))
+        };
+        active.into_iter().chain(self.0.iter().filter(is_other))
     }
 
     /// The key that encrypted `ticket`, unless it has expired. A key that is not active yet counts: other servers may use it.
@@ -336,6 +380,23 @@ mod tests {
             first.dedup();
             assert_eq!(first.len(), ring.0.len());
         }
+    }
+
+    #[test]
+    fn secrets_for_quic_begin_with_the_active_key_and_follow_the_keys() {
+        let mut ring = KeyRing::default();
+        rotate(&mut ring, 1000);
+        rotate(&mut ring, 1900);
+        let secrets = |now| -> Vec<_> {
+            let keys = ring.active_first(now);
+            keys.map(|key| key.quic_secret().clone()).collect()
+        };
+        let [old, new] = &secrets(1959)[..] else {
+            panic!("there are two keys");
+        };
+        assert_ne!(old, new);
+        assert_eq!(secrets(1960), [new.clone(), old.clone()]);
+        assert_eq!(secrets(4600), std::slice::from_ref(new));
     }
 
     #[test]

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use h2o_exchange::{Host, HostName, HostTable};
+use h2o_exchange::{Host, HostName, HostTable, TlsInfo};
 use h2o_http::Scheme;
-use rustls::ServerConfig;
+use rustls::{CipherSuite, ServerConfig};
 
+use crate::alpn;
 use crate::resumption::Resumption;
 use crate::server::client_hello::ClientHello;
-use crate::server::configs::HostConfigs;
+use crate::server::configs::{Carrier, HostConfigs};
 use crate::server::connection::TlsConnection;
+use crate::server::server_name;
 use crate::settings::TlsSettings;
+use crate::suites;
+use crate::versions::Version;
 
 /// Makes the TLS connections of one listener.
 pub struct TlsAcceptor {
@@ -39,6 +43,42 @@ pub(crate) struct ChosenConfig {
     pub(crate) may_offload: bool,
 }
 
+/// The configuration for one client of QUIC.
+#[derive(Clone, Debug)]
+pub struct QuicChoice {
+    /// For `rustls::quic`.
+    pub config: Arc<ServerConfig>,
+    /// The name the client has asked for.
+    pub server_name: Option<Box<str>>,
+    /// The `client-ca-file` that the client must show a certificate of.
+    pub client_authority: Option<Arc<str>>,
+}
+
+impl QuicChoice {
+    /// What a handshake with this choice has negotiated.
+    pub fn info(&self, suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) -> TlsInfo {
+        TlsInfo {
+            server_name: self.server_name.clone(),
+            client_authority: self.client_authority.clone(),
+            ..quic_client_info(suite, alpn, resumed)
+        }
+    }
+}
+
+/// What a handshake with a backend over QUIC has negotiated.
+pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) -> TlsInfo {
+    let (cipher, cipher_bits) = suites::describe(suite);
+    TlsInfo {
+        protocol: Version::Tls13.name(),
+        cipher,
+        cipher_bits,
+        server_name: None,
+        alpn: alpn.and_then(alpn::name),
+        resumed,
+        client_authority: None,
+    }
+}
+
 impl TlsAcceptor {
     /// `entries` in order of definition, `names` with the entry of each, the first that matches wins; `alpn` in order of
     /// preference.
@@ -50,6 +90,33 @@ impl TlsAcceptor {
         names: Vec<(HostName, usize)>,
         resumption: Arc<Resumption>,
         alpn: &[&[u8]],
+    ) -> Result<Self, String> {
+        Self::with_carrier(entries, names, resumption, alpn, Carrier::Records)
+    }
+
+    /// The same for QUIC: [`Self::choose_for_quic`] is asked.
+    ///
+    /// # Errors
+    /// What is wrong with an entry as a whole, such as that it has no TLS 1.3.
+    pub fn for_quic(
+        entries: &[Arc<TlsSettings>],
+        names: Vec<(HostName, usize)>,
+        resumption: Arc<Resumption>,
+        alpn: &[&[u8]],
+    ) -> Result<Self, String> {
+        let acceptor = Self::with_carrier(entries, names, resumption, alpn, Carrier::Quic)?;
+        if !acceptor.entries.iter().all(HostConfigs::has_tls13) {
+            return Err("QUIC needs TLS 1.3".to_owned());
+        }
+        Ok(acceptor)
+    }
+
+    fn with_carrier(
+        entries: &[Arc<TlsSettings>],
+        names: Vec<(HostName, usize)>,
+        resumption: Arc<Resumption>,
+        alpn: &[&[u8]],
+        carrier: Carrier,
     ) -> Result<Self, String> {
         let alpn: Vec<Vec<u8>> = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         if entries.is_empty() {
@@ -67,10 +134,10 @@ impl TlsAcceptor {
             entry_of.push(entry);
         }
         let served: Vec<u32> = (0..).take(hosts.len()).collect();
-        let nameless = HostConfigs::new(&entries[0], &resumption, &alpn, true)?;
+        let nameless = HostConfigs::new(&entries[0], &resumption, &alpn, carrier, true)?;
         let entries: Result<Vec<_>, String> = entries
             .iter()
-            .map(|settings| HostConfigs::new(settings, &resumption, &alpn, false))
+            .map(|settings| HostConfigs::new(settings, &resumption, &alpn, carrier, false))
             .collect();
         Ok(Self {
             entries: entries?,
@@ -123,6 +190,26 @@ impl TlsAcceptor {
             client_authority: entry.client_authority.clone(),
             may_offload: self.may_offload,
         }
+    }
+
+    /// The configuration for the client of QUIC that has sent this ClientHello (RFC 8446 §4.1.2), message header and all. A name that
+    /// rustls would refuse is hidden in it. rustls refuses a malformed message, whatever configuration it gets.
+    pub fn choose_for_quic(&self, client_hello: &mut [u8]) -> QuicChoice {
+        let hello = ClientHello::parse(client_hello).unwrap_or_default();
+        let entry = match hello.odd_name_at {
+            Some(_) => &self.nameless,
+            None => self.entry(hello.server_name),
+        };
+        let name = hello.server_name.map(std::str::from_utf8);
+        let choice = QuicChoice {
+            config: Arc::clone(entry.select_tls13(&hello, &self.resumption)),
+            server_name: name.and_then(Result::ok).map(Into::into),
+            client_authority: entry.client_authority.clone(),
+        };
+        if let Some(at) = hello.odd_name_at {
+            server_name::hide(client_hello, at);
+        }
+        choice
     }
 
     /// The configuration for what does not look like a ClientHello.

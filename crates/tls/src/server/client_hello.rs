@@ -154,7 +154,8 @@ fn detect_http(received: &[u8]) -> Option<HelloStatus<'static>> {
 }
 
 impl<'a> ClientHello<'a> {
-    fn parse(message: &'a [u8]) -> Option<Self> {
+    /// Reads the message, from its HandshakeType on; `None` if it breaks its own lengths.
+    pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
         let mut reader = before_extensions(message)?;
         let mut hello = Self::default();
         // RFC 5246 §7.4.1.2: extensions may be missing altogether.

@@ -18,6 +18,24 @@ use crate::versions::Version;
 /// Most bytes of early data taken from one client. H2O compatibility: H2O takes as many.
 const MAX_EARLY_DATA_LEN: u32 = 8192;
 
+/// What carries the messages of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Records over a stream (RFC 8446 §5).
+    Records,
+    /// QUIC (RFC 9001 §4). Its windows limit early data, and tickets must not (§4.6.1).
+    Quic,
+}
+
+impl Carrier {
+    fn max_early_data_len(self) -> u32 {
+        match self {
+            Self::Records => MAX_EARLY_DATA_LEN,
+            Self::Quic => u32::MAX,
+        }
+    }
+}
+
 /// The rustls configurations of one `ssl` mapping, which serves the hosts it stands at: one for each kind of client. They differ in
 /// what rustls has no choice by client for; certificates, client authentication, suites and groups are those of the mapping in all.
 pub(crate) struct HostConfigs {
@@ -45,6 +63,7 @@ impl HostConfigs {
         settings: &TlsSettings,
         resumption: &Arc<Resumption>,
         alpn: &[Vec<u8>],
+        carrier: Carrier,
         hides_name: bool,
     ) -> Result<Self, String> {
         let configs = ConfigBuilder {
@@ -52,6 +71,7 @@ impl HostConfigs {
             resumption,
             binding: binding(settings),
             alpn,
+            carrier,
             hides_name,
         };
         Ok(Self {
@@ -74,16 +94,29 @@ impl HostConfigs {
         alpn: &[Vec<u8>],
     ) -> &Arc<ServerConfig> {
         if hello.offers_tls13 && self.has_tls13 {
-            match resumption.ticket_use(hello.first_ticket, hello.early_data, &self.binding) {
-                TicketUse::Encrypted => &self.encrypted_tickets,
-                TicketUse::Kept => &self.kept_tickets,
-                TicketUse::EarlyData => &self.early_data,
-            }
+            self.select_tls13(hello, resumption)
         } else if hello.alpn_mismatch(alpn) {
             &self.tls12_without_alpn
         } else {
             &self.tls12
         }
+    }
+
+    /// For a client of QUIC, which has TLS 1.3 only. rustls refuses others with its alert.
+    pub(crate) fn select_tls13(
+        &self,
+        hello: &ClientHello<'_>,
+        resumption: &Resumption,
+    ) -> &Arc<ServerConfig> {
+        match resumption.ticket_use(hello.first_ticket, hello.early_data, &self.binding) {
+            TicketUse::Encrypted => &self.encrypted_tickets,
+            TicketUse::Kept => &self.kept_tickets,
+            TicketUse::EarlyData => &self.early_data,
+        }
+    }
+
+    pub(crate) fn has_tls13(&self) -> bool {
+        self.has_tls13
     }
 
     /// For what does not look like a ClientHello: rustls refuses it with its alert.
@@ -98,6 +131,7 @@ struct ConfigBuilder<'a> {
     resumption: &'a Arc<Resumption>,
     binding: Binding,
     alpn: &'a [Vec<u8>],
+    carrier: Carrier,
     /// Whether the server name of the clients is hidden from rustls.
     hides_name: bool,
 }
@@ -121,11 +155,11 @@ impl ConfigBuilder<'_> {
             TicketUse::Encrypted => config.ticketer = self.tickets(self.resumption.has_tickets()),
             TicketUse::Kept => {
                 config.session_storage = sessions(false);
-                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+                config.max_early_data_size = self.carrier.max_early_data_len();
             }
             TicketUse::EarlyData => {
                 config.session_storage = sessions(true);
-                config.max_early_data_size = MAX_EARLY_DATA_LEN;
+                config.max_early_data_size = self.carrier.max_early_data_len();
                 // The answer to early data need not wait for the client's Finished.
                 config.send_half_rtt_data = true;
             }
