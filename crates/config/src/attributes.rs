@@ -5,7 +5,7 @@ use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// One attribute an argument mapping may have, with what the manual says of it.
+/// One attribute of a mapping, with its text for the manual.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
     /// The name under which [`Attributes::get`] finds it.
@@ -18,14 +18,14 @@ pub struct Attribute {
     pub required: bool,
     /// The grammar of its value, such as `ON|OFF`; for the manual.
     pub value: &'static str,
-    /// What holds when it is absent; empty if nothing does. For the manual.
+    /// Its effect when it is absent; empty if it has none. For the manual.
     pub default: &'static str,
     /// What it does, in a sentence or two of Markdown; for the manual.
     pub help: &'static str,
 }
 
 impl Attribute {
-    /// An attribute that may be left out. `value`, `default` and `help` are those of the manual.
+    /// An attribute that may be left out. `value`, `default` and `help` are texts for the manual.
     #[must_use]
     pub const fn optional(
         name: &'static str,
@@ -45,7 +45,7 @@ impl Attribute {
         }
     }
 
-    /// An attribute that may not be left out. `value` and `help` are those of the manual.
+    /// An attribute that may not be left out. `value` and `help` are texts for the manual.
     #[must_use]
     pub const fn required(
         name: &'static str,
@@ -59,7 +59,7 @@ impl Attribute {
         }
     }
 
-    /// Adds other names for it.
+    /// Adds other names for the attribute.
     #[must_use]
     pub const fn aliases(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
@@ -141,7 +141,7 @@ impl<'a> Attributes<'a> {
         entry.and_then(|(_, value)| *value)
     }
 
-    /// As [`Self::get`], for an attribute needed only because of what another one says.
+    /// As [`Self::get`], for an attribute that is required only when another one has a certain value.
     ///
     /// # Errors
     /// `cannot find mandatory attribute: X`

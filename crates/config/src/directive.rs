@@ -5,15 +5,15 @@ use crate::kinds::Kinds;
 use crate::levels::{Level, Levels};
 use crate::node::Node;
 
-/// When a directive is executed, relative to the others of its mapping. Hence the position of a setting relative to a
-/// handler does not matter, while the order of handlers among each other does.
+/// When a directive is executed, relative to the others of its mapping. Settings therefore apply to handlers before and after
+/// them, while handlers keep their order among each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// First: ordinary settings.
     Settings,
     /// Then `listen` and `file.custom-handler`.
     Listen,
-    /// Last: `hosts`, `paths` and everything that produces content, which see the settings of all the mapping.
+    /// Last: `hosts`, `paths` and everything that produces content. These see all settings of the mapping.
     Content,
 }
 
@@ -30,12 +30,11 @@ pub struct Directive<C: 'static> {
     pub kinds: Kinds,
     /// The grammar of its argument, such as `ON|OFF`; for the manual.
     pub value: &'static str,
-    /// What holds when it is absent; for the manual.
+    /// Its effect when it is absent; for the manual.
     pub default: &'static str,
     /// What it does, in a sentence or two of Markdown; for the manual.
     pub help: &'static str,
-    /// Checks the argument and edits the context. Building a configuration has no side effects: nothing is opened or
-    /// started here.
+    /// Checks the argument and edits the context. Building a configuration has no side effects: it opens and starts nothing.
     pub apply: fn(&mut C, &Command<'_>) -> Result<(), Error>,
 }
 
@@ -77,7 +76,7 @@ impl<C> Directive<C> {
     }
 }
 
-/// One occurrence of a directive. Its argument is of one of the directive's kinds.
+/// One occurrence of a directive. The node of its argument is of one of the directive's kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     /// The name of the directive.

@@ -7,17 +7,17 @@ use crate::node::Pos;
 
 /// Why a configuration was refused.
 ///
-/// `Display` gives the line that goes to standard error: `[FILE:LINE] in command NAME, MESSAGE`, followed in
-/// parentheses by what helps a person: the column and a hint.
+/// `Display` gives the line for standard error: `[FILE:LINE] in command NAME, MESSAGE`, followed in parentheses by the column
+/// and a hint.
 #[derive(Clone, Debug)]
 pub struct Error {
-    /// Where, unless the fault is in no particular place.
+    /// The place of the fault, if it has one.
     pub pos: Option<Pos>,
     /// The directive that was being applied.
     pub command: Option<Arc<str>>,
     /// What is wrong.
     pub message: String,
-    /// What to do about it, such as ``did you mean `listen`?``.
+    /// How to repair it, such as ``did you mean `listen`?``.
     pub hint: Option<String>,
     origin: Origin,
 }
@@ -25,21 +25,21 @@ pub struct Error {
 /// The stage of loading an error comes from, which decides the shape of its message.
 #[derive(Clone, Debug)]
 enum Origin {
-    /// A file could not be turned into a tree.
+    /// A file could not be read into a tree.
     Load {
         /// The `!file` node that asked for the file.
         included_from: Option<Box<Pos>>,
         /// A line to print before this one.
         cause: Option<Box<str>>,
     },
-    /// A mapping of directives is malformed; this is no directive's fault, and none may claim it.
+    /// A mapping of directives is malformed: the error belongs to no directive, so [`Error::in_command`] does not add one.
     Structure,
-    /// A directive was given something it cannot use.
+    /// The argument of a directive is not valid.
     Directive,
 }
 
 impl Error {
-    /// An error of no particular place; [`crate::Registry::run`] adds the place of the directive it comes out of.
+    /// An error without a place; [`crate::Registry::run`] adds the place of the directive that returns it.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             pos: None,
@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// The line that shows this without stopping the load.
+    /// The line for an error that does not stop the load.
     #[must_use]
     pub fn to_warning(&self) -> String {
         format!("[warning] {self}")
@@ -71,7 +71,7 @@ impl Error {
         self
     }
 
-    /// Adds ``did you mean `word`?`` when there is such a word.
+    /// Adds the hint ``did you mean `word`?``, if there is a word.
     #[must_use]
     pub fn did_you_mean(mut self, word: Option<&str>) -> Self {
         if let Some(word) = word {
@@ -110,7 +110,7 @@ impl Error {
         }
     }
 
-    /// Fills in what the directive did not say itself.
+    /// Adds the name and place of the directive, where the error has none.
     #[must_use]
     pub fn in_command(mut self, name: &str, pos: &Pos) -> Self {
         match self.origin {

@@ -1,4 +1,4 @@
-//! What a person did to make the YAML parser stumble: its own words name neither the line nor the remedy.
+//! Explanations of YAML syntax errors: the parser's own messages name neither the right line nor the remedy.
 
 use crate::yaml::{Mark, Problem};
 
@@ -18,9 +18,9 @@ impl Explanation {
     }
 }
 
-/// Explains `problem`, which the parser found in `input`; `None` where nothing better can be said.
+/// Explains `problem`, which the parser found in `input`; `None` if there is no better explanation than the parser's.
 pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
-    // Only up to the problem: what follows has not been read.
+    // Only up to the problem: the parser has not read the rest.
     let text = std::str::from_utf8(input).ok()?;
     let lines: Vec<&str> = text.lines().take(problem.place.line as usize + 1).collect();
     unclosed_quote(&lines, problem).or_else(|| match &*problem.message {
@@ -52,7 +52,7 @@ pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
     })
 }
 
-/// A quote that runs on into later lines until the next quote, where the parser stumbles.
+/// A quote that is missing its end: the scalar runs up to the next quote, lines later, where the parser stumbles.
 fn unclosed_quote(lines: &[&str], problem: &Problem) -> Option<Explanation> {
     let hint = "the quote that opens here is not closed on this line";
     if let Some((context, start)) = &problem.context
@@ -258,7 +258,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_part)
 }
 
-/// The value in the quotes that need the least care, in backticks.
+/// The value in the quotes that need the fewest escapes, in backticks.
 fn quoted(value: &str) -> String {
     if value.contains('"') || value.contains('\\') {
         format!("`'{}'`", value.replace('\'', "''"))

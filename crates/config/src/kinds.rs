@@ -34,7 +34,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Kinds {
     set: u8,
-    /// What the mappings among them, or in the sequences among them, consist of. Empty if their keys are not fixed.
+    /// The attributes of mappings, also of those in a sequence. Empty if their keys are not fixed.
     pub attributes: &'static [Attribute],
 }
 
@@ -55,8 +55,8 @@ impl Kinds {
         }
     }
 
-    /// The same, with mappings that have these attributes: the value itself, the elements if it is a sequence, or what
-    /// is in the file that it names. The manual lists them.
+    /// The same, with mappings that have these attributes: the value itself, the elements of a sequence, or the contents of the
+    /// file that the value names. The manual lists them.
     #[must_use]
     pub const fn with_attributes(self, attributes: &'static [Attribute]) -> Self {
         Self { attributes, ..self }

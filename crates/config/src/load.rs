@@ -17,10 +17,10 @@ const MAX_INCLUDES: usize = 16;
 
 /// Loads a configuration file and everything it includes. Only the first document of each file is read.
 ///
-/// `!file PATH` is replaced by what that file holds. When there is no such file and the path has `*`, `?` or `[`, it is
-/// a pattern: all files that match it, in the order of their names, are put together to one mapping or one sequence;
-/// files without a document add nothing, and if no file matches, the mapping is empty. `!env NAME` is replaced by the
-/// value of the variable. Then aliases are resolved, wherever in the file their anchors are, then merge keys.
+/// `!file PATH` is replaced by the contents of that file. If no such file exists and the path has `*`, `?` or `[`, it is a
+/// pattern: all files that match it, in the order of their names, are joined to one mapping or one sequence; files without a
+/// document add nothing, and if no file matches, the mapping is empty. `!env NAME` is replaced by the value of the variable.
+/// Then aliases are resolved, wherever in the file their anchors are, then merge keys.
 ///
 /// # Errors
 /// `could not open configuration file PATH: REASON` and, for all that is wrong inside of files,
@@ -29,7 +29,7 @@ pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
     load_noting(path, source, &mut Unmatched::default())
 }
 
-/// As [`load`]; also notes which patterns matched no file.
+/// As [`load`]; also records the patterns that matched no file.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -54,12 +54,12 @@ pub fn load_noting(
     }
 }
 
-/// The `!file` patterns that matched no file. That is allowed, yet the likely reason when a mapping turns out to be empty.
+/// The `!file` patterns that matched no file. That is allowed, yet the likely reason for an empty mapping.
 #[derive(Debug, Default)]
 pub struct Unmatched(Vec<(Pos, Box<str>)>);
 
 impl Unmatched {
-    /// Adds a hint to an error about what such a pattern stands for.
+    /// Adds a hint to an error at a node that such a pattern was replaced by.
     #[must_use]
     pub fn explain(&self, error: Error) -> Error {
         let found = self
@@ -76,7 +76,7 @@ impl Unmatched {
 struct Loader<'a> {
     source: &'a dyn Source,
     unmatched: &'a mut Unmatched,
-    /// What each path or pattern after a `!file` stands for; `None` for a file without a document.
+    /// The document behind each path or pattern of a `!file`; `None` for a file without a document.
     loaded: HashMap<String, Option<Rc<Document>>>,
     /// The paths being loaded, each included by the one before it.
     open: Vec<String>,
@@ -139,7 +139,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// What `!file` at `pos` stands for; a file is loaded only once.
+    /// The document that `!file` at `pos` is replaced by; a file is loaded only once.
     fn include(&mut self, path: &str, pos: &Pos) -> Result<Option<Rc<Document>>, Error> {
         if let Some(document) = self.loaded.get(path) {
             return Ok(document.clone());
@@ -169,7 +169,7 @@ impl Loader<'_> {
         Ok(document)
     }
 
-    /// All files that match `pattern` as one.
+    /// All files that match `pattern`, joined.
     fn include_all(&mut self, pattern: &str, pos: &Pos) -> Result<Document, Error> {
         let mut paths = self
             .source
@@ -246,7 +246,7 @@ fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
 
 fn could_not_open(path: &str, error: &io::Error) -> String {
     let reason = error.to_string();
-    // C programs print the reason without its number.
+    // Without the error number, as C programs print it.
     let number = error
         .raw_os_error()
         .map(|number| format!(" (os error {number})"));

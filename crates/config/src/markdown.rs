@@ -8,12 +8,12 @@ use crate::directive::Directive;
 use crate::known::KNOWN;
 use crate::registry::Registry;
 
-/// A prefix shared by fewer directives than this makes no chapter of its own.
+/// A prefix shared by fewer directives than this gets no chapter of its own.
 const MIN_CHAPTER: usize = 3;
 
 impl<C> Registry<C> {
-    /// The text of `docs/directives.md`: every directive with its levels, value, default and help, then the names that
-    /// are known and refused.
+    /// The text of `docs/directives.md`: every directive with its levels, value, default and help, then the names of H2O's
+    /// directives that are refused.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = String::from(
@@ -74,7 +74,7 @@ impl<C> Registry<C> {
     }
 }
 
-/// `file` of `file.dir`, `http2` of `http2-max-streams`, the name itself of all others.
+/// `file` for `file.dir`, `http2` for `http2-max-streams`, else the whole name.
 fn prefix(name: &'static str) -> &'static str {
     let of_version = ["http1", "http2", "http3"]
         .into_iter()
@@ -101,7 +101,7 @@ fn write_directive<C>(out: &mut String, directive: &Directive<C>) {
     }
 }
 
-/// Whether both say the same. Constants have no identity that could be compared.
+/// Whether both tables are equal. Constants have no address to compare.
 fn is_same_table(one: &[Attribute], other: &[Attribute]) -> bool {
     let texts = |attribute: &Attribute| (attribute.name, attribute.value, attribute.help);
     !one.is_empty() && one.iter().map(texts).eq(other.iter().map(texts))
@@ -159,7 +159,7 @@ fn meaning(attribute: &Attribute) -> String {
     }
 }
 
-/// A grammar of one word is shown as code; a sentence is Markdown already.
+/// A grammar of one word is formatted as code; a sentence is Markdown already.
 fn code_unless_prose(text: &str) -> String {
     if text.contains([' ', '`']) {
         text.to_owned()

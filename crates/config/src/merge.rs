@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::node::{Node, Value};
 
-/// The key that asks for a merge.
+/// The key of a merge.
 pub(crate) const MERGE_KEY: &str = "<<";
 
 /// How many entries merges may copy in one configuration: a chain of merges can multiply them.
 pub(crate) const MAX_MERGED: usize = 1 << 20;
 
-/// Why a merge is refused; with the index of its `<<` entry.
+/// Why a merge is refused, with the index of its `<<` entry.
 #[derive(Debug)]
 pub(crate) enum MergeError {
     NotMappings(usize),
@@ -20,7 +20,7 @@ pub(crate) enum MergeError {
 
 /// Replaces each `<<` entry by the entries it refers to. `merged` counts copies over all calls.
 ///
-/// An entry gives way to a key of the same name that stands *after* the `<<`, not to one before it. Of several mappings
+/// A key that stands *after* the `<<` overrides a merged entry of the same name; a key before it does not. Of several mappings
 /// under one `<<` the earlier has precedence. Duplicates within one of them are kept.
 pub(crate) fn merge(
     entries: Vec<(Node, Node)>,

@@ -1,16 +1,16 @@
-//! Guessing what a misspelt word was meant to be.
+//! Guesses the word that a misspelt one was meant to be.
 
-/// Words longer than this are not misspelt names, and comparing them would only cost time.
+/// Words longer than this are not misspelt names, and comparing them costs time.
 const MAX_LEN: usize = 64;
 
-/// The word of `among` closest to `word`, if one is close enough to be what was meant. Letter case is ignored.
+/// The word of `among` closest to `word`, if it is close enough to be a misspelling of it. Letter case is ignored.
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_LEN {
         return None;
     }
     let word = word.to_lowercase();
     let len = word.chars().count();
-    // A word as short as its own typing errors (`1` for `ON`) is a guess about nothing.
+    // No guess for words as short as a typing error (`1` for `ON`).
     if len < 2 {
         return None;
     }
@@ -18,7 +18,7 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
     for candidate in among.filter(|candidate| candidate.len() <= MAX_LEN) {
         // Insertions, deletions, replacements and swaps of neighbours.
         let distance = strsim::osa_distance(&word, &candidate.to_lowercase());
-        // A third of the letters may be wrong, one always.
+        // A third of the letters may be wrong, and always one.
         let limit = (len.max(candidate.chars().count()) / 3).max(1);
         if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));

@@ -42,16 +42,16 @@ impl Pos {
 /// A value with the place where it was written; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What was written.
+    /// The content.
     pub value: Value,
-    /// Where. For a `|` or `>` scalar this is the line after the indicator, the first line of its text.
+    /// The place. For a `|` or `>` scalar this is the line after the indicator, the first line of its text.
     pub pos: Pos,
 }
 
 /// The content of a [`Node`]. Aliases share it, so clone it freely.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Any scalar: `1`, `"1"`, `yes` and nothing at all are strings here.
+    /// Any scalar: `1`, `"1"`, `yes` and an empty value are strings here.
     Scalar(Arc<str>),
     /// A list.
     Sequence(Arc<[Node]>),

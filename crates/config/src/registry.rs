@@ -11,8 +11,8 @@ use crate::levels::Level;
 use crate::nearest::nearest;
 use crate::node::{Node, Value};
 
-/// How many entries the mappings of a path may have together. Far above any real path; it keeps a list of many
-/// aliases of one long mapping from taking forever.
+/// How many entries the mappings of a path may have together. Far above any real path; bounds the time spent on a list of many
+/// aliases of one long mapping.
 const MAX_PATH_ENTRIES: usize = 1 << 20;
 
 /// All directives of the server. `C` is the context they edit.
@@ -23,7 +23,7 @@ pub struct Registry<C: 'static> {
 }
 
 impl<C> Registry<C> {
-    /// Concatenates what the features of the server export. Each name may occur once.
+    /// Concatenates the tables that the features of the server export. Each name may occur once.
     #[must_use]
     pub fn new(groups: &[&'static [Directive<C>]]) -> Self {
         let mut registry = Self {
@@ -42,13 +42,13 @@ impl<C> Registry<C> {
         registry
     }
 
-    /// The directive called `name`, if it is built.
+    /// The directive called `name`, if this server supports it.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&'static Directive<C>> {
         self.by_name.get(name).copied()
     }
 
-    /// The name of every directive, built or not: [`KNOWN`], then those that H2O does not have.
+    /// The name of every directive, supported or not: [`KNOWN`], then those that H2O does not have.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         let known: std::collections::HashSet<_> = KNOWN.iter().copied().collect();
@@ -60,8 +60,8 @@ impl<C> Registry<C> {
         KNOWN.iter().copied().chain(own).collect()
     }
 
-    /// Executes a mapping of directives at `level`: ordinary settings in file order, then `listen` and its like, then
-    /// what produces content.
+    /// Executes a mapping of directives at `level`: ordinary settings in file order, then `listen` and `file.custom-handler`,
+    /// then everything that produces content.
     ///
     /// # Errors
     /// `node must be a MAPPING`, `command must be a string`, `unknown command: X`, `the directive is not supported yet`,
@@ -81,8 +81,7 @@ impl<C> Registry<C> {
         self.run_entries(level, entries.iter(), context)
     }
 
-    /// Executes the value of an entry of `paths`: a mapping, or a sequence of mappings that are run as if they were
-    /// one.
+    /// Executes the value of an entry of `paths`: a mapping, or a sequence of mappings, which is run as one mapping.
     ///
     /// # Errors
     /// `value must be a mapping or sequence of mapping`, and those of [`Self::run`]

@@ -1,4 +1,4 @@
-//! Aliases and merge keys: from what is written to what is meant.
+//! Resolves aliases and merge keys.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,8 +10,8 @@ use crate::nearest::nearest;
 use crate::node::{Node, Pos, Value};
 use crate::tree::{Content, MAX_DEPTH, Tree};
 
-/// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not
-/// copied, yet whoever walks the tree would meet them all.
+/// How many nodes a configuration may have when every alias is counted as often as it is used. Aliases are shared, not copied,
+/// but a walk over the tree meets each of them.
 const MAX_NODES: usize = 10_000_000;
 
 /// A file with everything in it resolved.
@@ -22,7 +22,7 @@ pub(crate) struct Document {
     pub(crate) anchors: HashMap<Arc<str>, Resolved>,
 }
 
-/// A node that is finished.
+/// A node without aliases and merge keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
     pub(crate) node: Node,
@@ -60,18 +60,18 @@ pub(crate) fn resolve(
 
 struct Resolver<'a> {
     anchors: HashMap<Arc<str>, Anchor<'a>>,
-    /// Of our recursion, which follows aliases.
+    /// Depth of our recursion, which follows aliases.
     depth: usize,
     included_from: Option<&'a Pos>,
     merged: &'a mut usize,
 }
 
-/// The first definition of an anchor. The tree tells it from later ones of the same name; there is none for anchors of
-/// included files.
+/// The first definition of an anchor. Its tree distinguishes it from later definitions of the same name; anchors of included
+/// files have no tree.
 #[derive(Clone)]
 enum Anchor<'a> {
     Waiting(&'a Tree),
-    /// An alias met now would be part of what it refers to.
+    /// Being resolved: an alias to it now is inside the node it refers to.
     Active(&'a Tree),
     Done(Option<&'a Tree>, Resolved),
 }
@@ -113,7 +113,7 @@ impl<'a> Resolver<'a> {
                 Err(self.error(tree, "the alias contains itself"))
             }
             Some(Anchor::Done(Some(first), resolved)) if std::ptr::eq(first, tree) => Ok(resolved),
-            // A later definition of a name that is taken.
+            // A later definition of the same name.
             Some(Anchor::Waiting(_) | Anchor::Active(_) | Anchor::Done(..)) | None => {
                 self.resolve_content(tree)
             }
@@ -207,7 +207,7 @@ impl<'a> Resolver<'a> {
         let mut nodes = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (key, value) = (self.resolve(key)?, self.resolve(value)?);
-            // Merged entries come to stand in this mapping, no deeper than they were.
+            // Merged entries move into this mapping and get no deeper.
             let below = if is_merge_key(&key.node) { 0 } else { 1 };
             merges |= below == 0;
             depth = depth.max(value.depth + below).max(key.depth + 1);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Files larger than this are not configurations (`!file /dev/zero`).
+/// Larger files are refused (`!file /dev/zero`).
 const MAX_FILE_LEN: u64 = 64 << 20;
 
-/// What loading a configuration may ask of the outside world.
+/// The files and variables that loading a configuration reads.
 pub trait Source {
     /// The content of a file.
     ///
@@ -74,7 +74,7 @@ const GLOB: glob::MatchOptions = glob::MatchOptions {
     require_literal_leading_dot: true,
 };
 
-/// A configuration in memory, for tests, fuzzing and programs that make theirs up.
+/// A configuration in memory, for tests, fuzzing and generated configurations.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     files: BTreeMap<String, Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Events to a tree in which tags, anchors and aliases are still as written.
+//! Builds a tree from YAML events, with tags, anchors and aliases not yet resolved.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::node::Pos;
 use crate::resolve::Document;
 use crate::yaml::{Event, EventKind, Parser, Properties};
 
-/// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our own
-/// recursion, and that of whoever walks the tree, within the stack.
+/// How deep nodes may nest, aliases and included files counted. Far above what directives use; it keeps our recursion, and that
+/// of code that walks the tree, within the stack.
 pub(crate) const MAX_DEPTH: usize = 100;
 
-/// How often a file may say `%TAG`. Nothing here needs it, and libyaml compares each with all before it.
+/// How many `%TAG` directives a file may have. No configuration needs any, and libyaml compares each with all before it.
 const MAX_TAG_DIRECTIVES: usize = 1000;
 
 /// A node as written.
@@ -31,11 +31,11 @@ pub(crate) enum Content {
     Sequence(Vec<Tree>),
     Mapping(Vec<(Tree, Tree)>),
     Alias(Arc<str>),
-    /// What a `!file` node was replaced by.
+    /// The document that replaced a `!file` node.
     Included(Rc<Document>),
 }
 
-/// The tags that mean something; all others are ignored.
+/// The tags with a meaning; all others are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     File,
@@ -79,7 +79,7 @@ pub(crate) fn parse(
     Ok(Some(root))
 }
 
-/// Counts too many rather than too few: any `%TAG`, also in UTF-16.
+/// Counts any `%TAG`, also in UTF-16 and in scalars: rather too many than too few.
 fn tag_directives(input: &[u8]) -> usize {
     let after_percent = input.split(|&byte| byte == b'%').skip(1);
     let letters = |rest: &&[u8]| rest.iter().filter(|&&byte| byte != 0).take(3).eq(b"TAG");
@@ -141,7 +141,7 @@ impl Reader<'_> {
                     text,
                     block,
                 } => {
-                    // Line numbers of scripts written as block scalars are those of their text.
+                    // For scripts in block scalars, lines count from the first line of their text.
                     let pos = if block {
                         self.pos(event.line.saturating_add(1), 0)
                     } else {
@@ -157,8 +157,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses what follows the document without `---` or `...` between them. A line indented less than the first one
-    /// is the usual cause, and all from there on would go unread.
+    /// Refuses a second document that is not separated by `---` or `...`. The usual cause is a line indented less than the
+    /// first one, and everything from there on would be ignored.
     fn end(&mut self) -> Result<(), Error> {
         let explicit = matches!(
             self.poll_event()?.kind,
@@ -192,7 +192,7 @@ impl Reader<'_> {
         })
     }
 
-    /// From a line and column that count from 0.
+    /// `line` and `column` count from 0.
     fn pos(&self, line: u32, column: u32) -> Pos {
         Pos::new(
             self.file.clone(),
@@ -213,7 +213,7 @@ impl Tree {
     }
 }
 
-/// A sequence or mapping whose end has not come yet.
+/// A sequence or mapping that is still open.
 struct Collection {
     is_mapping: bool,
     /// Keys and values in turn, for a mapping.

@@ -8,10 +8,10 @@ use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// What a number counts, for the error that says how to write it.
+/// The unit of a number, for the error that says how to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Pieces of anything.
+    /// A number of anything.
     Count,
     /// Seconds.
     Seconds,
@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The number that `text` writes with a suffix, as other servers take it: 10240 for `10 k` bytes.
+    /// The number that `text` writes with a suffix, as other servers accept it: 10240 for `10 k` bytes.
     fn convert(self, text: &str) -> Option<u64> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, suffix) = text.split_at(digits);
@@ -41,7 +41,7 @@ impl Unit {
         number.is_multiple_of(divisor).then_some(number / divisor)
     }
 
-    /// How to write `text`, which is no number.
+    /// How to write `text`, which is not a number.
     fn hint(self, text: &str) -> String {
         if text.is_empty() {
             return format!("nothing is written here, expected a {self}");
@@ -121,13 +121,13 @@ impl Node {
             .ok_or_else(|| self.must_be(Kinds::MAPPING))
     }
 
-    /// The items of a sequence, or the node itself for a value that may be written without the brackets.
+    /// The items of a sequence; or the node itself, for a value that may be written without brackets.
     #[must_use]
     pub fn one_or_more(&self) -> &[Self] {
         self.as_sequence().unwrap_or(std::slice::from_ref(self))
     }
 
-    /// Which of `words` this is, letter case ignored, the whole word.
+    /// The index in `words` of the word that this is; letter case is ignored, abbreviations are refused.
     ///
     /// # Errors
     /// `argument must be one of: OFF,ON`
@@ -142,7 +142,7 @@ impl Node {
             })
     }
 
-    /// `ON` or `OFF`; `yes`, `true` and `1` are neither, though the error says what was probably meant.
+    /// `ON` or `OFF`. `yes`, `true` and `1` are refused, with a hint.
     ///
     /// # Errors
     /// `argument must be one of: OFF,ON`
@@ -166,8 +166,8 @@ impl Node {
         Ok(self.one_of(&["YES", "NO"])? == 0)
     }
 
-    /// A decimal number of `range`, nothing before or after its digits. `format` is the conversion that C programs
-    /// print for a bad number, such as `%zu`.
+    /// A decimal number in `range`, without anything before or after its digits. `format` is the conversion that H2O names in
+    /// its error for a bad number, such as `%zu`.
     ///
     /// # Errors
     /// `argument must match the format: %zu`, `argument must be between 1 and 9` or `argument must be >= 1`
@@ -223,7 +223,7 @@ impl Node {
     fn out_of(&self, range: &RangeInclusive<u64>) -> Error {
         let (min, max) = (range.start(), range.end());
         let text = self.as_str().unwrap_or_default();
-        // A number can be beyond `u64` when every `u64` is allowed.
+        // With no upper limit, only a number beyond `u64` is too large.
         let too_large =
             text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
         self.error(match (*max == u64::MAX, too_large) {

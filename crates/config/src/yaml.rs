@@ -1,7 +1,7 @@
-//! Bytes to YAML events: the only place that touches libyaml (its translation to Rust).
+//! Parses YAML into events. The only module that uses libyaml (its translation to Rust).
 //!
-//! An event-level parser leaves anchors, aliases and duplicate keys to us, which the dialect needs: aliases may stand
-//! before their anchors.
+//! An event parser leaves anchors, aliases and duplicate keys to us. The dialect needs that: aliases may stand before their
+//! anchors.
 
 #![expect(unsafe_code, reason = "the interface of libyaml-rs is C's")]
 
@@ -30,7 +30,7 @@ pub(crate) enum EventKind {
     },
     SequenceStart(Properties),
     MappingStart(Properties),
-    /// Of a sequence or a mapping.
+    /// End of a sequence or a mapping.
     End,
     Alias(String),
     /// Explicit when written as `...`.
@@ -42,7 +42,7 @@ pub(crate) enum EventKind {
     Started,
 }
 
-/// What may be written before a node.
+/// Anchor and tag of a node.
 #[derive(Debug)]
 pub(crate) struct Properties {
     pub(crate) anchor: Option<String>,
@@ -70,7 +70,7 @@ impl Mark {
 pub(crate) struct Problem {
     pub(crate) place: Mark,
     pub(crate) message: String,
-    /// What was being read, with the place where it begins.
+    /// The construct that was being parsed, with the place where it begins.
     pub(crate) context: Option<(String, Mark)>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The next event. After [`EventKind::StreamEnd`] or a problem there is nothing more to ask.
+    /// The next event. Not to be called again after [`EventKind::StreamEnd`] or a problem.
     pub(crate) fn poll_event(&mut self) -> Result<Event, Problem> {
         let mut event = MaybeUninit::<unsafe_sys::yaml_event_t>::uninit();
         // SAFETY: `raw` is an initialised parser that only `self` uses. `yaml_parser_parse` clears the event before
@@ -128,7 +128,7 @@ impl<'a> Parser<'a> {
         // SAFETY: problem and context are null or static C strings.
         let (message, context) =
             unsafe { (text(parser.problem.cast()), text(parser.context.cast())) };
-        // The reader, which checks the encoding ahead of the scanner, tells an offset in place of a line.
+        // A problem of the encoding has an offset in place of a line: libyaml's reader runs ahead of its scanner.
         let place = match parser.error {
             unsafe_sys::yaml_error_type_t::YAML_READER_ERROR => self.locate(parser.problem_offset),
             _ => Mark::of(&parser.problem_mark),
@@ -209,7 +209,7 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
             Type::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd {
                 explicit: !event.data.document_end.implicit,
             },
-            // Also what is returned to whom asks after the end.
+            // Also returned for calls after the end.
             _ => EventKind::StreamEnd,
         }
     }
@@ -218,7 +218,7 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
 /// # Safety
 /// Both are null or NUL-terminated.
 unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller vouches for both.
     unsafe {
         Properties {
             anchor: text(anchor),
@@ -233,7 +233,7 @@ unsafe fn text(start: *const u8) -> Option<String> {
     if start.is_null() {
         return None;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller vouches for `start`.
     let text = unsafe { CStr::from_ptr(start.cast()) };
     Some(text.to_string_lossy().into_owned())
 }
