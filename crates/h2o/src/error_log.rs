@@ -1,4 +1,4 @@
-//! `error-log`: where messages go while the server runs.
+//! `error-log`: the target of messages while the server runs.
 
 use std::fs::OpenOptions;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use h2o_server::ServerSettings;
 
 use crate::Failure;
 
-/// Opens the log, with the rights of the starting user. Without `error-log` it is standard error as it is.
+/// Opens the log with the rights of the starting user. Without `error-log` it is standard error.
 pub(crate) fn open(settings: &ServerSettings) -> Result<Arc<Target>, Failure> {
     let target = match &settings.error_log {
         Some(path) => {
@@ -26,8 +26,8 @@ pub(crate) fn open(settings: &ServerSettings) -> Result<Arc<Target>, Failure> {
     Ok(Arc::new(target))
 }
 
-/// Sends messages to the log from now on. Standard input becomes empty; with `error-log`, standard output and standard error go
-/// to the log as well, as they are what log commands write to.
+/// Sends all later messages to the log. Standard input becomes empty; with `error-log`, standard output and standard error
+/// are redirected to the log as well, since log commands inherit them.
 pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure> {
     let null = OpenOptions::new()
         .read(true)

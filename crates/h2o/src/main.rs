@@ -19,7 +19,7 @@ use options::{Command, Mode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Where the configuration is looked for when the command line names none.
+/// The configuration file when the command line names none.
 const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";
 
 /// Why the program ends early: the text for standard error and the exit code (sysexits).
@@ -70,7 +70,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    // Huge pages would round the few kilobytes of an idle worker up to megabytes. Refusal changes nothing else.
+    // Huge pages would round the few kilobytes of an idle worker up to megabytes. If the kernel refuses, only memory is
+    // lost.
     let _ = nix::sys::prctl::set_thp_disable(true);
     std::panic::set_hook(Box::new(on_panic));
     let is_keeper = std::env::args().skip(1).eq([h2o_opener::KEEPER_ARGUMENT]);
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// A panic ends one exchange or one connection; the log says where it came from.
+/// Logs a panic with its place. A panic ends one exchange or one connection.
 fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     report!(
         error,
@@ -166,7 +167,7 @@ fn load(config: &str) -> Result<LoadedConfig, Failure> {
     Ok(loaded)
 }
 
-/// Writes to standard output; a reader that has gone away is no error.
+/// Writes to standard output; it is no error if the reader has gone away.
 pub(crate) fn print_out(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());

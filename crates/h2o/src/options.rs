@@ -1,9 +1,9 @@
-//! The command line, read as GNU `getopt_long` reads it (H2O compatibility): options take effect from left to
-//! right, long ones may be abbreviated, stray words are ignored. No argument parser we know does all three.
+//! The command line, read as GNU `getopt_long` reads it. H2O compatibility: H2O applies options from left to right, accepts
+//! abbreviations of long ones, and ignores other words. No argument parser we know does all three.
 
 use crate::DEFAULT_CONFIG;
 
-/// What to do.
+/// The action that the command line asks for.
 pub(crate) enum Command {
     Run(Options),
     /// Print this and end.
@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// `-c`.
     pub(crate) config: Option<String>,
     pub(crate) mode: Mode,
-    /// The first word that is no option. Ignored (H2O compatibility), unless there is no configuration.
+    /// The first word that is not an option. H2O compatibility: H2O ignores such words; we do if there is a configuration.
     pub(crate) stray: Option<String>,
     /// `--strict`: not in H2O.
     pub(crate) is_strict: bool,
@@ -59,7 +59,7 @@ enum Flag {
     ListDirectives,
 }
 
-/// Behind the texts of `getopt_long`.
+/// Added to the texts of `getopt_long`.
 const SEE: &str = " (see h2o --help)";
 
 const LONG: &[(&str, Flag)] = &[
@@ -168,7 +168,7 @@ fn find_long(name: &str) -> Result<Flag, String> {
     }
 }
 
-/// Applies one option; a text is to be printed at once.
+/// Applies one option. Returns a text that is to be printed at once.
 fn apply(
     options: &mut Options,
     flag: Flag,

@@ -1,4 +1,4 @@
-//! `pid-file`: the process id, for those who send signals.
+//! `pid-file`: the process id, for sending signals.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,14 +8,15 @@ use h2o_log::reason;
 
 use crate::Failure;
 
-/// The file, from before the change of the running user, so that it may be in a directory of root. Removed when this is dropped.
+/// The file. Opened before the change of the running user, so that it may be in a directory of root; removed on drop.
 pub(crate) struct PidFile {
     path: PathBuf,
     file: File,
 }
 
 impl PidFile {
-    /// Opens the file with the rights of the starting user. What is in it stays until [`PidFile::write`]: nobody finds it empty.
+    /// Opens the file with the rights of the starting user. Its old content stays until [`PidFile::write`], so that no
+    /// reader finds it empty.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         match h2o_opener::pid_file(path) {
             Ok(file) => Ok(Self {
@@ -36,7 +37,7 @@ impl PidFile {
         written.map_err(|error| failure(&self.path, &error))
     }
 
-    /// Whether the file still names this process: a server that was started to take its place may have the same file.
+    /// Whether the file still names this process: a server that takes over may use the same file.
     fn is_ours(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|text| text == content())
     }
@@ -44,7 +45,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Somebody may have tidied up already, or the running user may not remove it.
+        // Another program may have removed it already, or the running user may not remove it.
         if self.is_ours() && h2o_opener::remove(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }

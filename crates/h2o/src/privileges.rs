@@ -1,4 +1,4 @@
-//! Who the server runs as, and how many descriptors it may have.
+//! The running user, and the limit of descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::Failure;
 
-/// Raises the number of descriptors to what the system allows, and checks that it is enough.
+/// Raises the limit of descriptors to the hard limit, and checks that it is enough for `max-connections`.
 pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Failure> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return Ok(());
@@ -28,7 +28,7 @@ pub(crate) fn raise_descriptor_limit(settings: &ServerSettings) -> Result<(), Fa
     Ok(())
 }
 
-/// The user to switch to; `None` if the program stays what it is.
+/// The user to switch to; `None` if the process does not change its user.
 pub(crate) fn running_user(settings: &ServerSettings) -> Result<Option<User>, Failure> {
     let lookup = |name: &str| User::from_name(name).ok().flatten();
     match &settings.user {
@@ -42,7 +42,7 @@ pub(crate) fn running_user(settings: &ServerSettings) -> Result<Option<User>, Fa
     }
 }
 
-/// Starts the process that goes on opening logs and reading certificates with the rights that are given up next.
+/// Starts the keeper, which opens logs and reads certificates with the rights that this process gives up next.
 pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     if let Err(error) = h2o_opener::start_keeper("/proc/self/exe", output) {
         report!(
@@ -53,10 +53,10 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     }
 }
 
-/// The keeper. It ends with the server, and not before: what ends the server may let requests finish first.
+/// Runs the keeper. It ignores signals that end the server, which may still finish requests, and ends when the server does.
 pub(crate) fn keep() -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::system(format!("keeper: {}", reason(&error)));
-    // Not ignored, as that would hold for the log commands that it starts as well.
+    // Handled, not ignored: log commands that the keeper starts would inherit ignored signals.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT];
     for signal in signals {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;

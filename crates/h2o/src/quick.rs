@@ -1,5 +1,5 @@
-//! Without any configuration the current directory is served: clear text on port 8080, TLS on 8443 with a
-//! certificate made here, directory listings on.
+//! The quick start: without any configuration the server serves the current directory, in clear text on port 8080 and with
+//! TLS on 8443, with a certificate made here and with directory listings.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use crate::run;
 use crate::{DEFAULT_CONFIG, Failure};
 
 const NAME: &str = "(no configuration)";
-/// How many ports after the first one are tried.
+/// How many ports from the first one on are tried.
 const PORTS: u16 = 100;
 
-/// The configuration made here, and the system's files for what it refers to.
+/// The configuration made here; everything it refers to is read from the file system.
 struct BuiltIn(String);
 
 impl Source for BuiltIn {
@@ -43,8 +43,7 @@ impl Source for BuiltIn {
 
 /// Serves the current directory.
 ///
-/// `stray` is a word of the command line that is no option: here it is most likely a configuration whose `-c`
-/// was forgotten.
+/// `stray` is a word of the command line that is not an option: most likely a configuration file whose `-c` was forgotten.
 pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure> {
     if let Some(word) = stray {
         return Err(Failure::config(format!(
@@ -94,7 +93,7 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
             moved(https, 8443),
             certificate.display()
         ),
-        Err(failure) => format!("\nThere is no HTTPS: {}.", failure.text()),
+        Err(failure) => format!("\nHTTPS is off: {}.", failure.text()),
     };
     let greeting = format!(
         "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nIf started by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
@@ -109,10 +108,10 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
     run::serve(&plan, signals)
 }
 
-/// The first port from `first` on that nobody listens on.
+/// The first port from `first` on that is free.
 fn free_port(first: u16) -> Result<u16, Failure> {
     let is_free = |port: u16| {
-        // As the server binds: IPv4 and IPv6 each, the latter if the machine has it.
+        // Bind as the server does: IPv4 and IPv6 separately, the latter if the machine has it.
         let v6 = TcpListener::bind(("::", port));
         let v6_taken = v6
             .as_ref()
@@ -130,7 +129,7 @@ fn free_port(first: u16) -> Result<u16, Failure> {
         })
 }
 
-/// The certificate and key of this user, made on first use.
+/// The certificate and key of the running user, made on first use.
 fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     let directory = state_directory().ok_or_else(|| {
         Failure::system(
@@ -162,7 +161,7 @@ fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
     Ok((certificate, key))
 }
 
-/// A certificate is used for half a year; browsers do not like older ones.
+/// Certificates are renewed after half a year, since browsers reject long lifetimes.
 fn is_old(path: &Path) -> bool {
     let age = fs::metadata(path)
         .and_then(|found| found.modified())
@@ -173,7 +172,7 @@ fn is_old(path: &Path) -> bool {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use io::Write;
-    // An old file may have other permissions.
+    // Removed first: an old file may have other permissions.
     let _ = fs::remove_file(path);
     fs::OpenOptions::new()
         .write(true)

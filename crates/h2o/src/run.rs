@@ -13,14 +13,14 @@ use crate::pid_file::PidFile;
 use crate::supervise::{End, Event, Events, Running, obey};
 use crate::{Failure, error_log, print_out, privileges};
 
-/// `-m test`: everything but opening listeners and logs. Warnings are a failure if `is_strict`.
+/// `-m test`: checks everything except opening listeners and logs. `is_strict`: warnings are failures.
 pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
-    // For good: what follows only reads, and nothing but a process of that user knows what it may read.
+    // Not changed back: from here on only files are read, by the user who will read them in the server.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -33,7 +33,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
         Some(user) => user.uid == own,
         None => true,
     };
-    // By the user who will write there.
+    // Checked as the user who will write there.
     check_temp_buffer_path(&settings)?;
     warnings.extend(inspect_as_running_user(loaded, user.as_ref(), is_current));
     for warning in &warnings {
@@ -49,7 +49,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     Ok(())
 }
 
-/// What is amiss with the files to serve, for the user the server runs as.
+/// Problems with the files to serve, as seen by the running user.
 fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,
@@ -64,12 +64,12 @@ fn inspect_as_running_user(
     })
 }
 
-/// What is served.
+/// The input of [`serve`].
 pub(crate) struct Plan<'a> {
     pub(crate) loaded: &'a LoadedConfig,
     /// The name of the configuration file.
     pub(crate) config: &'a str,
-    /// What is printed when the server is ready.
+    /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
     {
         report_plainly(&warning);
     }
-    // With everything that is opened, under the rights of the starting user.
+    // Together with everything else that is opened with the rights of the starting user.
     let bound = bind(loaded, worker_plan(&settings).len()).map_err(Failure::config)?;
     for warning in &bound.warnings {
         report!(warning, "{warning}");
@@ -124,7 +124,7 @@ pub(crate) fn serve(plan: &Plan<'_>, signals: Signals) -> Result<(), Failure> {
     serve_until_ended(plan, bound, &events, error_log)
 }
 
-/// Runs the workers until the end that a signal asks for.
+/// Runs the workers until a signal or a dead worker ends the server.
 fn serve_until_ended(
     plan: &Plan<'_>,
     bound: ListeningSockets,
@@ -135,7 +135,7 @@ fn serve_until_ended(
     let addresses = bound.addresses(loaded).join(", ");
     let worker_ended = events.sender.clone();
     let server = Server::start(loaded, bound, move |end| {
-        // Nobody listens any more when the process ends.
+        // The receiver is gone when the process is about to end.
         let _ = worker_ended.send(Event::Worker(end));
     })
     .map_err(Failure::system)?;

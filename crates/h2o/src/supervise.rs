@@ -1,4 +1,4 @@
-//! The life of the server after its start: signals, the graceful end, and workers that die.
+//! The main thread while the server runs: signals, graceful shutdown, and dead workers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,10 +11,10 @@ use signal_hook::iterator::Signals;
 
 use crate::{Failure, error_log};
 
-/// How long workers are waited for that were told to close their connections.
+/// How long to wait for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What happens to the running server.
+/// An event of the running server.
 pub(crate) enum Event {
     /// A signal arrived.
     Signal(i32),
@@ -22,15 +22,15 @@ pub(crate) enum Event {
     Worker(WorkerEnd),
 }
 
-/// The events of the server, and who may report them.
+/// The queue of events, with its sender.
 pub(crate) struct Events {
     pub(crate) sender: Sender<Event>,
     receiver: Receiver<Event>,
 }
 
-/// From here on TERM, HUP, USR1, USR2 and QUIT are events: none of them kills the process. Commands that are started have
-/// the system's dispositions. INT is left alone and kills, so that there is always a way to end the program by hand.
-/// XFSZ is dropped: a file that may not grow (RLIMIT_FSIZE) is an error of one write, as a full disk is.
+/// From here on TERM, HUP, USR1, USR2 and QUIT are events: none of them kills the process. Commands that the server starts
+/// have the default dispositions. INT is not caught and kills, so that the program can always be ended by hand. XFSZ is
+/// ignored: a file at its size limit (RLIMIT_FSIZE) fails one write, as a full disk does.
 pub(crate) fn catch_signals() -> Result<Signals, Failure> {
     signal_hook::flag::register(SIGXFSZ, Arc::default())
         .and_then(|_| Signals::new([SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT]))
@@ -38,7 +38,7 @@ pub(crate) fn catch_signals() -> Result<Signals, Failure> {
 }
 
 impl Events {
-    /// Starts the thread that hands signals on; those that arrived since they are caught come first.
+    /// Starts the thread that reports signals as events; signals that arrived since [`catch_signals`] come first.
     pub(crate) fn begin(mut signals: Signals) -> Result<Self, Failure> {
         let (sender, receiver) = channel();
         let from_signals = sender.clone();
@@ -60,28 +60,28 @@ impl Events {
     }
 }
 
-/// What the loop below does to a server; a seam for its test.
+/// Actions of [`obey`] on the server; its test implements them.
 pub(crate) trait Control {
-    /// Begins the graceful end.
+    /// Begins the graceful shutdown.
     fn shut_down(&self);
-    /// Closes the connections that are left.
+    /// Closes the remaining connections.
     fn close_connections(&self);
-    /// HUP and USR1: opens logs and changed certificates.
+    /// HUP and USR1: reopens logs and loads changed certificates.
     fn open_anew(&self, signal: &str);
 }
 
 /// How the server ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Its workers have.
+    /// All workers have ended.
     Drained,
-    /// Some of them still run.
+    /// Some workers still run.
     Abandoned,
     /// A worker's thread died.
     WorkerDied,
 }
 
-/// Obeys signals until the `workers` have ended. `limit` is `shutdown-timeout`.
+/// Handles events until the `workers` have ended. `limit` is `shutdown-timeout`.
 pub(crate) fn obey(
     events: &Events,
     control: &impl Control,
@@ -126,7 +126,7 @@ pub(crate) fn obey(
             Ok(Event::Signal(SIGHUP)) => control.open_anew("SIGHUP"),
             Ok(Event::Signal(SIGUSR1)) => control.open_anew("SIGUSR1"),
             Ok(Event::Signal(SIGUSR2)) => report!(notice, "received SIGUSR2, which has no effect"),
-            // No others are asked for.
+            // No other signals are caught.
             Ok(Event::Signal(_)) => {}
             Err(RecvTimeoutError::Timeout) => match phase {
                 Phase::Serving | Phase::Draining(_) => {
@@ -138,19 +138,19 @@ pub(crate) fn obey(
                 }
                 Phase::Closing(_) => return End::Abandoned,
             },
-            // The signals' thread ends with the process.
+            // The thread that sends signals ends with the process.
             Err(RecvTimeoutError::Disconnected) => return End::Abandoned,
         }
     }
 }
 
-/// How far the end has come.
+/// Phase of the shutdown.
 #[derive(Clone, Copy)]
 enum Phase {
     Serving,
-    /// Connections may go on, at most until then.
+    /// Connections may finish, at most until this time.
     Draining(Option<Instant>),
-    /// Connections are being closed; workers are waited for until then.
+    /// Connections are being closed; workers are waited for until this time.
     Closing(Instant),
 }
 
@@ -192,7 +192,7 @@ impl Control for Running<'_> {
     }
 
     fn open_anew(&self, signal: &str) {
-        // The line that says so is the last one in the old file.
+        // The message is the last line of the old file.
         report!(
             notice,
             "received {signal}, reopening logs and reloading changed certificates; the configuration is not reloaded, restart the server for that"

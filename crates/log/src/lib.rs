@@ -1,7 +1,8 @@
-//! Logs: the server's own messages ([`report!`]), and where lines of any log go ([`Target`]).
+//! Logs: the server's own messages ([`report!`]), and the targets that lines of any log are written to ([`Target`]).
 //!
-//! A worker never waits for a log. Files are written to at once; pipes, sockets, devices and the standard error of the starting
-//! process get what they take, and the rest is queued up to a limit for a thread that waits in the worker's place.
+//! A worker never waits for a log. Files are written to at once; pipes, sockets, devices and the standard error of the
+//! starting process get what they have room for, and the rest is queued, up to a limit, for a helper thread that waits for
+//! the reader.
 
 mod limit;
 mod report;
@@ -18,7 +19,7 @@ pub use report::{
 };
 pub use target::{Running, Target};
 
-/// The system's words for an error, without the number that Rust adds.
+/// The text of an error, without the number that Rust adds.
 #[must_use]
 pub fn reason(error: &io::Error) -> String {
     let mut text = error.to_string();

@@ -25,13 +25,13 @@ struct Minute {
     held_back: u64,
 }
 
-/// How many messages were held back before this one. Shown behind the text of a message: nothing, or
-/// ` (N more of these were left out)`.
+/// How many messages were held back before this one. Displayed after the text of a message: empty, or ` (N more of these
+/// were left out)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBack(u64);
 
 impl LineLimit {
-    /// So many messages in each minute of the clock.
+    /// Lets through this many messages in each minute of the clock.
     #[must_use]
     pub const fn per_minute(lines: u32) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl LineLimit {
         }
     }
 
-    /// Whether a message may be written now; `None`: it is left out and counted.
+    /// Returns `None` if the message must not be written now; it is counted.
     pub fn admit(&self) -> Option<HeldBack> {
         self.admit_in(unix_time().as_secs() / 60)
     }

@@ -11,14 +11,14 @@ use jiff::tz::TimeZone;
 
 use crate::{Target, unix_time};
 
-/// How much a message matters, as each line of the error log says it.
+/// Severity of a message, as each line of the error log shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Something that was asked for was not done.
+    /// The server could not do something that the configuration or an operator asked for.
     Error,
-    /// The server goes on, but somebody should look at this.
+    /// The server keeps running, but an operator should look at this.
     Warning,
-    /// What the server did, and what changed around it.
+    /// What the server did, or a change in its environment.
     Notice,
 }
 
@@ -32,7 +32,7 @@ impl Level {
     }
 }
 
-/// Where messages go once the server is about to serve. Until then they are written to standard error.
+/// Target of messages once the server is about to serve. Until then they are written to standard error.
 static ERROR_LOG: OnceLock<Arc<Target>> = OnceLock::new();
 
 /// Standard error of the starting process.
@@ -44,7 +44,7 @@ pub fn report(level: Level, text: Arguments<'_>) {
     let lines = lines(level, &text.to_string(), now, zone());
     match ERROR_LOG.get() {
         Some(log) => log.write(lines.as_bytes(), now),
-        // As opposed to `eprintln`, a standard error that is gone must not cause a panic.
+        // Unlike `eprintln`, does not panic when standard error is closed.
         None => {
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
@@ -52,10 +52,10 @@ pub fn report(level: Level, text: Arguments<'_>) {
 }
 
 /// Writes a message to the error log. Each line begins with the time, the level and the process id:
-/// `2026-11-22T10:11:12.345+01:00 [error] 1234: text`. Never waits, once [`become_error_log`] was called: if nobody
-/// reads the log, lines are dropped and counted.
+/// `2026-11-22T10:11:12.345+01:00 [error] 1234: text`. Never waits once [`become_error_log`] was called: if the log is not
+/// read, lines are dropped and counted.
 ///
-/// Messages that a client can cause any number of go through a [`LineLimit`](crate::LineLimit).
+/// Messages that a client can cause without limit go through a [`LineLimit`](crate::LineLimit).
 ///
 /// ```
 /// h2o_log::report!(warning, "backend {} is down", "10.0.0.1:80");
@@ -67,18 +67,18 @@ macro_rules! report {
     (notice, $($text:tt)*) => { $crate::report($crate::Level::Notice, format_args!($($text)*)) };
 }
 
-/// Writes a line to standard error as it is, for what programs match while the server starts or checks a
-/// configuration: `[FILE:LINE] in command NAME, TEXT` (H2O compatibility: H2O writes these without a time).
+/// Writes a line to standard error as it is, for messages that programs match while the server starts or checks a
+/// configuration: `[FILE:LINE] in command NAME, TEXT`. H2O compatibility: H2O writes these lines without a time.
 pub fn report_plainly(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// From now on messages go to `target`, which is open. A second call has no effect.
+/// Sends all later messages to `target`, which is open. A second call has no effect.
 ///
 /// # Errors
 /// Those of starting a thread for a log command.
 pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
-    // Looked up here, as this may read a file.
+    // Looked up here rather than by a worker: this may read a file.
     let _ = zone();
     target.watch()?;
     target.mark_as_error_log();
@@ -86,8 +86,8 @@ pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps standard error as it is for what cannot be said in the error log: that this log is broken. To be called before it is
-/// redirected.
+/// Keeps a duplicate of standard error, for reporting that the error log itself is broken. To be called before standard
+/// error is redirected.
 ///
 /// # Errors
 /// Those of duplicating a descriptor.
@@ -97,7 +97,7 @@ pub fn keep_standard_error() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes an error to standard error as it was at the start, if that was kept. May wait: not for workers.
+/// Writes an error to the duplicate that [`keep_standard_error`] made, if there is one. May wait: not for workers.
 pub(crate) fn report_at_start(text: &str) {
     if let Some(mut kept) = STANDARD_ERROR.get() {
         let lines = lines(Level::Error, text, unix_time(), zone());
@@ -105,13 +105,13 @@ pub(crate) fn report_at_start(text: &str) {
     }
 }
 
-/// The error log, if the server has come that far.
+/// The error log; `None` before [`become_error_log`].
 #[must_use]
 pub fn error_log() -> Option<&'static Arc<Target>> {
     ERROR_LOG.get()
 }
 
-/// Waits up to a second until what was reported is written. Later messages are lost.
+/// Waits up to a second until all messages are written. Later messages are lost.
 pub fn close_error_log() {
     if let Some(log) = ERROR_LOG.get() {
         log.close();
@@ -131,7 +131,7 @@ fn lines(level: Level, text: &str, at: Duration, zone: &TimeZone) -> String {
     let at = at.to_zoned(zone.clone());
     let (level, process) = (level.name(), std::process::id());
     let mut out = String::with_capacity(text.len() + 64);
-    // Nothing that is reported looks like a line of its own.
+    // One prefix per line: no part of a message can be mistaken for another message.
     for line in text.split('\n') {
         let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z");
         let _ = writeln!(out, "{time} [{level}] {process}: {line}");

@@ -1,4 +1,4 @@
-//! Lines into a pipe, a socket or a device whose reader may be slow, stuck or gone, without ever making a worker wait.
+//! Writes lines to a pipe, a socket or a device whose reader may be slow, stuck or gone. Workers never wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use crate::report::report_at_start;
 use crate::{now, reason, report};
 
-/// Bytes that may wait for a reader. Lines that come when it is reached are dropped and counted.
+/// Bytes that may wait for a reader. Lines beyond this are dropped and counted.
 pub(crate) const BACKLOG_LIMIT: usize = 1024 * 1024;
 
-/// How often the helper thread looks whether anybody still wants it to wait for a stuck reader.
+/// How often the helper thread checks whether it should still wait for a stuck reader.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -25,8 +25,7 @@ const PATIENCE: Timespec = Timespec {
 
 /// Who reads the lines.
 pub(crate) enum Reader {
-    /// A command. The end of the pipe that it reads from stays open here as well: what it has not read when it dies is read
-    /// by the one that is started in its place.
+    /// A command. The read end of its pipe stays open here as well: if the command dies, its successor reads what it left.
     Command { text: Box<str>, input: OwnedFd },
     /// A Unix socket, connected to again when the connection breaks.
     Socket(Box<str>),
@@ -37,40 +36,40 @@ pub(crate) enum Reader {
     StandardError,
 }
 
-/// Where lines are written to without waiting. What does not fit at once is finished by a helper thread, which is
-/// started when it is first needed: after the change of the running user, and never for a reader that keeps up.
+/// A target of lines that is written to without waiting. A helper thread writes what does not fit at once. It is started
+/// when it is first needed: after the change of the running user, and never for a reader that keeps up.
 pub(crate) struct Stream {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     reader: Reader,
-    /// Held while a line is written, so that the pieces of long lines stay together. A write does not wait; the only
-    /// wait is for another worker's write, which the kernel would impose as well.
+    /// Held while a line is written, so that the pieces of long lines stay together. A write does not wait; the only wait
+    /// is for another worker's write, which the kernel would impose as well.
     state: Mutex<State>,
-    /// Rings for the helper thread, the thread that waits for a command, and whoever waits in [`Stream::close`].
+    /// Wakes the helper thread, the thread that waits for a command, and callers of [`Stream::close`].
     changed: Condvar,
 }
 
 struct State {
     phase: Phase,
-    /// What is written to; `None` once it is closed.
+    /// The descriptor that is written to; `None` once it is closed.
     fd: Option<Arc<OwnedFd>>,
     /// Lines waiting for the helper thread.
     backlog: Vec<u8>,
-    /// Whether the beginning of the first of these lines has been written.
+    /// Whether the beginning of the first of these lines has been written already.
     is_cut: bool,
-    /// Bytes that the helper thread has taken and not written yet.
+    /// Bytes that the helper thread has taken out of the backlog and not written yet.
     taken: usize,
     has_helper: bool,
     dropped: u64,
     /// When dropped lines were last reported, in seconds since the Unix epoch.
     reported: u64,
-    /// The command, until a thread waits for it.
+    /// The command; `None` once a thread waits for it.
     child: Option<Running>,
     /// Whether a thread waits for the command.
     is_watched: bool,
-    /// Whether messages of the server come this way, those about this stream among them.
+    /// Whether this is the error log: messages about this stream go into it too.
     is_error_log: bool,
 }
 
@@ -79,9 +78,9 @@ enum Phase {
     Open,
     /// The connection to a socket broke; the helper thread makes another one.
     Lost,
-    /// Nothing more is accepted; the helper thread writes what there is.
+    /// No lines are accepted; the helper thread writes the backlog.
     Closing,
-    /// Nothing more is written.
+    /// No lines are written.
     Closed,
 }
 
@@ -136,7 +135,7 @@ impl Stream {
         })
     }
 
-    /// Has a thread wait for the command, which is started again whenever it ends.
+    /// Starts a thread that waits for the command and restarts it whenever it ends.
     pub(crate) fn watch(&self) -> io::Result<()> {
         let mut state = self.shared.lock();
         if let Some(child) = state.child.take() {
@@ -148,12 +147,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Messages about this stream go into it from now on.
+    /// From now on messages about this stream go into it.
     pub(crate) fn mark_as_error_log(&self) {
         self.shared.lock().is_error_log = true;
     }
 
-    /// Writes a line now or puts it in the backlog or, if that is full, drops it. `unix_time` is now.
+    /// Writes a line at once, or appends it to the backlog, or drops it if the backlog is full. `unix_time` is the time
+    /// now.
     pub(crate) fn write(&self, line: &[u8], unix_time: Duration) {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -173,7 +173,7 @@ impl Stream {
         }
         let mut dropped = 0;
         if state.phase != Phase::Closed {
-            // A line that has been begun is completed whatever the limit.
+            // The rest of a line whose beginning was written is queued whatever the limit.
             let is_begun = rest.len() < line.len();
             let has_room = state.backlog.len() + state.taken + rest.len() <= BACKLOG_LIMIT;
             if is_begun || has_room && self.ensure_helper(&mut state) {
@@ -183,14 +183,14 @@ impl Stream {
                 shared.changed.notify_all();
             } else {
                 state.dropped += 1;
-                // The error log has no room for this now; its helper thread says it when there is.
+                // The error log has no room for this message now; its helper thread writes it later.
                 if state.reported != unix_time.as_secs() && !state.is_error_log {
                     state.reported = unix_time.as_secs();
                     dropped = std::mem::take(&mut state.dropped);
                 }
             }
         }
-        // What is reported may come back here.
+        // The report may be written to this stream.
         drop(state);
         if let Some(error) = failure {
             shared.report_failure(error);
@@ -198,7 +198,7 @@ impl Stream {
         shared.report_dropped(dropped);
     }
 
-    /// Whether there is a helper thread, now if not before.
+    /// Starts the helper thread if it does not run. Returns whether it runs.
     fn ensure_helper(&self, state: &mut State) -> bool {
         if !state.has_helper {
             let shared = Arc::clone(&self.shared);
@@ -208,7 +208,7 @@ impl Stream {
         state.has_helper
     }
 
-    /// Connects to the socket or opens the device again. A command and standard error stay as they are.
+    /// Connects to the socket or opens the device again. Does nothing for a command and standard error.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         match &self.shared.reader {
             Reader::Command { .. } | Reader::StandardError => Ok(()),
@@ -227,18 +227,18 @@ impl Stream {
         Ok(())
     }
 
-    /// What lines are written to.
+    /// The descriptor that lines are written to.
     pub(crate) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.shared.lock().fd.clone()
     }
 
-    /// Accepts no more lines, and waits up to `patience` until the others are written and the command, which then sees
-    /// the end of its input, has ended.
+    /// Accepts no more lines. Waits up to `patience` until the backlog is written and the command, which then sees the end
+    /// of its input, has ended.
     pub(crate) fn close(&self, patience: Duration) {
         let deadline = now() + patience;
         let mut state = self.shared.lock();
         self.shared.begin_close(&mut state);
-        // Standard error keeps the input of an error log's command open.
+        // The command of an error log is not waited for: standard error keeps its input open.
         while state.phase == Phase::Closing || state.is_watched && !state.is_error_log {
             let left = deadline.saturating_duration_since(now());
             if left.is_zero() {
@@ -281,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Writes what the reader takes of a line at once: nothing if other lines come first.
+    /// Writes as much of a line as the reader has room for; nothing if the backlog is not empty.
     fn write_directly(&self, state: &State, line: &[u8]) -> rustix::io::Result<usize> {
         let is_next = state.phase == Phase::Open && state.backlog.is_empty() && state.taken == 0;
         match &state.fd {
@@ -300,7 +300,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The helper thread: writes the backlog whenever there is one, waiting for the reader.
+    /// The helper thread: writes the backlog and waits for the reader.
     fn drain(&self) {
         let mut batch = Vec::new();
         let mut back_off = BackOff::default();
@@ -339,7 +339,8 @@ impl Shared {
         }
     }
 
-    /// Writes all of `batch`, whose first line is `is_cut` at its beginning, unless that becomes impossible or pointless.
+    /// Writes all of `batch`, unless that fails or the stream is closed. `is_cut`: the beginning of the first line was
+    /// written before.
     fn write_batch(&self, fd: &OwnedFd, batch: &[u8], is_cut: bool) {
         let mut written = 0;
         while written < batch.len() {
@@ -374,7 +375,7 @@ impl Shared {
         }
     }
 
-    /// Writing failed.
+    /// Handles a failed write.
     fn on_failure(&self, state: &mut State) {
         match (&self.reader, state.phase) {
             (Reader::Socket(_), Phase::Open) => state.phase = Phase::Lost,
@@ -383,7 +384,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits a little and connects to the socket, unless the log is closed meanwhile.
+    /// Waits for the back-off time and reconnects to the socket, unless the log is closed meanwhile.
     fn connect_again(&self, back_off: &mut BackOff) {
         let Reader::Socket(path) = &self.reader else {
             return;
@@ -403,7 +404,7 @@ impl Shared {
         }
     }
 
-    /// Waits for `time`, or until the phase is another one than `phase`. Whether it still is that one.
+    /// Waits for `time` or a change of the phase. Returns whether the phase is still `phase`.
     fn pause(&self, time: Duration, phase: Phase) -> bool {
         let deadline = now() + time;
         let mut state = self.lock();
@@ -417,7 +418,8 @@ impl Shared {
         false
     }
 
-    /// Waits for the command and starts it again, until the log is closed. What is in the pipe by then is read by a last one.
+    /// Waits for the command and restarts it, until the log is closed. If the pipe is not empty then, one more command
+    /// reads the rest.
     fn keep_running(&self, mut command: Running) {
         let Reader::Command { text, input } = &self.reader else {
             return;
@@ -435,7 +437,7 @@ impl Shared {
                 Some(started) => command = started,
                 None => break,
             }
-            // Whoever closes the log waits for this one.
+            // [`Stream::close`] waits for this phase.
             if !is_open {
                 let _ = command.wait();
                 break;
@@ -445,7 +447,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Starts the command after a pause, or at once if it is for the rest in the pipe; `None` if nothing is left to do.
+    /// Starts the command after the back-off time, or at once if it is to read the rest of the pipe; `None` if there is
+    /// nothing left to do.
     fn start_again(&self, text: &str, input: &OwnedFd, back_off: &mut BackOff) -> Option<Running> {
         loop {
             let is_open = self.pause(back_off.next(), Phase::Open);
@@ -465,7 +468,7 @@ impl Shared {
         }
     }
 
-    /// Reports that nobody reads this log now. Of the error log it is said where somebody may see it.
+    /// Reports a failure of this log. A failure of the error log is reported on the standard error of the start.
     fn complain(&self, text: &str) {
         let is_error_log = self.lock().is_error_log;
         if is_error_log {
@@ -509,7 +512,7 @@ impl Shared {
 }
 
 impl State {
-    /// Nothing more is written; what waits is gone.
+    /// Closes the descriptor and discards the backlog.
     fn close(&mut self) {
         self.phase = Phase::Closed;
         self.fd = None;
@@ -519,8 +522,8 @@ impl State {
     }
 }
 
-/// The time between attempts: at first a tenth of a second, then twice as long each time, at most a minute. Begins anew when the
-/// last attempt is two minutes ago.
+/// Time between attempts: a tenth of a second at first, doubled each time, at most a minute. Starts over when the last
+/// attempt was two minutes ago.
 struct BackOff {
     pause: Duration,
     last: Option<Instant>,
@@ -567,7 +570,7 @@ fn write(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
     rustix::io::retry_on_intr(|| rustix::io::write(fd, bytes))
 }
 
-/// Whether there is room within [`PATIENCE`].
+/// Waits up to [`PATIENCE`] for room. Returns whether there is any.
 fn wait_for_room(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&PATIENCE)) != Ok(0)
@@ -582,7 +585,7 @@ fn has_unread(input: &OwnedFd) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
-/// What of `batch` a new reader gets if `written` bytes went to the old one: it begins with a whole line.
+/// The part of `batch` for a new reader after `written` bytes went to the old one: it begins with a whole line.
 fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     let rest = &batch[written..];
     let is_whole = match written.checked_sub(1) {
@@ -596,10 +599,10 @@ fn whole_lines(batch: &[u8], written: usize, is_cut: bool) -> &[u8] {
     end.map_or(&[], |end| &rest[end + 1..])
 }
 
-/// Waits for the end of a command that gets no more lines, so that no zombie is left.
+/// Waits for the end of a command whose log is closed, so that it leaves no zombie.
 fn reap(command: Running) {
     let waiter = thread::Builder::new().name("h2o-log-reaper".to_owned());
-    // Without a thread there is a zombie, which hurts nobody.
+    // Without a thread a zombie remains, which does no harm.
     let _ = waiter.spawn(move || command.wait());
 }
 

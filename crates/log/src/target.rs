@@ -1,4 +1,4 @@
-//! Where lines go: a file, a command, a socket.
+//! Targets of log lines: a file, a command, a socket, a device.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,34 +14,34 @@ use rustix::io::DupFlags;
 use crate::stream::Stream;
 use crate::{reason, report};
 
-/// A complaint about writing that fails is repeated no sooner than this.
+/// Least time between two reports of failed writes to one file.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the end of the process is put off for lines that wait for their reader, and for commands that read.
+/// How long the end of the process is delayed for lines that wait for their reader, and for log commands.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The target of one or more logs.
 pub struct Target {
     /// As configured: a path, or `|` and a command.
     path: Box<str>,
-    /// Whether it came open from the starting process, and so cannot be opened again.
+    /// Whether the starting process opened it, so that it cannot be reopened.
     is_inherited: bool,
     sink: OnceLock<Sink>,
     complained: AtomicU64,
 }
 
 enum Sink {
-    /// A regular file: one `write` in append mode per line, which the kernel keeps apart from those of other workers.
+    /// A regular file: one `write` in append mode per line, so that the kernel keeps lines of different workers apart.
     File(OwnedFd),
-    /// Anything that can be slow, stuck or gone.
+    /// A target whose reader can be slow, stuck or gone.
     Stream(Stream),
 }
 
-/// A target whose command is started again when it ends. When this is dropped, the target is closed.
+/// A target whose command is restarted when it ends. Dropping this closes the target.
 pub struct Running(Arc<Target>);
 
 impl Target {
-    /// The target at `path`, or the command behind a `|`. It is not opened yet.
+    /// The target at `path`, or the command after a `|`. It is not opened yet.
     #[must_use]
     pub fn new(path: &str) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Target {
     /// Standard error as it is now.
     ///
     /// # Errors
-    /// Those of looking at it.
+    /// Those of `fstat`.
     pub fn standard_error() -> io::Result<Self> {
         let mut target = Self::new("standard error");
         target.is_inherited = true;
@@ -71,7 +71,8 @@ impl Target {
         Ok(target)
     }
 
-    /// Opens it: a file is created and appended to, a command started, a socket connected to. Opening it twice changes nothing.
+    /// Opens the target: creates a file and appends to it, starts a command, or connects to a socket. A second call has no
+    /// effect.
     ///
     /// # Errors
     /// The text to show.
@@ -130,7 +131,7 @@ impl Target {
         }
     }
 
-    /// Writes a line, which ends in a line feed. Whatever happens to it, the caller goes on. `unix_time` is now.
+    /// Writes a line, which ends in a line feed. Failures are reported, not returned. `unix_time` is the time now.
     pub fn write(&self, line: &[u8], unix_time: Duration) {
         match self.sink.get() {
             Some(Sink::File(file)) => {
@@ -158,7 +159,7 @@ impl Target {
         }
     }
 
-    /// What lines are written to, for those who write to it by themselves.
+    /// The descriptor that lines are written to, for writers that bypass [`Target::write`].
     ///
     /// # Errors
     /// Those of duplicating a descriptor.
@@ -173,7 +174,7 @@ impl Target {
         }
     }
 
-    /// Accepts no more lines, and waits up to a second until all are written and the command has ended.
+    /// Accepts no more lines. Waits up to a second until all are written and the command has ended.
     pub(crate) fn close(&self) {
         if let Some(Sink::Stream(stream)) = self.sink.get() {
             stream.close(CLOSE_PATIENCE);
@@ -204,14 +205,14 @@ fn open_path(path: &str) -> io::Result<Sink> {
     }
 }
 
-/// Points `file` at what `opened` refers to, at once for all threads, so that none needs a lock for writing a line.
+/// Makes `file` refer to the file of `opened`, at once for all threads, so that writing a line needs no lock.
 fn replace(file: &OwnedFd, opened: &OwnedFd) -> io::Result<()> {
     #[expect(
         unsafe_code,
         reason = "`dup3` wants the only owner of the descriptor it replaces"
     )]
-    // SAFETY: `file` is open and stays so: the second owner is never dropped, and `dup3` keeps the number in use. Who
-    // writes to it meanwhile writes to the old file or to the new one.
+    // SAFETY: `file` is open and stays so: the second owner is never dropped, and `dup3` keeps the number in use. A
+    // concurrent write goes to the old file or to the new one.
     let mut same = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(file.as_raw_fd()) });
     rustix::io::dup3(opened, &mut same, DupFlags::CLOEXEC)?;
     Ok(())

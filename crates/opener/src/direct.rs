@@ -1,4 +1,4 @@
-//! What is done with the rights of the process that does it.
+//! Opens files and runs commands with the rights of the calling process.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -10,19 +10,19 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// What `open` answers for a symbolic link under `O_NOFOLLOW`.
+/// The error of `open` for a symbolic link under `O_NOFOLLOW`.
 const LOOP: i32 = rustix::io::Errno::LOOP.raw_os_error();
 
-/// A log command that was started.
+/// A running log command.
 pub enum Running {
-    /// By this process.
+    /// A child of this process.
     Child(Child),
-    /// By the keeper, which writes the exit status into this pipe.
+    /// A child of the keeper, which writes its exit status into this pipe.
     Kept(OwnedFd),
 }
 
 impl Running {
-    /// Waits for the end of the command and tells its exit status.
+    /// Waits for the end of the command and returns its exit status as text.
     #[must_use]
     pub fn wait(self) -> String {
         match self {
@@ -55,7 +55,7 @@ pub(crate) fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
 pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {
     let file = open(path.as_ref(), OpenOptions::new().append(true).create(true))?;
     if !file.metadata()?.file_type().is_file() {
-        return Err(io::Error::other("it is not a regular file any more"));
+        return Err(io::Error::other("it is no longer a regular file"));
     }
     Ok(file.into())
 }
@@ -84,17 +84,17 @@ pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
     if kind.is_socket() {
         return connect(path);
     } else if kind.is_fifo() {
-        // Open for reading too: neither opening nor writing then depends on a reader being there.
+        // Open for reading too: neither opening nor writing then requires a reader.
         options.read(true);
     } else if !kind.is_char_device() {
         return Err(io::Error::other(
-            "it is neither a socket nor a pipe nor a device any more",
+            "it is no longer a socket, a pipe or a device",
         ));
     }
     options.open(path).map(OwnedFd::from)
 }
 
-/// Connects without waiting for a listener whose backlog is full.
+/// Connects without waiting; fails if the listener's backlog is full.
 fn connect(path: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -102,8 +102,8 @@ fn connect(path: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Root follows its own links only: in a directory that another user may write to, a link could lead to any file. The kernel does the
-/// same in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
+/// Root follows only links that root owns: in a directory that another user may write to, a link could lead to any file.
+/// The kernel enforces the same in directories like `/tmp` (`fs.protected_symlinks`), but not in others.
 fn refuse_strange_link(link: &Metadata) -> io::Result<()> {
     if rustix::process::geteuid().is_root() && link.uid() != 0 {
         return Err(io::Error::other(format!(

@@ -1,8 +1,8 @@
-//! The process that keeps the rights of the starting user.
+//! The keeper: a process that keeps the rights of the starting user.
 //!
-//! The server and the keeper have a socket between them, which keeps messages apart. The server first sends what the keeper may
-//! do, one message each, and an empty message; then requests, which must be among these. Each is answered by a
-//! descriptor or by the text of an error.
+//! Server and keeper talk over a socket that preserves message boundaries. The server first sends the list of permitted
+//! tasks, one message each, and an empty message. Then it sends requests, which must be on that list. The keeper answers
+//! each with a descriptor or the text of an error.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -24,10 +24,10 @@ use crate::direct;
 /// The one argument that makes the program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
-/// Bytes of a message. What has a longer name is not kept.
+/// Largest message in bytes. A task with a longer name is not put on the list.
 const LONGEST: usize = 64 * 1024;
 
-/// What can be asked for.
+/// A task of the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Task {
@@ -53,7 +53,7 @@ impl Task {
 
 type Tasks = HashSet<(Task, OsString)>;
 
-/// What was done so far with the rights of the starting user.
+/// Tasks done so far with the rights of the starting user: the list for the keeper.
 static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
 
 /// The server's end of the socket.
@@ -63,7 +63,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that something was done, so that the keeper may do it again.
+/// Puts a task on the list for the keeper.
 pub(crate) fn remember(task: Task, name: &OsStr) {
     if KEEPER.get().is_none() && name.len() < LONGEST {
         let mut done = lock(&DONE);
@@ -72,8 +72,8 @@ pub(crate) fn remember(task: Task, name: &OsStr) {
     }
 }
 
-/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may do again what was done so far. Log commands
-/// that it starts write to `output`, if given, and else where this process writes to.
+/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may repeat the tasks done so far. Log
+/// commands that it starts write to `output`, if given, else to the outputs of this process.
 ///
 /// # Errors
 /// Those of starting a process.
@@ -85,7 +85,7 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     if let Some(output) = output {
         command.stdout(output.try_clone()?).stderr(output);
     }
-    // It ends when the socket does, which is when this process ends.
+    // It ends when the socket is closed, which is when this process ends.
     drop(command.spawn()?);
     for (task, name) in lock(&DONE).take().unwrap_or_default() {
         send(&ours, task as u8, name.as_bytes(), None)?;
@@ -95,22 +95,23 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// How an answer begins: it was done, or it was not and the reason follows.
+/// First byte of an answer: the task is done, or was refused and the reason follows.
 const DONE_SO: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Asks the keeper for something that is answered by a descriptor; `None` if there is no keeper, or it has ended.
+/// Asks the keeper for a descriptor; `None` if there is no keeper, or it has ended.
 pub(crate) fn ask(
     task: Task,
     name: &OsStr,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Option<io::Result<OwnedFd>> {
     let answer = order(task, name, descriptor)?;
-    let descriptor = |found: Option<_>| found.ok_or_else(|| io::Error::other("nothing came back"));
+    let descriptor =
+        |found: Option<_>| found.ok_or_else(|| io::Error::other("the keeper sent no descriptor"));
     Some(answer.and_then(descriptor))
 }
 
-/// Has the keeper do something; `None` if there is no keeper, or it has ended.
+/// Has the keeper do a task; `None` if there is no keeper, or it has ended.
 pub(crate) fn order(
     task: Task,
     name: &OsStr,
@@ -128,7 +129,8 @@ pub(crate) fn order(
     })
 }
 
-/// The keeper: obeys the server at the other end of `socket` until that has ended.
+/// The keeper's main loop: does the tasks that the server at the other end of `socket` asks for, until the server has
+/// ended.
 ///
 /// # Errors
 /// Those of the socket.
@@ -149,7 +151,9 @@ pub fn keep(socket: impl AsFd) -> io::Result<()> {
             Some(request) if allowed.contains(&request) => {
                 obey(request.0, &request.1, message.descriptor)
             }
-            Some(_) | None => Err(io::Error::other("the configuration does not name it")),
+            Some(_) | None => Err(io::Error::other(
+                "it was not opened when the configuration was loaded",
+            )),
         };
         match done {
             Ok(descriptor) => {
@@ -179,7 +183,7 @@ fn obey(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<Opt
     }
 }
 
-/// Starts a command; its exit status can be read from the descriptor when it has ended.
+/// Starts a command. Its exit status can be read from the returned descriptor when it has ended.
 fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
     let (status, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let mut child = direct::spawn(command, input)?;
@@ -192,7 +196,7 @@ fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(status)
 }
 
-/// The system's words for an error, without the number that Rust adds, which the server would add again.
+/// The text of an error, without the number that Rust adds: the server would add it again.
 fn text_of(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(at) = text.rfind(" (os error ") {
@@ -227,7 +231,7 @@ fn send(
     Ok(())
 }
 
-/// `None` at the end.
+/// `None` at the end of the stream.
 fn receive<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Message<'a>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -300,7 +304,10 @@ mod tests {
             (0, ""),
         ];
         for answer in answers(&[(Task::Read, name)], &requests) {
-            assert_eq!(answer.unwrap_err(), "the configuration does not name it");
+            assert_eq!(
+                answer.unwrap_err(),
+                "it was not opened when the configuration was loaded"
+            );
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"text");
     }

@@ -1,11 +1,12 @@
-//! Opens logs and reads certificates with the rights of the starting user, also after the server has given them up.
+//! Opens logs and reads certificates with the rights of the starting user, also after the server has given these rights up.
 //!
 //! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
-//! read a private key, so logs could not be rotated nor certificates renewed. Hence the [`keeper`](start_keeper): a second process of
-//! the same program that stays what it was. It has no network connection, reads nothing but requests of the server, and does only
-//! what was done while the configuration was loaded: open those logs, run those log commands, read those files, remove the pid file.
+//! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
+//! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
+//! and does only what the server did while it loaded the configuration: open those logs, run those log commands, read those
+//! files, remove the pid file.
 //!
-//! Without a keeper everything is done by the process itself.
+//! Without a keeper the calling process does everything itself.
 
 mod direct;
 mod keeper;
@@ -29,8 +30,8 @@ pub fn log_file(path: &str) -> io::Result<OwnedFd> {
     ask(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
 }
 
-/// Connects to a Unix socket, or opens a named pipe or a character device for appending. Nothing done with it waits, but opening a
-/// device may.
+/// Connects to a Unix socket, or opens a named pipe or a character device for appending. Reads and writes of the descriptor
+/// do not wait, but opening a device may.
 ///
 /// # Errors
 /// Those of opening it; also if it is none of these, or a symbolic link that root does not follow.
@@ -51,7 +52,8 @@ pub fn log_command(text: &str, input: &OwnedFd) -> io::Result<Running> {
     }
 }
 
-/// Opens a file that is written once and removed at the end, and creates it if need be. What is in it stays.
+/// Opens a file that is written once and removed at the end; creates it if it does not exist. Its content stays until it is
+/// written.
 ///
 /// # Errors
 /// Those of opening it; also if it is a symbolic link that root does not follow.
