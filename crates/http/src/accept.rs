@@ -1,10 +1,10 @@
-//! Content negotiation by `accept` (RFC 9110 §12.5.1), as far as it is needed: HTML or plain text.
+//! Content negotiation by `accept` (RFC 9110 §12.5.1) between HTML and plain text.
 
-/// Whether a client with these `accept` values would rather have HTML than plain text. That it takes anything, as programs
-/// say, is no wish for HTML; browsers name it.
+/// Whether a client with these `accept` values prefers HTML to plain text. `*/*` does not count as HTML: programs send it,
+/// while browsers name `text/html`.
 pub fn prefers_html<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut html = 0;
-    // By how exactly the range names plain text: the most exact one counts.
+    // The quality of plain text, by how exactly the media range names it: the most exact one counts.
     let mut plain: [Option<u16>; 3] = [None; 3];
     for element in values.flat_map(|value| value.split(|&byte| byte == b',')) {
         let mut parts = element.split(|&byte| byte == b';');

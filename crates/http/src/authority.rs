@@ -2,8 +2,8 @@
 
 /// Splits an authority into host and port. The host of an IPv6 literal keeps its brackets.
 ///
-/// Returns `None` if the host is empty or has a byte that no host may have, or if what follows the
-/// colon is not a port. An empty port (`example.com:`) counts as absent (RFC 3986 §3.2.3).
+/// Returns `None` if the host is empty or has a byte that is not allowed in a host, or if there is no port after the colon.
+/// An empty port (`example.com:`) counts as absent (RFC 3986 §3.2.3).
 #[inline]
 #[must_use]
 pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
@@ -13,7 +13,7 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
         address.parse::<std::net::Ipv6Addr>().ok()?;
         close + 1
     } else {
-        // Ends at the colon, or at a byte that no host has and no port begins with.
+        // The name ends at the colon, or at a byte that is in no host and begins no port.
         name_len(authority)
     };
     let (host, rest) = authority.split_at(host_end);
@@ -37,7 +37,7 @@ pub fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     }
 }
 
-/// True if [`split`] finds a host in `authority`, and a port or none.
+/// Whether [`split`] accepts `authority`.
 #[inline]
 #[must_use]
 pub fn is_valid(authority: &[u8]) -> bool {
@@ -55,7 +55,7 @@ pub fn is_valid(authority: &[u8]) -> bool {
             }
             port <= u32::from(u16::MAX)
         }
-        // Brackets, which are rare, or nothing that an authority has.
+        // Brackets, which are rare, or a byte that is not allowed in an authority.
         _ => split(authority).is_some(),
     }
 }
@@ -75,7 +75,7 @@ fn name_len(text: &[u8]) -> usize {
     len
 }
 
-/// As [`name_len`], where there is a percent sign behind the first `len` bytes.
+/// As [`name_len`], where a percent sign follows the first `len` bytes.
 #[cold]
 fn escaped_name_len(text: &[u8], mut len: usize) -> usize {
     while let Some(&byte) = text.get(len) {
@@ -107,8 +107,8 @@ static HOST_BYTES: [bool; 256] = {
     table
 };
 
-/// Bytes of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) but for escapes; bytes from 0x80 on are
-/// accepted as raw UTF-8 host names are seen in the wild.
+/// Bytes of a reg-name (RFC 3986 §3.2.2: unreserved, sub-delims) except escapes. Bytes from 0x80 on are accepted, since
+/// some clients send host names in raw UTF-8.
 const fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || byte >= 0x80

@@ -1,10 +1,10 @@
-//! base64url without padding (RFC 4648 §5), as fields carry bytes.
+//! base64url without padding (RFC 4648 §5), the form of binary values in fields.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Ignores bits behind the last whole byte.
+/// Ignores bits after the last whole byte.
 const ENGINE: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -19,8 +19,8 @@ pub fn encode(bytes: &[u8]) -> String {
     ENGINE.encode(bytes)
 }
 
-/// Decodes text without padding; `None` if it is not base64url. The `+` and `/` of plain base64 are accepted too (H2O
-/// compatibility: H2O accepts them).
+/// Decodes text without padding; `None` if it is not base64url. H2O compatibility: H2O accepts the `+` and `/` of plain
+/// base64 too.
 #[must_use]
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let to_url_safe = |letter: &u8| match *letter {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes of an IMF-fixdate.
+/// Length of an IMF-fixdate.
 pub const LEN: usize = 29;
 
 /// Writes `seconds` since the Unix epoch as `Sun, 06 Nov 1994 08:49:37 GMT`.
 ///
-/// Times before the epoch or after the year 9999 are shown as the nearest time that has the form.
+/// Times before the epoch or after the year 9999 become the nearest time that can be written.
 #[must_use]
 pub fn format(seconds: i64) -> [u8; LEN] {
     const LAST: u64 = 253_402_300_799;
@@ -18,8 +18,7 @@ pub fn format(seconds: i64) -> [u8; LEN] {
         .unwrap_or(*b"Thu, 01 Jan 1970 00:00:00 GMT")
 }
 
-/// Reads an IMF-fixdate; `None` for anything else, the two obsolete formats included
-/// (H2O compatibility: they are ignored).
+/// Reads an IMF-fixdate; `None` for anything else. H2O compatibility: H2O ignores dates in the two obsolete formats.
 #[must_use]
 pub fn parse(text: &[u8]) -> Option<i64> {
     if text.len() != LEN {

@@ -1,6 +1,6 @@
 //! Text escapes used in generated pages and fields.
 
-/// What HTML escapes: `"` `&` `'` `<` `>`.
+/// Bytes that are escaped in HTML: `"` `&` `'` `<` `>`.
 static SPECIAL: [bool; 256] = {
     let mut special = [false; 256];
     let mut bytes: &[u8] = b"\"&'<>";
@@ -11,7 +11,7 @@ static SPECIAL: [bool; 256] = {
     special
 };
 
-/// True if there is nothing in `text` to escape for HTML.
+/// Whether `text` has nothing to escape for HTML.
 #[must_use]
 pub fn is_plain_html(text: &[u8]) -> bool {
     !text.iter().any(|byte| SPECIAL[usize::from(*byte)])
@@ -31,8 +31,8 @@ pub fn html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the bytes
-/// of `keep` stay as they are (RFC 3986 §2; H2O compatibility for the set).
+/// Appends `text` percent-encoded with upper-case hex. Unreserved characters, sub-delims and the bytes of `keep` stay as
+/// they are (RFC 3986 §2). H2O compatibility: H2O leaves the same set as it is.
 pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
@@ -51,8 +51,7 @@ pub fn uri(text: &[u8], keep: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// True if the comma-separated list `value` has `token` as an element, letter case ignored
-/// (RFC 9110 §5.6.1).
+/// Whether the comma-separated list `value` has the element `token`; letter case is ignored (RFC 9110 §5.6.1).
 #[must_use]
 pub fn list_contains(value: &[u8], token: &[u8]) -> bool {
     value

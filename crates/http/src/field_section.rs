@@ -1,9 +1,10 @@
 //! The field sections of HTTP/2 and HTTP/3: how their fields become the heads of messages, what makes a message malformed, and
 //! which fields are sent (RFC 9113 §8.2 and §8.3, RFC 9114 §4.2 and §4.3).
 //!
-//! To receive, the engine decodes a section (HPACK, QPACK) and hands each [`DecodedField`] to [`RequestFields`] or [`ResponseFields`].
-//! Their errors say what the peer did. The engine decides what the error ends: HTTP/2 the connection for a [`FieldError`], HTTP/3
-//! the stream. To send, it encodes what [`encode_request_pseudo`] and [`encode_fields`] hand out.
+//! To receive, the engine decodes a section (HPACK, QPACK) and hands each [`DecodedField`] to [`RequestFields`] or
+//! [`ResponseFields`]. Their errors name the fault of the peer. The engine decides its reach: a [`FieldError`] ends the
+//! connection over HTTP/2 and the stream over HTTP/3. To send, the engine encodes the output of [`encode_request_pseudo`]
+//! and [`encode_fields`].
 //!
 //! ```
 //! use h2o_http::field_section::{DecodedField, FieldError, FieldName, Flaws, Pseudo, RequestFields};
@@ -43,12 +44,12 @@ pub use send::{connect_protocol, encode_fields, encode_request_pseudo, forwardab
 
 /// Fields kept per section (H2O has the same limit). Requests with more are answered with 400.
 pub const MAX_FIELDS: u32 = 100;
-/// Fields after which a section is an attack (H2O has the same limit). Cookie crumbs count: they are cheap to send and not
-/// to keep (CVE-2019-9516 and the like).
+/// A section with more fields is an attack (H2O has the same limit). Cookie crumbs count: they cost little to send and much
+/// to keep (CVE-2019-9516 and similar attacks).
 pub const MAX_DECODED_FIELDS: u32 = 1000;
-/// Bytes of names and values kept per section, besides twice its length on the wire: the Huffman code at most nearly doubles
-/// a text, and the tables can add one dynamic table. Only a section that refers to the same entry again and again ("HPACK
-/// bomb") is larger.
+/// Limit of the bytes of names and values per section, in addition to twice its length on the wire: Huffman decoding at
+/// most nearly doubles a text, and table references can add the size of one dynamic table. Only a section that refers to
+/// the same entry again and again ("HPACK bomb") is larger.
 pub const MAX_TABLE_TEXT: usize = 6 * 1024;
 
 /// A field that makes its message malformed.

@@ -1,4 +1,4 @@
-//! The head of a request, as every engine hands it on.
+//! The head of a request, in the form that every engine produces.
 
 use crate::{Headers, Method, Span, StatusCode, path};
 
@@ -48,7 +48,7 @@ impl Scheme {
         }
     }
 
-    /// The port meant when an authority names none.
+    /// The port of an authority that names none.
     #[must_use]
     pub const fn default_port(self) -> u16 {
         match self {
@@ -58,7 +58,7 @@ impl Scheme {
     }
 }
 
-/// How the length of a request's content is known.
+/// The length of a request's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
     /// The request has no content.
@@ -72,7 +72,7 @@ pub enum BodyLength {
     Tunnel,
 }
 
-/// The value of `content-length` (RFC 9110 §8.6): 1 to 19 digits, which always fit. `None`: it is something else.
+/// The value of `content-length` (RFC 9110 §8.6): 1 to 19 digits, which always fit in 64 bits. `None` for anything else.
 #[must_use]
 pub fn parse_content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
@@ -82,11 +82,11 @@ pub fn parse_content_length(value: &[u8]) -> Option<u64> {
     Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
-/// A request head. All text is in the arena of `headers`; the same value is filled again for each
-/// request of a connection, so a request costs no allocation.
+/// A request head. All text is in the arena of `headers`. A connection refills the same value for each request, so a
+/// request costs no allocation.
 ///
-/// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among the fields: they
-/// are the engine's business and are kept apart here.
+/// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among the fields: engines interpret them,
+/// and they are kept apart here.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     /// The method.
@@ -95,9 +95,9 @@ pub struct RequestHead {
     pub scheme: Scheme,
     /// The version of the protocol.
     pub version: Version,
-    /// The fields; the arena also holds the text the spans below refer to.
+    /// The fields. Their arena also holds the text of the spans below.
     pub headers: Headers,
-    /// How long the content is.
+    /// The length of the content.
     pub body: BodyLength,
     target: Span,
     query_at: Option<u32>,
@@ -109,7 +109,7 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Forgets everything, keeps the memory.
+    /// Clears all, keeps the memory.
     pub fn clear(&mut self) {
         let Self {
             method,
@@ -139,7 +139,7 @@ impl RequestHead {
         }
     }
 
-    /// Becomes the same as `other`; memory is kept.
+    /// Copies `other` into this; memory is kept.
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {
         let Self {
@@ -166,8 +166,7 @@ impl RequestHead {
         (self.upgrade, self.expect) = (*upgrade, *expect);
     }
 
-    /// The same request with other fields, authority and target. What `Expect` and `Upgrade` asked for
-    /// has been dealt with by then and is left out.
+    /// The same request with other fields, authority and target, without `Expect` and `Upgrade`, which are handled by then.
     #[must_use]
     pub fn rebuilt(&self, fields: &Headers, authority: &[u8], target: &[u8]) -> Self {
         let mut fresh = Self {
@@ -201,7 +200,7 @@ impl RequestHead {
         }
     }
 
-    /// As [`RequestHead::set_target`], for a caller that has looked at the target already.
+    /// As [`RequestHead::set_target`], for a caller that has scanned the target already.
     #[inline]
     pub fn set_scanned_target(&mut self, target: Span, scanned: &path::Scanned) {
         if !scanned.is_normal {
@@ -251,13 +250,13 @@ impl RequestHead {
         self.headers.text(self.normal)
     }
 
-    /// Whether the path was received in its normal form: nothing in it is escaped, no segment begins with a dot.
+    /// Whether the path was received in its normal form: no escapes, no segment that begins with a dot.
     #[must_use]
     pub const fn is_path_plain(&self) -> bool {
         self.normal.is_at(self.target)
     }
 
-    /// True if the normalised path has a NUL, which no file name has.
+    /// Whether the normalised path has a NUL, which is not allowed in file names.
     #[must_use]
     pub const fn path_has_nul(&self) -> bool {
         self.nul
@@ -285,17 +284,17 @@ impl RequestHead {
         self.headers.text(self.upgrade)
     }
 
-    /// True if the request asks for a tunnel: CONNECT, or an upgrade to another protocol. An upgrade to HTTP/2 is the
-    /// server's own affair and none.
+    /// Whether the request asks for a tunnel: CONNECT, or an upgrade to another protocol. An upgrade to HTTP/2, which the
+    /// server handles itself, does not count.
     #[must_use]
     pub fn asks_for_tunnel(&self) -> bool {
         self.body == BodyLength::Tunnel
             || !matches!(self.upgrade(), b"" | b"h2c" | b"h2c-14" | b"h2c-16")
     }
 
-    /// True if a response of this status opens the tunnel that the request asks for: any 2xx to CONNECT (RFC 9110
-    /// §9.3.6, RFC 8441 §5), 101 to an upgrade (RFC 9110 §7.8). To extended CONNECT of HTTP/2, whose client sees 200,
-    /// both are the same.
+    /// Whether a response with this status opens the tunnel that the request asks for: any 2xx to CONNECT (RFC 9110 §9.3.6,
+    /// RFC 8441 §5), 101 to an upgrade (RFC 9110 §7.8). Extended CONNECT accepts both: a backend may answer 101, and the
+    /// client sees 200.
     #[must_use]
     pub fn is_tunnel_opened_by(&self, status: StatusCode) -> bool {
         let is_upgrade = !self.upgrade().is_empty();

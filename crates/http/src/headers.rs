@@ -2,7 +2,7 @@
 
 use crate::name::{Known, LONGEST_KNOWN, Name, TOKEN};
 
-/// A piece of a [`Headers`] arena. Valid for the block it came from until that is cleared.
+/// A range of a [`Headers`] arena. Valid until that block is cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -10,7 +10,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A span that holds nothing.
+    /// An empty span.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
     /// A span over the `len` bytes from `start`.
@@ -32,7 +32,7 @@ impl Span {
         self.len as usize
     }
 
-    /// True if the span holds nothing.
+    /// Whether the span is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len == 0
@@ -78,7 +78,7 @@ struct Entry {
     /// Lower-case name; unused for known names.
     name: Span,
     value: Span,
-    /// The name as the peer spelt it; empty if that is not known.
+    /// The name as the peer spelt it; empty if unknown.
     spelling: Span,
 }
 
@@ -89,22 +89,22 @@ pub struct Field<'a> {
     pub name: Name<'a>,
     /// The value, without surrounding blanks.
     pub value: &'a [u8],
-    /// The name as received over HTTP/1, for forwarding; `None` if it never had another spelling.
+    /// The name as received over HTTP/1, for forwarding; `None` if the spelling is the lower-case name or unknown.
     pub spelling: Option<&'a [u8]>,
 }
 
 /// A header block: fields in order, duplicates kept, names in lower case.
 ///
-/// All text lives in one arena; clearing keeps the memory, so a connection that reuses its block
-/// allocates nothing per request. Removing a field leaves its text in the arena until `clear`.
+/// All text is in one arena. Clearing keeps the memory, so a connection that reuses its block allocates nothing per
+/// request. Removing a field leaves its text in the arena until `clear`.
 ///
-/// A block that was only added to keeps its arena as HTTP/1 writes it, so that the fields of a cached
-/// response go out in one copy ([`Headers::wire`]).
+/// While fields are only added, the arena has the form in which HTTP/1 writes them, so that the fields of a cached response
+/// are sent in one copy ([`Headers::wire`]).
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     arena: Vec<u8>,
     entries: Vec<Entry>,
-    /// The arena holds something else than exactly the lines of the fields.
+    /// Whether the arena holds anything besides the lines of the fields.
     scattered: bool,
 }
 
@@ -119,7 +119,7 @@ impl Headers {
         }
     }
 
-    /// Forgets all fields and text, keeps the memory.
+    /// Clears fields and text, keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.arena.clear();
@@ -133,19 +133,19 @@ impl Headers {
         self.entries.len()
     }
 
-    /// True if there is no field.
+    /// Whether there is no field.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of memory the block holds on to, for accounting.
+    /// Bytes of memory that the block holds, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Gives memory back if the block has grown above `limit` bytes.
+    /// Frees the memory if the block has grown above `limit` bytes.
     pub fn shrink(&mut self, limit: usize) {
         if self.retained() > limit {
             *self = Self::new();
@@ -159,7 +159,7 @@ impl Headers {
         self.append(text)
     }
 
-    /// Copies `pieces` into the arena, one behind the other, as one text.
+    /// Copies `pieces` into the arena, joined to one text.
     pub fn store_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Span {
         self.scattered = true;
         self.append_pieces(pieces)
@@ -179,9 +179,8 @@ impl Headers {
         span
     }
 
-    /// All fields as HTTP/1 writes them, each `name: value` and CR LF, if the block is kept that way:
-    /// nothing was ever removed or changed, no value has a line end or NUL, and none of the fields is one
-    /// by which HTTP/1 frames messages.
+    /// All fields as HTTP/1 writes them, each `name: value` and CR LF. `None` if the arena has another form: a field was
+    /// removed or changed, a value has a line end or NUL, or one of the fields frames messages in HTTP/1.
     #[inline]
     #[must_use]
     pub fn wire(&self) -> Option<&[u8]> {
@@ -208,7 +207,7 @@ impl Headers {
         });
     }
 
-    /// As [`Headers::push`], for a value that is put together from `pieces`.
+    /// As [`Headers::push`], for a value that is joined from `pieces`.
     pub fn push_pieces<'n, 'p>(
         &mut self,
         name: impl Into<Name<'n>>,
@@ -251,14 +250,14 @@ impl Headers {
         self.append(value)
     }
 
-    /// Adds a field whose name (in any letter case) and value are already in the arena. This is how
-    /// the HTTP/1 parser adds fields without copying them one by one.
+    /// Adds a field whose name (in any letter case) and value are already in the arena. The HTTP/1 parser uses this: it
+    /// copies a head as a whole, not field by field.
     pub fn push_stored(&mut self, spelling: Span, value: Span) {
         let known = self.known_name(spelling);
         self.push_stored_as(known, spelling, value);
     }
 
-    /// As [`Headers::push_stored`], for a caller that has looked the name up already.
+    /// As [`Headers::push_stored`], for a caller that has looked the name up.
     #[inline]
     pub fn push_stored_as(&mut self, known: Option<Known>, spelling: Span, value: Span) {
         self.scattered = true;
@@ -289,7 +288,7 @@ impl Headers {
     fn field(&self, entry: &Entry) -> Field<'_> {
         let name = match entry.known {
             Some(known) => Name::Known(known),
-            // Names are tokens, hence ASCII; a name that is not (a caller's error) reads as empty.
+            // Names are tokens, hence ASCII. Any other name is a caller's error and reads as empty.
             None => Name::Other(std::str::from_utf8(self.text(entry.name)).unwrap_or_default()),
         };
         let spelling = (!entry.spelling.is_empty()).then(|| self.text(entry.spelling));
@@ -330,7 +329,7 @@ impl Headers {
         }
     }
 
-    /// Removes all fields of that name; true if there was one.
+    /// Removes all fields of that name. Returns whether there was one.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
         let before = self.entries.len();
@@ -340,7 +339,7 @@ impl Headers {
         self.note_loss(before)
     }
 
-    /// True if there are fewer fields than `before`.
+    /// Notes that fields were removed. Returns whether there are fewer than `before`.
     fn note_loss(&mut self, before: usize) -> bool {
         let lost = self.entries.len() != before;
         self.scattered |= lost;
@@ -367,8 +366,8 @@ impl Headers {
         }
     }
 
-    /// Overwrites the value of the field at `index`, where it stands, by one of the same length without line
-    /// ends. False if there is no such field, or it has another length.
+    /// Overwrites the value of the field at `index` in place with a value of the same length without line ends. Returns
+    /// false if there is no such field, or its value has another length.
     pub fn overwrite(&mut self, index: usize, value: &[u8]) -> bool {
         let old = self.entries.get(index).map(|entry| entry.value.range());
         let old = old.and_then(|range| self.arena.get_mut(range));
@@ -379,7 +378,7 @@ impl Headers {
         true
     }
 
-    /// Keeps the fields for which `keep` is true.
+    /// Keeps the fields for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
         let before = self.entries.len();
         let mut entries = std::mem::take(&mut self.entries);
@@ -388,8 +387,8 @@ impl Headers {
         self.note_loss(before);
     }
 
-    /// Rewrites the fields one by one: `edit` gives `None` to keep a value, `Some(Some(v))` to replace
-    /// it, `Some(None)` to remove the field.
+    /// Rewrites the fields one by one: `edit` returns `None` to keep a value, `Some(Some(v))` to replace it, `Some(None)`
+    /// to remove the field.
     pub fn edit(&mut self, mut edit: impl FnMut(Field<'_>) -> Option<Option<Vec<u8>>>) {
         let before = self.entries.len();
         let mut entries = std::mem::take(&mut self.entries);
@@ -405,7 +404,7 @@ impl Headers {
         self.note_loss(before);
     }
 
-    /// Becomes the same as `other`; memory is kept.
+    /// Copies `other` into this; memory is kept.
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {
         self.arena.clear();
@@ -439,14 +438,14 @@ impl Headers {
     }
 }
 
-/// True if every byte of `text` can be seen: none is a blank, a control character or DEL.
+/// Whether `text` has no blank, control character or DEL.
 #[inline]
 #[must_use]
 pub fn is_visible(text: &[u8]) -> bool {
     has_none_below(text, 0x21)
 }
 
-/// True if no byte of `text` is a control character (a tab included) or DEL.
+/// Whether `text` has no control character (not even a tab) and no DEL.
 #[inline]
 #[must_use]
 pub fn is_printable(text: &[u8]) -> bool {
@@ -464,8 +463,8 @@ fn has_none_below(text: &[u8], floor: u8) -> bool {
     }
 }
 
-/// True if `value` has a line end, NUL or another byte below 0x10 (a tab included, which is as rare):
-/// such a value is to be looked at again before it is sent.
+/// Whether `value` has a byte below 0x10: a line end, NUL, or another one, such as a tab, which is as rare. The caller then
+/// checks the value more exactly before it is sent.
 #[inline]
 #[must_use]
 pub fn has_break(value: &[u8]) -> bool {

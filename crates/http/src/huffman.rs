@@ -1,16 +1,16 @@
 //! The Huffman code of RFC 7541 Appendix B, which HPACK and QPACK share.
 //!
-//! The code is canonical: codes are given out by length, then by symbol. So the table of lengths is all
-//! that has to be written down, and the code tables are worked out from it when this is compiled.
+//! The code is canonical: codes are assigned by length, then by symbol. The table of lengths therefore defines it, and the
+//! code tables are computed from it at compile time.
 
 /// Why bytes could not be decoded (RFC 7541 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HuffmanError {
     /// More than seven bits of padding.
     PaddingTooLong,
-    /// What is left at the end is no code and not the start of the end-of-string symbol either.
+    /// The rest at the end is neither a code nor a prefix of the end-of-string symbol.
     PaddingInvalid,
-    /// The end-of-string symbol stands in the text.
+    /// The text contains the end-of-string symbol.
     EndOfString,
 }
 
@@ -18,7 +18,7 @@ pub enum HuffmanError {
 const SYMBOLS: usize = 257;
 /// The longest code, which is that of the end of the string.
 const LONGEST: u32 = 30;
-/// The symbol that only lends its first bits, which are ones, as padding.
+/// The symbol whose first bits, all ones, are the padding. It is never sent.
 const END_OF_STRING: u16 = 256;
 
 /// Length in bits of each symbol's code.
@@ -61,7 +61,7 @@ static CODES: [u32; 256] = {
     codes
 };
 
-/// The code by length.
+/// The code, sorted by length.
 struct Canonical {
     /// The symbols, by length of their code, then by value.
     symbols: [u16; SYMBOLS],
@@ -104,7 +104,7 @@ const fn canonical() -> Canonical {
         }
         len += 1;
     }
-    // Every sequence of bits leads to a symbol: the codes use up all the room there is.
+    // The code is complete: every sequence of bits leads to a symbol.
     assert!(place == SYMBOLS && code == 1 << LONGEST);
     made
 }
@@ -117,9 +117,9 @@ pub fn encoded_len(text: &[u8]) -> usize {
     text.iter().map(bits).sum::<usize>().div_ceil(8)
 }
 
-/// Appends `text` encoded, which takes [`encoded_len`] bytes.
+/// Appends the code of `text`, which is [`encoded_len`] bytes long.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
-    // The last `pending` bits of the word are still to be written; fewer than 32 before each symbol.
+    // The low `pending` bits of the word are not written yet; fewer than 32 before each symbol.
     let mut word = 0_u64;
     let mut pending = 0;
     for &byte in text {
@@ -132,22 +132,22 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(&[a, b, c, d]);
         }
     }
-    // Padding is ones (RFC 7541 §5.2); what is written of it is less than a byte.
+    // Padding is ones (RFC 7541 §5.2), less than a byte.
     let word = word << (32 - pending) | u64::from(u32::MAX >> pending);
     let [_, _, _, _, last @ ..] = word.to_be_bytes();
     out.extend_from_slice(&last[..pending.div_ceil(8) as usize]);
 }
 
-/// Bits that one look-up sees.
+/// Bits per look-up.
 const SEEN: u32 = 11;
 
-/// What begins in [`SEEN`] bits: two symbols if both codes fit, else one, else (a long code) none.
+/// The symbols whose codes begin [`SEEN`] bits: two if both codes fit, else one, or none for a long code.
 #[derive(Clone, Copy)]
 struct Pair {
     symbols: [u8; 2],
     /// Length of the first code; 0 if it does not fit.
     first_len: u8,
-    /// Length of both codes, or the one.
+    /// Length of both codes, or of the only one.
     len: u8,
 }
 
@@ -184,7 +184,7 @@ static PAIRS: [Pair; 1 << SEEN] = {
     pairs
 };
 
-/// The byte whose code begins `width` bits, and the length of its code, if it fits.
+/// The byte whose code begins the `width` bits, and the length of the code, if it fits.
 const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u8, u8)> {
     let mut len = 1;
     while len <= width {
@@ -199,10 +199,10 @@ const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u
     None
 }
 
-/// The bits of an input: the first `count` of the word, from the highest on, are the next ones.
+/// The bits of an input. The next ones are the `count` highest bits of the word.
 struct Bits<'a> {
     input: &'a [u8],
-    /// How many bytes of the input are in the word, or were.
+    /// How many bytes of the input have been moved into the word.
     taken: usize,
     word: u64,
     count: u32,
@@ -218,7 +218,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Takes whole bytes until there are at least 56 bits, or all that are left. Zeroes follow the last.
+    /// Moves whole bytes into the word until it has at least 56 bits or the input ends. Zeroes follow the last.
     #[inline]
     fn refill(&mut self) {
         let left = self.input.get(self.taken..).unwrap_or_default();
@@ -226,14 +226,14 @@ impl<'a> Bits<'a> {
             Some(bytes) => (u64::from_be_bytes(*bytes), 8),
             None => (self.last_bytes(left), left.len()),
         };
-        // Bits beyond the count may get into the word; they are the same ones next time.
+        // Bits beyond `count` may get into the word; the next refill writes the same bits there.
         self.word |= bytes >> self.count;
         let taken = ((63 - self.count) / 8).min(u32::try_from(most).unwrap_or(0));
         self.taken += taken as usize;
         self.count += 8 * taken;
     }
 
-    /// The fewer than eight bytes that are left, from the highest on.
+    /// The last bytes of the input, fewer than eight, from the highest bit on.
     #[inline]
     fn last_bytes(&self, left: &[u8]) -> u64 {
         let bytes = match self.input.last_chunk::<8>() {
@@ -261,8 +261,8 @@ impl<'a> Bits<'a> {
         PAIRS[(self.word >> (64 - SEEN)) as usize]
     }
 
-    /// The symbol of a code that no look-up sees whole, and the length of the code, which may be more
-    /// than there are bits.
+    /// The symbol of a code that is longer than a look-up, and the length of the code, which may be more than the remaining
+    /// bits.
     #[cold]
     fn long_symbol(&self) -> (u16, u32) {
         for len in SEEN + 1..=LONGEST {
@@ -280,7 +280,7 @@ impl<'a> Bits<'a> {
         (END_OF_STRING, LONGEST)
     }
 
-    /// Checks that what is left is padding.
+    /// Checks that the remaining bits are padding.
     fn finish(&self) -> Result<(), HuffmanError> {
         if self.word.leading_ones() < self.count {
             Err(HuffmanError::PaddingInvalid)
@@ -292,12 +292,12 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Appends the text that `input` is the code of; at most 8/5 of its length.
+/// Appends the text that `input` encodes; at most 8/5 of its length.
 ///
 /// # Errors
 /// [`HuffmanError`] if `input` is not a code with its padding; nothing is appended then.
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
-    /// Texts up to this long are decoded on the stack: most are short.
+    /// Texts up to this length are decoded on the stack; most are short.
     const SHORT: usize = 64;
     let start = out.len();
     if input.len() * 8 / 5 + 2 <= SHORT {
@@ -306,7 +306,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HuffmanError> {
         out.extend_from_slice(&room[..len]);
         return Ok(());
     }
-    // No code is shorter than five bits; a look-up writes two bytes even if it has found one.
+    // No code is shorter than five bits. A look-up writes two bytes even if it has found only one.
     out.resize(start + input.len() * 8 / 5 + 2, 0);
     let decoded = decode_into(input, &mut out[start..]);
     out.truncate(start + *decoded.as_ref().unwrap_or(&0));
@@ -331,7 +331,7 @@ fn decode_into(input: &[u8], room: &mut [u8]) -> Result<usize, HuffmanError> {
         if bits.count < LONGEST && !bits.is_at_end() {
             continue;
         }
-        // A long code, or near the end.
+        // A long code, or the end is near.
         let pair = bits.pair();
         let (symbol, len) = match pair.first_len {
             0 => bits.long_symbol(),

@@ -1,9 +1,9 @@
-//! Message types shared by every HTTP version: header block, method, status, target and path,
-//! authority, dates and text escapes.
+//! Message types that all HTTP versions share: header block, method, status, target and path, authority, dates and text
+//! escapes.
 //!
-//! Nothing in here knows a socket, a clock or a configuration. A message's text lives in one growing
-//! arena ([`Headers`]); everything else refers to it by [`Span`], so that parsing or decoding a head
-//! makes no allocation per field and arenas are kept from one request to the next.
+//! This crate uses no sockets, no clock and no configuration. A message's text is in one growing arena ([`Headers`]);
+//! everything else refers to it by [`Span`], so that parsing or decoding a head makes no allocation per field, and a
+//! connection keeps its arena from one request to the next.
 
 pub mod accept;
 pub mod authority;

@@ -21,7 +21,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The method spelt `token`; `None` unless it is a token (RFC 9110 §5.6.2).
+    /// The method with the name `token`; `None` unless it is a token (RFC 9110 §5.6.2).
     #[must_use]
     pub fn from_token(token: &[u8]) -> Option<Self> {
         Some(match token {
@@ -58,7 +58,7 @@ impl Method {
         }
     }
 
-    /// True for methods a client may repeat without harm (RFC 9110 §9.2.2).
+    /// Whether a client may repeat a request with this method without harm (RFC 9110 §9.2.2).
     #[must_use]
     pub fn is_idempotent(&self) -> bool {
         matches!(

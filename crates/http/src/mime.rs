@@ -1,4 +1,5 @@
-//! The MIME map: which type a file name has, and which attributes a type has (H2O compatibility).
+//! The MIME map: the type of a file by its extension, and the attributes of types. H2O compatibility: the built-in map is
+//! H2O's.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,17 +7,17 @@ use rustc_hash::FxHashMap;
 
 mod builtin;
 
-/// What the server does differently for some types.
+/// Properties of a type that change how its files are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MimeAttributes {
-    /// Worth compressing.
+    /// Whether it is worth compressing.
     pub compressible: bool,
-    /// Blocks rendering: sent before other types.
+    /// Whether it blocks rendering: such responses are sent before others.
     pub highest_priority: bool,
 }
 
 impl MimeAttributes {
-    /// The attributes a type has unless a configuration says otherwise. Parameters are left aside.
+    /// The default attributes of a type. Parameters are ignored.
     #[must_use]
     pub fn of(content_type: &str) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
@@ -39,7 +40,7 @@ impl MimeAttributes {
     }
 }
 
-/// A type as it is sent, with its attributes.
+/// A value of `content-type`, with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MimeType {
     /// The value of `content-type`.
@@ -49,7 +50,7 @@ pub struct MimeType {
 }
 
 impl MimeType {
-    /// A type with the attributes it has by default.
+    /// A type with its default attributes.
     #[must_use]
     pub fn new(content_type: &str) -> Self {
         Self {
@@ -59,19 +60,19 @@ impl MimeType {
     }
 }
 
-/// What an extension stands for.
+/// The meaning of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MimeEntry {
     /// Files of this type are sent as they are.
     Type(Arc<MimeType>),
-    /// Files of this kind are handed to a handler; whoever put the entry in knows the number.
+    /// Files of this kind are passed to a handler; the number means something only to the caller that inserted it.
     Dynamic(u32),
 }
 
 /// Longest extension looked up; a longer one has the default type.
 pub const MAX_EXTENSION: usize = 255;
 
-/// Types by extension, and attributes by type. Cheap to clone; changing a clone leaves the original alone.
+/// Types by extension, and attributes by type. Cheap to clone; a clone is changed independently.
 #[derive(Clone, Debug)]
 pub struct MimeMap {
     inner: Arc<Inner>,
@@ -110,7 +111,7 @@ impl Default for MimeMap {
 }
 
 impl MimeMap {
-    /// A map in which every file has the type `application/octet-stream`.
+    /// A map that gives every file the type `application/octet-stream`.
     #[must_use]
     pub fn empty() -> Self {
         Self {
@@ -123,7 +124,7 @@ impl MimeMap {
         }
     }
 
-    /// Removes every extension; the default type stays, unless it is a dynamic one.
+    /// Removes every extension. The default type stays, unless it is a dynamic one.
     pub fn clear(&mut self) {
         let default = match self.default_entry() {
             entry @ MimeEntry::Type(_) => entry.clone(),
@@ -133,7 +134,7 @@ impl MimeMap {
         self.set_default(default);
     }
 
-    /// Maps an extension, given without its dot. One with upper-case letters is never looked up.
+    /// Maps an extension, given without its dot. An extension with upper-case letters is never found.
     pub fn insert(&mut self, extension: &[u8], entry: MimeEntry) {
         self.remove(extension);
         let inner = Arc::make_mut(&mut self.inner);
@@ -171,7 +172,7 @@ impl MimeMap {
         }
     }
 
-    /// Sets what files have whose extension is absent or not in the map.
+    /// Sets the entry for files whose extension is absent or not in the map.
     pub fn set_default(&mut self, entry: MimeEntry) {
         let inner = Arc::make_mut(&mut self.inner);
         inner.dynamic -= usize::from(matches!(inner.default, MimeEntry::Dynamic(_)));
@@ -179,13 +180,13 @@ impl MimeMap {
         inner.default = entry;
     }
 
-    /// What files have whose extension is absent or not in the map.
+    /// The entry for files whose extension is absent or not in the map.
     #[must_use]
     pub fn default_entry(&self) -> &MimeEntry {
         &self.inner.default
     }
 
-    /// What the file of that name or path is.
+    /// The entry for the file of that name or path.
     #[must_use]
     pub fn of_file(&self, path: &[u8]) -> &MimeEntry {
         extension(path)
@@ -193,7 +194,7 @@ impl MimeMap {
             .unwrap_or(&self.inner.default)
     }
 
-    /// What an extension stands for, letter case ignored.
+    /// The entry of an extension; letter case is ignored.
     fn of_extension(&self, extension: &[u8]) -> Option<&MimeEntry> {
         let mut lower = [0; MAX_EXTENSION];
         let lower = lower.get_mut(..extension.len())?;
@@ -202,8 +203,8 @@ impl MimeMap {
         self.inner.by_extension.get(&*lower)
     }
 
-    /// The attributes of a `content-type` value: of the very text, else of the part before the first `;` or
-    /// blank. Letter case matters. `None` for a type that no extension has.
+    /// The attributes of a `content-type` value: those of the whole text, else of the part before the first `;` or blank.
+    /// Letter case matters. `None` for a type that no extension has.
     #[must_use]
     pub fn attributes(&self, content_type: &[u8]) -> Option<MimeAttributes> {
         let find = |text: &[u8]| {
@@ -218,14 +219,14 @@ impl MimeMap {
         })
     }
 
-    /// True if any extension, or the default, is dynamic.
+    /// Whether any extension, or the default, is dynamic.
     #[must_use]
     pub fn has_dynamic(&self) -> bool {
         self.inner.dynamic > 0
     }
 }
 
-/// The extension of the last component of `path`: what follows its last dot, unless that is nothing.
+/// The extension of the last component of `path`: the text after its last dot, unless that is empty.
 fn extension(path: &[u8]) -> Option<&[u8]> {
     let at = path.iter().rposition(|&byte| matches!(byte, b'.' | b'/'))?;
     (path[at] == b'.' && at + 1 < path.len()).then(|| &path[at + 1..])

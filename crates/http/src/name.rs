@@ -2,14 +2,14 @@
 
 use crate::words;
 
-/// True for bytes of a token (RFC 9110 §5.6.2).
+/// Whether `byte` is allowed in a token (RFC 9110 §5.6.2).
 #[inline]
 #[must_use]
 pub const fn is_token_byte(byte: u8) -> bool {
     TOKEN[byte as usize] != 0
 }
 
-/// True if `text` is a token: at least one byte, all of them `tchar` (RFC 9110 §5.6.2).
+/// Whether `text` is a token: at least one byte, all of them `tchar` (RFC 9110 §5.6.2).
 #[must_use]
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
@@ -38,7 +38,7 @@ pub(crate) static TOKEN: [u8; 256] = {
     table
 };
 
-/// A field name: of the well-known table, or any other in lower case.
+/// A field name: a well-known one, or any other in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name<'a> {
     /// A name of the table.
@@ -196,7 +196,7 @@ mod table {
             Self::TEXT[self as usize]
         }
 
-        /// The lower-case text with the colon and the blank that an HTTP/1 field line has behind it.
+        /// The lower-case text with the colon and the blank that follow it in an HTTP/1 field line.
         #[inline]
         #[must_use]
         pub(crate) const fn line_start(self) -> &'static str {
@@ -206,13 +206,13 @@ mod table {
 }
 pub use table::Known;
 
-/// The longest name of the table. Longer names need no look-up.
+/// Length of the longest name of the table. Longer names need no look-up.
 pub(crate) const LONGEST_KNOWN: usize = 27;
 
 /// Words that hold the longest known name, and its length in the last byte.
 const WORDS: usize = 4;
 
-/// The known names in words of eight bytes, filled up with zeroes, the last byte being the length.
+/// The known names in words of eight bytes, padded with zeroes; the last byte is the length.
 static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
     let mut forms = [[0; WORDS]; Known::ALL.len()];
     let mut index = 0;
@@ -230,7 +230,7 @@ static FORMS: [[u64; WORDS]; Known::ALL.len()] = {
     forms
 };
 
-/// Hash table of the known names: their place in the table, from the slot of their hash on.
+/// Hash table of the known names: indices in the table, with linear probing from the slot of their hash.
 static SLOTS: [u8; 256] = {
     const FREE: u8 = u8::MAX;
     assert!(Known::ALL.len() < FREE as usize);
@@ -239,7 +239,7 @@ static SLOTS: [u8; 256] = {
     while index < Known::ALL.len() {
         let words = FORMS[index];
         let len = Known::ALL[index].as_str().len();
-        // What the word has before the colon, which may be nothing.
+        // The part of the word before the colon, which may be empty.
         let last = words[len / 8] & ((1 << (8 * (len % 8))) - 1);
         let mut slot = slot_of(words[0], last);
         while slots[slot] != FREE {
@@ -260,7 +260,7 @@ const fn slot_of(first: u64, last: u64) -> usize {
 }
 
 impl Known {
-    /// True for the fields by which HTTP/1 frames messages and manages connections: engines write them.
+    /// Whether engines write this field: it frames messages or manages connections in HTTP/1.
     #[must_use]
     pub const fn frames_messages(self) -> bool {
         matches!(
@@ -269,8 +269,8 @@ impl Known {
         )
     }
 
-    /// The name, in any letter case, at the start of `text` that a colon follows, and its length. `None`
-    /// if it is not in the table; whether it is a name at all is not looked at.
+    /// Looks up the name (in any letter case) at the start of `text`, up to a colon. Returns it with its length; `None` if
+    /// it is not in the table, be it a valid name or not.
     #[inline(always)]
     #[must_use]
     pub fn before_colon(text: &[u8]) -> Option<(Self, usize)> {
@@ -280,7 +280,7 @@ impl Known {
             let colons = words::marks_of(word, b':');
             lower[at] = words::fold_case(word);
             if colons != 0 {
-                // The bytes before the colon; the bits before its mark are seven more.
+                // Clears the bytes from the colon on: `before_mark` covers seven bits more than the bytes before it.
                 lower[at] &= words::before_mark(colons) >> 7;
                 let len = 8 * at + words::bytes_before(colons);
                 let last = lower[at];
@@ -291,7 +291,7 @@ impl Known {
         None
     }
 
-    /// Looks up a lower-case name in the form of [`FORMS`], of which `last` is the last word of text.
+    /// Looks up a lower-case name in the form of [`FORMS`]. `last` is the last word with text.
     #[inline]
     fn from_words(lower: &[u64; WORDS], last: u64) -> Option<Self> {
         let mut slot = slot_of(lower[0], last);

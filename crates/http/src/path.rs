@@ -1,26 +1,26 @@
-//! Path normalisation: percent-decoding and dot segments (H2O compatibility; RFC 3986 §5.2.4, §6.2.2).
+//! Path normalisation: percent-decoding and dot segments (RFC 3986 §5.2.4, §6.2.2). H2O compatibility: the result is H2O's.
 
 use crate::words;
 
-/// What a path was found to hold while it was normalised.
+/// Properties of a path, found while normalising it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// A decoded NUL: no file has such a name.
+    /// Whether it has a decoded NUL, which is not allowed in file names.
     pub nul: bool,
 }
 
-/// What one pass over the target of a request finds.
+/// The result of one scan over the target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
     /// Length of the target.
     pub len: usize,
     /// The position of the first `?`.
     pub query_at: Option<usize>,
-    /// The path is surely its own normal form.
+    /// Whether the path is certainly its own normal form.
     pub is_normal: bool,
 }
 
-/// Looks at the target at the start of `text`, which ends before the first blank, control byte or DEL.
+/// Scans the target at the start of `text`, which ends before the first blank, control byte or DEL.
 #[inline]
 #[must_use]
 pub fn scan_target(text: &[u8]) -> Scanned {
@@ -52,7 +52,7 @@ pub fn scan_target(text: &[u8]) -> Scanned {
     }
 }
 
-/// The position of the first blank, control byte or DEL from `at` on, or that of the end.
+/// The position of the first blank, control byte or DEL from `at` on; the length of the text if there is none.
 fn blank_at(text: &[u8], mut at: usize) -> usize {
     loop {
         let end = words::marks_below_or_del(words::load(text, at), 0x21);
@@ -63,13 +63,13 @@ fn blank_at(text: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Where the query starts: the position of the first `?`.
+/// The position of the first `?`, where the query starts.
 #[must_use]
 pub fn query_at(target: &[u8]) -> Option<usize> {
     memchr::memchr(b'?', target)
 }
 
-/// True if `path` (without query) is its own normal form, which most are.
+/// Whether `path` (without query) is its own normal form, as most paths are.
 #[must_use]
 pub fn is_normal(path: &[u8]) -> bool {
     // Most paths are short: one plain pass beats several vectorised searches.
@@ -84,14 +84,14 @@ pub fn is_normal(path: &[u8]) -> bool {
 
 /// Appends the normal form of `path` (without query) to `out`.
 ///
-/// `%XX` is decoded once, malformed escapes stay literal, `.` and `..` segments are resolved after
-/// decoding and never lead above the root, repeated slashes are kept, a leading `/` is supplied.
+/// `%XX` is decoded once, malformed escapes stay literal, `.` and `..` segments are resolved after decoding and never lead
+/// above the root, repeated slashes are kept, a missing leading `/` is added.
 pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
     normalize_traced(path, out, None)
 }
 
-/// How many bytes of `path` (without query) there are up to and with those that made the first `normal_len` bytes of its
-/// normal form: what is behind them is the part of the path below a place, as it was written.
+/// Length of the prefix of `path` (without query) that the first `normal_len` bytes of its normal form came from. The rest
+/// is the path below a mount point, as the client wrote it.
 #[must_use]
 pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
     let (mut normal, mut ends) = (Vec::with_capacity(path.len() + 1), Vec::new());
@@ -102,7 +102,7 @@ pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
     }
 }
 
-/// As [`normalize`]; `ends` gets, for each byte of the normal form, the position in `path` behind what made it.
+/// As [`normalize`]; `ends` gets, for each byte of the normal form, the position in `path` after its source.
 fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<usize>>) -> Found {
     let mut found = Found::default();
     let base = out.len();
@@ -149,28 +149,28 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
             }
         }
         if let Some(ends) = &mut ends {
-            // At most one byte came; segments may have gone.
+            // At most one byte was added; segments may have been removed.
             ends.resize(out.len() - base, path.len() - rest.len());
         }
     }
 }
 
-/// Segments of a path that lead up, or that servers may take for such.
+/// Whether a path has segments that lead up, or that other servers may take for such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotSegments {
-    /// There are none.
+    /// It has none.
     None,
     /// `.` or `..`, perhaps after decoding: [`normalize`] resolves them.
     Plain,
-    /// Dots that only some servers take for a segment: they end at a `;`, as path parameters begin there (RFC 3986 §3.3), or
+    /// Dots that only some servers take for a segment: they end at a `;`, where path parameters begin (RFC 3986 §3.3), or
     /// at a `#`, or have a `\` on one side.
     Disguised,
 }
 
-/// Looks for dot segments in `path` (without query), which is decoded once.
+/// Looks for dot segments in `path` (without query). Escapes are decoded once.
 #[must_use]
 pub fn dot_segments(path: &[u8]) -> DotSegments {
-    /// Length of a segment that is nothing but dots so far; 3 once it is something else.
+    /// Number of dots in a segment that has only dots so far; 3 for any other segment.
     const OTHER: usize = 3;
     let is_dots = |len: usize| len == 1 || len == 2;
     let (mut found, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
@@ -200,7 +200,7 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
     }
 }
 
-/// The next byte of a path, decoded if it is escaped, and what is behind it.
+/// The next byte of a path, decoded if it is escaped, and the rest of the path.
 fn next_decoded(path: &[u8]) -> Option<(u8, &[u8])> {
     if let [b'%', high, low, tail @ ..] = path
         && let (Some(high), Some(low)) = (hex(*high), hex(*low))

@@ -1,13 +1,13 @@
-//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of a byte that has flags above.
+//! Integers with a prefix (RFC 7541 §5.1): they begin in the low bits of a byte whose high bits are flags.
 //!
-//! Both HPACK and QPACK are made of them.
+//! Both HPACK and QPACK use them.
 
 /// Why an integer could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixedError {
     /// The input ends before the integer does.
     Incomplete,
-    /// The integer needs more than 32 bits, or is spelt with more bytes than 32 bits need.
+    /// The integer needs more than 32 bits, or more bytes than 32 bits need.
     TooLarge,
 }
 
@@ -31,8 +31,8 @@ fn encode_long(first: u8, mut rest: usize, out: &mut Vec<u8>) {
     out.push(low_byte(rest));
 }
 
-/// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`, whatever the flags
-/// above the prefix are. Returns it with the input that follows it.
+/// Decodes an integer with a prefix of `bits` bits (1 to 8) at the start of `input`; flags above the prefix are ignored.
+/// Returns it with the rest of the input.
 ///
 /// # Errors
 /// [`PrefixedError`] if the input is too short or the value too large.
@@ -49,7 +49,7 @@ pub fn decode(input: &[u8], bits: u32) -> Result<(u32, &[u8]), PrefixedError> {
 #[cold]
 fn decode_long(prefix: u8, mut rest: &[u8]) -> Result<(u32, &[u8]), PrefixedError> {
     let mut value = u64::from(prefix);
-    // Five groups of seven bits hold 32 bits; the sum cannot leave 64.
+    // Five groups of seven bits hold 32 bits; the sum fits in 64.
     for shift in [0, 7, 14, 21, 28] {
         let (&byte, after) = rest.split_first().ok_or(PrefixedError::Incomplete)?;
         rest = after;

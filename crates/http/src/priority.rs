@@ -30,7 +30,7 @@ impl Default for PriorityParameters {
     }
 }
 
-/// The parameters that the value of a `priority` field, or of a PRIORITY_UPDATE frame, names (RFC 9218 §5, §7).
+/// The parameters in the value of a `priority` field or of a PRIORITY_UPDATE frame (RFC 9218 §5, §7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityField {
     /// `u`, 0 to 7.
@@ -46,7 +46,7 @@ impl PriorityField {
     pub fn parse(value: &[u8]) -> Self {
         let mut field = Self::default();
         for member in value.split(|&byte| byte == b',') {
-            // No parameter of a member means anything to us.
+            // None of the members that we know has parameters.
             let item = member.split(|&byte| byte == b';').next().unwrap_or(member);
             match item.trim_ascii() {
                 [b'u', b'=', digit @ b'0'..=b'7'] => field.urgency = Some(digit - b'0'),
@@ -58,7 +58,7 @@ impl PriorityField {
         field
     }
 
-    /// `base` with the parameters replaced that this field names: how a response changes what its request asked for
+    /// `base`, with the parameters of this field replaced: a response may change the priority that its request asked for
     /// (RFC 9218 §8).
     #[must_use]
     pub fn over(self, base: PriorityParameters) -> PriorityParameters {
@@ -69,7 +69,7 @@ impl PriorityField {
     }
 }
 
-/// The meaning of a request's field and of a PRIORITY_UPDATE frame: a parameter that is left out has its default.
+/// For a request's field and a PRIORITY_UPDATE frame: an absent parameter has its default value.
 impl From<PriorityField> for PriorityParameters {
     fn from(field: PriorityField) -> Self {
         field.over(Self::DEFAULT)

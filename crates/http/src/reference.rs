@@ -1,24 +1,24 @@
-//! References to resources (RFC 3986 §4.1) as configurations and the fields of servers have them.
+//! References to resources (RFC 3986 §4.1) in configurations and in fields of backends.
 
 use std::borrow::Cow;
 
 use crate::Scheme;
 
-/// A reference to a resource, taken apart. What begins with another scheme than `http` or `https`, in lower case, is a
-/// relative path (H2O compatibility).
+/// The parts of a reference. H2O compatibility: H2O takes a reference with another scheme than `http` or `https` (in lower
+/// case) for a relative path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference<'a> {
     /// The scheme.
     pub scheme: Option<Scheme>,
-    /// The authority, which nobody has looked at.
+    /// The authority, not validated.
     pub authority: Option<&'a [u8]>,
     /// Path and query.
     path: &'a [u8],
 }
 
 impl<'a> Reference<'a> {
-    /// Takes a reference apart; its fragment is left out. `None` if it has bytes that no target has, or a bracket that is
-    /// not closed.
+    /// Splits a reference into its parts; the fragment is dropped. `None` if it has bytes that are not allowed in a target,
+    /// or an unclosed bracket.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         if text
@@ -44,7 +44,7 @@ impl<'a> Reference<'a> {
                 path: rest,
             });
         };
-        // The path of a Unix-domain socket has slashes of its own.
+        // The path of a Unix-domain socket has slashes itself.
         let brackets = match rest.first() {
             Some(b'[') => memchr::memchr(b']', rest)?,
             _ => 0,
@@ -58,8 +58,8 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The path and query that are meant, where the reference stands in a resource with the path and query `current`
-    /// (RFC 3986 §5.2; of dot segments only those at the beginning of a relative path are resolved). Begins with a slash.
+    /// Resolves the reference against the path and query `current` (RFC 3986 §5.2; only dot segments at the beginning of a
+    /// relative path are resolved). The result begins with a slash.
     #[must_use]
     pub fn target(&self, current: &[u8]) -> Cow<'a, [u8]> {
         let path = self.path;
@@ -98,7 +98,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// What stands before the last slash.
+/// The part before the last slash.
 fn parent(path: &[u8]) -> &[u8] {
     &path[..memchr::memrchr(b'/', path).unwrap_or(0)]
 }

@@ -1,4 +1,4 @@
-//! The heads of responses, as engines are given them to send and as they hand them out.
+//! The heads of responses: those that engines send and those that they receive.
 
 use crate::{BodyLength, Headers, Span, StatusCode, Version};
 
@@ -9,15 +9,15 @@ pub struct ResponseHead<'a> {
     pub status: StatusCode,
     /// The reason phrase, which only HTTP/1 sends; `None` for the registered one.
     pub reason: Option<&'a str>,
-    /// The fields. The engine leaves out those that frame the message, and writes its own.
+    /// The fields. The engine writes those that frame the message itself and leaves out those given here.
     pub headers: &'a Headers,
-    /// Length of the content, if it is known: becomes `content-length`.
+    /// Length of the content, if known; sent as `content-length`.
     pub length: Option<u64>,
-    /// Value of `server`, if it is to be sent.
+    /// Value of `server`; `None` to leave it out.
     pub server: Option<&'a [u8]>,
 }
 
-/// The head of a response received. The same value is filled again for each response, so that it costs no allocation.
+/// The head of a received response. The same value is refilled for each response, so that it costs no allocation.
 #[derive(Clone, Debug)]
 pub struct ClientResponse {
     /// The version of the protocol.
@@ -26,12 +26,12 @@ pub struct ClientResponse {
     pub status: StatusCode,
     /// The fields, or the trailers. `content-length` and `transfer-encoding` are not among them.
     pub headers: Headers,
-    /// `content-length`, also where it announces what HEAD or 304 leave out.
+    /// `content-length`, also where HEAD or 304 leave out the content that it announces.
     pub length: Option<u64>,
-    /// How long the content is. [`BodyLength::Unknown`] covers content that ends with the stream, with the last chunk or with
-    /// the connection.
+    /// The length of the content. [`BodyLength::Unknown`] covers content that ends with the stream, with the last chunk or
+    /// with the connection.
     pub body: BodyLength,
-    /// Bytes of the head on the wire, or of the trailers: compressed in HTTP/2 and HTTP/3.
+    /// Length of the head, or of the trailers, on the wire: compressed in HTTP/2 and HTTP/3.
     pub section_len: u32,
     reason: Span,
 }
@@ -51,7 +51,7 @@ impl ClientResponse {
         }
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Clears all, keeps the memory.
     pub fn clear(&mut self) {
         let Self {
             version,
@@ -77,7 +77,7 @@ impl ClientResponse {
         self.headers.text(self.reason)
     }
 
-    /// Names the part of the arena of the fields that is the reason phrase.
+    /// Sets the span of the reason phrase in the arena of the fields.
     pub const fn set_reason(&mut self, reason: Span) {
         self.reason = reason;
     }

@@ -32,7 +32,7 @@ impl StatusCode {
 }
 
 impl StatusCode {
-    /// The code, if it has three digits and a first digit from 1 to 9.
+    /// The code, if it is from 100 to 999.
     #[must_use]
     pub const fn new(code: u16) -> Option<Self> {
         if code >= 100 && code <= 999 {
@@ -55,26 +55,26 @@ impl StatusCode {
         [digit(self.0 / 100), digit(self.0 / 10), digit(self.0)]
     }
 
-    /// True for 1xx.
+    /// Whether the code is 1xx.
     #[must_use]
     pub const fn is_informational(self) -> bool {
         self.0 < 200
     }
 
-    /// True if a response with this status never has content (RFC 9110 §6.4.1).
+    /// Whether a response with this status never has content (RFC 9110 §6.4.1).
     #[must_use]
     pub const fn is_bodyless(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304
     }
 
-    /// True for redirects that repeat the request as it is (RFC 9110 §15.4.8, §15.4.9).
+    /// Whether this is a redirect that keeps method and content (RFC 9110 §15.4.8, §15.4.9).
     #[must_use]
     pub const fn keeps_method(self) -> bool {
         matches!(self, Self::TEMPORARY_REDIRECT | Self::PERMANENT_REDIRECT)
     }
 
-    /// The registered reason phrase, "OK" for codes without one (H2O compatibility: its default for
-    /// every code to which a handler gives none is "OK").
+    /// The registered reason phrase; "OK" for codes without one. H2O compatibility: H2O sends "OK" for every code for which
+    /// a handler sets no reason.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self.0 {

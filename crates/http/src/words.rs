@@ -1,11 +1,11 @@
-//! Eight bytes at a time: searches in a word, little-endian, so that the first byte is the lowest.
+//! Searches in eight bytes at a time: a little-endian word, so that the first byte is the lowest.
 //!
-//! A search marks bytes by their high bit. The lowest mark is right; borrows can set wrong ones above it.
+//! A search marks bytes by their high bit. The lowest mark is correct; borrows can set false ones above it.
 
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGH: u64 = ONES << 7;
 
-/// The eight bytes from `at`, zeroes where `text` has no more.
+/// The eight bytes from `at`, padded with zeroes.
 #[inline]
 pub(crate) fn load(text: &[u8], at: usize) -> u64 {
     let rest = text.get(at..).unwrap_or_default();
@@ -21,7 +21,7 @@ fn load_rest(rest: &[u8]) -> u64 {
     last_first.fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Marks the bytes that are `byte`.
+/// Marks the bytes equal to `byte`.
 #[inline]
 pub(crate) const fn marks_of(word: u64, byte: u8) -> u64 {
     let differ = word ^ (ONES * byte as u64);
@@ -33,7 +33,7 @@ pub(crate) const fn marks_of(word: u64, byte: u8) -> u64 {
 pub(crate) const fn marks_below_or_del(word: u64, floor: u8) -> u64 {
     let below = word.wrapping_sub(ONES * floor as u64);
     let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES);
-    // DEL has no high bit, so the difference from it has that of the word.
+    // DEL has no high bit, so bytes above 0x7f must be masked out.
     (below | del) & !word & HIGH
 }
 

@@ -1,4 +1,4 @@
-//! A field as a decoder hands it out, and what is worked out once when it is received as text.
+//! A field as a decoder hands it out, and the classification of names and values when they are received as text.
 
 use crate::{Known, is_token_byte};
 
@@ -82,13 +82,13 @@ pub struct DecodedField<'a> {
     pub name: FieldName<'a>,
     /// The value, as received.
     pub value: &'a [u8],
-    /// What makes a message with this field malformed (RFC 9113 §8.2).
+    /// The flaws that make a message with this field malformed (RFC 9113 §8.2).
     pub flaws: Flaws,
-    /// The sender asks not to let this field into any dynamic table (RFC 7541 §7.1.3, RFC 9204 §7.1.3).
+    /// Whether the sender asks to keep this field out of dynamic tables (RFC 7541 §7.1.3, RFC 9204 §7.1.3).
     pub never_indexed: bool,
 }
 
-/// What is wrong with a field (RFC 9113 §8.2.1).
+/// The flaws of a field (RFC 9113 §8.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flaws(u8);
 
@@ -123,7 +123,7 @@ impl Flaws {
         Self(self.0 | more.0)
     }
 
-    /// Those of the name.
+    /// The flaws of the name only.
     #[must_use]
     pub const fn of_name(self) -> Self {
         Self(self.0 & (Self::NAME_UPPER_CASE.0 | Self::NAME_INVALID.0))
@@ -145,7 +145,7 @@ impl Flaws {
 }
 
 fn has_control(value: &[u8]) -> bool {
-    // Mostly there is nothing below a blank, and no DEL.
+    // Most values have no byte below the blank, and no DEL.
     !crate::is_printable(value)
         && value
             .iter()
@@ -188,7 +188,7 @@ impl NameKind {
         }
     }
 
-    /// The name of this kind whose spelling is `text`, which is only asked for if that is needed.
+    /// The name of this kind with the spelling `text`. `text` is only called if the kind does not imply the spelling.
     #[inline(always)]
     pub fn spelt<'a>(self, text: impl FnOnce() -> &'a [u8]) -> FieldName<'a> {
         match self {
@@ -199,7 +199,7 @@ impl NameKind {
         }
     }
 
-    /// The text, if all names of this kind have the same.
+    /// The spelling, if all names of this kind have the same.
     #[must_use]
     pub const fn fixed_text(self) -> Option<&'static [u8]> {
         match self {

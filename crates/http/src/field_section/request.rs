@@ -1,4 +1,4 @@
-//! The field sections of requests: what they must have, and what they become (RFC 9113 §8.3.1, RFC 9114 §4.3.1).
+//! The field sections of requests: required fields, and conversion to a request head (RFC 9113 §8.3.1, RFC 9114 §4.3.1).
 
 use super::{
     DecodedField, FieldError, FieldName, Flaws, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT,
@@ -10,14 +10,14 @@ use crate::{
     parse_content_length, path,
 };
 
-/// A request that is answered with an error before any handler sees it, and not by a reset.
+/// The reason to answer a request with an error before any handler runs. The stream is not reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// More than [`MAX_FIELDS`] fields, or more text than [`MAX_TABLE_TEXT`] allows.
     TooManyFields,
-    /// A field name with bytes that names do not have.
+    /// A field name with bytes that are not allowed in names.
     NameInvalid,
-    /// A field value with bytes that values do not have.
+    /// A field value with bytes that are not allowed in values.
     ValueInvalid,
     /// `expect` is not `100-continue`.
     Expectation,
@@ -30,7 +30,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Status, reason phrase (for logs and error documents) and text of the answer (H2O compatibility).
+    /// Status, reason phrase (for logs and error documents) and text of the answer. H2O compatibility: H2O answers the
+    /// same.
     #[must_use]
     pub const fn answer(self) -> (StatusCode, &'static str, &'static str) {
         let bad = StatusCode::BAD_REQUEST;
@@ -52,18 +53,18 @@ impl Refusal {
                 "unknown expectation",
             ),
             Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
-            // As over HTTP/1. H2O takes both.
+            // As over HTTP/1. H2O accepts both.
             Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
         }
     }
 }
 
-/// What a request's field section says, besides what went into the head.
+/// The result of a request's field section, besides the head.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestSection {
     /// Whether it ended the stream: the request has no content.
     pub end_stream: bool,
-    /// The error that the request is to be answered with.
+    /// The error to answer the request with.
     pub refusal: Option<Refusal>,
     /// `content-length`.
     pub content_length: Option<u64>,
@@ -81,7 +82,7 @@ mod seen {
     pub(super) const PROTOCOL: u8 = 16;
 }
 
-/// Takes the fields of a request's head or trailers as they are decoded.
+/// Collects the fields of a request's head or trailers as they are decoded.
 pub struct RequestFields<'h> {
     head: &'h mut RequestHead,
     seen: u8,
@@ -92,7 +93,7 @@ pub struct RequestFields<'h> {
     host: Option<Span>,
     expect: Option<Span>,
     count: u32,
-    /// Bytes of text that may still be kept.
+    /// How many bytes of text may still be kept.
     room: usize,
     crumbs: u32,
     content_length: Option<u64>,
@@ -102,7 +103,7 @@ pub struct RequestFields<'h> {
 }
 
 impl<'h> RequestFields<'h> {
-    /// For the section that opens a stream, `len` bytes long; `head` is empty but for its version.
+    /// For the section that opens a stream. `len`: its length on the wire; `head` is empty except for its version.
     #[must_use]
     pub fn of_request(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -124,7 +125,7 @@ impl<'h> RequestFields<'h> {
         }
     }
 
-    /// For trailers in a section of `len` bytes; `head` is empty.
+    /// For trailers. `len`: length of the section on the wire; `head` is empty.
     #[must_use]
     pub fn of_trailers(head: &'h mut RequestHead, len: usize) -> Self {
         Self {
@@ -149,10 +150,11 @@ impl<'h> RequestFields<'h> {
         true
     }
 
-    /// Takes one field.
+    /// Adds one field.
     ///
     /// # Errors
-    /// What makes the message malformed. What only makes us refuse the request is told by [`RequestFields::finish`].
+    /// The flaw that makes the message malformed. Flaws that only make us refuse the request are returned by
+    /// [`RequestFields::finish`].
     #[inline]
     pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
@@ -186,7 +188,7 @@ impl<'h> RequestFields<'h> {
                 }
                 Ok(())
             }
-            // Its flaws were seen above.
+            // Its flaws were checked above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -211,7 +213,7 @@ impl<'h> RequestFields<'h> {
                 }
                 return Ok(());
             }
-            // Fields that frame a message have no meaning behind it (RFC 9110 §6.5.1).
+            // Fields that frame a message have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength | Known::Host | Known::Expect if self.is_trailers => return Ok(()),
             Known::ContentLength => return self.content_length(value),
             Known::Cookie => self.crumbs += 1,
@@ -227,7 +229,7 @@ impl<'h> RequestFields<'h> {
     fn content_length(&mut self, value: &[u8]) -> Result<(), FieldError> {
         let error = FieldError::ContentLength;
         let length = parse_content_length(value).ok_or(error)?;
-        // Two that differ are an attempt to make us disagree with somebody (RFC 9110 §8.6).
+        // Two different lengths are an attempt to make us and a backend disagree (RFC 9110 §8.6).
         if self.content_length.is_some_and(|other| other != length) {
             return Err(error);
         }
@@ -332,14 +334,14 @@ impl<'h> RequestFields<'h> {
         })
     }
 
-    /// The trailers are complete. Gives what is wrong with them.
+    /// Ends the trailers. Returns the reason to refuse the request, if they have one.
     #[must_use]
     pub const fn finish_trailers(self) -> Option<Refusal> {
         self.refusal
     }
 
-    /// Which pseudo fields a request has depends on its method (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Gives whether it
-    /// asks for a tunnel.
+    /// Checks the pseudo fields, which depend on the method (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Returns whether the
+    /// request asks for a tunnel; `None`: malformed.
     fn check_pseudo_fields(&self) -> Option<bool> {
         const USUAL: u8 = seen::METHOD | seen::SCHEME | seen::PATH;
         let usual = self.seen & USUAL == USUAL;
@@ -367,7 +369,7 @@ impl<'h> RequestFields<'h> {
             Method::ConnectUdp => true,
             _ => false,
         };
-        // What is to be connected with is for the handler to judge, which has more to tell than a status (RFC 9209).
+        // The handler checks the target of a CONNECT: it can explain an error in `proxy-status` (RFC 9209).
         if names_peer || span.is_empty() || authority::is_valid(self.head.headers.text(span)) {
             self.head.set_authority(span);
         } else {
@@ -386,13 +388,13 @@ impl<'h> RequestFields<'h> {
         let scanned = path::scan_target(text);
         let is_path = self.seen & seen::PATH == 0 || is_path(text);
         if scanned.len == text.len() && !is_path {
-            // RFC 9113 §8.3.1. HTTP/1 back ends would see another request.
+            // RFC 9113 §8.3.1. An HTTP/1 backend would see another request.
             self.refuse(Refusal::PathInvalid);
             self.head.set_target(target);
         } else if scanned.len == text.len() {
             self.head.set_scanned_target(target, &scanned);
         } else {
-            // A blank or a control character: HTTP/1 back ends would see another request.
+            // A blank or a control character: an HTTP/1 backend would see another request.
             self.refuse(Refusal::ValueInvalid);
             self.head.set_target(target);
         }
@@ -402,7 +404,7 @@ impl<'h> RequestFields<'h> {
     }
 }
 
-/// A scheme in any letter case (RFC 3986 §3.1). What is unknown passes for `http` (H2O compatibility).
+/// A scheme in any letter case (RFC 3986 §3.1). H2O compatibility: H2O takes unknown schemes for `http`.
 #[cold]
 fn scheme_of(text: &[u8]) -> Scheme {
     let is_it = |scheme: &Scheme| text.eq_ignore_ascii_case(scheme.as_str().as_bytes());
@@ -410,12 +412,13 @@ fn scheme_of(text: &[u8]) -> Scheme {
     known.into_iter().find(is_it).unwrap_or(Scheme::Http)
 }
 
-/// Whether a `:path` may be one (RFC 9113 §8.3.1).
+/// Whether `text` is allowed as `:path` (RFC 9113 §8.3.1).
 fn is_path(text: &[u8]) -> bool {
     text.first() == Some(&b'/') || text == b"*"
 }
 
-/// Gives a head another path. Returns whether [`RequestFields`] would take that path as it is; if not, the head is unchanged.
+/// Sets another path in a head. Returns whether [`RequestFields`] would accept that path unchanged; if not, the head is
+/// unchanged.
 #[inline]
 #[must_use]
 pub fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
@@ -428,8 +431,8 @@ pub fn set_path(head: &mut RequestHead, text: &[u8]) -> bool {
     true
 }
 
-/// Joins the pieces that a `cookie` field was split into (RFC 9113 §8.2.3). Empty ones would leave a blank at an end, which no
-/// value has (§8.2.1).
+/// Joins the crumbs of a `cookie` field (RFC 9113 §8.2.3). Empty crumbs are left out: they would leave a blank at an end of
+/// the value, which is not allowed (§8.2.1).
 fn join_crumbs(head: &mut RequestHead) {
     let mut joined = Vec::new();
     let crumbs = head.headers.get_all(Known::Cookie);

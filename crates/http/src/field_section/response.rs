@@ -1,4 +1,4 @@
-//! The field sections of responses: what they must have, and what they become (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
+//! The field sections of responses: required fields, and conversion to a response head (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
 
 use super::{
     DecodedField, FieldError, FieldName, MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT, Pseudo,
@@ -6,30 +6,30 @@ use super::{
 };
 use crate::{ClientResponse, Known, Name, StatusCode, parse_content_length};
 
-/// The part of a response that a section is.
+/// The role of a section in its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionKind {
     /// A final or informational head.
     Head,
     /// Trailers.
     Trailers,
-    /// A section of a stream that has ended: it is only decoded.
+    /// A section of a stream that has ended: it is decoded and dropped.
     Discarded,
 }
 
-/// Takes the fields of one section as they are decoded.
+/// Collects the fields of one section as they are decoded.
 pub struct ResponseFields<'h> {
     head: &'h mut ClientResponse,
     kind: SectionKind,
     has_status: bool,
     count: u32,
-    /// Bytes of text that may still come.
+    /// How many bytes of text may still come.
     room: usize,
     is_malformed: bool,
 }
 
 impl<'h> ResponseFields<'h> {
-    /// For a section of `len` bytes. What `head` held is forgotten.
+    /// For a section of `len` bytes on the wire. Clears `head`.
     pub fn new(kind: SectionKind, head: &'h mut ClientResponse, len: usize) -> Self {
         head.clear();
         Self {
@@ -42,10 +42,11 @@ impl<'h> ResponseFields<'h> {
         }
     }
 
-    /// Takes one field.
+    /// Adds one field.
     ///
     /// # Errors
-    /// What makes the message malformed; other flaws are told by [`ResponseFields::finish`], so that the decoder reads on.
+    /// The flaw that makes the message malformed. Other flaws are returned by [`ResponseFields::finish`], so that the
+    /// decoder reads on.
     pub fn field(&mut self, field: &DecodedField<'_>) -> Result<(), FieldError> {
         if let FieldName::Pseudo(pseudo) = field.name {
             return self.pseudo(pseudo, field.value);
@@ -68,7 +69,7 @@ impl<'h> ResponseFields<'h> {
                 self.keep(Name::Other(name), field.value);
                 Ok(())
             }
-            // Its flaws were seen above.
+            // Its flaws were checked above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -80,9 +81,9 @@ impl<'h> ResponseFields<'h> {
             | Known::TransferEncoding
             | Known::Upgrade
             | Known::Te => return Err(FieldError::ConnectionSpecific),
-            // Tolerated as in requests, which H2O does, and not handed on.
+            // Dropped, as in requests. H2O tolerates them too.
             Known::KeepAlive | Known::ProxyConnection => {}
-            // What frames a message has no meaning behind it (RFC 9110 §6.5.1).
+            // Fields that frame a message have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength if self.kind == SectionKind::Trailers => {}
             Known::ContentLength => {
                 let length = parse_content_length(value);
@@ -116,10 +117,10 @@ impl<'h> ResponseFields<'h> {
         Ok(())
     }
 
-    /// The section is complete.
+    /// Ends the section.
     ///
     /// # Errors
-    /// What makes the message malformed.
+    /// The flaw that makes the message malformed.
     pub const fn finish(self) -> Result<(), SectionError> {
         if matches!(self.kind, SectionKind::Head) && !self.has_status {
             return Err(SectionError::StatusMissing);

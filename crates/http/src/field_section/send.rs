@@ -1,4 +1,4 @@
-//! The fields of messages as HTTP/2 and HTTP/3 write them. The engine encodes (HPACK, QPACK) what these functions hand out.
+//! The fields of messages as HTTP/2 and HTTP/3 write them. The engine encodes the output of these functions (HPACK, QPACK).
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use crate::{Headers, Known, Method, Name, RequestHead, escape, has_break};
 
 use super::Pseudo;
 
-/// Hands `encode` the fields of a head or of trailers, except those by which HTTP/1 frames messages (RFC 9113 §8.2.2,
-/// RFC 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value become blanks: where the message is
-/// translated to HTTP/1 they would begin another field or message (RFC 9113 §8.2.1).
+/// Passes to `encode` the fields of a head or of trailers, except those that frame messages in HTTP/1 (RFC 9113 §8.2.2, RFC
+/// 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value become blanks: translated to HTTP/1
+/// they would begin another field or message (RFC 9113 §8.2.1).
 #[inline]
 pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8])) {
-    // A section that was prepared for the wire has no value with a line end.
+    // A section in wire form has no value with a line end.
     let may_break = headers.wire().is_none();
     for field in headers.iter() {
         if is_connection_specific(field.name) {
@@ -34,7 +34,7 @@ fn without_breaks(value: &[u8]) -> Vec<u8> {
     value.iter().map(blank).collect()
 }
 
-/// Fields that HTTP/2 and HTTP/3 do not have, and `content-length`, which the engine writes.
+/// Whether HTTP/2 and HTTP/3 do not have this field; also true for `content-length`, which the engine writes.
 #[inline]
 const fn is_connection_specific(name: Name<'_>) -> bool {
     matches!(
@@ -58,8 +58,8 @@ pub fn connect_protocol(head: &RequestHead) -> Option<&[u8]> {
     (head.method == Method::Connect && !token.is_empty()).then_some(token)
 }
 
-/// Hands `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which come before all others. Bytes that no
-/// pseudo field may have are percent-encoded.
+/// Passes to `encode` the pseudo fields of a request (RFC 9113 §8.3.1, RFC 9114 §4.3.1), which precede all others. Bytes
+/// that are not allowed in pseudo fields are percent-encoded.
 pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, &[u8])) {
     let protocol = connect_protocol(head);
     let is_plain_connect = head.method == Method::Connect && protocol.is_none();
@@ -88,7 +88,7 @@ pub fn encode_request_pseudo(head: &RequestHead, mut encode: impl FnMut(Pseudo, 
     }
 }
 
-/// The authority, or the value of `host` in its place (RFC 9113 §8.3.1).
+/// The authority; without one the value of `host` (RFC 9113 §8.3.1).
 fn authority(head: &RequestHead) -> &[u8] {
     match head.authority() {
         b"" => head.headers.get(Known::Host).unwrap_or_default(),
@@ -96,8 +96,8 @@ fn authority(head: &RequestHead) -> &[u8] {
     }
 }
 
-/// `text` with blanks and control characters percent-encoded: in a pseudo field they would let its author write requests of
-/// his own where it is translated to HTTP/1 (RFC 9113 §10.3). Received texts have none; those that a script made may.
+/// Percent-encodes blanks and control characters: translated to HTTP/1 they could smuggle a request (RFC 9113 §10.3).
+/// Received texts have none; texts made by a script may.
 fn visible(text: &[u8]) -> Cow<'_, [u8]> {
     let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;
     if text.iter().all(is_visible) {
@@ -114,7 +114,7 @@ fn visible(text: &[u8]) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// The fields of a request that may go to the next hop: without those that `connection` lists (RFC 9110 §7.6.1), `te` other than
+/// The fields of a request that may be forwarded: without those listed in `connection` (RFC 9110 §7.6.1), `te` other than
 /// `trailers` (RFC 9113 §8.2.2), and `host` and `expect`, which the head has apart. [`encode_fields`] leaves out the rest.
 #[must_use]
 pub fn forwardable(headers: &Headers) -> Cow<'_, Headers> {

@@ -1,4 +1,4 @@
-//! The built-in map (H2O compatibility). Attributes follow from the types.
+//! The built-in map. H2O compatibility: these are H2O's types and extensions. Attributes follow from the types.
 
 /// Types with their extensions.
 pub(super) const TYPES: &[(&str, &[&str])] = &[

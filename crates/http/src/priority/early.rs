@@ -1,16 +1,16 @@
-//! PRIORITY_UPDATE frames that arrive before the request they are about.
+//! PRIORITY_UPDATE frames that arrive before their request.
 
 use super::PriorityParameters;
 
-/// Streams whose updates are kept until they are opened. A client may send updates for any number of streams that it never
-/// opens; RFC 9218 §7 asks for a limit.
+/// Limit of streams whose updates are kept until they are opened. A client may send updates for any number of streams that
+/// it never opens; RFC 9218 §7 recommends a limit.
 pub const MAX_EARLY_UPDATES: usize = 16;
 
 /// The client has sent updates for more unopened streams than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyUpdates;
 
-/// The latest PRIORITY_UPDATE of each stream that is yet to be opened (RFC 9218 §7). Allocates nothing while there is none.
+/// The latest PRIORITY_UPDATE of each stream that is not open yet (RFC 9218 §7). Allocates nothing while there is none.
 #[derive(Debug, Default)]
 pub struct EarlyUpdates {
     updates: Vec<(u64, PriorityParameters)>,
@@ -31,8 +31,9 @@ impl EarlyUpdates {
         self.updates.is_empty()
     }
 
-    /// Keeps an update for a stream that is yet to be opened, in place of an earlier one for the same stream. `can_open`
-    /// tells whether the client may still open a stream; updates for others make room if there is none.
+    /// Stores an update for a stream that is not open yet and replaces an earlier one for the same stream. `can_open` tells
+    /// whether the client may still open a stream; if there is no room, updates for streams that it may not open are
+    /// dropped.
     ///
     /// # Errors
     /// [`TooManyUpdates`] for the 17th stream; the update is not kept.
@@ -56,13 +57,13 @@ impl EarlyUpdates {
         Ok(())
     }
 
-    /// The update for a stream that is opened now.
+    /// Removes and returns the update for a stream that is being opened.
     pub fn take(&mut self, stream: u64) -> Option<PriorityParameters> {
         let at = self.updates.iter().position(|&(id, _)| id == stream)?;
         Some(self.updates.swap_remove(at).1)
     }
 
-    /// Gives back memory that is not in use.
+    /// Frees unused memory.
     pub fn shrink(&mut self) {
         self.updates.shrink_to_fit();
     }

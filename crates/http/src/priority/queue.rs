@@ -5,7 +5,7 @@ use super::PriorityParameters;
 /// A stream that has content to send, and window for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedStream {
-    /// Its identifier, which orders it among streams of the same urgency.
+    /// Its identifier, which decides the order among streams of the same urgency.
     pub id: u64,
     /// Its parameters.
     pub priority: PriorityParameters,
@@ -15,12 +15,12 @@ pub struct QueuedStream {
     pub has_sent: bool,
 }
 
-/// The streams of one connection that can send, in the order in which they do.
+/// The streams of one connection that can send, in sending order.
 ///
-/// The lowest urgency number first. Inside one urgency, streams that are not incremental, and incremental ones that have not
-/// sent yet, are served in the order of their identifiers; then the other incremental ones take turns of a frame each.
+/// The lowest urgency number is first. Within one urgency, streams that are not incremental, and incremental ones that have
+/// not sent yet, are served in the order of their identifiers; then the other incremental ones take turns of a frame each.
 ///
-/// The caller knows its streams by small numbers, slots, and there is room for as many as the largest.
+/// The caller identifies streams by slots, small numbers. Memory is used up to the largest slot.
 ///
 /// ```
 /// use h2o_http::priority::{PriorityField, QueuedStream, UrgencyQueue};
@@ -44,7 +44,7 @@ pub struct UrgencyQueue {
     members: Vec<Member>,
     /// A binary heap of the slots served in order; each member knows its place.
     in_order: Vec<(Rank, u32)>,
-    /// By urgency, the slot of the next one of those that take turns; meaningless where `occupied` has no bit.
+    /// By urgency, the slot of the next stream that takes a turn; meaningless where `occupied` has no bit.
     rings: [u32; 8],
     /// The rings that are not empty.
     occupied: u8,
@@ -66,7 +66,7 @@ enum Place {
     InTurns { prev: u32, next: u32 },
 }
 
-/// What goes first: the urgency plus one, or 0 for an elevated stream; then the identifier.
+/// Sort key: the urgency plus one, or 0 for an elevated stream; then the identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     class: u8,
@@ -148,7 +148,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Takes a stream out. `None`: it was not queued.
+    /// Removes a stream. `None` if it was not queued.
     pub fn remove(&mut self, slot: u32) -> Option<QueuedStream> {
         let member = self.members.get_mut(slot as usize)?;
         let Member { stream, place } = std::mem::replace(member, Member::FREE);
@@ -167,14 +167,14 @@ impl UrgencyQueue {
         Some(stream)
     }
 
-    /// The slot of the stream whose turn it is for one frame. The turn is accounted for, and the stream stays queued.
+    /// The slot of the stream that sends the next frame. Counts as its turn; the stream stays queued.
     #[inline]
     #[expect(
         clippy::should_implement_trait,
-        reason = "an iterator would not let go of the streams"
+        reason = "an iterator would borrow the queue between frames"
     )]
     pub fn next(&mut self) -> Option<u32> {
-        // Eight if there is none, and then the class of no stream is higher.
+        // Eight if all rings are empty: no urgency is as high.
         let ring = self.occupied.trailing_zeros();
         if let Some(&(rank, slot)) = self.in_order.first()
             && u32::from(rank.class) <= ring + 1
@@ -205,7 +205,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Gives back memory that is not in use.
+    /// Frees unused memory.
     pub fn shrink(&mut self) {
         while self.members.last().is_some_and(Member::is_free) {
             self.members.pop();
@@ -221,7 +221,7 @@ impl UrgencyQueue {
             + self.in_order.capacity() * size_of::<(Rank, u32)>()
     }
 
-    /// Makes a slot the last of a ring.
+    /// Appends a slot to a ring.
     fn join_ring(&mut self, slot: u32, urgency: u8) -> Place {
         let first = &mut self.rings[usize::from(urgency)];
         if self.occupied & 1 << urgency == 0 {
@@ -249,7 +249,7 @@ impl UrgencyQueue {
         }
     }
 
-    /// Gives what was there before.
+    /// Returns the old value.
     fn set_prev(&mut self, slot: u32, to: u32) -> u32 {
         match &mut self.members[slot as usize].place {
             Place::InTurns { prev, .. } => std::mem::replace(prev, to),
@@ -299,7 +299,7 @@ impl UrgencyQueue {
     fn put(&mut self, at: usize, entry: (Rank, u32)) {
         self.in_order[at] = entry;
         self.members[entry.1 as usize].place = Place::InOrder {
-            at: u32::try_from(at).expect("no more entries than slots, which are u32"),
+            at: u32::try_from(at).expect("slots are u32, and there are no more entries than slots"),
         };
     }
 }
