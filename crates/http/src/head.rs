@@ -202,7 +202,7 @@ impl RequestHead {
 
     /// As [`RequestHead::set_target`], for a caller that has scanned the target already.
     #[inline]
-    pub fn set_scanned_target(&mut self, target: Span, scanned: &path::Scanned) {
+    pub fn set_scanned_target(&mut self, target: Span, scanned: &path::TargetScan) {
         if !scanned.is_normal {
             self.set_target(target);
             return;

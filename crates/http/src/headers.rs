@@ -73,7 +73,7 @@ fn too_long() -> ! {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct StoredField {
     known: Option<Known>,
     /// Lower-case name; unused for known names.
     name: Span,
@@ -103,7 +103,7 @@ pub struct Field<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     arena: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<StoredField>,
     /// Whether the arena holds anything besides the lines of the fields.
     scattered: bool,
 }
@@ -142,7 +142,7 @@ impl Headers {
     /// Bytes of memory that the block holds, for accounting.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.arena.capacity() + self.entries.capacity() * size_of::<StoredField>()
     }
 
     /// Frees the memory if the block has grown above `limit` bytes.
@@ -199,7 +199,7 @@ impl Headers {
         let (known, name) = self.push_name(name.into(), value.len());
         let value = self.push_value(value);
         self.arena.extend_from_slice(b"\r\n");
-        self.entries.push(Entry {
+        self.entries.push(StoredField {
             known,
             name,
             value,
@@ -217,7 +217,7 @@ impl Headers {
         let value = self.append_pieces(pieces);
         self.scattered |= has_break(self.text(value));
         self.arena.extend_from_slice(b"\r\n");
-        self.entries.push(Entry {
+        self.entries.push(StoredField {
             known,
             name,
             value,
@@ -267,7 +267,7 @@ impl Headers {
             self.arena.extend_from_within(spelling.range());
             self.arena[name.range()].make_ascii_lowercase();
         }
-        self.entries.push(Entry {
+        self.entries.push(StoredField {
             known,
             name,
             value,
@@ -285,7 +285,7 @@ impl Headers {
         Known::from_lower(lower)
     }
 
-    fn field(&self, entry: &Entry) -> Field<'_> {
+    fn field(&self, entry: &StoredField) -> Field<'_> {
         let name = match entry.known {
             Some(known) => Name::Known(known),
             // Names are tokens, hence ASCII. Any other name is a caller's error and reads as empty.
@@ -322,7 +322,7 @@ impl Headers {
     }
 
     #[inline]
-    fn is_named(&self, entry: &Entry, name: Name<'_>) -> bool {
+    fn is_named(&self, entry: &StoredField, name: Name<'_>) -> bool {
         match name {
             Name::Known(known) => entry.known == Some(known),
             Name::Other(text) => entry.known.is_none() && self.text(entry.name) == text.as_bytes(),
@@ -429,12 +429,13 @@ impl Headers {
             start: span.start + shift,
             len: span.len,
         };
-        self.entries.extend(other.entries.iter().map(|entry| Entry {
-            known: entry.known,
-            name: moved(entry.name),
-            value: moved(entry.value),
-            spelling: moved(entry.spelling),
-        }));
+        self.entries
+            .extend(other.entries.iter().map(|entry| StoredField {
+                known: entry.known,
+                name: moved(entry.name),
+                value: moved(entry.value),
+                spelling: moved(entry.spelling),
+            }));
     }
 }
 

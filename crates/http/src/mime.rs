@@ -81,14 +81,14 @@ pub struct MimeMap {
 #[derive(Clone, Debug)]
 struct Inner {
     by_extension: FxHashMap<Box<[u8]>, MimeEntry>,
-    by_type: FxHashMap<Box<str>, Known>,
+    by_type: FxHashMap<Box<str>, UsedType>,
     default: MimeEntry,
     dynamic: usize,
 }
 
 /// The attributes of a type that at least one extension has.
 #[derive(Clone, Debug)]
-struct Known {
+struct UsedType {
     attributes: MimeAttributes,
     extensions: usize,
 }
@@ -144,7 +144,7 @@ impl MimeMap {
                 let known = inner
                     .by_type
                     .entry(kind.content_type.clone())
-                    .or_insert(Known {
+                    .or_insert(UsedType {
                         attributes: kind.attributes,
                         extensions: 0,
                     });

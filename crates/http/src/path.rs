@@ -4,14 +4,14 @@ use crate::words;
 
 /// Properties of a path, found while normalising it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct PathFlags {
     /// Whether it has a decoded NUL, which is not allowed in file names.
     pub nul: bool,
 }
 
 /// The result of one scan over the target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scanned {
+pub struct TargetScan {
     /// Length of the target.
     pub len: usize,
     /// The position of the first `?`.
@@ -23,7 +23,7 @@ pub struct Scanned {
 /// Scans the target at the start of `text`, which ends before the first blank, control byte or DEL.
 #[inline]
 #[must_use]
-pub fn scan_target(text: &[u8]) -> Scanned {
+pub fn scan_target(text: &[u8]) -> TargetScan {
     let mut at = 0;
     let mut odd = 0;
     let mut slash_before = 0;
@@ -45,7 +45,7 @@ pub fn scan_target(text: &[u8]) -> Scanned {
     if query_at.is_some() {
         at = blank_at(text, at);
     }
-    Scanned {
+    TargetScan {
         len: at,
         query_at,
         is_normal,
@@ -86,7 +86,7 @@ pub fn is_normal(path: &[u8]) -> bool {
 ///
 /// `%XX` is decoded once, malformed escapes stay literal, `.` and `..` segments are resolved after decoding and never lead
 /// above the root, repeated slashes are kept, a missing leading `/` is added.
-pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> Found {
+pub fn normalize(path: &[u8], out: &mut Vec<u8>) -> PathFlags {
     normalize_traced(path, out, None)
 }
 
@@ -103,8 +103,12 @@ pub fn raw_len(path: &[u8], normal_len: usize) -> usize {
 }
 
 /// As [`normalize`]; `ends` gets, for each byte of the normal form, the position in `path` after its source.
-fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<usize>>) -> Found {
-    let mut found = Found::default();
+fn normalize_traced(
+    path: &[u8],
+    out: &mut Vec<u8>,
+    mut ends: Option<&mut Vec<usize>>,
+) -> PathFlags {
+    let mut flags = PathFlags::default();
     let base = out.len();
     out.push(b'/');
     let mut rest = path.strip_prefix(b"/").unwrap_or(path);
@@ -139,12 +143,12 @@ fn normalize_traced(path: &[u8], out: &mut Vec<u8>, mut ends: Option<&mut Vec<us
                     out.push(b'/');
                 }
                 if byte.is_none() {
-                    return found;
+                    return flags;
                 }
                 segment = out.len();
             }
             Some(byte) => {
-                found.nul |= byte == 0;
+                flags.nul |= byte == 0;
                 out.push(byte);
             }
         }
@@ -173,7 +177,7 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
     /// Number of dots in a segment that has only dots so far; 3 for any other segment.
     const OTHER: usize = 3;
     let is_dots = |len: usize| len == 1 || len == 2;
-    let (mut found, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
+    let (mut flags, mut len, mut is_behind_backslash) = (DotSegments::None, 0, false);
     let mut rest = path;
     while let Some((byte, tail)) = next_decoded(rest) {
         rest = tail;
@@ -183,7 +187,7 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
                     return DotSegments::Disguised;
                 }
                 if is_dots(len) {
-                    found = DotSegments::Plain;
+                    flags = DotSegments::Plain;
                 }
                 (len, is_behind_backslash) = (0, false);
             }
@@ -196,7 +200,7 @@ pub fn dot_segments(path: &[u8]) -> DotSegments {
     match (is_dots(len), is_behind_backslash) {
         (true, true) => DotSegments::Disguised,
         (true, false) => DotSegments::Plain,
-        (false, _) => found,
+        (false, _) => flags,
     }
 }
 
@@ -349,7 +353,7 @@ mod tests {
             let query_at = query_at(&text[..len]);
             let is_normal = is_normal(&text[..query_at.unwrap_or(len)]);
             let got = scan_target(text);
-            let want = Scanned {
+            let want = TargetScan {
                 len,
                 query_at,
                 is_normal: got.is_normal,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use h2o_http::path::{self, Scanned};
+use h2o_http::path::{self, TargetScan};
 use h2o_http::{
     BodyLength, Known, Method, RequestHead, Scheme, Span, Version, authority, is_token_byte,
 };
@@ -125,7 +125,7 @@ fn empty_line_len(input: &[u8], ends: LineEnds) -> usize {
 struct RequestLine {
     method: Method,
     target_at: usize,
-    target: Scanned,
+    target: TargetScan,
     version: Version,
     next: usize,
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use h2o_http::path::Scanned;
+use h2o_http::path::TargetScan;
 use h2o_http::{Method, RequestHead, Scheme, Span, Version, authority};
 
 use crate::PeerError;
@@ -13,7 +13,7 @@ use crate::PeerError;
 pub(crate) fn set_target(
     input: &[u8],
     at: usize,
-    scanned: &Scanned,
+    scanned: &TargetScan,
     head: &mut RequestHead,
 ) -> Result<(), PeerError> {
     let whole = Span::new(at, scanned.len);
