@@ -1,21 +1,21 @@
-//! Reading chunked coding (RFC 9112 §7.1).
+//! A reader of chunked coding (RFC 9112 §7.1).
 
 use h2o_http::is_token_byte;
 
 use crate::ChunkError;
 
-/// Longest chunk extension. Nobody uses them; they were a way to keep a server reading for nothing
+/// Limit of a chunk extension. Extensions have no use in practice, and were a way to make servers read without end
 /// (CVE-2023-39326 class).
 pub const MAX_CHUNK_EXTENSION: usize = 4096;
-/// A body with at least this much framing, which also is more than three quarters of what was received,
-/// is refused (H2O compatibility): one byte per chunk costs us far more than the client.
+/// A body with at least this much framing that also is more than three quarters of the bytes received is refused: one byte
+/// per chunk costs us far more than the client. H2O compatibility: H2O refuses such bodies.
 pub const MAX_CHUNK_FRAMING: u64 = 100 * 1024;
 /// Largest trailer section.
 pub const MAX_TRAILER_SECTION: usize = 8192;
 /// Most fields in a trailer section.
 pub const MAX_TRAILER_FIELDS: usize = 100;
 
-/// Where in the coding the next byte belongs; the names are those of the grammar.
+/// The state of the reader: the element of the grammar that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// `chunk-size`: digits read so far and their value.
@@ -23,7 +23,7 @@ enum State {
         digits: u8,
         size: u64,
     },
-    /// Blanks after the size, which only an extension or the line end may follow (RFC 9112 §7.1.1).
+    /// Blanks after the size. Only an extension or the line end may follow (RFC 9112 §7.1.1).
     SizeBlank {
         size: u64,
         len: u16,
@@ -55,7 +55,7 @@ enum State {
     End,
 }
 
-/// Reads one chunked body.
+/// The reader of one chunked body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkedReader {
     state: State,
@@ -66,7 +66,7 @@ pub(crate) struct ChunkedReader {
     framing: u64,
 }
 
-/// What one call to [`ChunkedReader::read`] found.
+/// The result of one call to [`ChunkedReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunked {
     /// All input was framing.
@@ -87,8 +87,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Takes `input` up to the end of the next run of content. `content` counts the bytes of content
-    /// before this call.
+    /// Reads `input` up to the end of the next run of content. `content`: bytes of content before this call.
     pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
         let mut at = 0;
         loop {
@@ -115,7 +114,7 @@ impl ChunkedReader {
         }
     }
 
-    /// The size of the chunk whose data comes next; 0 outside of data.
+    /// Bytes left of the chunk whose data comes next; 0 outside of data.
     pub(crate) const fn data_left(&self) -> u64 {
         match self.state {
             State::Data { left } => left,
@@ -123,7 +122,7 @@ impl ChunkedReader {
         }
     }
 
-    /// True if the next byte begins a chunk, or belongs to what follows a chunk's data or the last chunk.
+    /// Whether the next byte begins a chunk, or is part of the line end after a chunk's data or of the trailers.
     pub(crate) const fn is_between_chunks(&self) -> bool {
         match self.state {
             State::Size { digits, .. } => digits == 0,
@@ -193,7 +192,7 @@ impl ChunkedReader {
         match self.state {
             State::TrailerStart => match byte {
                 b'\r' => Ok(State::EndLineFeed),
-                // H2O compatibility: bare line feeds are tolerated in trailers, which nobody reads.
+                // H2O compatibility: H2O tolerates bare line feeds in trailers. They are dropped anyway.
                 b'\n' => Ok(State::End),
                 _ if is_token_byte(byte) => self.on_trailer_field(),
                 _ => Err(ChunkError::TrailerInvalid),
@@ -224,7 +223,7 @@ impl ChunkedReader {
     }
 }
 
-/// The state after a byte of `chunk-size` or the one that ends it.
+/// The state after a byte of `chunk-size`, or after the byte that ends it.
 #[inline]
 fn on_size(byte: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
     if let Some(digit) = (byte as char).to_digit(16) {
@@ -245,7 +244,7 @@ fn on_size(byte: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
     }
 }
 
-/// One more byte between a chunk's size and its line end.
+/// Counts a byte between a chunk's size and its line end.
 fn lengthen(len: u16) -> Result<u16, ChunkError> {
     if usize::from(len) >= MAX_CHUNK_EXTENSION {
         return Err(ChunkError::ExtensionTooLong);
@@ -253,7 +252,7 @@ fn lengthen(len: u16) -> Result<u16, ChunkError> {
     Ok(len + 1)
 }
 
-/// True for bytes of a field value or an extension.
+/// Whether `byte` is allowed in a field value or an extension.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }

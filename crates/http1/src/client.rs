@@ -16,18 +16,18 @@ use crate::field_lines::HeadScan;
 use crate::response_head::Asked;
 use crate::{ClientSettings, UpstreamError};
 
-/// What the end of the connection ended.
+/// The effect of the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Nothing: no request was outstanding, or its response is complete.
     Nothing,
-    /// The content of the response, which only the end delimits; it is complete.
+    /// The end of the connection completed the content of the response.
     Body,
-    /// The tunnel.
+    /// The end of the connection ended the tunnel.
     Tunnel,
 }
 
-/// What the server is to send next. A caller that limits the server's time does it by this.
+/// The part of a response that is due next. Callers limit the server's time by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// Nothing: no request is outstanding, or the connection is broken.
@@ -36,11 +36,11 @@ pub enum Awaited {
     Head,
     /// Content.
     Body,
-    /// Whatever the tunnel carries.
+    /// Bytes of the tunnel.
     Tunnel,
 }
 
-/// What we read next.
+/// State of receiving.
 #[derive(Clone, Copy, Debug)]
 enum Receiving {
     /// No request is outstanding.
@@ -52,11 +52,11 @@ enum Receiving {
     Chunked(ChunkedReader),
     UntilClose,
     Tunnel,
-    /// The server broke the protocol; nothing it sends is looked at.
+    /// The server broke the protocol; its input is ignored.
     Failed,
 }
 
-/// How far the request is.
+/// State of the request.
 #[derive(Clone, Copy, Debug)]
 enum Sending {
     Body(BodyWriter),
@@ -66,8 +66,7 @@ enum Sending {
 
 /// The client role of one connection: bytes in, events and bytes out.
 ///
-/// One request is outstanding at a time. The caller owns the buffers and hands them over as it does to
-/// [`crate::ServerConnection`].
+/// One request is outstanding at a time. The caller owns the buffers and passes them as for [`crate::ServerConnection`].
 #[derive(Debug)]
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
@@ -75,7 +74,7 @@ pub struct ClientConnection {
     sending: Sending,
     asked: Asked,
     interims: u32,
-    /// Bytes of content of the current response.
+    /// Bytes of content received of the current response.
     received: u64,
     is_persistent: bool,
     requests: u64,
@@ -101,7 +100,7 @@ impl ClientConnection {
         }
     }
 
-    /// Writes the head of a request and says how its content is delimited. The connection must be new or
+    /// Writes the head of a request. Returns how its content is delimited. The connection must be new or
     /// [reusable](ClientConnection::is_reusable).
     pub fn send_request(&mut self, request: &ClientRequest<'_>, out: &mut Vec<u8>) -> BodyMode {
         assert!(
@@ -109,7 +108,7 @@ impl ClientConnection {
                 (&self.receiving, self.is_persistent),
                 (Receiving::Idle, true)
             ),
-            "a second request would mix two responses"
+            "one request is outstanding at a time"
         );
         let mode = match request.body {
             BodyLength::None | BodyLength::Tunnel => BodyMode::None,
@@ -134,7 +133,7 @@ impl ClientConnection {
         mode
     }
 
-    /// Writes content. What exceeds the announced length is left out.
+    /// Writes content. Bytes beyond the announced length are left out.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
             Sending::Body(writer) => writer.send_data(data, out),
@@ -143,8 +142,7 @@ impl ClientConnection {
         }
     }
 
-    /// Writes what comes before `len` bytes of content that the caller sends by other means, and says how
-    /// many of them to send.
+    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of them to send.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
@@ -154,14 +152,15 @@ impl ClientConnection {
         }
     }
 
-    /// Writes what comes after the content announced by [`ClientConnection::begin_data`].
+    /// Writes the framing after the content announced by [`ClientConnection::begin_data`].
     pub fn end_data(&mut self, out: &mut Vec<u8>) {
         if let Sending::Body(writer) = &mut self.sending {
             writer.end_data(out);
         }
     }
 
-    /// Ends the request. If it is shorter than announced, only closing the connection tells the server.
+    /// Ends the request. If it is shorter than announced, the caller must close the connection: nothing else tells the
+    /// server.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if let Sending::Body(writer) = &mut self.sending {
             match writer.finish(trailers, out) {
@@ -172,7 +171,7 @@ impl ClientConnection {
         self.sending = Sending::Complete;
     }
 
-    /// Ends the request midway, so that the server can tell; the connection is to be closed.
+    /// Aborts the request so that the server notices; the caller closes the connection.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
         if let Sending::Body(writer) = &mut self.sending {
             writer.abort(out);
@@ -181,12 +180,10 @@ impl ClientConnection {
         self.sending = Sending::Complete;
     }
 
-    /// The server has closed the connection. The caller has given all bytes before to
-    /// [`ClientConnection::receive`].
+    /// The server has closed the connection. All bytes before that were passed to [`ClientConnection::receive`].
     ///
     /// # Errors
-    /// The response is not complete: its absence, and whether its head or its content was cut off, are
-    /// told apart.
+    /// The response is not complete. The variants tell whether it is missing, or its head or its content was cut off.
     pub fn on_closed(&mut self) -> Result<Ended, UpstreamError> {
         let ended = match &self.receiving {
             Receiving::Idle | Receiving::Failed => Ok(Ended::Nothing),
@@ -203,9 +200,8 @@ impl ClientConnection {
         ended
     }
 
-    /// True if the next request can go over this connection: the response is complete, so is the request,
-    /// both sides want to go on, and the server has sent nothing more (`leftover`), which could only be
-    /// taken for the next response.
+    /// Whether the connection can carry another request: request and response are complete, both sides allow it, and the
+    /// server has sent nothing more (`leftover`), which could be mistaken for the next response.
     #[must_use]
     pub const fn is_reusable(&self, leftover: &[u8]) -> bool {
         matches!(
@@ -215,9 +211,9 @@ impl ClientConnection {
             && leftover.is_empty()
     }
 
-    /// True while the content comes in chunks, the data of at least one has come as a whole, and the next has not begun. A
-    /// server that closes the connection here has left out the last chunk, perhaps the line end before it, too: the content is
-    /// incomplete (RFC 9112 §8), yet no data was cut in two.
+    /// Whether the content is chunked, at least one chunk is complete and the next has not begun. If the server closes the
+    /// connection now, it left out the last chunk and perhaps the line end before it: the content is incomplete (RFC 9112
+    /// §8), but no chunk was cut off.
     #[must_use]
     pub const fn is_between_chunks(&self) -> bool {
         match self.receiving {
@@ -231,8 +227,8 @@ impl ClientConnection {
         }
     }
 
-    /// Bytes of content that are due, where the head has announced their number: they may be taken off the connection by other
-    /// means, as [`ClientConnection::skip_content`] is told.
+    /// Bytes of content still to come, if the head announced their number. The caller may take them off the connection
+    /// itself and then calls [`ClientConnection::skip_content`].
     #[must_use]
     pub const fn content_left(&self) -> Option<u64> {
         match self.receiving {
@@ -246,34 +242,33 @@ impl ClientConnection {
         }
     }
 
-    /// That many bytes of content were taken off the connection by other means: no more than
-    /// [`ClientConnection::content_left`] said.
+    /// The caller took `len` bytes of content off the connection itself: at most [`ClientConnection::content_left`].
     pub const fn skip_content(&mut self, len: u64) {
         if let Receiving::Sized { left } = &mut self.receiving {
             *left = left.saturating_sub(len);
         }
     }
 
-    /// Number of the current request, from 1; 0 before the first. A connection closed before the response
-    /// to a later one was probably idle for too long (RFC 9112 §9.3.1).
+    /// Number of the current request, from 1; 0 before the first. A connection that is closed before the response to a
+    /// later request was probably idle for too long (RFC 9112 §9.3.1).
     #[must_use]
     pub const fn request_index(&self) -> u64 {
         self.requests
     }
 
-    /// True once the final response is complete.
+    /// Whether the final response is complete.
     #[must_use]
     pub const fn is_response_done(&self) -> bool {
         matches!(self.receiving, Receiving::Idle)
     }
 
-    /// True once the request is written as a whole, or given up.
+    /// Whether the request is written completely or was aborted.
     #[must_use]
     pub const fn is_request_done(&self) -> bool {
         matches!(self.sending, Sending::Complete)
     }
 
-    /// What the server is to send next.
+    /// The part of a response that is due next.
     #[must_use]
     pub const fn awaited(&self) -> Awaited {
         match self.receiving {

@@ -1,7 +1,6 @@
-//! The `Connection` field (RFC 9110 §7.6.1) and what it means for persistence. Shared by requests and
-//! responses.
+//! The `Connection` field (RFC 9110 §7.6.1) and its effect on persistence. Used for requests and responses.
 
-/// The options of all `Connection` fields of a head, which count as one list.
+/// The options of all `Connection` fields of a head, which form one list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnectionOptions {
     is_present: bool,
@@ -25,8 +24,9 @@ impl ConnectionOptions {
         self.upgrade
     }
 
-    /// `close` always wins (RFC 9112 §9.6). A `Connection` without `keep-alive` closes in HTTP/1.1 as well
-    /// (H2O compatibility), unless it is there for the sake of an upgrade that we need not follow.
+    /// Whether the connection persists. `close` always wins (RFC 9112 §9.6). H2O compatibility: H2O closes after a
+    /// `Connection` without `keep-alive` in HTTP/1.1 as well; not so here if the field is there for an upgrade that we
+    /// decline.
     pub(crate) const fn is_persistent(self, is_http10: bool, offers_upgrade: bool) -> bool {
         !self.close && (self.keep_alive || (!is_http10 && (!self.is_present || offers_upgrade)))
     }

@@ -1,4 +1,4 @@
-//! Writing heads and chunk framing. Shared by both roles.
+//! Writes heads and chunk framing. Used by both roles.
 
 use h2o_http::{Field, Headers, Name, StatusCode, has_break};
 
@@ -37,7 +37,7 @@ fn fields_singly(out: &mut Vec<u8>, headers: &Headers) {
     }
 }
 
-/// Writes one field, its name as the peer spelt it where that is known.
+/// Writes one field. Its name has the peer's spelling, if known.
 #[inline]
 pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
     out.extend_from_slice(field.spelling.unwrap_or(field.name.as_str().as_bytes()));
@@ -46,8 +46,7 @@ pub(crate) fn field(out: &mut Vec<u8>, field: &Field<'_>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a value. A line end or NUL in it would let whoever chose the value write fields or whole
-/// messages of his own, so it becomes a space (RFC 9110 §5.5).
+/// Writes a value. A line end or NUL in it becomes a space: it could smuggle fields or messages (RFC 9110 §5.5).
 #[inline]
 pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
     let start = out.len();
@@ -70,7 +69,7 @@ pub(crate) fn content_length(out: &mut Vec<u8>, length: u64) {
 /// Writes the number and the line end.
 #[inline]
 pub(crate) fn decimal_line(out: &mut Vec<u8>, number: u64) {
-    /// Numbers below fit a word with the line end.
+    /// Numbers below this fit in a word together with the line end.
     const SHORT: u64 = 1_000_000;
     if number >= SHORT {
         out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
@@ -123,25 +122,25 @@ pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
 /// How the content of a message we send is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {
-    /// No content follows: none there is, or none is allowed (HEAD, 1xx, 204, 304).
+    /// No content follows: there is none, or none is allowed (HEAD, 1xx, 204, 304).
     None,
-    /// Exactly that many bytes.
+    /// Exactly this many bytes.
     Identity(u64),
     /// Chunks.
     Chunked,
-    /// Bytes until we close; also a tunnel.
+    /// Bytes until we close the connection; also a tunnel.
     UntilClose,
 }
 
-/// The content of a message we send. Shared by both roles.
+/// Writes the content of a message. Used by both roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyWriter {
-    /// No content (left), or none may be sent.
+    /// No content is left, or none may be sent.
     Done,
     Identity {
         left: u64,
     },
-    /// `open` within a chunk of [`BodyWriter::begin_data`].
+    /// `open`: whether [`BodyWriter::begin_data`] has begun a chunk.
     Chunked {
         open: bool,
     },
@@ -153,7 +152,7 @@ pub(crate) enum BodyWriter {
 #[must_use]
 pub(crate) enum Finished {
     Complete,
-    /// Less than announced: only closing tells the peer.
+    /// Shorter than announced: the connection must close to tell the peer.
     Short,
 }
 
@@ -167,7 +166,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes what comes before `len` bytes of content; gives how many of them may be sent.
+    /// Writes the framing before `len` bytes of content. Returns how many of them may be sent.
     pub(crate) fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match self {
             Self::Done => 0,
@@ -178,8 +177,8 @@ impl BodyWriter {
                 len
             }
             Self::Chunked { open } => {
-                debug_assert!(!*open, "a chunk within a chunk");
-                // An empty chunk would end the body.
+                debug_assert!(!*open, "the chunk before has ended");
+                // No empty chunk: it would end the body.
                 *open = len > 0;
                 if *open {
                     chunk_size(out, len);
@@ -189,7 +188,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes what comes after the content announced last.
+    /// Writes the framing after the content announced last.
     pub(crate) fn end_data(&mut self, out: &mut Vec<u8>) {
         if let Self::Chunked { open } = self
             && *open
@@ -216,8 +215,8 @@ impl BodyWriter {
         }
     }
 
-    /// Ends the content so that the peer can tell it is not complete: chunks by one that is no chunk, the
-    /// others by closing.
+    /// Ends the content so that the peer notices that it is incomplete: chunked content by an invalid chunk, other content
+    /// by closing.
     pub(crate) fn abort(&mut self, out: &mut Vec<u8>) {
         match std::mem::replace(self, Self::Done) {
             Self::Chunked { .. } => out.extend_from_slice(b"\r\n1\r\n"),

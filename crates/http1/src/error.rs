@@ -1,4 +1,4 @@
-//! What a client did wrong, and what we answer.
+//! Faults of clients, and our answers.
 
 use h2o_http::StatusCode;
 
@@ -31,12 +31,12 @@ impl FieldError {
     }
 }
 
-/// `Content-Length` and `Transfer-Encoding` that do not say one thing (RFC 9112 §6).
+/// `Content-Length` and `Transfer-Encoding` that are malformed or contradict each other (RFC 9112 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
     /// A `Content-Length` that is not 1 to 19 digits.
     ContentLengthInvalid,
-    /// Two `Content-Length` fields that are not the same bytes.
+    /// Two `Content-Length` fields with different text.
     ContentLengthsDiffer,
     /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112 §6.1: ought to be handled as an error).
     LengthAndCoding,
@@ -66,8 +66,7 @@ impl FramingError {
 /// A body that is not in chunked coding (RFC 9112 §7.1), or abuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkError {
-    /// A chunk does not start with a hexadecimal digit, or something else than an extension follows
-    /// its size.
+    /// A chunk that does not start with a hexadecimal digit, or whose size is followed by anything but an extension.
     SizeInvalid,
     /// A chunk size of more than 16 digits.
     SizeTooLong,
@@ -77,7 +76,7 @@ pub enum ChunkError {
     ExtensionTooLong,
     /// No CRLF after the data of a chunk.
     DataUnterminated,
-    /// Framing outweighs the data (see [`crate::MAX_CHUNK_FRAMING`]).
+    /// The framing outweighs the data (see [`crate::MAX_CHUNK_FRAMING`]).
     FramingExcessive,
     /// A line of the trailer section that is not a field line.
     TrailerInvalid,
@@ -102,12 +101,13 @@ impl ChunkError {
     }
 }
 
-/// What a client did wrong. Each of these ends the connection.
+/// A fault of the client. Each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// Nothing but line ends where a request was due.
+    /// Only line ends in place of a request.
     BlankInput,
-    /// A first line of capital letters and spaces only: no request line, but somebody's broken connection preface.
+    /// A first line of only capital letters and spaces: not a request line, but the broken connection preface of another
+    /// protocol.
     NotHttp,
     /// The method is not a token followed by a space.
     MethodInvalid,
@@ -117,7 +117,7 @@ pub enum PeerError {
     AuthorityInvalid,
     /// The request line does not end in `HTTP/1.` and one digit.
     VersionInvalid,
-    /// A line of the field section is wrong.
+    /// A malformed line of the field section.
     Field(FieldError),
     /// More fields than the settings allow.
     TooManyFields,
@@ -129,7 +129,7 @@ pub enum PeerError {
     HostInvalid,
     /// HTTP/1.1 without `Host`, where the settings refuse that.
     HostMissing,
-    /// CONNECT or CONNECT-UDP whose head is not that of a tunnel.
+    /// CONNECT or CONNECT-UDP with a head that does not ask for a tunnel.
     ConnectInvalid,
     /// The `masque` scheme with another method than CONNECT-UDP.
     MasqueInvalid,
@@ -137,16 +137,16 @@ pub enum PeerError {
     Framing(FramingError),
     /// The body is larger than `limit-request-body`.
     BodyTooLarge,
-    /// `Expect` asks for something else than `100-continue`.
+    /// `Expect` is something else than `100-continue`.
     ExpectationUnknown,
     /// The chunked coding of the body is broken.
     Chunk(ChunkError),
 }
 
 impl PeerError {
-    /// What the client is told. The connection is closed in any case.
+    /// The answer to the client. The connection is closed in any case.
     ///
-    /// Reasons and texts are those of H2O, which clients and tests match on.
+    /// H2O compatibility: H2O sends these reasons and texts, which clients and tests match on.
     #[must_use]
     pub const fn answer(&self) -> Answer {
         match self {
@@ -199,8 +199,8 @@ impl PeerError {
         }
     }
 
-    /// Whether the head could be read, and only how its content comes is wrong: what the client is told passes the filters of
-    /// the request's path (H2O compatibility: `error-doc` and `header.*` see these responses and no others).
+    /// Whether only the framing of the content is wrong and the head could be read. The answer then passes the filters of
+    /// the request's path. H2O compatibility: H2O applies `error-doc` and `header.*` to these responses and to no others.
     #[must_use]
     pub const fn is_of_content(&self) -> bool {
         matches!(
@@ -265,7 +265,7 @@ pub enum Answer {
         /// The content, as `text/plain; charset=utf-8`.
         body: &'static str,
     },
-    /// Close without a word.
+    /// Close without an answer.
     CloseSilently,
 }
 

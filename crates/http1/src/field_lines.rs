@@ -1,5 +1,4 @@
-//! Lines of a head: where they end, and what a field line looks like (RFC 9112 §2.2, §5). Shared by
-//! requests and responses.
+//! Lines of a head: their ends, and the syntax of field lines (RFC 9112 §2.2, §5). Used for requests and responses.
 
 use std::ops::Range;
 
@@ -7,10 +6,10 @@ use h2o_http::{Known, is_token_byte};
 
 use crate::FieldError;
 
-/// Which line ends count.
+/// The line ends that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineEnds {
-    /// CRLF and a bare line feed (RFC 9112 §2.2 allows a recipient that).
+    /// CRLF and a bare line feed (RFC 9112 §2.2 allows recipients to accept it).
     Lenient,
     /// CRLF only.
     Strict,
@@ -21,7 +20,7 @@ impl LineEnds {
         if strict { Self::Strict } else { Self::Lenient }
     }
 
-    /// Length of the line end at the start of `text`: `None` if there is none.
+    /// Length of the line end at the start of `text`; `None` if there is none.
     #[inline]
     pub(crate) fn at(self, text: &[u8]) -> Result<Option<usize>, FieldError> {
         if text.first_chunk() == Some(b"\r\n") {
@@ -51,7 +50,7 @@ pub(crate) enum Line {
     End { next: usize },
 }
 
-/// Reads the line that starts at `at`. The input must hold a line feed from there on.
+/// Reads the line that starts at `at`. The input must have a line feed after that.
 #[inline(always)]
 pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line, FieldError> {
     let line = input.get(at..).unwrap_or_default();
@@ -73,7 +72,7 @@ pub(crate) fn scan_line(input: &[u8], at: usize, ends: LineEnds) -> Result<Line,
         Some(len) => at + end + len,
         None => return Err(FieldError::ValueInvalid),
     };
-    // The only bytes of a value that are not above a blank are blanks.
+    // The only bytes up to a blank that are allowed in a value are blanks.
     while end > start && line[end - 1] <= b' ' {
         end -= 1;
     }
@@ -106,8 +105,8 @@ pub(crate) fn token_len(text: &[u8]) -> usize {
         .unwrap_or(text.len())
 }
 
-/// Length of the text up to the first byte below `FLOOR` (a horizontal tab is not counted as such
-/// where blanks are allowed, that is for `FLOOR` 0x20) or the first DEL. Bytes from 0x80 on pass.
+/// Length of the text up to the first byte below `FLOOR` or the first DEL. `FLOOR` 0x20 allows blanks, and therefore
+/// horizontal tabs. Bytes from 0x80 on are allowed.
 ///
 /// Eight bytes at a time: most of a head is field values (benchmark `head`).
 #[inline]
@@ -130,8 +129,8 @@ pub(crate) fn text_len<const FLOOR: u8>(text: &[u8]) -> usize {
     text.len() - rest.len() + last.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of bytes that are below `FLOOR` or DEL. The lowest byte marked is right; borrows
-/// can mark bytes above it wrongly.
+/// Sets the high bit of bytes that are below `FLOOR` or DEL. The lowest mark is correct; borrows can set false ones above
+/// it.
 #[inline]
 const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -140,36 +139,36 @@ const fn below_or_del<const FLOOR: u8>(bytes: u64) -> u64 {
     (below | del) & !bytes & (ONES << 7)
 }
 
-/// Finds the end of a head in input that grows, looking at each byte once.
+/// Finds the end of a head in growing input; scans each byte once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadScan {
-    /// Bytes looked at.
+    /// Bytes scanned.
     scanned: u32,
-    /// Start of the first line that is not known to be well-formed.
+    /// Start of the first line that was not checked yet.
     line: u32,
 }
 
-/// What [`HeadScan::find_end`] knows.
+/// The result of [`HeadScan::find_end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadEnd {
     /// The head ends at `end`, within the input.
     Complete { end: usize },
-    /// The input lacks the end, and is shorter than the limit. `lines` is the position after the last
-    /// line that this call saw the end of, 0 if it saw none.
+    /// The end is missing, and the input is shorter than the limit. `lines`: the position after the last line whose end
+    /// this call found, 0 if it found none.
     Incomplete { lines: usize },
     /// The head is longer than the limit.
     TooLarge,
 }
 
 impl HeadScan {
-    /// Bytes seen before this call.
+    /// Bytes scanned before this call.
     pub(crate) const fn scanned(self) -> usize {
         self.scanned as usize
     }
 
-    /// Looks for the empty line in `input`, which holds all that earlier calls saw.
+    /// Looks for the empty line in `input`, which includes the input of earlier calls.
     ///
-    /// An empty line at the very start is not the end of the head (RFC 9112 §2.2), but a second one is.
+    /// An empty line at the very start does not end the head (RFC 9112 §2.2), but a second one does.
     pub(crate) fn find_end(&mut self, input: &[u8], max_head: usize) -> HeadEnd {
         let max_head = max_head.min(u32::MAX as usize);
         let within = &input[..input.len().min(max_head)];
@@ -188,9 +187,9 @@ impl HeadScan {
         HeadEnd::Incomplete { lines }
     }
 
-    /// Checks the lines that have become complete although the head is not, so that nonsense is refused
-    /// at once. `lines` is what [`HeadScan::find_end`] gave, `first` checks the first line and gives the
-    /// position after it, or `None` if it is not complete.
+    /// Checks the complete lines of an incomplete head, so that nonsense is refused at once. `lines` is from
+    /// [`HeadScan::find_end`]. `first` checks the first line and returns the position after it, or `None` if it is not
+    /// complete.
     pub(crate) fn check_lines<E: From<FieldError>>(
         &mut self,
         lines: &[u8],
@@ -211,13 +210,13 @@ impl HeadScan {
         Ok(())
     }
 
-    /// True until [`HeadScan::check_lines`] has seen a complete first line.
+    /// Whether [`HeadScan::check_lines`] has not seen a complete first line yet.
     pub(crate) const fn is_in_first_line(self) -> bool {
         self.line == 0
     }
 }
 
-/// True if the line feed at `at` ends an empty line that is not the one allowed at the start.
+/// Whether the line feed at `at` ends an empty line other than the one allowed at the start.
 #[inline]
 fn ends_head(input: &[u8], at: usize) -> bool {
     match input[..at] {

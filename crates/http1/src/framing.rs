@@ -1,4 +1,4 @@
-//! How long the content of a message is (RFC 9112 §6). Shared by requests and responses.
+//! The length of a message's content (RFC 9112 §6). Used for requests and responses.
 
 use h2o_http::{BodyLength, parse_content_length};
 
@@ -26,13 +26,13 @@ impl<'a> FramingFields<'a> {
         self.transfer_encoding = Some(value);
     }
 
-    /// True if the head has any of the fields.
+    /// Whether the head has any of these fields.
     pub(crate) const fn is_any(&self) -> bool {
         self.content_length.is_some() || self.transfer_encoding.is_some()
     }
 
-    /// What the fields say together. Anything that another recipient could read differently is refused:
-    /// request smuggling needs two readings (RFC 9112 §11.2).
+    /// The length according to all fields. Fields that another recipient could read differently are refused: request
+    /// smuggling needs two readings (RFC 9112 §11.2).
     pub(crate) fn body_length(&self, is_http10: bool) -> Result<BodyLength, FramingError> {
         match (self.content_length, self.transfer_encoding) {
             (None, None) => Ok(BodyLength::None),
@@ -54,8 +54,8 @@ impl<'a> FramingFields<'a> {
 impl FramingFields<'_> {
     /// As [`FramingFields::body_length`], for a response; [`BodyLength::None`] is content until the connection closes.
     ///
-    /// Two differences (H2O compatibility): a length that is said twice is refused even if it is the same, and the coding
-    /// `identity` is none.
+    /// Two differences. H2O compatibility: H2O refuses a repeated length even if it is the same, and ignores the coding
+    /// `identity`.
     pub(crate) fn body_length_of_response(
         &self,
         is_http10: bool,

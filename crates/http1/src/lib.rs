@@ -1,11 +1,11 @@
 //! HTTP/1.0 and 1.1 (RFC 9112): the server and the client role of a connection, without I/O.
 //!
-//! Bytes and time go in, events and bytes come out. There are no sockets, clocks, threads or locks in
-//! here, so that any exchange can be replayed byte for byte and hours of timers run in a millisecond.
-//! The caller owns the buffers; an idle connection is less than 200 bytes.
+//! Bytes and time go in, events and bytes come out. This crate uses no sockets, clocks, threads or locks, so that any
+//! exchange can be replayed byte for byte and hours of timers run in a millisecond. The caller owns the buffers; an idle
+//! connection takes less than 200 bytes.
 //!
-//! Where RFC 9112 leaves a choice that two recipients can make differently, this engine refuses the
-//! message: that is what request smuggling is made of.
+//! Where RFC 9112 leaves a choice that two recipients can make differently, this engine refuses the message: request
+//! smuggling depends on such differences.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,7 +20,7 @@
 //! let mut connection = ServerConnection::new(settings, Scheme::Http, now);
 //! let mut head = RequestHead::default();
 //!
-//! // Bytes in: the caller drops what a step took and calls again while that makes progress.
+//! Bytes in: the caller drops what a step took and calls again while that makes progress.
 //! let mut input = b"GET /a/../b?c HTTP/1.1\r\nHost: example.com\r\n\r\n".to_vec();
 //! match connection.receive(&input, now, &mut head) {
 //!     Ok(Received::Request { taken }) => drop(input.drain(..taken)),
@@ -47,7 +47,7 @@
 //! assert!(out.ends_with(b"\r\n\r\nhello"));
 //! connection.on_written(out.len(), false, now);
 //!
-//! // Time: nothing more comes, and the next request is awaited for ten seconds.
+//! Time: no input, and the next request is awaited for ten seconds.
 //! assert_eq!(connection.next(now), Next::Request);
 //! assert_eq!(connection.next_timeout(), Some(now + Duration::from_secs(10)));
 //! ```

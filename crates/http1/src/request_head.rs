@@ -1,5 +1,4 @@
-//! Request heads (RFC 9112 §3): request line, `Host`, and what the head says about the body and the
-//! connection.
+//! Request heads (RFC 9112 §3): request line, `Host`, and the fields about body and connection.
 
 use std::ops::Range;
 
@@ -13,20 +12,20 @@ use crate::field_lines::{Line, LineEnds, scan_line, token_len};
 use crate::framing::FramingFields;
 use crate::{PeerError, Settings, target};
 
-/// What the connection needs to know of a request besides its [`RequestHead`].
+/// The part of a request head that concerns the connection; the rest is in [`RequestHead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wishes {
-    /// The client wants the connection kept.
+    /// Whether the client wants to keep the connection.
     pub(crate) is_persistent: bool,
-    /// `Expect: 100-continue`, with a body.
+    /// Whether the client waits for 100 Continue: `Expect: 100-continue`, with a body.
     pub(crate) expects_continue: bool,
-    /// Bytes of the head.
+    /// Length of the head.
     pub(crate) len: usize,
 }
 
-/// Reads a head into `head`. `input` must begin with a complete one, as [`crate::field_lines::HeadScan`] finds.
+/// Reads a head into `head`. `input` must begin with a complete one, as found by [`crate::field_lines::HeadScan`].
 ///
-/// On an error the request line may have been filled in, for the log.
+/// On an error the parts read so far stay in `head`, for the log.
 pub(crate) fn parse(
     input: &[u8],
     settings: &Settings,
@@ -63,7 +62,7 @@ pub(crate) fn parse(
         }
         body => body,
     };
-    // H2O compatibility: an expectation counts only where there is a body to wait for.
+    // H2O compatibility: H2O ignores an expectation without a body.
     let expects = fields.framing.is_any();
     if expects && fields.expects_other {
         return Err(PeerError::ExpectationUnknown);
@@ -88,7 +87,7 @@ fn span(range: &Range<usize>) -> Span {
     Span::new(range.start, range.len())
 }
 
-/// Checks the first line of `input` if it is complete, and gives the position after it.
+/// Checks the first line of `input` if it is complete. Returns the position after it.
 pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<usize>, PeerError> {
     if memchr::memchr(b'\n', &input[empty_line_len(input, ends)..]).is_none() {
         return Ok(None);
@@ -96,17 +95,17 @@ pub(crate) fn check_first_line(input: &[u8], ends: LineEnds) -> Result<Option<us
     RequestLine::parse(input, ends).map(|line| Some(line.next))
 }
 
-/// Checks the start of a first line that is not complete, so that a TLS handshake on a cleartext port is
-/// answered without waiting for a line feed.
+/// Checks the start of an incomplete first line, so that a TLS handshake on a cleartext port is answered without waiting
+/// for a line feed.
 pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), PeerError> {
-    /// Longer than all methods in use; what comes after is checked once the line is complete.
+    /// Longer than all methods in use. The rest is checked once the line is complete.
     const CHECKED: usize = 64;
     let line = &input[empty_line_len(input, ends)..];
     let line = &line[..line.len().min(CHECKED)];
     match line.iter().position(|&byte| !is_token_byte(byte)) {
         None => Ok(()),
         Some(at) if at > 0 && line[at] == b' ' => Ok(()),
-        // It can still become the one empty line that is skipped.
+        // May become the one empty line that is skipped.
         Some(0) if input == b"\r" => Ok(()),
         Some(_) => Err(PeerError::MethodInvalid),
     }
@@ -178,7 +177,7 @@ impl RequestLine {
     }
 }
 
-/// The method that starts at `start`, and the position after it.
+/// Parses the method at `start`. Returns it with the position after it.
 fn parse_method(input: &[u8], start: usize) -> Result<(Method, usize), PeerError> {
     let end = start + token_len(&input[start..]);
     let method = Method::from_token(&input[start..end]).ok_or(PeerError::MethodInvalid)?;
@@ -193,7 +192,7 @@ fn skip_spaces(input: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// What the field section says, besides the fields that go to the list.
+/// The fields of a head that the engine interprets; the others are in the list.
 #[derive(Default)]
 struct Fields<'a> {
     host: Host,
@@ -205,7 +204,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the section that starts at `at`, and gives the position after it.
+    /// Reads the section that starts at `at`. Returns the position after it.
     #[inline]
     fn parse(
         &mut self,
@@ -240,7 +239,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Notes a field the engine cares about; true if it is kept out of the list.
+    /// Interprets a field of the engine. Returns whether to keep it out of the list.
     #[inline]
     fn on_field(
         &mut self,
@@ -285,7 +284,7 @@ impl Host {
         self.is_present = true;
     }
 
-    /// The value, empty if there is none; an empty value counts as none.
+    /// The value; empty if there is none. An empty value counts as none.
     #[inline]
     fn span(&self, head: &RequestHead, strict: bool) -> Result<Span, PeerError> {
         if self.is_repeated {
@@ -297,7 +296,7 @@ impl Host {
                 _ => Ok(Span::default()),
             };
         }
-        // What CONNECT names is for its handler to judge; `Host` only repeats it.
+        // The handler checks the target of CONNECT; `Host` only repeats it.
         if head.method != Method::Connect && !authority::is_valid(head.headers.text(self.at)) {
             return Err(PeerError::HostInvalid);
         }

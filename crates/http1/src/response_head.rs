@@ -1,4 +1,4 @@
-//! Response heads (RFC 9112 §4), as our client role reads them.
+//! Response heads (RFC 9112 §4), as the client role reads them.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::field_lines::{Line, LineEnds, scan_line, text_len};
 use crate::framing::FramingFields;
 use crate::{ClientSettings, UpstreamError};
 
-/// Servers are never refused for bare line feeds: we cannot choose them as clients can choose us.
+/// Bare line feeds are always accepted from servers: the configuration chooses them, while anybody can be a client.
 pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
 
-/// The request a response answers, as far as it bears on the reading (RFC 9112 §6.3).
+/// The properties of a request that decide how its response is read (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) is_head: bool,
@@ -31,14 +31,14 @@ pub(crate) enum Delimited {
     Tunnel,
 }
 
-/// What the connection needs to know of a response besides its [`ClientResponse`].
+/// The part of a response head that concerns the connection; the rest is in [`ClientResponse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) delimited: Delimited,
     pub(crate) is_persistent: bool,
 }
 
-/// Reads a head into `head`. `input` must be a complete one, as [`crate::field_lines::HeadScan`] finds.
+/// Reads a head into `head`. `input` must be a complete one, as found by [`crate::field_lines::HeadScan`].
 pub(crate) fn parse(
     input: &[u8],
     settings: &ClientSettings,
@@ -126,12 +126,12 @@ fn judge(
     })
 }
 
-/// Checks the first line of `input`, which is complete, and gives the position after it.
+/// Checks the first line of `input`, which is complete. Returns the position after it.
 pub(crate) fn check_first_line(input: &[u8]) -> Result<Option<usize>, UpstreamError> {
     StatusLine::parse(input).map(|line| Some(line.next))
 }
 
-/// Checks the start of a first line that is not complete.
+/// Checks the start of an incomplete first line.
 pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), UpstreamError> {
     const START: &[u8] = b"HTTP/1.";
     let len = input.len().min(START.len());
@@ -141,7 +141,7 @@ pub(crate) fn check_partial_line(input: &[u8]) -> Result<(), UpstreamError> {
     Err(UpstreamError::StatusLineInvalid)
 }
 
-/// The parts of a status line; the reason as positions in the input.
+/// The parts of a status line; the reason as a range of the input.
 struct StatusLine {
     version: Version,
     status: StatusCode,
@@ -177,7 +177,7 @@ impl StatusLine {
                 .then(|| code * 10 + u16::from(digit - b'0'))
         });
         let status = code.and_then(StatusCode::new).ok_or(invalid)?;
-        // RFC 9112 §4: the space before an absent reason is due, but servers leave it out.
+        // RFC 9112 §4 requires a space even before an absent reason, but some servers leave it out.
         let reason_at = match input.get(12) {
             Some(b' ') => 13,
             _ => 12,

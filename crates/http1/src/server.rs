@@ -21,13 +21,13 @@ use crate::timers::Timers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// The connection waits for the next request; what the client has pipelined can be received.
+    /// The connection waits for the next request; pipelined input can be received.
     Request,
-    /// The connection is to be closed.
+    /// The caller closes the connection.
     Close,
 }
 
-/// What we read next.
+/// State of receiving.
 #[derive(Clone, Copy, Debug)]
 enum Receiving {
     Head(HeadScan),
@@ -36,15 +36,15 @@ enum Receiving {
         left: u64,
     },
     Chunked(ChunkedReader),
-    /// The request is complete. What follows is pipelined and stays with the caller.
+    /// The request is complete. Further input is pipelined and stays with the caller.
     Complete,
-    /// Bytes pass as they are.
+    /// Bytes are passed through.
     Tunnel,
-    /// The client broke the protocol; nothing it sends is looked at.
+    /// The client broke the protocol; its input is ignored.
     Failed,
 }
 
-/// How far the response is.
+/// State of the response.
 #[derive(Clone, Copy, Debug)]
 enum Sending {
     /// No final response yet.
@@ -58,15 +58,15 @@ enum Sending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expectation {
     None,
-    /// The client holds its body back until it is told to go on.
+    /// The client holds its body back until we send 100 Continue or a response.
     Waiting,
 }
 
-/// What the request means for its response and for the connection.
+/// The part of the request that affects its response and the connection.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     is_http10: bool,
-    /// HEAD: the response has no content whatever its fields say.
+    /// Whether the method is HEAD: the response has no content, whatever its fields say.
     is_head: bool,
     is_connect: bool,
     offers_upgrade: bool,
@@ -76,8 +76,8 @@ struct Exchange {
 
 /// The server role of one connection: bytes and time in, events and bytes out.
 ///
-/// The caller owns the buffers. It hands over all bytes that it has received and not yet dropped, drops
-/// what a step took, and steps again while that makes progress.
+/// The caller owns the buffers. It passes all bytes received and not yet dropped, drops the bytes that a step took, and
+/// calls again while that makes progress.
 #[derive(Debug)]
 pub struct ServerConnection {
     settings: Arc<Settings>,
@@ -93,7 +93,7 @@ pub struct ServerConnection {
 }
 
 impl Exchange {
-    /// No request, or none that could be read: whatever is sent must suit any client and is the last.
+    /// No request, or one that could not be read: the response must suit any client, and is the last.
     const NONE: Self = Self {
         is_http10: true,
         is_head: false,
@@ -140,19 +140,19 @@ impl ServerConnection {
         }
     }
 
-    /// True once the response is written to `out` as a whole, or given up.
+    /// Whether the response is written to `out` completely or was aborted.
     #[must_use]
     pub const fn is_response_done(&self) -> bool {
         matches!(self.sending, Sending::Complete)
     }
 
-    /// True once nothing more of the request is to come: its end was received or will not be.
+    /// Whether the request is complete, or no more of it will be received.
     #[must_use]
     pub const fn is_body_done(&self) -> bool {
         matches!(self.receiving, Receiving::Complete | Receiving::Failed)
     }
 
-    /// Bytes of content that are announced and have not come; `None` where their number is not announced.
+    /// Bytes of content that are announced and not received yet; `None` if their number is not announced.
     #[must_use]
     pub const fn body_left(&self) -> Option<u64> {
         match self.receiving {
@@ -162,7 +162,7 @@ impl ServerConnection {
         }
     }
 
-    /// Whether another request can follow once the rest of the content has been received, whoever wants it.
+    /// Whether another request can follow once the rest of the content has been received and dropped.
     #[must_use]
     pub const fn can_discard(&self) -> bool {
         !self.is_body_done()
@@ -171,14 +171,14 @@ impl ServerConnection {
             && !self.is_shutting_down
     }
 
-    /// True while bytes pass raw both ways.
+    /// Whether the connection is a tunnel.
     #[must_use]
     pub const fn is_tunnel(&self) -> bool {
         matches!(self.sending, Sending::Tunnel)
     }
 
-    /// What follows, once the response is written and the body read. A connection whose handler does not
-    /// want the rest of the body is not worth reading on: it closes.
+    /// Decides what follows, once the response is written and the body read. If the handler left a part of the body unread,
+    /// the connection closes rather than receive the rest.
     pub fn next(&mut self, now: Instant) -> Next {
         let is_over = matches!(
             (&self.sending, &self.receiving),
@@ -197,9 +197,9 @@ impl ServerConnection {
         Next::Request
     }
 
-    /// Tells that `written` bytes of our output have left since the last call, and whether more is
-    /// `pending`. Call it after every attempt to write, and when the caller finds that the kernel's queue
-    /// has shrunk: what counts as progress decides whether the client is too slow.
+    /// Tells that the socket took `written` bytes of our output since the last call, and whether more is `pending`. Call it
+    /// after every attempt to write, and when the kernel's send queue has shrunk: this progress decides whether the client
+    /// is too slow.
     pub fn on_written(&mut self, written: usize, pending: bool, now: Instant) {
         if !self.is_tunnel() {
             self.timers
@@ -207,31 +207,31 @@ impl ServerConnection {
         }
     }
 
-    /// The caller stops reading the body because nobody wants it for now: the client is not timed.
+    /// The caller stops reading the body for now: the client is not timed.
     pub fn pause_reading(&mut self) {
         self.timers.pause_body();
     }
 
-    /// The caller reads on.
+    /// The caller continues reading the body.
     pub fn resume_reading(&mut self, now: Instant) {
         if !self.wants_continue() {
             self.timers.resume_body(&self.settings, now);
         }
     }
 
-    /// Whether content is awaited from the client, and whether bytes of ours wait for the client to take some.
+    /// Whether we wait for content from the client, and whether output waits for the client.
     #[must_use]
     pub const fn waits_for_client(&self) -> (bool, bool) {
         (self.timers.is_reading_body(), self.timers.is_writing())
     }
 
-    /// When [`ServerConnection::on_timeout`] is to be called next, if nothing happens before.
+    /// When to call [`ServerConnection::on_timeout`] next, unless something happens before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// The limit that has passed, if one has: the connection is to be closed without an answer.
+    /// The time limit that has passed, if any: the caller closes the connection without an answer.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> Option<TimeLimit> {
         let first_request = self.requests == 0;
@@ -244,19 +244,19 @@ impl ServerConnection {
         })
     }
 
-    /// Responses from here on say `Connection: close`, and no further request is taken. An idle
-    /// connection can be closed at once.
+    /// From now on responses have `Connection: close`, and no further request is read. An idle connection can be closed at
+    /// once.
     pub const fn shut_down(&mut self) {
         self.is_shutting_down = true;
     }
 
-    /// True after [`ServerConnection::shut_down`].
+    /// Whether [`ServerConnection::shut_down`] was called.
     #[must_use]
     pub const fn is_shutting_down(&self) -> bool {
         self.is_shutting_down
     }
 
-    /// True while no byte of a next request has arrived.
+    /// Whether no byte of a next request has arrived.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         matches!(self.receiving, Receiving::Head(_)) && self.first_byte_at.is_none()

@@ -1,4 +1,4 @@
-//! What the two roles are told about limits and times.
+//! Limits and times of the two roles.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ pub struct Settings {
     pub max_fields: usize,
     /// `limit-request-body`: a longer `Content-Length` or a chunked body that reaches it gets 413.
     pub limit_request_body: u64,
-    /// `http1-request-timeout`: bounds the whole head, from the moment we wait for it.
+    /// `http1-request-timeout`: time limit of a whole head, from the moment we wait for it.
     pub request_timeout: Duration,
-    /// `http1-request-io-timeout`: the longest silence while we read a request or write a response.
+    /// `http1-request-io-timeout`: the longest pause of the client while we receive a request or send a response.
     pub io_timeout: Duration,
-    /// `http1-strict`: refuses HTTP/1.1 without `Host` and bare line feeds in heads.
+    /// `http1-strict`: whether to refuse HTTP/1.1 without `Host` and bare line feeds in heads.
     pub strict: bool,
-    /// `http1-upgrade-to-http2`: the HTTP/2 preface is reported instead of refused.
+    /// `http1-upgrade-to-http2`: whether the HTTP/2 preface is reported instead of refused.
     pub upgrade_to_http2: bool,
 }
 
-/// 8192 bytes for the request line and 4096 for each of 100 fields (H2O compatibility).
+/// H2O compatibility: H2O allows 8192 bytes for the request line and 4096 for each of 100 fields.
 pub(crate) const MAX_HEAD: usize = 417_792;
 pub(crate) const MAX_FIELDS: usize = 100;
 
@@ -46,7 +46,7 @@ pub struct ClientSettings {
     pub max_head: usize,
     /// Most fields in a head.
     pub max_fields: usize,
-    /// Most interim (1xx) responses to one request; they are free of charge for a hostile server.
+    /// Most interim (1xx) responses to one request, which cost a hostile server nothing.
     pub max_interims: u32,
 }
 

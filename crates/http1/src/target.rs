@@ -1,4 +1,4 @@
-//! Request targets (RFC 9112 §3.2) and the requests that only have an authority.
+//! Request targets (RFC 9112 §3.2), and the requests whose target is an authority.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use h2o_http::{Method, RequestHead, Scheme, Span, Version, authority};
 
 use crate::PeerError;
 
-/// Sets the target, and authority and scheme where it has them, which then take the place of `Host`
-/// (RFC 9112 §3.2). The arena of `head` starts with `input`.
+/// Sets the target, and the authority and scheme if the target has them; they then replace `Host` (RFC 9112 §3.2). The
+/// arena of `head` starts with `input`.
 #[inline]
 pub(crate) fn set_target(
     input: &[u8],
@@ -24,7 +24,7 @@ pub(crate) fn set_target(
     set_other_target(input, at..at + scanned.len, whole, head)
 }
 
-/// A target that is no path.
+/// Sets a target that is not a path.
 fn set_other_target(
     input: &[u8],
     target: Range<usize>,
@@ -37,7 +37,7 @@ fn set_other_target(
         head.set_target(whole);
         return Ok(());
     }
-    // H2O compatibility: the schemes are recognised in lower case only.
+    // H2O compatibility: H2O recognises the schemes in lower case only.
     let scheme = [Scheme::Http, Scheme::Https, Scheme::Masque]
         .into_iter()
         .find(|scheme| {
@@ -51,7 +51,7 @@ fn set_other_target(
     let authority_at = target.start + scheme.as_str().len() + 3;
     let rest = &input[authority_at..target.end];
     let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
-    // User information is no part of a target (RFC 9110 §4.2.4), and no host has an `@`.
+    // User information is not allowed in a target (RFC 9110 §4.2.4); no host has an `@`.
     authority::split(&rest[..authority_len]).ok_or(PeerError::AuthorityInvalid)?;
     head.scheme = scheme;
     head.set_authority(Span::new(authority_at, authority_len));
@@ -68,9 +68,9 @@ fn set_other_target(
     Ok(())
 }
 
-/// `Host`, if it is there, agrees with the target of CONNECT; whether that is `host:port` (RFC 9110 §9.3.6) is for the handler
-/// to say, which has more to tell than a status (RFC 9209). CONNECT-UDP drafts put the authority in an absolute target with
-/// the path `/`.
+/// Whether `Host`, if there is one, agrees with the target of CONNECT. The handler checks that the target is `host:port`
+/// (RFC 9110 §9.3.6), since it can explain an error in `proxy-status` (RFC 9209). CONNECT-UDP drafts put the authority in
+/// an absolute target with the path `/`.
 pub(crate) fn is_connect_fit(head: &RequestHead, host: &[u8]) -> bool {
     let target = head.target();
     let names_peer = if head.method == Method::Connect {

@@ -1,7 +1,7 @@
 //! The time limits of the server role.
 //!
-//! Reading and writing are timed apart, as a body may still come in while its response goes out. Only
-//! the earliest moment leaves the crate.
+//! Reading and writing are timed separately, since a body may still be received while its response is sent. Callers only
+//! see the earliest deadline.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +9,28 @@ use h2o_http::TimeLimit;
 
 use crate::Settings;
 
-/// Limits on what the client sends.
+/// Time limits of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Nothing is awaited from the client.
+    /// No input is awaited.
     Off,
-    /// A head is awaited; the whole of it is bounded, silence only once it has begun.
+    /// A head is awaited. The whole of it is limited, and pauses once it has begun.
     Head {
         until: Instant,
         silence: Option<Instant>,
     },
-    /// A body is awaited.
+    /// Content is awaited.
     Body { silence: Instant },
-    /// The rest of a body is not wanted for now.
+    /// The caller does not read the body for now.
     Paused,
 }
 
-/// Limits on what the client takes.
+/// Time limits of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writing {
-    /// Nothing waits to be written.
+    /// No output is pending.
     Off,
-    /// Bytes wait for the client to take some.
+    /// Output waits for the client.
     Pending { silence: Instant },
 }
 
@@ -61,7 +61,7 @@ impl Timers {
         };
     }
 
-    /// The client was heard.
+    /// The client sent something.
     pub(crate) fn on_read(&mut self, settings: &Settings, now: Instant) {
         match &mut self.reading {
             Reading::Head { silence, .. } => *silence = Some(after(now, settings.io_timeout)),
@@ -74,7 +74,7 @@ impl Timers {
         self.reading = Reading::Off;
     }
 
-    /// We stop reading a body: the client's silence is ours from here on.
+    /// The caller stops reading a body: from now on the client cannot be blamed for a pause.
     pub(crate) fn pause_body(&mut self) {
         if self.is_reading_body() {
             self.reading = Reading::Paused;
@@ -92,12 +92,12 @@ impl Timers {
         matches!(self.reading, Reading::Body { .. })
     }
 
-    /// Whether bytes wait for the client to take some.
+    /// Whether output waits for the client.
     pub(crate) const fn is_writing(&self) -> bool {
         matches!(self.writing, Writing::Pending { .. })
     }
 
-    /// `written` bytes left, and more are or are not `pending`.
+    /// The socket took `written` bytes, and more are or are not `pending`.
     ///
     /// H2O keeps its timer running between the writes of one response, which cuts off responses whose
     /// handler pauses; here it is off whenever nothing waits to be written.
@@ -119,12 +119,12 @@ impl Timers {
         }
     }
 
-    /// Neither side is timed from here on: a tunnel.
+    /// Stops all limits: the connection is a tunnel.
     pub(crate) const fn stop(&mut self) {
         *self = Self::new();
     }
 
-    /// The earliest limit.
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         let read = match self.reading {
             Reading::Off | Reading::Paused => None,
@@ -140,7 +140,7 @@ impl Timers {
         [read, write].into_iter().flatten().min()
     }
 
-    /// The limit that has passed at `now`, if one has.
+    /// The limit that has passed at `now`, if any.
     pub(crate) fn passed(&self, first_request: bool, now: Instant) -> Option<TimeLimit> {
         match self.reading {
             Reading::Head { until, silence }
@@ -158,7 +158,7 @@ impl Timers {
     }
 }
 
-/// `now + limit`, for any limit a configuration can hold.
+/// `now + limit`, without overflow for any limit that a configuration can have.
 fn after(now: Instant, limit: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
     now.checked_add(limit).unwrap_or_else(|| now + CENTURY)

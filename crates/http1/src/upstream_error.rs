@@ -1,12 +1,12 @@
-//! What a server did wrong.
+//! Faults of servers.
 
 use crate::{ChunkError, FieldError, FramingError};
 
-/// What a server did wrong, as our client role sees it. Each of these ends the connection.
+/// A fault of a server, as the client role sees it. Each of these ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamError {
-    /// The connection ended before a byte of the response came. If the connection had been used
-    /// before, the server most likely closed it while it was idle.
+    /// The connection ended before the first byte of the response. If the connection had been used before, the server most
+    /// likely closed it as idle.
     ClosedBeforeResponse,
     /// The connection ended within the head of the response.
     HeadTruncated,
@@ -14,7 +14,7 @@ pub enum UpstreamError {
     BodyTruncated,
     /// The first line is not `HTTP/1.`, a digit and a status of three digits.
     StatusLineInvalid,
-    /// A line of the field section is wrong.
+    /// A malformed line of the field section.
     Field(FieldError),
     /// More fields than the settings allow.
     TooManyFields,
@@ -22,7 +22,7 @@ pub enum UpstreamError {
     HeadTooLarge,
     /// More interim responses than the settings allow.
     TooManyInterims,
-    /// 101 where no upgrade was asked for (RFC 9110 §15.2.2).
+    /// 101 to a request that offered no upgrade (RFC 9110 §15.2.2).
     UnexpectedSwitch,
     /// The length of the content is ambiguous or malformed.
     Framing(FramingError),
@@ -52,8 +52,8 @@ impl UpstreamError {
         }
     }
 
-    /// True if the server said nothing at all about the request: an idempotent one may be sent again
-    /// on another connection (RFC 9110 §9.2.2).
+    /// Whether the server sent nothing for the request: an idempotent request may then be sent again on another connection
+    /// (RFC 9110 §9.2.2).
     #[must_use]
     pub const fn is_retry_safe_if_idempotent(&self) -> bool {
         matches!(self, Self::ClosedBeforeResponse)

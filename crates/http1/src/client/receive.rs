@@ -1,4 +1,4 @@
-//! What the server sends: heads, content, tunnelled bytes.
+//! Receives from the server: heads, content, bytes of tunnels.
 
 use std::ops::Range;
 
@@ -10,44 +10,44 @@ use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan};
 use crate::response_head::{self, Delimited};
 
-/// What one step over the input found.
+/// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
     /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
     /// The head of an interim (1xx) response is filled in; the final one follows.
     Interim {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
     /// The head of the final response is complete and filled in.
     Response {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
     /// Content of the response, or bytes of a tunnel.
     Data {
-        /// Bytes the caller drops, once it has used the content.
+        /// How many bytes the caller drops after using the content.
         taken: usize,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
     },
     /// The content is complete.
     BodyEnd {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
 }
 
 impl ClientConnection {
-    /// One step over `input`, which is all bytes received and not yet taken. The caller drops `taken`
-    /// bytes and calls again while progress is made.
+    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// calls again while progress is made.
     ///
     /// # Errors
-    /// What the server did wrong; the connection is to be closed.
+    /// The fault of the server; the caller closes the connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -135,7 +135,8 @@ impl ClientConnection {
     }
 }
 
-/// A step over content of known length, of which `left` bytes are due, and what is due after it.
+/// Makes a step over content of known length, of which `left` bytes are to come. Also returns how many are to come after
+/// it.
 fn recv_sized(left: u64, input: &[u8]) -> (ClientReceived, u64) {
     if left == 0 {
         return (ClientReceived::BodyEnd { taken: 0 }, 0);

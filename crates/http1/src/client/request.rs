@@ -14,19 +14,19 @@ pub struct ClientRequest<'a> {
     pub target: &'a [u8],
     /// Value of `host`.
     pub host: &'a [u8],
-    /// The other fields. Those that frame the message are the engine's and left out.
+    /// The other fields. The engine writes those that frame the message itself and leaves out those given here.
     pub headers: &'a Headers,
-    /// How long the content is; [`BodyLength::Unknown`] sends chunks.
+    /// The length of the content; [`BodyLength::Unknown`] sends chunks.
     pub body: BodyLength,
-    /// Whether the connection is to be kept for another request.
+    /// Whether to keep the connection for another request.
     pub keep_alive: bool,
-    /// The protocol to switch to, if one is offered (RFC 9110 §7.8). Needs a request without content.
+    /// The protocol to offer an upgrade to (RFC 9110 §7.8). Needs a request without content.
     pub upgrade: Option<&'a [u8]>,
-    /// Adds `expect: 100-continue`; the caller then waits with the content for an interim response.
+    /// Whether to add `expect: 100-continue`; the caller then waits for an interim response before it sends content.
     pub expects_continue: bool,
 }
 
-/// Names are in lower case and in the order of H2O's proxy, which back ends may have come to rely on.
+/// H2O compatibility: H2O's proxy writes names in lower case and in this order, which backends may rely on.
 pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<u8>) {
     out.reserve(encode::HEAD_ROOM + request.target.len() + request.host.len());
     out.extend_from_slice(request.method.as_str().as_bytes());
@@ -72,8 +72,8 @@ pub(super) fn encode(request: &ClientRequest<'_>, mode: BodyMode, out: &mut Vec<
     out.extend_from_slice(b"\r\n");
 }
 
-/// A blank or control character in a target would let whoever chose it write requests of his own. None
-/// that was received has one; in one that a script made up it is percent-encoded.
+/// Percent-encodes blanks and control characters: they could smuggle a request. Received targets have none; those made by a
+/// script may.
 fn write_target(target: &[u8], out: &mut Vec<u8>) {
     let mut rest = target;
     loop {

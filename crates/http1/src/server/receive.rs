@@ -1,4 +1,4 @@
-//! What the client sends: heads, bodies, tunnelled bytes.
+//! Receives from the client: heads, bodies, bytes of tunnels.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -11,45 +11,45 @@ use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan, LineEnds};
 use crate::request_head;
 
-/// What one step over the input found.
+/// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing can be reported before more bytes arrive.
     NeedMore {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
     /// The head of a request is complete and filled in.
     Request {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
     /// Content of the body.
     Data {
-        /// Bytes the caller drops, once it has used the content.
+        /// How many bytes the caller drops after using the content.
         taken: usize,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
     },
     /// The body is complete.
     BodyEnd {
-        /// Bytes the caller drops.
+        /// How many bytes the caller drops.
         taken: usize,
     },
-    /// The client speaks HTTP/2: the bytes belong to another engine. Nothing is taken.
+    /// The client speaks HTTP/2: the input is for another engine. Nothing is taken.
     Http2Preface,
 }
 
 impl ServerConnection {
-    /// One step over `input`, which is all bytes received and not yet taken. The caller drops `taken`
-    /// bytes and calls again while progress is made.
+    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// calls again while progress is made.
     ///
-    /// An incomplete head is not taken; the engine remembers how far it has looked. While a response is in
-    /// progress and the body is complete, nothing is taken: pipelined requests wait.
+    /// An incomplete head is not taken; the engine remembers how far it has scanned. While a response is in progress and
+    /// the body is complete, nothing is taken: pipelined requests wait.
     ///
     /// # Errors
-    /// What the client did wrong. If no response has begun, [`ServerConnection::error_response`] says so;
-    /// the connection is to be closed once what was begun is written.
+    /// The fault of the client. If no response has begun, [`ServerConnection::error_response`] writes the answer. The
+    /// caller closes the connection once the output is written.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -99,7 +99,7 @@ impl ServerConnection {
             Ok(None) => Ok(Received::NeedMore { taken: 0 }),
             Err(error) => Err(error),
         };
-        // H2O compatibility: a few stray line ends are not worth an answer.
+        // H2O compatibility: H2O sends no answer to a few stray line ends.
         let is_blank = input.len() <= 4 && input.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         found.map_err(|error| {
             if is_blank {
@@ -115,8 +115,8 @@ impl ServerConnection {
         })
     }
 
-    /// True if the input ends with an empty line, as that of a client does which waits for its answer: then
-    /// it holds a whole head, and reading it finds where that ends. Short inputs only, as all of it is stored.
+    /// Whether the input ends with an empty line, as it does when a client waits for its answer: it then has a whole head,
+    /// and parsing finds its end. Only for short inputs, as all of the input is copied.
     fn is_surely_whole(&self, input: &[u8]) -> bool {
         const SHORT: usize = 4096;
         input.ends_with(b"\r\n\r\n")
@@ -216,8 +216,8 @@ impl ServerConnection {
             }
             Chunked::Data { skip, len } => {
                 self.body_received = self.body_received.saturating_add(len as u64);
-                // H2O compatibility: "reaches", where Content-Length has to exceed. The announced rest of
-                // the chunk counts, so that the refusal does not wait for it.
+                // H2O compatibility: H2O refuses a chunked body that reaches the limit, while a Content-Length must exceed
+                // it. The announced rest of the chunk counts, so that the refusal does not wait for it.
                 let announced = self.body_received.saturating_add(data_left);
                 if announced >= self.settings.limit_request_body {
                     return Err(PeerError::BodyTooLarge);
@@ -230,8 +230,8 @@ impl ServerConnection {
         }
     }
 
-    /// The client has ended its direction of a tunnel: nothing more comes out of it. Without effect elsewhere, where the
-    /// end of what the client sends is that of the connection.
+    /// The client has ended its direction of a tunnel. No effect on other requests: there the end of the client's input is
+    /// the end of the connection.
     pub const fn recv_end(&mut self) {
         if matches!(self.receiving, Receiving::Tunnel) {
             self.receiving = Receiving::Complete;
@@ -260,14 +260,14 @@ fn recv_tunnel(input: &[u8]) -> Received {
     }
 }
 
-/// RFC 9113 §3.4; as much of it as tells it from any HTTP/1 request.
+/// RFC 9113 §3.4; enough of the preface to distinguish it from any HTTP/1 request.
 fn is_http2_preface(input: &[u8]) -> bool {
     input.starts_with(b"PRI * HTTP/2")
 }
 
-/// True for a first line that HTTP/1 cannot have, as there is no version in it, and that is no text in another
-/// protocol's records either: a client that means to speak HTTP/2 and fails to say so is not answered in HTTP/1 (RFC
-/// 9113 §3.4).
+/// Whether the input is a broken HTTP/2 preface: a first line of text without a version, which HTTP/1 cannot have, and
+/// which is not the start of a TLS record either. A client that tried to speak HTTP/2 gets no answer in HTTP/1 (RFC 9113
+/// §3.4).
 fn is_broken_preface(input: &[u8]) -> bool {
     let line = input.split(|&byte| byte == b'\r').next();
     line.is_some_and(|line| {

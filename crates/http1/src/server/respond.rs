@@ -1,4 +1,4 @@
-//! What we send: interim and final responses, their content, and the ways they end.
+//! Sends to the client: interim and final responses, and their content.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use crate::Answer;
 use crate::encode::{self, BodyMode, BodyWriter, Finished};
 
 impl ServerConnection {
-    /// True if the client waits for `100 Continue` before it sends its body. Either
-    /// [`ServerConnection::send_continue`] or a final response answers that.
+    /// Whether the client waits for `100 Continue` before it sends its body. Either [`ServerConnection::send_continue`] or
+    /// a final response ends the wait.
     #[must_use]
     pub const fn wants_continue(&self) -> bool {
         matches!(
@@ -25,8 +25,8 @@ impl ServerConnection {
         matches!(self.sending, Sending::Awaited)
     }
 
-    /// Writes `100 Continue`, to HTTP/1.0 as well (H2O compatibility: whoever asks is answered), unless
-    /// the client does not wait for it.
+    /// Writes `100 Continue`, unless the client does not wait for it. H2O compatibility: H2O sends it to HTTP/1.0 clients
+    /// as well.
     pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {
         if self.wants_continue() {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -35,8 +35,7 @@ impl ServerConnection {
         }
     }
 
-    /// Writes an interim response, except to an HTTP/1.0 client (RFC 9110 §15.2) or once the final
-    /// response has begun.
+    /// Writes an interim response; not to an HTTP/1.0 client (RFC 9110 §15.2), and not once the final response has begun.
     pub fn send_informational(&mut self, status: StatusCode, headers: &Headers, out: &mut Vec<u8>) {
         let is_due = matches!(self.sending, Sending::Awaited) && !self.exchange.is_http10;
         if is_due && status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
@@ -46,8 +45,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes the head of the final response and says how its content is delimited. A second response to
-    /// one request is left out.
+    /// Writes the head of the final response. Returns how its content is delimited. A second response to one request is
+    /// left out.
     ///
     /// 101 to a request that offered an upgrade and 2xx to CONNECT make the connection a tunnel.
     pub fn respond(
@@ -60,7 +59,7 @@ impl ServerConnection {
             return BodyMode::None;
         }
         if self.wants_continue() {
-            // The client may now send its body or not; nobody can tell what comes next (RFC 9110 §10.1.1).
+            // The client may send its body or not (RFC 9110 §10.1.1): the next bytes cannot be interpreted.
             self.exchange.is_persistent = false;
             self.exchange.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
@@ -70,7 +69,7 @@ impl ServerConnection {
             return self.respond_tunnel(response, is_upgrade, out);
         }
         let mode = self.body_mode(response);
-        // A client takes a 1xx for an interim response and waits on: closing ends that.
+        // A client takes a 1xx for an interim response and waits on. Closing the connection ends that.
         let is_final = !response.status.is_informational();
         if mode == BodyMode::UntilClose || !is_final || self.is_shutting_down {
             self.exchange.is_persistent = false;
@@ -81,7 +80,7 @@ impl ServerConnection {
         });
         match (response.status, response.reason, length) {
             (StatusCode::OK, None, Some(length)) if self.exchange.is_persistent => {
-                // What most responses begin with.
+                // The beginning of most responses.
                 out.extend_from_slice(
                     b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: ",
                 );
@@ -105,7 +104,7 @@ impl ServerConnection {
             writer => Sending::Body(writer),
         };
         if matches!(self.receiving, Receiving::Tunnel) {
-            // A refused CONNECT: what the client sends ahead is not for us.
+            // The CONNECT was refused: bytes that the client sent ahead are for the tunnel, not for us.
             self.receiving = Receiving::Complete;
         }
         mode
@@ -134,8 +133,8 @@ impl ServerConnection {
         BodyMode::UntilClose
     }
 
-    /// Makes the connection a tunnel: bytes pass raw both ways, and nothing is timed.
-    /// [`ServerConnection::respond`] does so by itself where HTTP/1 says so.
+    /// Makes the connection a tunnel: bytes are passed through both ways, and nothing is timed.
+    /// [`ServerConnection::respond`] calls this when the response opens a tunnel in HTTP/1.
     pub const fn upgrade(&mut self) {
         self.exchange.is_persistent = false;
         self.receiving = Receiving::Tunnel;
@@ -162,7 +161,7 @@ impl ServerConnection {
         });
     }
 
-    /// Writes the answer to a [`crate::PeerError`], if there is one and no response has begun, with these values of `server`
+    /// Writes the answer to a [`crate::PeerError`], if it has one and no response has begun, with these values of `server`
     /// and `date`. The response is complete and the connection closes after it.
     pub fn error_response(
         &mut self,
@@ -200,8 +199,7 @@ impl ServerConnection {
         }
     }
 
-    /// Writes content. What exceeds the announced length, and any content where none is allowed, is left
-    /// out.
+    /// Writes content. Bytes beyond the announced length, and any content where none is allowed, are left out.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
             Sending::Body(writer) => writer.send_data(data, out),
@@ -210,8 +208,8 @@ impl ServerConnection {
         }
     }
 
-    /// Writes what comes before `len` bytes of content that the caller sends by other means, and says how
-    /// many of them to send: less than `len` only where [`ServerConnection::send_data`] would leave some out.
+    /// Writes the framing before `len` bytes of content that the caller sends itself. Returns how many of them to send:
+    /// fewer than `len` only where [`ServerConnection::send_data`] would leave some out.
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
@@ -221,14 +219,14 @@ impl ServerConnection {
         }
     }
 
-    /// Writes what comes after the content announced by [`ServerConnection::begin_data`].
+    /// Writes the framing after the content announced by [`ServerConnection::begin_data`].
     pub fn end_data(&mut self, out: &mut Vec<u8>) {
         if let Sending::Body(writer) = &mut self.sending {
             writer.end_data(out);
         }
     }
 
-    /// Ends the response. If it is shorter than announced the connection closes.
+    /// Ends the response. If it is shorter than announced, the connection closes.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         match &mut self.sending {
             Sending::Body(writer) => match writer.finish(trailers, out) {
@@ -241,7 +239,7 @@ impl ServerConnection {
         self.sending = Sending::Complete;
     }
 
-    /// Ends the response midway, so that the client can tell; the connection closes.
+    /// Aborts the response so that the client notices; the connection closes.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
         if let Sending::Body(writer) = &mut self.sending {
             writer.abort(out);
