@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, is_token};
-use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, Ended, UpstreamError};
+use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, EndedPart, UpstreamError};
 
 use crate::server::fields;
 use crate::{cuts, pieces};
@@ -42,7 +42,7 @@ fn read<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     method: &Method,
     upgrade: Option<&[u8]>,
-) -> (Vec<Event>, Result<Ended, UpstreamError>, bool) {
+) -> (Vec<Event>, Result<EndedPart, UpstreamError>, bool) {
     let mut client = ClientConnection::new(Arc::default());
     let request = ClientRequest {
         method,

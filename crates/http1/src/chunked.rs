@@ -17,7 +17,7 @@ pub const MAX_TRAILER_FIELDS: usize = 100;
 
 /// The state of the reader: the element of the grammar that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// `chunk-size`: digits read so far and their value.
     Size {
         digits: u8,
@@ -58,7 +58,7 @@ enum State {
 /// The reader of one chunked body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkedReader {
-    state: State,
+    state: ChunkState,
     /// Bytes of the trailer section.
     trailer_len: u16,
     trailer_fields: u8,
@@ -80,7 +80,7 @@ pub(crate) enum Chunked {
 impl ChunkedReader {
     pub(crate) const fn new() -> Self {
         Self {
-            state: State::Size { digits: 0, size: 0 },
+            state: ChunkState::Size { digits: 0, size: 0 },
             trailer_len: 0,
             trailer_fields: 0,
             framing: 0,
@@ -91,17 +91,17 @@ impl ChunkedReader {
     pub(crate) fn read(&mut self, input: &[u8], content: u64) -> Result<Chunked, ChunkError> {
         let mut at = 0;
         loop {
-            if let (State::Data { left }, Some(_)) = (self.state, input.get(at)) {
+            if let (ChunkState::Data { left }, Some(_)) = (self.state, input.get(at)) {
                 self.count_framing(at, content)?;
                 let here = input.len() - at;
                 let len = usize::try_from(left).map_or(here, |left| left.min(here));
                 self.state = match left - len as u64 {
-                    0 => State::DataCarriageReturn,
-                    left => State::Data { left },
+                    0 => ChunkState::DataCarriageReturn,
+                    left => ChunkState::Data { left },
                 };
                 return Ok(Chunked::Data { skip: at, len });
             }
-            if self.state == State::End {
+            if self.state == ChunkState::End {
                 self.count_framing(at, content)?;
                 return Ok(Chunked::End { taken: at });
             }
@@ -117,7 +117,7 @@ impl ChunkedReader {
     /// Bytes left of the chunk whose data comes next; 0 outside of data.
     pub(crate) const fn data_left(&self) -> u64 {
         match self.state {
-            State::Data { left } => left,
+            ChunkState::Data { left } => left,
             _ => 0,
         }
     }
@@ -125,19 +125,19 @@ impl ChunkedReader {
     /// Whether the next byte begins a chunk, or is part of the line end after a chunk's data or of the trailers.
     pub(crate) const fn is_between_chunks(&self) -> bool {
         match self.state {
-            State::Size { digits, .. } => digits == 0,
-            State::TrailerStart
-            | State::TrailerName
-            | State::TrailerValue
-            | State::TrailerLineFeed
-            | State::EndLineFeed
-            | State::End
-            | State::DataCarriageReturn
-            | State::DataLineFeed => true,
-            State::SizeBlank { .. }
-            | State::Extension { .. }
-            | State::SizeLineFeed { .. }
-            | State::Data { .. } => false,
+            ChunkState::Size { digits, .. } => digits == 0,
+            ChunkState::TrailerStart
+            | ChunkState::TrailerName
+            | ChunkState::TrailerValue
+            | ChunkState::TrailerLineFeed
+            | ChunkState::EndLineFeed
+            | ChunkState::End
+            | ChunkState::DataCarriageReturn
+            | ChunkState::DataLineFeed => true,
+            ChunkState::SizeBlank { .. }
+            | ChunkState::Extension { .. }
+            | ChunkState::SizeLineFeed { .. }
+            | ChunkState::Data { .. } => false,
         }
     }
 
@@ -153,93 +153,97 @@ impl ChunkedReader {
 
     /// The state after one byte of framing.
     #[inline]
-    fn on_framing(&mut self, byte: u8) -> Result<State, ChunkError> {
+    fn on_framing(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
         match self.state {
-            State::Size { digits, size } => on_size(byte, digits, size),
-            State::SizeBlank { size, len } => match byte {
-                b'\r' => Ok(State::SizeLineFeed { size }),
-                b';' => Ok(State::Extension { size, len }),
-                b' ' | b'\t' => lengthen(len).map(|len| State::SizeBlank { size, len }),
+            ChunkState::Size { digits, size } => on_size(byte, digits, size),
+            ChunkState::SizeBlank { size, len } => match byte {
+                b'\r' => Ok(ChunkState::SizeLineFeed { size }),
+                b';' => Ok(ChunkState::Extension { size, len }),
+                b' ' | b'\t' => lengthen(len).map(|len| ChunkState::SizeBlank { size, len }),
                 _ => Err(ChunkError::SizeInvalid),
             },
-            State::Extension { size, len } => match byte {
-                b'\r' => Ok(State::SizeLineFeed { size }),
-                _ if is_text(byte) => lengthen(len).map(|len| State::Extension { size, len }),
+            ChunkState::Extension { size, len } => match byte {
+                b'\r' => Ok(ChunkState::SizeLineFeed { size }),
+                _ if is_text(byte) => lengthen(len).map(|len| ChunkState::Extension { size, len }),
                 _ => Err(ChunkError::ExtensionInvalid),
             },
-            State::SizeLineFeed { size } => match (byte, size) {
-                (b'\n', 0) => Ok(State::TrailerStart),
-                (b'\n', left) => Ok(State::Data { left }),
+            ChunkState::SizeLineFeed { size } => match (byte, size) {
+                (b'\n', 0) => Ok(ChunkState::TrailerStart),
+                (b'\n', left) => Ok(ChunkState::Data { left }),
                 _ => Err(ChunkError::ExtensionInvalid),
             },
-            State::DataCarriageReturn if byte == b'\r' => Ok(State::DataLineFeed),
-            State::DataLineFeed if byte == b'\n' => Ok(State::Size { digits: 0, size: 0 }),
-            State::DataCarriageReturn | State::DataLineFeed => Err(ChunkError::DataUnterminated),
-            State::TrailerStart
-            | State::TrailerName
-            | State::TrailerValue
-            | State::TrailerLineFeed
-            | State::EndLineFeed => self.on_trailer(byte),
-            State::Data { .. } | State::End => Ok(self.state), // Not framing; `read` handles them.
+            ChunkState::DataCarriageReturn if byte == b'\r' => Ok(ChunkState::DataLineFeed),
+            ChunkState::DataLineFeed if byte == b'\n' => {
+                Ok(ChunkState::Size { digits: 0, size: 0 })
+            }
+            ChunkState::DataCarriageReturn | ChunkState::DataLineFeed => {
+                Err(ChunkError::DataUnterminated)
+            }
+            ChunkState::TrailerStart
+            | ChunkState::TrailerName
+            | ChunkState::TrailerValue
+            | ChunkState::TrailerLineFeed
+            | ChunkState::EndLineFeed => self.on_trailer(byte),
+            ChunkState::Data { .. } | ChunkState::End => Ok(self.state), // Not framing; `read` handles them.
         }
     }
 
-    fn on_trailer(&mut self, byte: u8) -> Result<State, ChunkError> {
+    fn on_trailer(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
         self.trailer_len += 1;
         if usize::from(self.trailer_len) > MAX_TRAILER_SECTION {
             return Err(ChunkError::TrailersTooLarge);
         }
         match self.state {
-            State::TrailerStart => match byte {
-                b'\r' => Ok(State::EndLineFeed),
+            ChunkState::TrailerStart => match byte {
+                b'\r' => Ok(ChunkState::EndLineFeed),
                 // H2O compatibility: H2O tolerates bare line feeds in trailers. They are dropped anyway.
-                b'\n' => Ok(State::End),
+                b'\n' => Ok(ChunkState::End),
                 _ if is_token_byte(byte) => self.on_trailer_field(),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerName => match byte {
-                b':' => Ok(State::TrailerValue),
-                _ if is_token_byte(byte) => Ok(State::TrailerName),
+            ChunkState::TrailerName => match byte {
+                b':' => Ok(ChunkState::TrailerValue),
+                _ if is_token_byte(byte) => Ok(ChunkState::TrailerName),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerValue => match byte {
-                b'\r' => Ok(State::TrailerLineFeed),
-                b'\n' => Ok(State::TrailerStart),
-                _ if is_text(byte) => Ok(State::TrailerValue),
+            ChunkState::TrailerValue => match byte {
+                b'\r' => Ok(ChunkState::TrailerLineFeed),
+                b'\n' => Ok(ChunkState::TrailerStart),
+                _ if is_text(byte) => Ok(ChunkState::TrailerValue),
                 _ => Err(ChunkError::TrailerInvalid),
             },
-            State::TrailerLineFeed if byte == b'\n' => Ok(State::TrailerStart),
-            _ if byte == b'\n' => Ok(State::End),
+            ChunkState::TrailerLineFeed if byte == b'\n' => Ok(ChunkState::TrailerStart),
+            _ if byte == b'\n' => Ok(ChunkState::End),
             _ => Err(ChunkError::TrailerInvalid),
         }
     }
 
-    fn on_trailer_field(&mut self) -> Result<State, ChunkError> {
+    fn on_trailer_field(&mut self) -> Result<ChunkState, ChunkError> {
         self.trailer_fields += 1;
         if usize::from(self.trailer_fields) > MAX_TRAILER_FIELDS {
             return Err(ChunkError::TrailersTooLarge);
         }
-        Ok(State::TrailerName)
+        Ok(ChunkState::TrailerName)
     }
 }
 
 /// The state after a byte of `chunk-size`, or after the byte that ends it.
 #[inline]
-fn on_size(byte: u8, digits: u8, size: u64) -> Result<State, ChunkError> {
+fn on_size(byte: u8, digits: u8, size: u64) -> Result<ChunkState, ChunkError> {
     if let Some(digit) = (byte as char).to_digit(16) {
         if digits == 16 {
             return Err(ChunkError::SizeTooLong);
         }
-        return Ok(State::Size {
+        return Ok(ChunkState::Size {
             digits: digits + 1,
             size: size << 4 | u64::from(digit),
         });
     }
     match byte {
         _ if digits == 0 => Err(ChunkError::SizeInvalid),
-        b'\r' => Ok(State::SizeLineFeed { size }),
-        b';' => Ok(State::Extension { size, len: 0 }),
-        b' ' | b'\t' => Ok(State::SizeBlank { size, len: 1 }),
+        b'\r' => Ok(ChunkState::SizeLineFeed { size }),
+        b';' => Ok(ChunkState::Extension { size, len: 0 }),
+        b' ' | b'\t' => Ok(ChunkState::SizeBlank { size, len: 1 }),
         _ => Err(ChunkError::SizeInvalid),
     }
 }

@@ -11,14 +11,14 @@ pub use receive::ClientReceived;
 pub use request::ClientRequest;
 
 use crate::chunked::ChunkedReader;
-use crate::encode::{BodyMode, BodyWriter, Finished};
+use crate::encode::{BodyMode, BodyOutcome, BodyWriter};
 use crate::field_lines::HeadScan;
-use crate::response_head::Asked;
+use crate::response_head::RequestKind;
 use crate::{ClientSettings, UpstreamError};
 
 /// The effect of the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndedPart {
     /// Nothing: no request was outstanding, or its response is complete.
     Nothing,
     /// The end of the connection completed the content of the response.
@@ -29,7 +29,7 @@ pub enum Ended {
 
 /// The part of a response that is due next. Callers limit the server's time by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub enum AwaitedPart {
     /// Nothing: no request is outstanding, or the connection is broken.
     Nothing,
     /// The head of a response.
@@ -42,7 +42,7 @@ pub enum Awaited {
 
 /// State of receiving.
 #[derive(Clone, Copy, Debug)]
-enum Receiving {
+enum ReceiveState {
     /// No request is outstanding.
     Idle,
     Head(HeadScan),
@@ -58,7 +58,7 @@ enum Receiving {
 
 /// State of the request.
 #[derive(Clone, Copy, Debug)]
-enum Sending {
+enum SendState {
     Body(BodyWriter),
     Tunnel,
     Complete,
@@ -70,9 +70,9 @@ enum Sending {
 #[derive(Debug)]
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
-    receiving: Receiving,
-    sending: Sending,
-    asked: Asked,
+    receiving: ReceiveState,
+    sending: SendState,
+    kind: RequestKind,
     interims: u32,
     /// Bytes of content received of the current response.
     received: u64,
@@ -86,9 +86,9 @@ impl ClientConnection {
     pub const fn new(settings: Arc<ClientSettings>) -> Self {
         Self {
             settings,
-            receiving: Receiving::Idle,
-            sending: Sending::Complete,
-            asked: Asked {
+            receiving: ReceiveState::Idle,
+            sending: SendState::Complete,
+            kind: RequestKind {
                 is_head: false,
                 is_connect: false,
                 offers_upgrade: false,
@@ -106,7 +106,7 @@ impl ClientConnection {
         assert!(
             matches!(
                 (&self.receiving, self.is_persistent),
-                (Receiving::Idle, true)
+                (ReceiveState::Idle, true)
             ),
             "one request is outstanding at a time"
         );
@@ -115,16 +115,16 @@ impl ClientConnection {
             BodyLength::Known(length) => BodyMode::Identity(length),
             BodyLength::Unknown => BodyMode::Chunked,
         };
-        self.asked = Asked {
+        self.kind = RequestKind {
             is_head: *request.method == Method::Head,
             is_connect: matches!(request.method, Method::Connect | Method::ConnectUdp),
             offers_upgrade: request.upgrade.is_some(),
         };
-        self.is_persistent = request.keep_alive || self.asked.offers_upgrade;
-        self.receiving = Receiving::Head(HeadScan::default());
+        self.is_persistent = request.keep_alive || self.kind.offers_upgrade;
+        self.receiving = ReceiveState::Head(HeadScan::default());
         self.sending = match BodyWriter::new(mode) {
-            BodyWriter::Done => Sending::Complete,
-            writer => Sending::Body(writer),
+            BodyWriter::Done => SendState::Complete,
+            writer => SendState::Body(writer),
         };
         self.interims = 0;
         self.received = 0;
@@ -136,9 +136,9 @@ impl ClientConnection {
     /// Writes content. Bytes beyond the announced length are left out.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
-            Sending::Body(writer) => writer.send_data(data, out),
-            Sending::Tunnel => out.extend_from_slice(data),
-            Sending::Complete => {}
+            SendState::Body(writer) => writer.send_data(data, out),
+            SendState::Tunnel => out.extend_from_slice(data),
+            SendState::Complete => {}
         }
     }
 
@@ -146,15 +146,15 @@ impl ClientConnection {
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
-            Sending::Body(writer) => writer.begin_data(len, out),
-            Sending::Tunnel => len,
-            Sending::Complete => 0,
+            SendState::Body(writer) => writer.begin_data(len, out),
+            SendState::Tunnel => len,
+            SendState::Complete => 0,
         }
     }
 
     /// Writes the framing after the content announced by [`ClientConnection::begin_data`].
     pub fn end_data(&mut self, out: &mut Vec<u8>) {
-        if let Sending::Body(writer) = &mut self.sending {
+        if let SendState::Body(writer) = &mut self.sending {
             writer.end_data(out);
         }
     }
@@ -162,41 +162,43 @@ impl ClientConnection {
     /// Ends the request. If it is shorter than announced, the caller must close the connection: nothing else tells the
     /// server.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
-        if let Sending::Body(writer) = &mut self.sending {
+        if let SendState::Body(writer) = &mut self.sending {
             match writer.finish(trailers, out) {
-                Finished::Complete => {}
-                Finished::Short => self.is_persistent = false,
+                BodyOutcome::Complete => {}
+                BodyOutcome::Short => self.is_persistent = false,
             }
         }
-        self.sending = Sending::Complete;
+        self.sending = SendState::Complete;
     }
 
     /// Aborts the request so that the server notices; the caller closes the connection.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
-        if let Sending::Body(writer) = &mut self.sending {
+        if let SendState::Body(writer) = &mut self.sending {
             writer.abort(out);
         }
         self.is_persistent = false;
-        self.sending = Sending::Complete;
+        self.sending = SendState::Complete;
     }
 
     /// The server has closed the connection. All bytes before that were passed to [`ClientConnection::receive`].
     ///
     /// # Errors
     /// The response is not complete. The variants tell whether it is missing, or its head or its content was cut off.
-    pub fn on_closed(&mut self) -> Result<Ended, UpstreamError> {
+    pub fn on_closed(&mut self) -> Result<EndedPart, UpstreamError> {
         let ended = match &self.receiving {
-            Receiving::Idle | Receiving::Failed => Ok(Ended::Nothing),
-            Receiving::Head(scan) if scan.scanned() == 0 && self.interims == 0 => {
+            ReceiveState::Idle | ReceiveState::Failed => Ok(EndedPart::Nothing),
+            ReceiveState::Head(scan) if scan.scanned() == 0 && self.interims == 0 => {
                 Err(UpstreamError::ClosedBeforeResponse)
             }
-            Receiving::Head(_) => Err(UpstreamError::HeadTruncated),
-            Receiving::Sized { left: 0 } | Receiving::UntilClose => Ok(Ended::Body),
-            Receiving::Sized { .. } | Receiving::Chunked(_) => Err(UpstreamError::BodyTruncated),
-            Receiving::Tunnel => Ok(Ended::Tunnel),
+            ReceiveState::Head(_) => Err(UpstreamError::HeadTruncated),
+            ReceiveState::Sized { left: 0 } | ReceiveState::UntilClose => Ok(EndedPart::Body),
+            ReceiveState::Sized { .. } | ReceiveState::Chunked(_) => {
+                Err(UpstreamError::BodyTruncated)
+            }
+            ReceiveState::Tunnel => Ok(EndedPart::Tunnel),
         };
         self.is_persistent = false;
-        self.receiving = Receiving::Failed;
+        self.receiving = ReceiveState::Failed;
         ended
     }
 
@@ -206,7 +208,7 @@ impl ClientConnection {
     pub const fn is_reusable(&self, leftover: &[u8]) -> bool {
         matches!(
             (&self.receiving, &self.sending),
-            (Receiving::Idle, Sending::Complete)
+            (ReceiveState::Idle, SendState::Complete)
         ) && self.is_persistent
             && leftover.is_empty()
     }
@@ -217,13 +219,13 @@ impl ClientConnection {
     #[must_use]
     pub const fn is_between_chunks(&self) -> bool {
         match self.receiving {
-            Receiving::Chunked(reader) => self.received > 0 && reader.is_between_chunks(),
-            Receiving::Idle
-            | Receiving::Head(_)
-            | Receiving::Sized { .. }
-            | Receiving::UntilClose
-            | Receiving::Tunnel
-            | Receiving::Failed => false,
+            ReceiveState::Chunked(reader) => self.received > 0 && reader.is_between_chunks(),
+            ReceiveState::Idle
+            | ReceiveState::Head(_)
+            | ReceiveState::Sized { .. }
+            | ReceiveState::UntilClose
+            | ReceiveState::Tunnel
+            | ReceiveState::Failed => false,
         }
     }
 
@@ -232,19 +234,19 @@ impl ClientConnection {
     #[must_use]
     pub const fn content_left(&self) -> Option<u64> {
         match self.receiving {
-            Receiving::Sized { left } => Some(left),
-            Receiving::Idle
-            | Receiving::Head(_)
-            | Receiving::Chunked(_)
-            | Receiving::UntilClose
-            | Receiving::Tunnel
-            | Receiving::Failed => None,
+            ReceiveState::Sized { left } => Some(left),
+            ReceiveState::Idle
+            | ReceiveState::Head(_)
+            | ReceiveState::Chunked(_)
+            | ReceiveState::UntilClose
+            | ReceiveState::Tunnel
+            | ReceiveState::Failed => None,
         }
     }
 
     /// The caller took `len` bytes of content off the connection itself: at most [`ClientConnection::content_left`].
     pub const fn skip_content(&mut self, len: u64) {
-        if let Receiving::Sized { left } = &mut self.receiving {
+        if let ReceiveState::Sized { left } = &mut self.receiving {
             *left = left.saturating_sub(len);
         }
     }
@@ -259,25 +261,25 @@ impl ClientConnection {
     /// Whether the final response is complete.
     #[must_use]
     pub const fn is_response_done(&self) -> bool {
-        matches!(self.receiving, Receiving::Idle)
+        matches!(self.receiving, ReceiveState::Idle)
     }
 
     /// Whether the request is written completely or was aborted.
     #[must_use]
     pub const fn is_request_done(&self) -> bool {
-        matches!(self.sending, Sending::Complete)
+        matches!(self.sending, SendState::Complete)
     }
 
     /// The part of a response that is due next.
     #[must_use]
-    pub const fn awaited(&self) -> Awaited {
+    pub const fn awaited(&self) -> AwaitedPart {
         match self.receiving {
-            Receiving::Idle | Receiving::Failed => Awaited::Nothing,
-            Receiving::Head(_) => Awaited::Head,
-            Receiving::Sized { .. } | Receiving::Chunked(_) | Receiving::UntilClose => {
-                Awaited::Body
+            ReceiveState::Idle | ReceiveState::Failed => AwaitedPart::Nothing,
+            ReceiveState::Head(_) => AwaitedPart::Head,
+            ReceiveState::Sized { .. } | ReceiveState::Chunked(_) | ReceiveState::UntilClose => {
+                AwaitedPart::Body
             }
-            Receiving::Tunnel => Awaited::Tunnel,
+            ReceiveState::Tunnel => AwaitedPart::Tunnel,
         }
     }
 }

@@ -150,7 +150,7 @@ pub(crate) enum BodyWriter {
 /// How the content ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Finished {
+pub(crate) enum BodyOutcome {
     Complete,
     /// Shorter than announced: the connection must close to tell the peer.
     Short,
@@ -204,13 +204,13 @@ impl BodyWriter {
         self.end_data(out);
     }
 
-    pub(crate) fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) -> Finished {
+    pub(crate) fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) -> BodyOutcome {
         match std::mem::replace(self, Self::Done) {
-            Self::Done | Self::UntilClose | Self::Identity { left: 0 } => Finished::Complete,
-            Self::Identity { .. } | Self::Chunked { open: true } => Finished::Short,
+            Self::Done | Self::UntilClose | Self::Identity { left: 0 } => BodyOutcome::Complete,
+            Self::Identity { .. } | Self::Chunked { open: true } => BodyOutcome::Short,
             Self::Chunked { open: false } => {
                 last_chunk(out, trailers);
-                Finished::Complete
+                BodyOutcome::Complete
             }
         }
     }
@@ -301,64 +301,69 @@ mod tests {
     fn every_body_meets_every_event() {
         use Event::{Abort, Finish, Send};
         const IDENTITY: BodyMode = BodyMode::Identity(3);
-        type Case = (BodyMode, &'static [Event], &'static [u8], Option<Finished>);
+        type Case = (
+            BodyMode,
+            &'static [Event],
+            &'static [u8],
+            Option<BodyOutcome>,
+        );
         let cases: &[Case] = &[
             (
                 BodyMode::None,
                 &[Send(b"abc"), Finish],
                 b"",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (BodyMode::None, &[Abort], b"", None),
             (
                 BodyMode::Identity(0),
                 &[Send(b"abc"), Finish],
                 b"",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 IDENTITY,
                 &[Send(b""), Send(b"abc"), Finish],
                 b"abc",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 IDENTITY,
                 &[Send(b"ab"), Send(b"cde"), Finish],
                 b"abc",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 IDENTITY,
                 &[Send(b"ab"), Finish],
                 b"ab",
-                Some(Finished::Short),
+                Some(BodyOutcome::Short),
             ),
-            (IDENTITY, &[Finish], b"", Some(Finished::Short)),
+            (IDENTITY, &[Finish], b"", Some(BodyOutcome::Short)),
             (IDENTITY, &[Send(b"ab"), Abort], b"ab", None),
             (
                 IDENTITY,
                 &[Send(b"abc"), Finish, Send(b"d"), Finish],
                 b"abc",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 BodyMode::Chunked,
                 &[Finish],
                 b"0\r\n\r\n",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 BodyMode::Chunked,
                 &[Send(b""), Finish],
                 b"0\r\n\r\n",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 BodyMode::Chunked,
                 &[Send(b"abc"), Finish],
                 b"3\r\nabc\r\n0\r\n\r\n",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 BodyMode::Chunked,
@@ -370,13 +375,13 @@ mod tests {
                 BodyMode::Chunked,
                 &[Abort, Send(b"a"), Finish],
                 b"\r\n1\r\n",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (
                 BodyMode::UntilClose,
                 &[Send(b"abc"), Finish],
                 b"abc",
-                Some(Finished::Complete),
+                Some(BodyOutcome::Complete),
             ),
             (BodyMode::UntilClose, &[Send(b"abc"), Abort], b"abc", None),
         ];
@@ -402,7 +407,7 @@ mod tests {
         trailers.push(Known::ServerTiming, b"total;dur=1");
         let mut out = Vec::new();
         let finished = BodyWriter::new(BodyMode::Chunked).finish(Some(&trailers), &mut out);
-        assert_eq!(finished, Finished::Complete);
+        assert_eq!(finished, BodyOutcome::Complete);
         assert_eq!(out, b"0\r\nserver-timing: total;dur=1\r\n\r\n");
     }
 
@@ -411,7 +416,7 @@ mod tests {
         let mut out = Vec::new();
         let mut body = BodyWriter::new(BodyMode::Chunked);
         assert_eq!(body.begin_data(5, &mut out), 5);
-        assert_eq!(body.finish(None, &mut out), Finished::Short);
+        assert_eq!(body.finish(None, &mut out), BodyOutcome::Short);
         assert_eq!(out, b"5\r\n");
     }
 }

@@ -70,7 +70,7 @@ mod upstream_error;
 pub use chunked::{
     MAX_CHUNK_EXTENSION, MAX_CHUNK_FRAMING, MAX_TRAILER_FIELDS, MAX_TRAILER_SECTION,
 };
-pub use client::{Awaited, ClientConnection, ClientReceived, ClientRequest, Ended};
+pub use client::{AwaitedPart, ClientConnection, ClientReceived, ClientRequest, EndedPart};
 pub use encode::BodyMode;
 pub use error::{Answer, ChunkError, FieldError, FramingError, PeerError};
 

@@ -14,7 +14,7 @@ use crate::{PeerError, Settings, target};
 
 /// The part of a request head that concerns the connection; the rest is in [`RequestHead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wishes {
+pub(crate) struct RequestOptions {
     /// Whether the client wants to keep the connection.
     pub(crate) is_persistent: bool,
     /// Whether the client waits for 100 Continue: `Expect: 100-continue`, with a body.
@@ -31,7 +31,7 @@ pub(crate) fn parse(
     settings: &Settings,
     scheme: Scheme,
     head: &mut RequestHead,
-) -> Result<Wishes, PeerError> {
+) -> Result<RequestOptions, PeerError> {
     let ends = LineEnds::new(settings.strict);
     head.clear();
     let line = RequestLine::parse(input, ends)?;
@@ -75,7 +75,7 @@ pub(crate) fn parse(
         head.set_upgrade(fields.upgrade);
     }
     let options = fields.connection;
-    Ok(Wishes {
+    Ok(RequestOptions {
         is_persistent: !is_connect && options.is_persistent(is_http10, offers_upgrade),
         expects_continue: expects && fields.expects_continue,
         len,
@@ -308,16 +308,16 @@ impl Host {
 mod tests {
     use super::*;
 
-    fn read(input: &str) -> Result<(RequestHead, Wishes), PeerError> {
+    fn read(input: &str) -> Result<(RequestHead, RequestOptions), PeerError> {
         let mut head = RequestHead::default();
         let settings = Settings::default();
-        let wishes = parse(input.as_bytes(), &settings, Scheme::Http, &mut head)?;
-        Ok((head, wishes))
+        let options = parse(input.as_bytes(), &settings, Scheme::Http, &mut head)?;
+        Ok((head, options))
     }
 
     #[test]
     fn framing_fields_are_kept_apart() {
-        let (head, wishes) = read(
+        let (head, options) = read(
             "POST / HTTP/1.1\r\nHOST: h\r\nExpect: 100-Continue\r\nX-Y: z\r\nupgrade: foo\r\n\
              Connection: upgrade\r\nContent-Length: 5\r\n\r\n",
         )
@@ -333,8 +333,8 @@ mod tests {
             (BodyLength::Known(5), &b"100-Continue"[..])
         );
         // An upgrade with a body is ignored; what is left is `Connection` without keep-alive.
-        assert_eq!((head.upgrade(), wishes.is_persistent), (&b""[..], false));
-        assert!(wishes.expects_continue);
+        assert_eq!((head.upgrade(), options.is_persistent), (&b""[..], false));
+        assert!(options.expects_continue);
     }
 
     #[test]
@@ -379,9 +379,9 @@ mod tests {
             ),
         ];
         for (head, upgrade, is_persistent) in cases {
-            let (got, wishes) = read(&format!("{head}\r\n\r\n")).unwrap();
+            let (got, options) = read(&format!("{head}\r\n\r\n")).unwrap();
             assert_eq!(got.upgrade(), upgrade.as_bytes(), "{head}");
-            assert_eq!(wishes.is_persistent, is_persistent, "{head}");
+            assert_eq!(options.is_persistent, is_persistent, "{head}");
         }
     }
 
@@ -415,7 +415,7 @@ mod tests {
         for (fields, want) in cases {
             let got = read(&format!("POST / HTTP/1.1\r\n{fields}\r\n\r\n"));
             assert_eq!(
-                got.map(|(_, wishes)| wishes.expects_continue),
+                got.map(|(_, options)| options.expects_continue),
                 want,
                 "{fields}"
             );

@@ -14,7 +14,7 @@ pub(crate) const ENDS: LineEnds = LineEnds::Lenient;
 
 /// The properties of a request that decide how its response is read (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestKind {
     pub(crate) is_head: bool,
     pub(crate) is_connect: bool,
     pub(crate) offers_upgrade: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Asked {
 
 /// How the content is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delimited {
+pub(crate) enum Delimiter {
     /// 1xx: another head follows.
     Interim,
     Length(u64),
@@ -33,8 +33,8 @@ pub(crate) enum Delimited {
 
 /// The part of a response head that concerns the connection; the rest is in [`ClientResponse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) delimited: Delimited,
+pub(crate) struct ResponseFraming {
+    pub(crate) delimiter: Delimiter,
     pub(crate) is_persistent: bool,
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Verdict {
 pub(crate) fn parse(
     input: &[u8],
     settings: &ClientSettings,
-    asked: Asked,
+    kind: RequestKind,
     head: &mut ClientResponse,
-) -> Result<Verdict, UpstreamError> {
+) -> Result<ResponseFraming, UpstreamError> {
     let line = StatusLine::parse(input)?;
     head.headers.clear();
     head.headers.store(input);
@@ -80,48 +80,48 @@ pub(crate) fn parse(
             }
         }
     }
-    judge(&framing, options, asked, head)
+    delimit(&framing, options, kind, head)
 }
 
 /// RFC 9112 §6.3, in its order.
-fn judge(
+fn delimit(
     framing: &FramingFields<'_>,
     options: ConnectionOptions,
-    asked: Asked,
+    kind: RequestKind,
     head: &mut ClientResponse,
-) -> Result<Verdict, UpstreamError> {
+) -> Result<ResponseFraming, UpstreamError> {
     let is_http10 = head.version == Version::Http10;
     head.length = None;
     head.body = BodyLength::None;
     let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-    let delimited = if is_switch && !asked.offers_upgrade {
+    let delimiter = if is_switch && !kind.offers_upgrade {
         return Err(UpstreamError::UnexpectedSwitch);
-    } else if is_switch || asked.is_connect && (200..300).contains(&head.status.as_u16()) {
-        Delimited::Tunnel
+    } else if is_switch || kind.is_connect && (200..300).contains(&head.status.as_u16()) {
+        Delimiter::Tunnel
     } else if head.status.is_informational() {
-        Delimited::Interim
+        Delimiter::Interim
     } else {
         let body = framing.body_length_of_response(is_http10)?;
         if let BodyLength::Known(length) = body {
             head.length = Some(length);
         }
         match body {
-            _ if asked.is_head || head.status.is_bodyless() => Delimited::Length(0),
-            BodyLength::Known(length) => Delimited::Length(length),
-            BodyLength::Unknown => Delimited::Chunked,
-            BodyLength::None | BodyLength::Tunnel => Delimited::UntilClose,
+            _ if kind.is_head || head.status.is_bodyless() => Delimiter::Length(0),
+            BodyLength::Known(length) => Delimiter::Length(length),
+            BodyLength::Unknown => Delimiter::Chunked,
+            BodyLength::None | BodyLength::Tunnel => Delimiter::UntilClose,
         }
     };
-    head.body = match delimited {
-        Delimited::Interim => BodyLength::None,
-        Delimited::Length(0) if head.length != Some(0) => BodyLength::None,
-        Delimited::Length(length) => BodyLength::Known(length),
-        Delimited::Chunked | Delimited::UntilClose => BodyLength::Unknown,
-        Delimited::Tunnel => BodyLength::Tunnel,
+    head.body = match delimiter {
+        Delimiter::Interim => BodyLength::None,
+        Delimiter::Length(0) if head.length != Some(0) => BodyLength::None,
+        Delimiter::Length(length) => BodyLength::Known(length),
+        Delimiter::Chunked | Delimiter::UntilClose => BodyLength::Unknown,
+        Delimiter::Tunnel => BodyLength::Tunnel,
     };
-    let is_delimited = !matches!(delimited, Delimited::UntilClose | Delimited::Tunnel);
-    Ok(Verdict {
-        delimited,
+    let is_delimited = !matches!(delimiter, Delimiter::UntilClose | Delimiter::Tunnel);
+    Ok(ResponseFraming {
+        delimiter,
         is_persistent: is_delimited && options.is_persistent(is_http10, false),
     })
 }
@@ -204,16 +204,19 @@ impl StatusLine {
 mod tests {
     use super::*;
 
-    const GET: Asked = Asked {
+    const GET: RequestKind = RequestKind {
         is_head: false,
         is_connect: false,
         offers_upgrade: false,
     };
 
-    fn read(input: &[u8], asked: Asked) -> Result<(ClientResponse, Verdict), UpstreamError> {
+    fn read(
+        input: &[u8],
+        kind: RequestKind,
+    ) -> Result<(ClientResponse, ResponseFraming), UpstreamError> {
         let mut head = ClientResponse::new();
-        let verdict = parse(input, &ClientSettings::default(), asked, &mut head)?;
-        Ok((head, verdict))
+        let framing = parse(input, &ClientSettings::default(), kind, &mut head)?;
+        Ok((head, framing))
     }
 
     #[test]
@@ -249,69 +252,69 @@ mod tests {
 
     #[test]
     fn content_is_delimited_as_the_rfc_orders_it() {
-        let head = Asked {
+        let head = RequestKind {
             is_head: true,
             ..GET
         };
-        let connect = Asked {
+        let connect = RequestKind {
             is_connect: true,
             ..GET
         };
-        let upgrade = Asked {
+        let upgrade = RequestKind {
             offers_upgrade: true,
             ..GET
         };
-        type Want = Result<(Delimited, Option<u64>, bool), UpstreamError>;
-        let cases: &[(Asked, &[u8], Want)] = &[
+        type Want = Result<(Delimiter, Option<u64>, bool), UpstreamError>;
+        let cases: &[(RequestKind, &[u8], Want)] = &[
             (
                 GET,
                 b"HTTP/1.1 200 OK\r\n\r\n",
-                Ok((Delimited::UntilClose, None, false)),
+                Ok((Delimiter::UntilClose, None, false)),
             ),
             (
                 GET,
                 b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), true)),
+                Ok((Delimiter::Length(3), Some(3), true)),
             ),
             (
                 GET,
                 b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-                Ok((Delimited::Length(0), Some(0), true)),
+                Ok((Delimiter::Length(0), Some(0), true)),
             ),
             (
                 GET,
                 b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), false)),
+                Ok((Delimiter::Length(3), Some(3), false)),
             ),
             (
                 GET,
                 b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), true)),
+                Ok((Delimiter::Length(3), Some(3), true)),
             ),
             (
                 GET,
                 b"HTTP/1.1 200 OK\r\nConnection: close\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), false)),
+                Ok((Delimiter::Length(3), Some(3), false)),
             ),
             (
                 GET,
                 b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
-                Ok((Delimited::Chunked, None, true)),
+                Ok((Delimiter::Chunked, None, true)),
             ),
             (
                 GET,
                 b"HTTP/1.1 304 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(0), Some(3), true)),
+                Ok((Delimiter::Length(0), Some(3), true)),
             ),
             (
                 GET,
                 b"HTTP/1.1 204 x\r\ntransfer-encoding: chunked\r\n\r\n",
-                Ok((Delimited::Length(0), None, true)),
+                Ok((Delimiter::Length(0), None, true)),
             ),
             (
                 GET,
                 b"HTTP/1.1 100 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Interim, None, true)),
+                Ok((Delimiter::Interim, None, true)),
             ),
             (
                 GET,
@@ -321,37 +324,37 @@ mod tests {
             (
                 upgrade,
                 b"HTTP/1.1 101 x\r\n\r\n",
-                Ok((Delimited::Tunnel, None, false)),
+                Ok((Delimiter::Tunnel, None, false)),
             ),
             (
                 upgrade,
                 b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), true)),
+                Ok((Delimiter::Length(3), Some(3), true)),
             ),
             (
                 head,
                 b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(0), Some(3), true)),
+                Ok((Delimiter::Length(0), Some(3), true)),
             ),
             (
                 head,
                 b"HTTP/1.1 200 x\r\n\r\n",
-                Ok((Delimited::Length(0), None, true)),
+                Ok((Delimiter::Length(0), None, true)),
             ),
             (
                 connect,
                 b"HTTP/1.1 200 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Tunnel, None, false)),
+                Ok((Delimiter::Tunnel, None, false)),
             ),
             (
                 connect,
                 b"HTTP/1.1 403 x\r\ncontent-length: 3\r\n\r\n",
-                Ok((Delimited::Length(3), Some(3), true)),
+                Ok((Delimiter::Length(3), Some(3), true)),
             ),
         ];
-        for (asked, input, want) in cases {
-            let got = read(input, *asked)
-                .map(|(head, verdict)| (verdict.delimited, head.length, verdict.is_persistent));
+        for (kind, input, want) in cases {
+            let got = read(input, *kind)
+                .map(|(head, framing)| (framing.delimiter, head.length, framing.is_persistent));
             assert_eq!(got, *want, "{}", input.escape_ascii());
         }
     }

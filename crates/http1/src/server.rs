@@ -14,7 +14,7 @@ use crate::Settings;
 use crate::chunked::ChunkedReader;
 use crate::encode::BodyWriter;
 use crate::field_lines::HeadScan;
-use crate::request_head::Wishes;
+use crate::request_head::RequestOptions;
 use crate::timers::Timers;
 
 /// What follows a response.
@@ -29,7 +29,7 @@ pub enum Next {
 
 /// State of receiving.
 #[derive(Clone, Copy, Debug)]
-enum Receiving {
+enum ReceiveState {
     Head(HeadScan),
     /// A body with `Content-Length`.
     Sized {
@@ -46,7 +46,7 @@ enum Receiving {
 
 /// State of the response.
 #[derive(Clone, Copy, Debug)]
-enum Sending {
+enum SendState {
     /// No final response yet.
     Awaited,
     Body(BodyWriter),
@@ -64,7 +64,7 @@ enum Expectation {
 
 /// The part of the request that affects its response and the connection.
 #[derive(Clone, Copy, Debug)]
-struct Exchange {
+struct RequestState {
     is_http10: bool,
     /// Whether the method is HEAD: the response has no content, whatever its fields say.
     is_head: bool,
@@ -81,9 +81,9 @@ struct Exchange {
 #[derive(Debug)]
 pub struct ServerConnection {
     settings: Arc<Settings>,
-    receiving: Receiving,
-    sending: Sending,
-    exchange: Exchange,
+    receiving: ReceiveState,
+    sending: SendState,
+    request: RequestState,
     timers: Timers,
     first_byte_at: Option<Instant>,
     body_received: u64,
@@ -92,7 +92,7 @@ pub struct ServerConnection {
     is_shutting_down: bool,
 }
 
-impl Exchange {
+impl RequestState {
     /// No request, or one that could not be read: the response must suit any client, and is the last.
     const NONE: Self = Self {
         is_http10: true,
@@ -103,15 +103,15 @@ impl Exchange {
         expectation: Expectation::None,
     };
 
-    fn new(head: &RequestHead, wishes: Wishes) -> Self {
+    fn new(head: &RequestHead, options: RequestOptions) -> Self {
         Self {
             is_http10: head.version == Version::Http10,
             is_head: head.method == Method::Head,
             is_connect: head.body == BodyLength::Tunnel,
             offers_upgrade: !head.upgrade().is_empty(),
-            is_persistent: wishes.is_persistent,
+            is_persistent: options.is_persistent,
             // With an empty body there is nothing to hold back.
-            expectation: if wishes.expects_continue && head.body != BodyLength::Known(0) {
+            expectation: if options.expects_continue && head.body != BodyLength::Known(0) {
                 Expectation::Waiting
             } else {
                 Expectation::None
@@ -128,9 +128,9 @@ impl ServerConnection {
         timers.await_head(&settings, now);
         Self {
             settings,
-            receiving: Receiving::Head(HeadScan::default()),
-            sending: Sending::Awaited,
-            exchange: Exchange::NONE,
+            receiving: ReceiveState::Head(HeadScan::default()),
+            sending: SendState::Awaited,
+            request: RequestState::NONE,
             timers,
             first_byte_at: None,
             body_received: 0,
@@ -143,22 +143,25 @@ impl ServerConnection {
     /// Whether the response is written to `out` completely or was aborted.
     #[must_use]
     pub const fn is_response_done(&self) -> bool {
-        matches!(self.sending, Sending::Complete)
+        matches!(self.sending, SendState::Complete)
     }
 
     /// Whether the request is complete, or no more of it will be received.
     #[must_use]
     pub const fn is_body_done(&self) -> bool {
-        matches!(self.receiving, Receiving::Complete | Receiving::Failed)
+        matches!(
+            self.receiving,
+            ReceiveState::Complete | ReceiveState::Failed
+        )
     }
 
     /// Bytes of content that are announced and not received yet; `None` if their number is not announced.
     #[must_use]
     pub const fn body_left(&self) -> Option<u64> {
         match self.receiving {
-            Receiving::Sized { left } => Some(left),
-            Receiving::Chunked(_) | Receiving::Tunnel => None,
-            Receiving::Head(_) | Receiving::Complete | Receiving::Failed => Some(0),
+            ReceiveState::Sized { left } => Some(left),
+            ReceiveState::Chunked(_) | ReceiveState::Tunnel => None,
+            ReceiveState::Head(_) | ReceiveState::Complete | ReceiveState::Failed => Some(0),
         }
     }
 
@@ -166,15 +169,15 @@ impl ServerConnection {
     #[must_use]
     pub const fn can_discard(&self) -> bool {
         !self.is_body_done()
-            && matches!(self.sending, Sending::Complete)
-            && self.exchange.is_persistent
+            && matches!(self.sending, SendState::Complete)
+            && self.request.is_persistent
             && !self.is_shutting_down
     }
 
     /// Whether the connection is a tunnel.
     #[must_use]
     pub const fn is_tunnel(&self) -> bool {
-        matches!(self.sending, Sending::Tunnel)
+        matches!(self.sending, SendState::Tunnel)
     }
 
     /// Decides what follows, once the response is written and the body read. If the handler left a part of the body unread,
@@ -182,15 +185,15 @@ impl ServerConnection {
     pub fn next(&mut self, now: Instant) -> Next {
         let is_over = matches!(
             (&self.sending, &self.receiving),
-            (Sending::Complete, Receiving::Complete)
+            (SendState::Complete, ReceiveState::Complete)
         );
-        if !is_over || !self.exchange.is_persistent || self.is_shutting_down {
+        if !is_over || !self.request.is_persistent || self.is_shutting_down {
             self.timers.stop_reading();
             return Next::Close;
         }
-        self.receiving = Receiving::Head(HeadScan::default());
-        self.sending = Sending::Awaited;
-        self.exchange = Exchange::NONE;
+        self.receiving = ReceiveState::Head(HeadScan::default());
+        self.sending = SendState::Awaited;
+        self.request = RequestState::NONE;
         self.first_byte_at = None;
         self.body_received = 0;
         self.timers.await_head(&self.settings, now);
@@ -236,7 +239,7 @@ impl ServerConnection {
     pub fn on_timeout(&mut self, now: Instant) -> Option<TimeLimit> {
         let first_request = self.requests == 0;
         let passed = self.timers.passed(first_request, now)?;
-        self.exchange.is_persistent = false;
+        self.request.is_persistent = false;
         self.timers.stop();
         Some(match passed {
             TimeLimit::Head { .. } if self.first_byte_at.is_none() => TimeLimit::Idle,
@@ -259,7 +262,7 @@ impl ServerConnection {
     /// Whether no byte of a next request has arrived.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        matches!(self.receiving, Receiving::Head(_)) && self.first_byte_at.is_none()
+        matches!(self.receiving, ReceiveState::Head(_)) && self.first_byte_at.is_none()
     }
 
     /// Number of the current request, from 1; 0 before the first head is complete.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use h2o_http::{BodyLength, Known, Method, StatusCode};
-use h2o_http1::{Awaited, ClientReceived, ClientRequest, Ended};
+use h2o_http1::{AwaitedPart, ClientReceived, ClientRequest, EndedPart};
 use h2o_http2::ClientSettings;
 use h2o_testkit::any_moment;
 use h2o_upstream::Protocol;
@@ -86,7 +86,7 @@ impl Request<'_> {
                     }
                     Ok(ClientReceived::Response { taken }) => {
                         assert!(read.head.is_none(), "one request, two responses");
-                        let is_tunnel = client.awaited() == Awaited::Tunnel;
+                        let is_tunnel = client.awaited() == AwaitedPart::Tunnel;
                         read.head = Some(http1_head(&response, is_tunnel));
                         taken
                     }
@@ -111,7 +111,7 @@ impl Request<'_> {
         read.is_complete = !is_broken && client.is_response_done();
         if !is_broken && !read.is_complete {
             let ended = client.on_closed();
-            read.ends_with_connection = matches!(ended, Ok(Ended::Body | Ended::Tunnel));
+            read.ends_with_connection = matches!(ended, Ok(EndedPart::Body | EndedPart::Tunnel));
             read.is_complete = read.ends_with_connection;
         }
         if !read.is_complete {

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use h2o_http::ClientResponse;
 
-use super::{ClientConnection, Receiving, Sending};
+use super::{ClientConnection, ReceiveState, SendState};
 use crate::UpstreamError;
 use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan};
-use crate::response_head::{self, Delimited};
+use crate::response_head::{self, Delimiter};
 
 /// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,23 +54,23 @@ impl ClientConnection {
         head: &mut ClientResponse,
     ) -> Result<ClientReceived, UpstreamError> {
         let received = match &mut self.receiving {
-            Receiving::Idle if input.is_empty() => Ok(ClientReceived::NeedMore { taken: 0 }),
-            Receiving::Idle => Err(UpstreamError::Unsolicited),
-            Receiving::Head(scan) => {
+            ReceiveState::Idle if input.is_empty() => Ok(ClientReceived::NeedMore { taken: 0 }),
+            ReceiveState::Idle => Err(UpstreamError::Unsolicited),
+            ReceiveState::Head(scan) => {
                 let mut scan = *scan;
                 self.recv_head(&mut scan, input, head)
             }
-            Receiving::Sized { left } => {
+            ReceiveState::Sized { left } => {
                 let (step, rest) = recv_sized(*left, input);
                 *left = rest;
                 Ok(step)
             }
-            Receiving::Chunked(reader) => recv_chunked(reader, &mut self.received, input),
-            Receiving::UntilClose | Receiving::Tunnel => Ok(recv_raw(input)),
-            Receiving::Failed => Ok(ClientReceived::NeedMore { taken: 0 }),
+            ReceiveState::Chunked(reader) => recv_chunked(reader, &mut self.received, input),
+            ReceiveState::UntilClose | ReceiveState::Tunnel => Ok(recv_raw(input)),
+            ReceiveState::Failed => Ok(ClientReceived::NeedMore { taken: 0 }),
         };
         match received {
-            Ok(ClientReceived::BodyEnd { .. }) => self.receiving = Receiving::Idle,
+            Ok(ClientReceived::BodyEnd { .. }) => self.receiving = ReceiveState::Idle,
             Err(_) => self.fail(),
             Ok(_) => {}
         }
@@ -94,7 +94,7 @@ impl ClientConnection {
                 if scan.is_in_first_line() {
                     response_head::check_partial_line(input)?;
                 }
-                self.receiving = Receiving::Head(*scan);
+                self.receiving = ReceiveState::Head(*scan);
                 Ok(ClientReceived::NeedMore { taken: 0 })
             }
         }
@@ -105,32 +105,32 @@ impl ClientConnection {
         input: &[u8],
         head: &mut ClientResponse,
     ) -> Result<ClientReceived, UpstreamError> {
-        let verdict = response_head::parse(input, &self.settings, self.asked, head)?;
+        let framing = response_head::parse(input, &self.settings, self.kind, head)?;
         let taken = input.len();
-        self.receiving = match verdict.delimited {
-            Delimited::Interim => {
+        self.receiving = match framing.delimiter {
+            Delimiter::Interim => {
                 self.interims += 1;
                 if self.interims > self.settings.max_interims {
                     return Err(UpstreamError::TooManyInterims);
                 }
-                self.receiving = Receiving::Head(HeadScan::default());
+                self.receiving = ReceiveState::Head(HeadScan::default());
                 return Ok(ClientReceived::Interim { taken });
             }
-            Delimited::Length(0) => Receiving::Idle,
-            Delimited::Length(left) => Receiving::Sized { left },
-            Delimited::Chunked => Receiving::Chunked(ChunkedReader::new()),
-            Delimited::UntilClose => Receiving::UntilClose,
-            Delimited::Tunnel => {
-                self.sending = Sending::Tunnel;
-                Receiving::Tunnel
+            Delimiter::Length(0) => ReceiveState::Idle,
+            Delimiter::Length(left) => ReceiveState::Sized { left },
+            Delimiter::Chunked => ReceiveState::Chunked(ChunkedReader::new()),
+            Delimiter::UntilClose => ReceiveState::UntilClose,
+            Delimiter::Tunnel => {
+                self.sending = SendState::Tunnel;
+                ReceiveState::Tunnel
             }
         };
-        self.is_persistent &= verdict.is_persistent;
+        self.is_persistent &= framing.is_persistent;
         Ok(ClientReceived::Response { taken })
     }
 
     fn fail(&mut self) {
-        self.receiving = Receiving::Failed;
+        self.receiving = ReceiveState::Failed;
         self.is_persistent = false;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use h2o_http::{BodyLength, Method, RequestHead};
 
-use super::{Exchange, Expectation, Receiving, ServerConnection};
+use super::{Expectation, ReceiveState, RequestState, ServerConnection};
 use crate::PeerError;
 use crate::chunked::{Chunked, ChunkedReader};
 use crate::field_lines::{HeadEnd, HeadScan, LineEnds};
@@ -57,15 +57,15 @@ impl ServerConnection {
         head: &mut RequestHead,
     ) -> Result<Received, PeerError> {
         let received = match &mut self.receiving {
-            Receiving::Head(_) => self.recv_head(input, now, head),
-            Receiving::Sized { .. } => Ok(self.recv_sized(input, now)),
-            Receiving::Chunked(_) => self.recv_chunked(input, now),
-            Receiving::Tunnel => Ok(recv_tunnel(input)),
-            Receiving::Complete | Receiving::Failed => Ok(Received::NeedMore { taken: 0 }),
+            ReceiveState::Head(_) => self.recv_head(input, now, head),
+            ReceiveState::Sized { .. } => Ok(self.recv_sized(input, now)),
+            ReceiveState::Chunked(_) => self.recv_chunked(input, now),
+            ReceiveState::Tunnel => Ok(recv_tunnel(input)),
+            ReceiveState::Complete | ReceiveState::Failed => Ok(Received::NeedMore { taken: 0 }),
         };
         if received.is_err() {
-            self.receiving = Receiving::Failed;
-            self.exchange.is_persistent = false;
+            self.receiving = ReceiveState::Failed;
+            self.request.is_persistent = false;
             self.timers.stop_reading();
         }
         received
@@ -77,7 +77,7 @@ impl ServerConnection {
         now: Instant,
         head: &mut RequestHead,
     ) -> Result<Received, PeerError> {
-        let Receiving::Head(mut scan) = self.receiving else {
+        let ReceiveState::Head(mut scan) = self.receiving else {
             return Ok(Received::NeedMore { taken: 0 });
         };
         if input.is_empty() {
@@ -136,7 +136,7 @@ impl ServerConnection {
             HeadEnd::Complete { end } => Ok(Some(end)),
             HeadEnd::Incomplete { lines } => {
                 let checked = check_incomplete(scan, input, lines, self.settings.strict);
-                self.receiving = Receiving::Head(*scan);
+                self.receiving = ReceiveState::Head(*scan);
                 if seen < input.len() {
                     self.timers.on_read(&self.settings, now);
                 }
@@ -153,33 +153,36 @@ impl ServerConnection {
         head: &mut RequestHead,
     ) -> Result<Received, PeerError> {
         let parsed = request_head::parse(input, &self.settings, self.scheme, head);
-        self.exchange.is_head = head.method == Method::Head;
-        let wishes = parsed?;
+        self.request.is_head = head.method == Method::Head;
+        let options = parsed?;
         self.requests += 1;
-        self.exchange = Exchange::new(head, wishes);
+        self.request = RequestState::new(head, options);
         self.receiving = match head.body {
-            BodyLength::None | BodyLength::Known(0) => Receiving::Complete,
-            BodyLength::Known(left) => Receiving::Sized { left },
-            BodyLength::Unknown => Receiving::Chunked(ChunkedReader::new()),
-            BodyLength::Tunnel => Receiving::Tunnel,
+            BodyLength::None | BodyLength::Known(0) => ReceiveState::Complete,
+            BodyLength::Known(left) => ReceiveState::Sized { left },
+            BodyLength::Unknown => ReceiveState::Chunked(ChunkedReader::new()),
+            BodyLength::Tunnel => ReceiveState::Tunnel,
         };
         match self.receiving {
-            Receiving::Sized { .. } | Receiving::Chunked(_) => {
+            ReceiveState::Sized { .. } | ReceiveState::Chunked(_) => {
                 self.timers.await_body(&self.settings, now);
                 if self.wants_continue() {
                     // The client waits for us.
                     self.timers.pause_body();
                 }
             }
-            Receiving::Complete | Receiving::Tunnel | Receiving::Head(_) | Receiving::Failed => {
+            ReceiveState::Complete
+            | ReceiveState::Tunnel
+            | ReceiveState::Head(_)
+            | ReceiveState::Failed => {
                 self.timers.stop_reading();
             }
         }
-        Ok(Received::Request { taken: wishes.len })
+        Ok(Received::Request { taken: options.len })
     }
 
     fn recv_sized(&mut self, input: &[u8], now: Instant) -> Received {
-        let Receiving::Sized { left } = &mut self.receiving else {
+        let ReceiveState::Sized { left } = &mut self.receiving else {
             return Received::NeedMore { taken: 0 };
         };
         if *left == 0 {
@@ -200,7 +203,7 @@ impl ServerConnection {
     }
 
     fn recv_chunked(&mut self, input: &[u8], now: Instant) -> Result<Received, PeerError> {
-        let Receiving::Chunked(reader) = &mut self.receiving else {
+        let ReceiveState::Chunked(reader) = &mut self.receiving else {
             return Ok(Received::NeedMore { taken: 0 });
         };
         let found = reader.read(input, self.body_received)?;
@@ -233,8 +236,8 @@ impl ServerConnection {
     /// The client has ended its direction of a tunnel. No effect on other requests: there the end of the client's input is
     /// the end of the connection.
     pub const fn recv_end(&mut self) {
-        if matches!(self.receiving, Receiving::Tunnel) {
-            self.receiving = Receiving::Complete;
+        if matches!(self.receiving, ReceiveState::Tunnel) {
+            self.receiving = ReceiveState::Complete;
         }
     }
 
@@ -244,8 +247,8 @@ impl ServerConnection {
     }
 
     fn on_body_end(&mut self) {
-        self.receiving = Receiving::Complete;
-        self.exchange.expectation = Expectation::None;
+        self.receiving = ReceiveState::Complete;
+        self.request.expectation = Expectation::None;
         self.timers.stop_reading();
     }
 }

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use h2o_http::{Headers, ResponseHead, StatusCode};
 
-use super::{Expectation, Receiving, Sending, ServerConnection};
+use super::{Expectation, ReceiveState, SendState, ServerConnection};
 use crate::Answer;
-use crate::encode::{self, BodyMode, BodyWriter, Finished};
+use crate::encode::{self, BodyMode, BodyOutcome, BodyWriter};
 
 impl ServerConnection {
     /// Whether the client waits for `100 Continue` before it sends its body. Either [`ServerConnection::send_continue`] or
@@ -14,15 +14,15 @@ impl ServerConnection {
     #[must_use]
     pub const fn wants_continue(&self) -> bool {
         matches!(
-            (&self.exchange.expectation, &self.sending),
-            (Expectation::Waiting, Sending::Awaited)
+            (&self.request.expectation, &self.sending),
+            (Expectation::Waiting, SendState::Awaited)
         )
     }
 
     /// Whether the final response has not begun.
     #[must_use]
     pub const fn awaits_response(&self) -> bool {
-        matches!(self.sending, Sending::Awaited)
+        matches!(self.sending, SendState::Awaited)
     }
 
     /// Writes `100 Continue`, unless the client does not wait for it. H2O compatibility: H2O sends it to HTTP/1.0 clients
@@ -30,14 +30,14 @@ impl ServerConnection {
     pub fn send_continue(&mut self, out: &mut Vec<u8>, now: Instant) {
         if self.wants_continue() {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            self.exchange.expectation = Expectation::None;
+            self.request.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
         }
     }
 
     /// Writes an interim response; not to an HTTP/1.0 client (RFC 9110 §15.2), and not once the final response has begun.
     pub fn send_informational(&mut self, status: StatusCode, headers: &Headers, out: &mut Vec<u8>) {
-        let is_due = matches!(self.sending, Sending::Awaited) && !self.exchange.is_http10;
+        let is_due = matches!(self.sending, SendState::Awaited) && !self.request.is_http10;
         if is_due && status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             encode::status_line(out, status, None);
             encode::fields(out, headers);
@@ -55,31 +55,31 @@ impl ServerConnection {
         out: &mut Vec<u8>,
         now: Instant,
     ) -> BodyMode {
-        if !matches!(self.sending, Sending::Awaited) {
+        if !matches!(self.sending, SendState::Awaited) {
             return BodyMode::None;
         }
         if self.wants_continue() {
             // The client may send its body or not (RFC 9110 §10.1.1): the next bytes cannot be interpreted.
-            self.exchange.is_persistent = false;
-            self.exchange.expectation = Expectation::None;
+            self.request.is_persistent = false;
+            self.request.expectation = Expectation::None;
             self.timers.resume_body(&self.settings, now);
         }
         let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_upgrade && self.exchange.offers_upgrade || self.is_connect_success(response.status) {
+        if is_upgrade && self.request.offers_upgrade || self.is_connect_success(response.status) {
             return self.respond_tunnel(response, is_upgrade, out);
         }
         let mode = self.body_mode(response);
         // A client takes a 1xx for an interim response and waits on. Closing the connection ends that.
         let is_final = !response.status.is_informational();
         if mode == BodyMode::UntilClose || !is_final || self.is_shutting_down {
-            self.exchange.is_persistent = false;
+            self.request.is_persistent = false;
         }
         out.reserve(encode::HEAD_ROOM);
         let length = response.length.filter(|_| {
             !response.status.is_informational() && response.status != StatusCode::NO_CONTENT
         });
         match (response.status, response.reason, length) {
-            (StatusCode::OK, None, Some(length)) if self.exchange.is_persistent => {
+            (StatusCode::OK, None, Some(length)) if self.request.is_persistent => {
                 // The beginning of most responses.
                 out.extend_from_slice(
                     b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: ",
@@ -100,18 +100,18 @@ impl ServerConnection {
             BodyMode::None | BodyMode::Identity(_) | BodyMode::UntilClose => b"\r\n",
         });
         self.sending = match BodyWriter::new(mode) {
-            BodyWriter::Done => Sending::Complete,
-            writer => Sending::Body(writer),
+            BodyWriter::Done => SendState::Complete,
+            writer => SendState::Body(writer),
         };
-        if matches!(self.receiving, Receiving::Tunnel) {
+        if matches!(self.receiving, ReceiveState::Tunnel) {
             // The CONNECT was refused: bytes that the client sent ahead are for the tunnel, not for us.
-            self.receiving = Receiving::Complete;
+            self.receiving = ReceiveState::Complete;
         }
         mode
     }
 
     fn is_connect_success(&self, status: StatusCode) -> bool {
-        self.exchange.is_connect && (200..300).contains(&status.as_u16())
+        self.request.is_connect && (200..300).contains(&status.as_u16())
     }
 
     fn respond_tunnel(
@@ -128,7 +128,7 @@ impl ServerConnection {
         });
         write_fields(response, out);
         out.extend_from_slice(b"\r\n");
-        self.exchange.is_persistent = false;
+        self.request.is_persistent = false;
         self.upgrade();
         BodyMode::UntilClose
     }
@@ -136,25 +136,25 @@ impl ServerConnection {
     /// Makes the connection a tunnel: bytes are passed through both ways, and nothing is timed.
     /// [`ServerConnection::respond`] calls this when the response opens a tunnel in HTTP/1.
     pub const fn upgrade(&mut self) {
-        self.exchange.is_persistent = false;
-        self.receiving = Receiving::Tunnel;
-        self.sending = Sending::Tunnel;
+        self.request.is_persistent = false;
+        self.receiving = ReceiveState::Tunnel;
+        self.sending = SendState::Tunnel;
         self.timers.stop();
     }
 
     fn body_mode(&self, response: &ResponseHead<'_>) -> BodyMode {
-        if self.exchange.is_head || response.status.is_bodyless() {
+        if self.request.is_head || response.status.is_bodyless() {
             return BodyMode::None;
         }
         match response.length {
             Some(length) => BodyMode::Identity(length),
-            None if self.exchange.is_http10 => BodyMode::UntilClose,
+            None if self.request.is_http10 => BodyMode::UntilClose,
             None => BodyMode::Chunked,
         }
     }
 
     fn write_connection(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(if self.exchange.is_persistent {
+        out.extend_from_slice(if self.request.is_persistent {
             b"Connection: keep-alive\r\n"
         } else {
             b"Connection: close\r\n"
@@ -170,13 +170,13 @@ impl ServerConnection {
         date: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) {
-        self.exchange.is_persistent = false;
-        if !matches!(self.sending, Sending::Awaited) {
+        self.request.is_persistent = false;
+        if !matches!(self.sending, SendState::Awaited) {
             return;
         }
         self.timers.stop_reading();
-        self.receiving = Receiving::Failed;
-        self.sending = Sending::Complete;
+        self.receiving = ReceiveState::Failed;
+        self.sending = SendState::Complete;
         if let Answer::Respond {
             status,
             reason,
@@ -193,7 +193,7 @@ impl ServerConnection {
                 out.extend_from_slice(b"\r\n");
             }
             out.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n\r\n");
-            if !self.exchange.is_head {
+            if !self.request.is_head {
                 out.extend_from_slice(body.as_bytes());
             }
         }
@@ -202,9 +202,9 @@ impl ServerConnection {
     /// Writes content. Bytes beyond the announced length, and any content where none is allowed, are left out.
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) {
         match &mut self.sending {
-            Sending::Body(writer) => writer.send_data(data, out),
-            Sending::Tunnel => out.extend_from_slice(data),
-            Sending::Awaited | Sending::Complete => {}
+            SendState::Body(writer) => writer.send_data(data, out),
+            SendState::Tunnel => out.extend_from_slice(data),
+            SendState::Awaited | SendState::Complete => {}
         }
     }
 
@@ -213,15 +213,15 @@ impl ServerConnection {
     #[must_use]
     pub fn begin_data(&mut self, len: usize, out: &mut Vec<u8>) -> usize {
         match &mut self.sending {
-            Sending::Body(writer) => writer.begin_data(len, out),
-            Sending::Tunnel => len,
-            Sending::Awaited | Sending::Complete => 0,
+            SendState::Body(writer) => writer.begin_data(len, out),
+            SendState::Tunnel => len,
+            SendState::Awaited | SendState::Complete => 0,
         }
     }
 
     /// Writes the framing after the content announced by [`ServerConnection::begin_data`].
     pub fn end_data(&mut self, out: &mut Vec<u8>) {
-        if let Sending::Body(writer) = &mut self.sending {
+        if let SendState::Body(writer) = &mut self.sending {
             writer.end_data(out);
         }
     }
@@ -229,23 +229,23 @@ impl ServerConnection {
     /// Ends the response. If it is shorter than announced, the connection closes.
     pub fn finish(&mut self, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         match &mut self.sending {
-            Sending::Body(writer) => match writer.finish(trailers, out) {
-                Finished::Complete => {}
-                Finished::Short => self.exchange.is_persistent = false,
+            SendState::Body(writer) => match writer.finish(trailers, out) {
+                BodyOutcome::Complete => {}
+                BodyOutcome::Short => self.request.is_persistent = false,
             },
-            Sending::Awaited => self.exchange.is_persistent = false,
-            Sending::Tunnel | Sending::Complete => {}
+            SendState::Awaited => self.request.is_persistent = false,
+            SendState::Tunnel | SendState::Complete => {}
         }
-        self.sending = Sending::Complete;
+        self.sending = SendState::Complete;
     }
 
     /// Aborts the response so that the client notices; the connection closes.
     pub fn abort(&mut self, out: &mut Vec<u8>) {
-        if let Sending::Body(writer) = &mut self.sending {
+        if let SendState::Body(writer) = &mut self.sending {
             writer.abort(out);
         }
-        self.exchange.is_persistent = false;
-        self.sending = Sending::Complete;
+        self.request.is_persistent = false;
+        self.sending = SendState::Complete;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use h2o_http::{BodyLength, Headers, Known, Method, Name};
 use h2o_http1::{
-    Awaited, BodyMode, ChunkError, ClientRequest, ClientSettings, Ended, FramingError,
+    AwaitedPart, BodyMode, ChunkError, ClientRequest, ClientSettings, EndedPart, FramingError,
     UpstreamError,
 };
 
@@ -134,11 +134,11 @@ fn request_bodies_are_framed() {
 #[test]
 fn connections_are_reused_while_both_sides_keep_to_it() {
     let mut talk = Conversation::new();
-    assert_eq!(talk.connection.awaited(), Awaited::Nothing);
+    assert_eq!(talk.connection.awaited(), AwaitedPart::Nothing);
     for request_index in 1..=3 {
         talk.asks(&GET);
         assert_eq!(talk.connection.request_index(), request_index);
-        assert_eq!(talk.connection.awaited(), Awaited::Head);
+        assert_eq!(talk.connection.awaited(), AwaitedPart::Head);
         talk.server_sends(HELLO);
         talk.expect(
             "a response",
@@ -253,7 +253,7 @@ fn some_responses_have_no_content() {
 fn the_end_of_the_connection_ends_some_content_and_truncates_other() {
     let until_close = "HTTP/1.1 200 OK\r\n\r\nab";
     let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    let cases: &[(String, Result<Ended, UpstreamError>)] = &[
+    let cases: &[(String, Result<EndedPart, UpstreamError>)] = &[
         (String::new(), Err(UpstreamError::ClosedBeforeResponse)),
         ("HTTP/1.1 2".into(), Err(UpstreamError::HeadTruncated)),
         (
@@ -264,8 +264,8 @@ fn the_end_of_the_connection_ends_some_content_and_truncates_other() {
             HELLO[..HELLO.len() - 1].into(),
             Err(UpstreamError::BodyTruncated),
         ),
-        (HELLO.into(), Ok(Ended::Nothing)),
-        (until_close.into(), Ok(Ended::Body)),
+        (HELLO.into(), Ok(EndedPart::Nothing)),
+        (until_close.into(), Ok(EndedPart::Body)),
         (
             format!("{chunks}3\r\nab"),
             Err(UpstreamError::BodyTruncated),
@@ -275,7 +275,7 @@ fn the_end_of_the_connection_ends_some_content_and_truncates_other() {
             Err(UpstreamError::BodyTruncated),
         ),
         (format!("{chunks}0\r\n"), Err(UpstreamError::BodyTruncated)),
-        (format!("{chunks}0\r\n\r\n"), Ok(Ended::Nothing)),
+        (format!("{chunks}0\r\n\r\n"), Ok(EndedPart::Nothing)),
     ];
     for (input, want) in cases {
         let mut talk = Conversation::new();
@@ -351,7 +351,7 @@ fn broken_responses_are_told_apart() {
         talk.server_sends(input);
         assert_eq!(talk.events.last(), Some(&Event::Error(*error)), "{input:?}");
         assert!(!talk.is_reusable());
-        assert_eq!(talk.connection.awaited(), Awaited::Nothing);
+        assert_eq!(talk.connection.awaited(), AwaitedPart::Nothing);
     }
     let small = ClientSettings {
         max_head: 30,
@@ -397,10 +397,10 @@ fn tunnels_pass_bytes_both_ways() {
         assert_eq!(talk.out, b"", "not before the server agrees");
         talk.server_sends(format!("{answer}abc\r\n"));
         assert_eq!(talk.events[1..], [data("abc\r\n")]);
-        assert_eq!(talk.connection.awaited(), Awaited::Tunnel);
+        assert_eq!(talk.connection.awaited(), AwaitedPart::Tunnel);
         talk.connection.send_data(b"def", &mut talk.out);
         assert_eq!(talk.out, b"def");
-        assert_eq!(talk.connection.on_closed(), Ok(Ended::Tunnel));
+        assert_eq!(talk.connection.on_closed(), Ok(EndedPart::Tunnel));
     }
     let mut talk = Conversation::new();
     talk.asks(&upgrade);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use h2o_http::{ClientResponse, Headers, RequestHead, ResponseHead, Scheme, StatusCode};
 use h2o_http1::{
-    ClientConnection, ClientReceived, ClientRequest, ClientSettings, Ended, Next, Received,
+    ClientConnection, ClientReceived, ClientRequest, ClientSettings, EndedPart, Next, Received,
     ServerConnection, Settings,
 };
 use h2o_testkit::Random;
@@ -186,7 +186,7 @@ impl<'p> Client<'p> {
             }
             Some(_) => self.give_up(),
             None => {
-                assert_eq!(self.engine.on_closed(), Ok(Ended::Nothing));
+                assert_eq!(self.engine.on_closed(), Ok(EndedPart::Nothing));
                 self.is_over = true;
             }
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use h2o_exchange::{Trace, Worker};
 use h2o_http::{ClientResponse, StatusCode};
-use h2o_http1::{Awaited, ClientConnection, ClientReceived, UpstreamError};
+use h2o_http1::{AwaitedPart, ClientConnection, ClientReceived, UpstreamError};
 use tokio::io::AsyncReadExt;
 
 use super::upload::{HoldReason, Upload, UploadProgress};
@@ -231,7 +231,7 @@ impl UpstreamExchange {
                         trace.response_begun.set(Some(self.worker.clock.now()));
                     }
                     if self.upload.hold() == HoldReason::Continue
-                        || self.connection.engine.awaited() == Awaited::Tunnel
+                        || self.connection.engine.awaited() == AwaitedPart::Tunnel
                     {
                         self.upload.release();
                     }
@@ -371,7 +371,7 @@ pub(super) fn collect(
     mut content: Vec<u8>,
 ) -> ReceivedBody {
     let rest = loop {
-        if engine.awaited() == Awaited::Nothing {
+        if engine.awaited() == AwaitedPart::Nothing {
             break BodyRemainder::Nothing {
                 is_clean: input.is_empty(),
             };

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use h2o_exchange::{Body, Timer, Worker};
 use h2o_http::{BodyLength, ClientResponse, Known};
-use h2o_http1::{Awaited, ClientConnection, ClientRequest};
+use h2o_http1::{AwaitedPart, ClientConnection, ClientRequest};
 
 use body::ContentSource;
 use exchange::{BodyRemainder, ReceivedBody, UpstreamExchange};
@@ -231,7 +231,7 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Rece
         .then(|| String::from_utf8_lossy(reason).into_owned().into());
     let closes = (response.headers.get(Known::Connection))
         .is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
-    let is_tunnel = exchange.connection.engine.awaited() == Awaited::Tunnel;
+    let is_tunnel = exchange.connection.engine.awaited() == AwaitedPart::Tunnel;
     let backend = exchange.connection.backend;
     // The backend refuses the request, or closes after the response: do not send the rest of the body (RFC 9112 §9.3).
     if matches!(arrived.rest, BodyRemainder::Nothing { .. }) {
