@@ -130,7 +130,7 @@ impl RequestRules {
             }
         };
         // What its normal form is nobody asks.
-        let scanned = h2o_http::path::Scanned {
+        let scanned = h2o_http::path::TargetScan {
             len: target.len(),
             query_at: None,
             is_normal: true,
