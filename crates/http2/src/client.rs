@@ -14,61 +14,63 @@ use crate::frame::{self, PREFACE, StreamId};
 use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
 use crate::stream::{State, StreamKey};
 
-/// What has been understood of the connection's beginning.
+/// How far the connection has been set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// The server's SETTINGS are due (RFC 9113 §3.4).
+    /// Waiting for the server's SETTINGS (RFC 9113 §3.4).
     Settings,
     Done,
-    /// The server broke the protocol; nothing it sends is looked at.
+    /// The server broke the protocol; its input is ignored.
     Failed,
 }
 
 /// The client role of one connection: bytes and time in, events and bytes out.
 ///
-/// The contract is that of [`crate::ServerConnection`], and these are the differences.
+/// Used as [`crate::ServerConnection`], with these differences.
 ///
-/// **Input.** [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`], and the costs are those of the server. After
-/// [`ClientReceived::GoAway`] the next steps report a [`ClientReceived::Refused`] for each stream that the server will not
-/// answer, also if no more bytes arrive: the caller goes on until [`ClientReceived::NeedMore`].
+/// **Input.** [`receive`](Self::receive) fills a [`h2o_http::ClientResponse`]; costs are charged as in the server role.
+/// After [`ClientReceived::GoAway`] the next steps report a [`ClientReceived::Refused`] for each stream that the server
+/// will not answer, even without more input: the caller repeats the call until [`ClientReceived::NeedMore`].
 ///
-/// **Streams.** A stream begins with [`request`](Self::request), and ends with [`release`](Self::release): after the end of the
-/// response and of the request, after [`ClientReceived::Reset`] or [`ClientReceived::Refused`], or before, which cancels the
+/// **Streams.** A stream begins with [`request`](Self::request), and ends with [`release`](Self::release): after the end of
+/// response and request, after [`ClientReceived::Reset`] or [`ClientReceived::Refused`], or earlier, which cancels the
 /// request. The caller calls [`release_content`](Self::release_content) for the bytes of each [`ClientReceived::Data`].
 ///
-/// **Output.** The head is written by `request`. Content follows as in the server role.
+/// **Output.** `request` writes the head. Content follows as in the server role.
 ///
-/// **Time and the end.** There are no timers: the caller that waits for a response knows for how long, and
-/// [resets](Self::reset) its stream. Once [`is_reusable`](Self::is_reusable) is false no request can be made any more. The caller
-/// closes once [`is_over`](Self::is_over).
+/// **Time and the end.** There are no timers: the caller limits how long it waits for a response, and [resets](Self::reset)
+/// its stream. Once [`is_reusable`](Self::is_reusable) is false, no request can be made. The caller closes once
+/// [`is_over`](Self::is_over).
 pub struct ClientConnection {
     settings: Arc<ClientSettings>,
     connection: Connection,
     opening: Opening,
     /// Latest stream opened by us.
     newest: StreamId,
-    /// Streams that are not released.
+    /// Streams that were not released yet.
     held: u32,
-    /// The last stream that the server looks at, once it has said so.
+    /// The last stream that the server processes, as its GOAWAY says.
     last: Option<StreamId>,
-    /// Streams above that which are still to be reported.
+    /// Streams above `last` that are still to be reported as refused.
     refused: Vec<StreamKey>,
-    /// A stream whose content has ended short of its announced length. The last of that has been reported, the error has not.
+    /// A stream whose content ended short of its announced length. All of its content was reported; the error is next.
     cut_off: Option<StreamId>,
-    /// GOAWAY is sent.
+    /// Whether GOAWAY was sent.
     is_leaving: bool,
-    /// PING frames of ours without an answer.
+    /// Our PING frames without an acknowledgement.
     pings: u32,
 }
 
 impl ClientConnection {
-    /// A connection that was just established. Writes the client's preface: SETTINGS and the connection's window (H2O
-    /// compatibility for the values).
+    /// A connection that was just established. Writes the client's preface: SETTINGS and the window of the connection. H2O
+    /// compatibility: H2O sends the same values.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
-        // Streams are of different clients here: none is held up because of another one.
+        // No limit of content held for the connection: its streams serve different clients, and none should wait for
+        // another.
         let mut connection = Connection::new(usize::MAX);
-        // Servers take no pushes (RFC 9113 §8.4); one that says otherwise is found by that.
+        // Servers do not accept pushes (RFC 9113 §8.4). With this, a server that announces SETTINGS_ENABLE_PUSH is
+        // detected.
         connection.peer.enable_push = false;
         connection.settings_sent = Some(now);
         out.extend_from_slice(PREFACE);
@@ -97,8 +99,7 @@ impl ClientConnection {
         }
     }
 
-    /// Ends the connection because of `error`: GOAWAY is written, and nothing is received any more. The caller sends
-    /// what is in `out` and closes.
+    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes.
     pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
         if self.opening == Opening::Failed {
             return;
@@ -109,10 +110,10 @@ impl ClientConnection {
         }
     }
 
-    /// No more requests are to be made: GOAWAY is written, what has begun goes on.
+    /// Makes no more requests: writes GOAWAY; open streams are finished.
     pub fn go_away(&mut self, out: &mut Vec<u8>) {
         if self.opening != Opening::Failed && !std::mem::replace(&mut self.is_leaving, true) {
-            // The server has opened no streams.
+            // 0: the server has opened no streams.
             frame::goaway(out, StreamId::CONNECTION, ErrorCode::NO_ERROR, "");
         }
     }
@@ -125,8 +126,8 @@ impl ClientConnection {
         }
     }
 
-    /// True if another request could be made now, as far as limits go: ours and the server's (RFC 9113 §5.1.2), that
-    /// neither side is leaving (§6.8), and that identifiers are left (§5.1.1).
+    /// Whether another request can be made now: neither limit of streams is reached (RFC 9113 §5.1.2), neither side has
+    /// sent GOAWAY (§6.8), and identifiers are left (§5.1.1).
     #[must_use]
     pub fn can_request(&self) -> bool {
         self.is_reusable() && self.open_streams() < self.most_streams()
@@ -138,14 +139,14 @@ impl ClientConnection {
         self.connection.streams.open_count()
     }
 
-    /// Streams that may be open at a time: our limit, or the server's if that is lower.
+    /// Most streams that may be open at a time: the lower of our limit and the server's.
     #[must_use]
     pub fn most_streams(&self) -> usize {
         let theirs = self.connection.peer.max_concurrent_streams;
         self.settings.max_streams.min(theirs) as usize
     }
 
-    /// True if requests can still be made, now or when others have ended.
+    /// Whether requests can be made, now or once others have ended.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.opening != Opening::Failed
@@ -154,30 +155,30 @@ impl ClientConnection {
             && self.newest.get() < StreamId::MAX.get()
     }
 
-    /// True if the server takes extended CONNECT (RFC 8441). It says so in its SETTINGS.
+    /// Whether the server's SETTINGS allow extended CONNECT (RFC 8441).
     #[must_use]
     pub const fn takes_extended_connect(&self) -> bool {
         self.connection.peer.enable_connect_protocol
     }
 
-    /// True once nothing is to come on the connection: no more requests can be made, and none is left.
+    /// Whether the connection is finished: no more requests can be made, and none is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opening == Opening::Failed || (!self.is_reusable() && self.held == 0)
     }
 
-    /// True while streams are open, or closed and not released.
+    /// Whether there are streams that were not released yet.
     #[must_use]
     pub const fn has_streams(&self) -> bool {
         self.held > 0
     }
 
-    /// What the server has made us do since the last call, in the units of [`crate::ServerConnection::take_costs`].
+    /// Costs that the server has caused since the last call, in the units of [`crate::ServerConnection::take_costs`].
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
 
-    /// True once the server's SETTINGS have come.
+    /// Whether the server's SETTINGS were received.
     #[must_use]
     pub fn has_settings(&self) -> bool {
         self.opening == Opening::Done
@@ -189,7 +190,7 @@ impl ClientConnection {
         &self.connection.peer
     }
 
-    /// Bytes that the server may still send, and that we may, on the connection as a whole.
+    /// Receive window and send window of the connection, in bytes.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -223,13 +224,12 @@ impl ClientConnection {
             .map_or(State::Closed, |stream| stream.state)
     }
 
-    /// Ends a stream at once, with [`ErrorCode::CANCEL`] if its response is not wanted any more. What still comes for
-    /// it is discarded.
+    /// Resets a stream, with [`ErrorCode::CANCEL`] if its response is no longer wanted. Later frames for it are discarded.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         self.connection.reset(key, code, out);
     }
 
-    /// The caller is done with a stream. One that is not over is cancelled.
+    /// The caller no longer uses a stream. If it has not ended, it is cancelled.
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         if self.connection.streams.get(key).is_none() {
             return;
@@ -239,12 +239,12 @@ impl ClientConnection {
         self.held -= 1;
     }
 
-    /// `len` bytes of a response's content are dealt with: the server may send as many more.
+    /// The caller has used `len` bytes of a response's content: the server may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.connection.shrink();
     }

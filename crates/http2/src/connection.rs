@@ -1,4 +1,4 @@
-//! What both roles have in common: frames in, settings, windows, field blocks, content out.
+//! The parts that both roles share: frames, settings, windows, field blocks, content to send.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,38 +12,38 @@ use crate::scheduler::Scheduler;
 use crate::settings::{self, DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
 use crate::stream::{State, Stream, StreamKey, Streams};
 
-/// The connection's receive window (H2O compatibility).
+/// The receive window of a connection. H2O compatibility: H2O's has the same size.
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Content of requests that a connection holds at most, together with what its window still allows: what one stream may send
-/// with the largest window, and a little more, so that others can go on beside one that is not dealt with.
+/// Limit of the request content that a connection holds, together with the rest of its window: a full stream with the
+/// largest window, and some more for other streams beside one whose handler does not read.
 pub(crate) const MAX_HELD: usize = CONNECTION_WINDOW as usize + (1 << 20);
 
-/// What acts of a peer cost, in units of the connection's budget. Each is far below what a client in good faith needs
-/// per second, as requests served and content sent pay units back.
+/// Costs of a peer's actions, in units of the connection's budget. Each is far below what a client in good faith causes per
+/// second, as served requests and sent content earn units.
 pub(crate) mod cost {
     /// PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, unknown frames, and WINDOW_UPDATE frames that our DATA frames do not
     /// explain: each makes us work or answer (CVE-2019-9512, -9513, -9515).
     pub(crate) const CONTROL: u32 = 1;
-    /// Each sixteen values of one SETTINGS frame.
+    /// Each sixteen values of a SETTINGS frame.
     pub(crate) const SETTINGS_VALUES: usize = 16;
-    /// DATA that neither carries nor ends anything (CVE-2019-9518), CONTINUATION without bytes.
+    /// DATA that neither carries nor ends anything (CVE-2019-9518), empty CONTINUATION.
     pub(crate) const EMPTY: u32 = 1;
-    /// DATA of ours cut to a few bytes by a window (CVE-2019-9511, -9517).
+    /// Our DATA frame, cut to a few bytes by a small window (CVE-2019-9511, -9517).
     pub(crate) const DRIBBLE: u32 = 2;
-    /// A request taken back (CVE-2023-44487, "rapid reset").
+    /// A request that the peer cancels (CVE-2023-44487, "rapid reset").
     pub(crate) const RESET: u32 = 5;
     /// A request that the peer makes us reset (CVE-2025-8671, "MadeYouReset").
     pub(crate) const CAUSED_RESET: u32 = 10;
     /// A field section refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// WINDOW_UPDATE frames that cost nothing although they come late, or at the beginning.
+/// WINDOW_UPDATE frames that cost nothing although they are late, or at the beginning.
 pub(crate) const MAX_DUE_UPDATES: u32 = 256;
-/// Costs are reported to the caller at least this often.
+/// Costs from which on a step ends early to report them.
 const REPORT_COSTS_AT: u32 = 32;
-/// Streams remembered that we have reset while the peer could still send: what it sent before it could know is no
-/// fault of its.
+/// How many streams are remembered that we have reset while the peer could still send: frames that it sent before it could
+/// know are no fault.
 const MAX_ABANDONED: usize = 128;
 
 /// The parts of a connection.
@@ -53,21 +53,21 @@ pub(crate) struct Connection {
     pub(crate) encoder: Encoder,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
-    /// Bytes of content that came and that the caller has not dealt with, and how many there may be before the connection's
-    /// window stays shut.
+    /// Bytes of content that were received and not yet used by the caller, and the limit from which on the window of the
+    /// connection stays closed.
     held: usize,
     max_held: usize,
     pub(crate) streams: Streams,
     pub(crate) scheduler: Scheduler,
     pub(crate) block: Option<Box<FieldBlock>>,
-    /// What the peer has made us do since the caller last asked.
+    /// Costs that the peer has caused since the caller last took them.
     debt: u32,
-    /// WINDOW_UPDATE frames that the peer may answer our DATA with: one for the stream and one for the connection each.
+    /// WINDOW_UPDATE frames that our DATA explains: one each for the stream and for the connection.
     pub(crate) due_updates: u32,
-    /// When our SETTINGS left, and when they were first acknowledged.
+    /// When our SETTINGS were sent, and when they were first acknowledged.
     pub(crate) settings_sent: Option<Instant>,
     pub(crate) settings_acked: Option<Instant>,
-    /// The peer has sent GOAWAY.
+    /// Whether the peer has sent GOAWAY.
     pub(crate) is_peer_leaving: bool,
     /// The latest streams that we have reset while the peer could still send.
     abandoned: VecDeque<StreamId>,
@@ -109,7 +109,7 @@ impl Connection {
         std::mem::replace(&mut self.debt, 0)
     }
 
-    /// The next frame of `input`. `None`: it is not complete.
+    /// The next frame of `input`; `None` if it is incomplete.
     #[inline]
     pub(crate) fn next_frame<'a>(
         &self,
@@ -134,9 +134,9 @@ impl Connection {
             .map(|payload| (header, payload)))
     }
 
-    /// DATA: the windows. Gives the content, with the stream it is for.
+    /// Handles the windows for a DATA frame. Returns its content, with its stream.
     ///
-    /// `newest` is the latest stream that was opened by the side `header.stream` belongs to.
+    /// `newest`: the latest stream opened by the side that opens streams like `header.stream`.
     pub(crate) fn on_data<'a>(
         &mut self,
         header: &FrameHeader,
@@ -149,7 +149,7 @@ impl Connection {
             return Err(PeerError::StreamIdOf(FrameType::DATA).into());
         }
         let data = frame::without_padding(header, payload)?;
-        // Also on a closed stream: its bytes count against the connection's window (RFC 9113 §5.1).
+        // Bytes on a closed stream count against the window of the connection, too (RFC 9113 §5.1).
         self.recv_window
             .take(payload.len())
             .map_err(|_| PeerError::WindowExceeded)?;
@@ -158,7 +158,7 @@ impl Connection {
         taken.map(|key| (key, data))
     }
 
-    /// What a stream has to say to `data`, which came in `len` bytes.
+    /// Handles the state and window of a stream for `data`, which came in a payload of `len` bytes.
     fn on_stream_data(
         &mut self,
         header: &FrameHeader,
@@ -206,8 +206,8 @@ impl Connection {
         Ok(key)
     }
 
-    /// `len` more bytes of the connection's window are owed. It opens again at once, whoever the bytes are for (H2O
-    /// compatibility), but not beyond what is held at most.
+    /// Opens the window of the connection by `len` bytes, as far as the content held allows. H2O compatibility: H2O opens
+    /// it at once, before a handler has used the bytes.
     #[inline]
     fn refill(&mut self, len: usize, out: &mut Vec<u8>) {
         let most = self.max_held.saturating_sub(self.held);
@@ -217,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// The peer has sent END_STREAM.
+    /// Handles END_STREAM of the peer.
     pub(crate) fn on_end_recv(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -254,11 +254,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes over what a peer announces, in a SETTINGS frame or in `HTTP2-Settings`.
+    /// Applies settings of a peer, from a SETTINGS frame or from `HTTP2-Settings`.
     pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let before = self.peer;
         self.peer.apply(payload)?;
-        // The smallest of several sizes counts, too (RFC 7541 §4.2).
+        // Of several table sizes the smallest counts, too (RFC 7541 §4.2).
         for size in settings::table_sizes(payload) {
             self.encoder.set_peer_table_size(size);
         }
@@ -302,7 +302,7 @@ impl Connection {
         Ok(())
     }
 
-    /// GOAWAY: the last stream the peer will look at, and why it goes (RFC 9113 §6.8).
+    /// GOAWAY: returns the last stream that the peer processes, and the code (RFC 9113 §6.8).
     pub(crate) fn on_goaway(
         &mut self,
         header: &FrameHeader,
@@ -320,7 +320,7 @@ impl Connection {
         Ok((last, ErrorCode(u32::from_be_bytes([e, f, g, h]))))
     }
 
-    /// WINDOW_UPDATE (RFC 9113 §6.9). `is_idle`: the stream was never opened.
+    /// WINDOW_UPDATE (RFC 9113 §6.9). `is_idle`: whether the stream was never opened.
     pub(crate) fn on_window_update(
         &mut self,
         header: &FrameHeader,
@@ -362,7 +362,7 @@ impl Connection {
         Ok(())
     }
 
-    /// RST_STREAM: the stream it ends, if that is open.
+    /// RST_STREAM: ends the stream and returns it, if it is open.
     pub(crate) fn on_rst_stream(
         &mut self,
         header: &FrameHeader,
@@ -377,7 +377,7 @@ impl Connection {
         if is_idle {
             return Err(PeerError::IdleStream(kind));
         }
-        // Also where our answer was faster: the peer makes us work for nothing.
+        // Also if our response was faster: the peer made us work for nothing.
         self.charge(cost::RESET);
         let Some(key) = self.streams.find(header.stream) else {
             return Ok(None);
@@ -386,7 +386,7 @@ impl Connection {
         Ok(Some((key, ErrorCode(u32::from_be_bytes(bytes)))))
     }
 
-    /// The stream is over for both sides.
+    /// Closes a stream in both directions.
     pub(crate) fn close(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(key)
             && let Some(node) = stream.node.take()
@@ -397,7 +397,7 @@ impl Connection {
         self.streams.close(key);
     }
 
-    /// Ends a stream at once.
+    /// Resets a stream.
     pub(crate) fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get(key)
             && stream.state != State::Closed
@@ -411,7 +411,7 @@ impl Connection {
         }
     }
 
-    /// We have reset the stream while the peer could still send on it.
+    /// Remembers a stream that we have reset while the peer could still send on it.
     pub(crate) fn abandon(&mut self, id: StreamId) {
         if self.abandoned.len() == MAX_ABANDONED {
             self.abandoned.pop_front();
@@ -419,8 +419,8 @@ impl Connection {
         self.abandoned.push_back(id);
     }
 
-    /// True for streams on which the peer may have sent something before it could know that we have reset them: that
-    /// is to be discarded (RFC 9113 §5.1).
+    /// Whether we have reset the stream so recently that the peer may not know: its frames are to be discarded (RFC 9113
+    /// §5.1).
     pub(crate) fn is_abandoned(&self, id: StreamId) -> bool {
         self.abandoned.contains(&id)
     }
@@ -429,7 +429,8 @@ impl Connection {
         self.streams.insert(stream, is_peers)
     }
 
-    /// `len` bytes of a stream's content are used up: the windows open by as many, but by no more than have come.
+    /// The caller has used `len` bytes of a stream's content: the windows open by as many, but by no more than were
+    /// received.
     pub(crate) fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -445,7 +446,7 @@ impl Connection {
         self.refill(0, out);
     }
 
-    /// The caller is done with a stream, and with all that came of it. `is_peers`: the peer has opened it.
+    /// The caller no longer uses a stream and its content. `is_peers`: whether the peer opened it.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool, out: &mut Vec<u8>) {
         let held = self.streams.get(key).map_or(0, |stream| stream.held);
@@ -456,7 +457,7 @@ impl Connection {
         }
     }
 
-    /// From now on the content of a stream is wanted: its window opens to `window` bytes.
+    /// A handler reads the content of the stream: its window opens to `window` bytes.
     pub(crate) fn accept_content(&mut self, key: StreamKey, window: u32, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get_mut(key)
             && !std::mem::replace(&mut stream.is_accepted, true)
@@ -470,7 +471,7 @@ impl Connection {
         }
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees memory that an idle connection does not need.
     pub(crate) fn shrink(&mut self) {
         self.streams.shrink();
         self.scheduler.shrink();

@@ -1,4 +1,4 @@
-//! Content and its end as both roles write them.
+//! Writes content and its end for both roles.
 
 use h2o_http::Headers;
 
@@ -9,7 +9,7 @@ use crate::frame::{self, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
 impl Connection {
-    /// Writes a DATA frame with `data`, which is no longer than what was granted.
+    /// Writes a DATA frame with `data`, at most as long as granted.
     #[inline]
     pub(crate) fn write_data(
         &mut self,
@@ -25,8 +25,9 @@ impl Connection {
         self.on_sent(key, data.len(), end_stream);
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them: it says how much that
-    /// is, and whether it is the last. `None`, or nothing that is not the last: no frame is written.
+    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame. `fill` returns
+    /// their number, and whether they are the last. If it returns `None`, or no bytes that are not the last, no frame is
+    /// written.
     #[inline]
     pub(crate) fn write_data_with<E>(
         &mut self,
@@ -45,7 +46,7 @@ impl Connection {
             }
         };
         let len = out.len() - at - HEADER_LEN;
-        debug_assert!(len <= max, "more content than was asked for");
+        debug_assert!(len <= max, "`fill` keeps to its limit");
         let id = self.id_of(key);
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let header = frame::header(len, FrameType::DATA, end, id);
@@ -54,7 +55,7 @@ impl Connection {
         Ok(Some((len, end_stream)))
     }
 
-    /// Writes `trailers`, or an empty DATA frame, with END_STREAM. False: the stream takes nothing any more.
+    /// Writes `trailers`, or an empty DATA frame, with END_STREAM. Returns false if nothing can be sent on the stream.
     pub(crate) fn write_end(
         &mut self,
         key: StreamKey,
@@ -80,7 +81,7 @@ impl Connection {
         true
     }
 
-    /// The identifier of a stream; 0 if it is released.
+    /// The identifier of a stream; 0 if it was released.
     #[inline]
     pub(crate) fn id_of(&self, key: StreamKey) -> StreamId {
         self.streams

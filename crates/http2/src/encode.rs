@@ -1,10 +1,10 @@
-//! Fields as both roles write them.
+//! Writes fields for both roles.
 
 use h2o_http::{Headers, Known, Name, field_section};
 
 use crate::hpack::Encoder;
 
-/// Writes the fields, except those by which HTTP/1 frames messages.
+/// Writes the fields, except those that frame messages in HTTP/1.
 #[inline]
 pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut Vec<u8>) {
     field_section::encode_fields(headers, |name, value| encoder.field(name, value, out));

@@ -1,4 +1,4 @@
-//! Every way a peer can be wrong, and what we answer.
+//! Faults of peers, and our answers.
 
 use h2o_http::field_section::{FieldError, SectionError};
 
@@ -24,7 +24,7 @@ impl ErrorCode {
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
-/// What the peer did that ends the connection. Errors that end one stream only are [`StreamError`].
+/// A fault of the peer that ends the connection. Those that end one stream only are [`StreamError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
     /// The connection does not begin with the preface (RFC 9113 §3.4).
@@ -37,23 +37,23 @@ pub enum PeerError {
     FrameSize(FrameType),
     /// An acknowledgement of SETTINGS has a payload (§6.5).
     SettingsAckSize,
-    /// The length of SETTINGS is no multiple of six (§6.5).
+    /// The length of SETTINGS is not a multiple of six (§6.5).
     SettingsSize,
     /// A setting has a value that is not allowed (§6.5.2).
     SettingsValue,
     /// SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1 (§6.5.2), or one that makes a window overflow (§6.9.2).
     SettingsWindow,
-    /// Another frame than the CONTINUATION that is due (§6.10).
+    /// Another frame in place of the CONTINUATION that must follow (§6.10).
     ContinuationExpected,
     /// A CONTINUATION of another stream (§6.10).
     ContinuationStream,
-    /// A CONTINUATION that continues nothing (§6.10).
+    /// A CONTINUATION without a HEADERS frame to continue (§6.10).
     StrayContinuation,
     /// More CONTINUATION frames, or more bytes in them, than any sensible field section needs.
     ContinuationFlood,
-    /// A client pushes, or a server that was told not to (§8.4).
+    /// A client pushes; or a server pushes although our settings forbid it (§8.4).
     PushPromise,
-    /// A frame on stream 0 that belongs to a stream, or the other way round.
+    /// A frame on stream 0 that needs a stream, or on a stream although it concerns the connection.
     StreamIdOf(FrameType),
     /// HEADERS that open a stream with an identifier that cannot be opened (§5.1.1), or in the wrong state.
     HeadersStreamId,
@@ -65,7 +65,7 @@ pub enum PeerError {
     TrailersInTunnel,
     /// A stream that depends on itself (RFC 7540 §5.3.1).
     SelfDependency,
-    /// More PRIORITY frames for streams that are not open than are remembered.
+    /// PRIORITY frames for more idle streams than we remember.
     TooManyIdle,
     /// A frame on a stream that was never opened (§5.1).
     IdleStream(FrameType),
@@ -85,27 +85,27 @@ pub enum PeerError {
     FieldFlood,
     /// An upper-case letter in a field name (§8.2.1).
     UpperCaseName,
-    /// A field that HTTP/2 does not have (§8.2.2).
+    /// A field that is not allowed in HTTP/2 (§8.2.2).
     ConnectionField,
-    /// `content-length` is no number (§8.1.1).
+    /// `content-length` is not a number (§8.1.1).
     ContentLength,
-    /// A pseudo field twice, behind a regular field, or empty (§8.3).
+    /// A pseudo field that is repeated, after a regular field, or empty (§8.3).
     PseudoField,
     /// A pseudo field that does not exist (§8.3).
     UnknownPseudoField,
     /// PRIORITY_UPDATE without a stream (RFC 9218 §7.1).
     PriorityUpdate,
-    /// The peer costs more than it is worth.
+    /// The peer has caused more costs than its budget covers.
     Overdrawn,
     /// A server sent a frame that only clients send, or opened a stream that was not promised (§5.1.1, §8.4).
     NotForClients,
-    /// A response without a valid `:status`, or with other pseudo fields (§8.3.2), trailers with any (§8.1).
+    /// A response without a valid `:status`, or with other pseudo fields (§8.3.2); trailers with any (§8.1).
     BadResponse,
 }
 
 impl PeerError {
-    /// Code and debug text of the GOAWAY frame that answers it (H2O compatibility for the texts). `None`: the connection
-    /// is closed without one.
+    /// Code and debug text of the GOAWAY frame that answers it. `None`: the connection is closed without one. H2O
+    /// compatibility: H2O sends these texts.
     #[must_use]
     pub const fn answer(self) -> Option<(ErrorCode, &'static str)> {
         use ErrorCode as Code;
@@ -175,7 +175,7 @@ impl PeerError {
     }
 }
 
-/// What the peer did that ends one stream with RST_STREAM (RFC 9113 §5.4.2).
+/// A fault of the peer that ends one stream with RST_STREAM (RFC 9113 §5.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// Content on a stream that is closed, or half-closed by the peer (§5.1).
@@ -186,17 +186,17 @@ pub enum StreamError {
     WindowOverflow,
     /// More content than the stream's window allows (§6.9.1).
     WindowExceeded,
-    /// Content and `content-length` differ (§8.1.1).
+    /// The length of the content differs from `content-length` (§8.1.1).
     ContentLength,
     /// A required pseudo field is missing, or one is not allowed for the method (§8.3.1).
     PseudoFields,
-    /// A method that is no token (§8.3.1).
+    /// A method that is not a token (§8.3.1).
     Method,
     /// More streams than we allow (§5.1.2).
     TooManyStreams,
-    /// More content than `limit-request-body` (H2O compatibility).
+    /// More content than `limit-request-body`. H2O compatibility: H2O resets the stream, too.
     BodyTooLarge,
-    /// A message that is malformed otherwise (§8.1.1).
+    /// A message that is malformed in another way (§8.1.1).
     Malformed,
 }
 
@@ -217,7 +217,7 @@ impl StreamError {
     }
 }
 
-/// Where an error of the peer leads.
+/// The reach of a peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Connection(PeerError),
@@ -225,7 +225,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Where a malformed section of a stream leads.
+    /// The reach of a malformed section.
     pub(crate) const fn of_section(stream: StreamId, error: SectionError) -> Self {
         let error = match error {
             SectionError::Method => StreamError::Method,
@@ -244,7 +244,8 @@ impl From<PeerError> for Fault {
     }
 }
 
-/// A malformed field ends the connection, though RFC 9113 §8.1.1 asks for the stream only: H2O does the same.
+/// A malformed field ends the connection, though RFC 9113 §8.1.1 only requires to end the stream. H2O compatibility: H2O
+/// ends the connection.
 impl From<FieldError> for PeerError {
     fn from(error: FieldError) -> Self {
         match error {

@@ -1,28 +1,28 @@
-//! Field sections: HEADERS with their CONTINUATION frames, in and out.
+//! Field sections: HEADERS with their CONTINUATION frames, received and sent.
 
 use crate::connection::{Connection, cost};
 use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::scheduler::Priority;
 
-/// CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has; a flood of
-/// small ones costs us far more than the peer (CVE-2024-27316 and the like).
+/// Most CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section has. A flood of
+/// small ones costs us far more than the peer (CVE-2024-27316 and similar attacks).
 pub const MAX_CONTINUATIONS: u8 = 8;
-/// Bytes of one field section as it comes, over all its frames.
+/// Most bytes of one encoded field section, over all its frames.
 pub const MAX_SECTION: usize = 64 * 1024;
 
-/// A field section whose last frame has not come.
+/// A field section whose last frame was not received yet.
 #[derive(Debug)]
 pub(crate) struct FieldBlock {
     pub(crate) stream: StreamId,
-    /// Flags of the frame it began with.
+    /// Flags of its HEADERS frame.
     pub(crate) flags: u8,
     pub(crate) priority: Option<Priority>,
     pub(crate) bytes: Vec<u8>,
     continuations: u8,
 }
 
-/// A field section that is complete.
+/// A complete field section.
 pub(crate) struct Section<'a> {
     pub(crate) stream: StreamId,
     pub(crate) flags: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl Connection {
-    /// HEADERS: its field section, if that is complete.
+    /// HEADERS: returns the field section if it is complete.
     #[inline]
     pub(crate) fn on_headers<'a>(
         &mut self,
@@ -78,7 +78,7 @@ impl Connection {
         }));
     }
 
-    /// CONTINUATION: the section, if it is complete now.
+    /// CONTINUATION: returns the section if it is now complete.
     pub(crate) fn on_continuation(
         &mut self,
         header: &FrameHeader,
@@ -116,7 +116,7 @@ impl Connection {
     }
 }
 
-/// Writes the header of a frame that a field section begins with; [`end_section`] fills the length in.
+/// Writes the header of the frame that begins a field section; [`end_section`] fills in its length.
 #[inline]
 pub(crate) fn begin_section(
     out: &mut Vec<u8>,
@@ -134,7 +134,7 @@ pub(crate) fn begin_section(
     at
 }
 
-/// Ends the frame begun at `at`: fills the length in, and moves what does not fit one frame into CONTINUATION frames.
+/// Ends the section begun at `at`: fills in the length, and moves bytes beyond one frame into CONTINUATION frames.
 #[inline]
 pub(crate) fn end_section(out: &mut Vec<u8>, at: usize, stream: StreamId, max: usize) -> usize {
     let len = out.len() - at - HEADER_LEN;

@@ -1,14 +1,14 @@
 //! Windows (RFC 9113 §5.2 and §6.9).
 
-/// A window would pass 2^31-1.
+/// A window would exceed 2^31-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowOverflow;
 
-/// More content came than the window allows.
+/// The peer sent more content than the window allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowExceeded;
 
-/// What we may still send. Signed: a smaller SETTINGS_INITIAL_WINDOW_SIZE can push it below zero (RFC 9113 §6.9.2).
+/// The send window. Signed: a smaller SETTINGS_INITIAL_WINDOW_SIZE can make it negative (RFC 9113 §6.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWindow(i32);
 
@@ -35,7 +35,7 @@ impl SendWindow {
         self.0
     }
 
-    /// WINDOW_UPDATE. `i32::MAX` is exactly the RFC's ceiling, so overflow is the peer's error (§6.9.1).
+    /// WINDOW_UPDATE. The limit of the RFC is `i32::MAX`, so an overflow is the peer's fault (§6.9.1).
     ///
     /// # Errors
     /// [`WindowOverflow`]
@@ -54,7 +54,7 @@ impl SendWindow {
         Ok(())
     }
 
-    /// `len` bytes, at most [`SendWindow::available`], were sent.
+    /// `len` bytes were sent, at most [`SendWindow::available`].
     #[inline]
     pub fn spend(&mut self, len: usize) {
         debug_assert!(len <= self.available(), "more was sent than allowed");
@@ -64,11 +64,11 @@ impl SendWindow {
     }
 }
 
-/// What the peer may still send, and what it is owed.
+/// A receive window, with the bytes that are still to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWindow {
     left: u32,
-    /// Bytes taken and not given back yet.
+    /// Bytes received and not given back yet.
     owed: u32,
 }
 
@@ -88,7 +88,7 @@ impl RecvWindow {
         self.left
     }
 
-    /// `len` bytes came, padding included (§6.1).
+    /// `len` bytes were received, padding included (§6.1).
     ///
     /// # Errors
     /// [`WindowExceeded`]
@@ -98,19 +98,19 @@ impl RecvWindow {
         Ok(())
     }
 
-    /// The window is raised by `by`, which is announced by the caller.
+    /// Raises the window by `by`; the caller announces it.
     pub const fn raise(&mut self, by: u32) {
         self.left = self.left.saturating_add(by);
     }
 
-    /// `len` bytes are done with. The increment to announce, once it is worth a frame: when at least as much is owed
-    /// as is left (§5.2.1 leaves the moment to us; H2O compatibility).
+    /// Gives back `len` bytes. Returns the increment to announce once it is worth a frame: when at least as many bytes are
+    /// owed as are left (§5.2.1 leaves the moment to us). H2O compatibility: H2O announces at the same moment.
     #[must_use]
     pub fn give_back(&mut self, len: usize) -> Option<u32> {
         self.give_back_up_to(len, u32::MAX)
     }
 
-    /// As [`RecvWindow::give_back`], but the window becomes no larger than `most`; what is missing stays owed.
+    /// As [`RecvWindow::give_back`], but raises the window to at most `most`; the rest stays owed.
     #[must_use]
     pub fn give_back_up_to(&mut self, len: usize, most: u32) -> Option<u32> {
         self.owed = self

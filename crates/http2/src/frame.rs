@@ -5,9 +5,9 @@ use crate::scheduler::Priority;
 
 /// Length of a frame header.
 pub const HEADER_LEN: usize = 9;
-/// Payload of a frame that any endpoint takes, and the most we take (RFC 9113 §4.2).
+/// The largest payload that every endpoint accepts, and the largest that we accept (RFC 9113 §4.2).
 pub const MAX_FRAME_SIZE: usize = 16_384;
-/// What a client sends first (RFC 9113 §3.4).
+/// The first bytes of a client (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream identifier: 31 bits (RFC 9113 §5.1.1).
@@ -20,7 +20,7 @@ impl StreamId {
     /// The largest identifier.
     pub const MAX: Self = Self(0x7fff_ffff);
 
-    /// The identifier in the low 31 bits; the other one is reserved and ignored.
+    /// The identifier in the low 31 bits; the highest bit is reserved and ignored.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & 0x7fff_ffff)
@@ -32,7 +32,7 @@ impl StreamId {
         self.0
     }
 
-    /// True for streams that clients open.
+    /// Whether clients open streams with this identifier.
     #[must_use]
     pub const fn is_client(self) -> bool {
         self.0 % 2 == 1
@@ -101,7 +101,7 @@ pub mod flags {
     pub const END_HEADERS: u8 = 0x4;
     /// DATA, HEADERS: padded.
     pub const PADDED: u8 = 0x8;
-    /// HEADERS: a priority comes first.
+    /// HEADERS: the payload begins with a priority.
     pub const PRIORITY: u8 = 0x20;
 }
 
@@ -132,7 +132,7 @@ impl FrameHeader {
         })
     }
 
-    /// True if the flag is set.
+    /// Whether the flag is set.
     #[inline]
     #[must_use]
     pub const fn has(&self, flag: u8) -> bool {
@@ -151,7 +151,7 @@ pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) ->
     [a, b, c, kind.0, flags, d, e, f, g]
 }
 
-/// Overwrites the length of a frame whose header stands at `at`.
+/// Overwrites the length of the frame whose header is at `at`.
 pub(crate) fn patch_len(out: &mut [u8], at: usize, len: usize) {
     let bytes = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
     out[at..at + 3].copy_from_slice(&bytes[1..]);
@@ -210,7 +210,7 @@ pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
     let at = out.len();
     out.extend_from_slice(&header(0, FrameType::ORIGIN, 0, StreamId::CONNECTION));
     for origin in origins {
-        // A name that cannot be told is left out, as is one that no frame has room for.
+        // A name that does not fit its length field or the frame is left out.
         let Ok(len) = u16::try_from(origin.len()) else {
             continue;
         };
@@ -224,7 +224,7 @@ pub fn origin(out: &mut Vec<u8>, origins: &[Box<str>]) {
     patch_len(out, at, len);
 }
 
-/// Takes the padding off the payload of DATA or HEADERS (RFC 9113 §6.1).
+/// The payload of DATA or HEADERS without its padding (RFC 9113 §6.1).
 ///
 /// # Errors
 /// [`PeerError::Padding`]
@@ -238,7 +238,7 @@ pub fn without_padding<'a>(header: &FrameHeader, payload: &'a [u8]) -> Result<&'
     Ok(&rest[..len])
 }
 
-/// The priority at the start of a payload (RFC 7540 §6.3), and what follows it.
+/// The priority at the start of a payload (RFC 7540 §6.3), with the rest.
 #[must_use]
 pub fn parse_priority(payload: &[u8]) -> Option<(Priority, &[u8])> {
     let (&[a, b, c, d, weight], rest) = payload.split_first_chunk::<5>()?;

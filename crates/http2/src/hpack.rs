@@ -1,7 +1,7 @@
 //! HPACK (RFC 7541): field blocks of HTTP/2.
 //!
-//! A [`Decoder`] is one direction of a connection as its receiver sees it, an [`Encoder`] as its sender
-//! does. Nothing is allocated before the first field enters the dynamic table.
+//! A [`Decoder`] holds the receiver's state of one direction of a connection, an [`Encoder`] the sender's. Both allocate
+//! nothing before the first field enters the dynamic table.
 //!
 //! ```
 //! use h2o_http::{Known, Name};
@@ -39,8 +39,8 @@ pub(crate) use decoder::path_string;
 pub use encoder::{Encoder, field_hash};
 pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo};
 
-/// How a field block can be wrong. All of these are connection errors of type `COMPRESSION_ERROR`
-/// (RFC 9113 §4.3): the dynamic tables of the two sides are no longer the same.
+/// Errors of a field block. All of these are connection errors of type `COMPRESSION_ERROR` (RFC 9113 §4.3): the dynamic
+/// tables of the two sides may differ from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
     /// The block ends within a field.
@@ -49,9 +49,9 @@ pub enum HpackError {
     IntegerTooLarge,
     /// An index is 0 or beyond the dynamic table (RFC 7541 §2.3.3, §6.1).
     IndexInvalid,
-    /// A string is not a Huffman code (RFC 7541 §5.2).
+    /// A string is not valid Huffman code (RFC 7541 §5.2).
     Huffman(HuffmanError),
-    /// A dynamic table above our limit (RFC 7541 §6.3).
+    /// A size update above our limit (RFC 7541 §6.3).
     TableTooLarge,
     /// A size update after a field (RFC 7541 §4.2).
     SizeUpdateLate,

@@ -1,7 +1,7 @@
 //! HTTP/2 (RFC 9113) without input or output: bytes and time go in, events and bytes come out.
 //!
-//! [`ServerConnection`] is the server role. The caller hands over what it has received, gets one event at a time, and
-//! finds what is to be sent appended to its own buffer:
+//! [`ServerConnection`] is the server role. The caller passes the bytes received, gets one event at a time, and finds the
+//! bytes to send appended to its own buffer:
 //!
 //! ```
 //! use std::{sync::Arc, time::Instant};
@@ -39,7 +39,7 @@
 //! # Ok::<(), h2o_http2::PeerError>(())
 //! ```
 //!
-//! [`ClientConnection`] is the client role, driven alike:
+//! [`ClientConnection`] is the client role, used in the same way:
 //!
 //! ```
 //! use std::{sync::Arc, time::Instant};

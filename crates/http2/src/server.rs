@@ -20,19 +20,19 @@ use crate::hpack::{Decoder, Encoder};
 use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
 use crate::stream::{State, Stream, StreamKey};
 
-/// Time between the two GOAWAY frames of a graceful shutdown: what the client has sent before it could know still
-/// counts (RFC 9113 §6.8).
+/// Time between the two GOAWAY frames of a graceful shutdown: requests that the client sent before it knew are still served
+/// (RFC 9113 §6.8).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// What has been understood of the connection's beginning.
+/// How far the connection has been set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
-    /// Bytes of the preface that have come.
+    /// Bytes of the preface received so far.
     Preface(usize),
-    /// The client's SETTINGS are due (RFC 9113 §3.4).
+    /// Waiting for the client's SETTINGS (RFC 9113 §3.4).
     Settings,
     Done,
-    /// The client broke the protocol; nothing it sends is looked at.
+    /// The client broke the protocol; its input is ignored.
     Failed,
 }
 
@@ -40,11 +40,11 @@ enum Opening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     Running,
-    /// The first GOAWAY, naming 2^31-1, is out. Requests on the wire still count until then.
+    /// The first GOAWAY, naming 2^31-1, was written. New requests are still served until then.
     Announced {
         until: Instant,
     },
-    /// The final GOAWAY is out. Streams above `last` are ignored.
+    /// The final GOAWAY was written. Streams above `last` are ignored.
     Draining {
         last: StreamId,
         until: Option<Instant>,
@@ -53,39 +53,39 @@ enum Shutdown {
 
 /// The server role of one connection: bytes and time in, events and bytes out.
 ///
-/// The caller owns the socket, the clock and the buffers. Everything the engine sends is appended to the `out` of the call
-/// that causes it; the caller writes that to the socket before it closes. The calls are of four families.
+/// The caller owns the socket, the clock and the buffers. The engine appends everything that it sends to the `out` of the
+/// call that causes it; the caller writes that to the socket before it closes. There are four groups of calls.
 ///
-/// **Input.** [`receive`](Self::receive) takes one step over all bytes that were received and not yet taken. The caller
-/// repeats it until [`Received::NeedMore`]. After each step it
+/// **Input.** [`receive`](Self::receive) makes one step over all bytes received and not yet dropped. The caller repeats it
+/// until [`Received::NeedMore`]. After each step it
 ///
 /// 1. charges the client's budget with [`take_costs`](Self::take_costs), and calls [`fail`](Self::fail) with
 ///    [`PeerError::Overdrawn`] if that does not cover them;
-/// 2. counts the stream that [`take_rejected`](Self::take_rejected) tells of: the next step forgets it;
-/// 3. uses what was [received](Step::received): content is a range of the input, a head stays until the next step;
+/// 2. counts the stream that [`take_rejected`](Self::take_rejected) reports: the next step forgets it;
+/// 3. uses the [event](Step::received): content is a range of the input, a head stays until the next step;
 /// 4. drops the bytes that were [taken](Step::taken).
 ///
-/// An error of `receive` and a call of `fail` are final. No step finds anything afterwards.
+/// An error of `receive` and a call of `fail` are final. No later step reports anything.
 ///
-/// **Streams.** A stream begins with the [`StreamKey`] that [`Received::Request`], [`upgraded`](Self::upgraded) or
-/// [`promise`](Self::promise) gives, and ends with [`release`](Self::release). The caller releases each stream once, whatever
-/// has become of it: when its response is sent, after [`Received::Reset`], after its own [`reset`](Self::reset). Until then the
-/// stream counts for the limit on streams, and its index is not used again. If the request has content, the caller calls
-/// [`accept_content`](Self::accept_content) when a handler wants it, and [`release_content`](Self::release_content) for the bytes
-/// of each [`Received::Data`] when they are used up: the client's window does not open without. `release` gives back the rest.
+/// **Streams.** A stream begins with the [`StreamKey`] from [`Received::Request`], [`upgraded`](Self::upgraded) or
+/// [`promise`](Self::promise), and ends with [`release`](Self::release). The caller releases each stream once, however it
+/// ended: when its response is sent, after [`Received::Reset`], after its own [`reset`](Self::reset). Until then the stream
+/// counts towards the limit of streams, and its index is not reused. If the request has content, the caller calls
+/// [`accept_content`](Self::accept_content) when a handler reads it, and [`release_content`](Self::release_content) for the
+/// bytes of each [`Received::Data`] when they are used: both open the client's window. `release` gives back the rest.
 ///
 /// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
 /// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
-/// [`send_data`](Self::send_data), or [`finish`](Self::finish). Content is sent in one of two ways. Directly behind the head,
-/// up to [`sendable`](Self::sendable) bytes. Or in turns: the caller says by [`set_content`](Self::set_content) that it has some;
-/// [`poll_send`](Self::poll_send) names the stream whose turn it is and how many bytes it may send, and the caller answers each
-/// turn with `send_data` (or [`send_data_with`](Self::send_data_with)) or, without content, with `set_content`. Otherwise the
-/// same stream is named again. Calls for streams that may not send any more do nothing.
+/// [`send_data`](Self::send_data), or [`finish`](Self::finish). Content is sent in one of two ways: directly after the
+/// head, up to [`sendable`](Self::sendable) bytes; or in turns. For the latter the caller announces content with
+/// [`set_content`](Self::set_content); [`poll_send`](Self::poll_send) names the stream that sends next and how many bytes
+/// it may send, and the caller answers each turn with `send_data` (or [`send_data_with`](Self::send_data_with)) or, without
+/// content, with `set_content`. Otherwise the same stream is named again. Calls for streams that may not send do nothing.
 ///
-/// **Time and the end.** The caller reports by [`on_activity`](Self::on_activity) that bytes came or went. Any call may change
-/// [`next_timeout`](Self::next_timeout); at that time the caller calls [`on_timeout`](Self::on_timeout), and closes if that
-/// names a limit. [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller closes once
-/// [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for connections that wait without streams.
+/// **Time and the end.** The caller reports by [`on_activity`](Self::on_activity) that bytes were received or sent. Any
+/// call may change [`next_timeout`](Self::next_timeout); at that time the caller calls [`on_timeout`](Self::on_timeout),
+/// and closes if that returns a limit. [`shut_down`](Self::shut_down) begins the graceful shutdown. The caller closes once
+/// [`is_over`](Self::is_over). [`shrink`](Self::shrink) is for idle connections.
 pub struct ServerConnection {
     settings: Arc<Settings>,
     connection: Connection,
@@ -93,27 +93,27 @@ pub struct ServerConnection {
     shutdown: Shutdown,
     /// Latest stream opened by the client.
     newest: StreamId,
-    /// The latest response head as it was written.
+    /// The latest response head, as it was written.
     memo: HeadMemo,
-    /// The latest request section and what it said.
+    /// The latest request section, and its result.
     request_memo: RequestMemo,
-    /// Code of the RST_STREAM by which a stream was refused that the caller has not heard of.
+    /// Code of the RST_STREAM that refused a stream which no event reports.
     rejected: Option<ErrorCode>,
-    /// A field section has begun that opens the latest stream.
+    /// Whether the latest stream is being opened by an incomplete field section.
     is_opening_stream: bool,
     /// Latest stream promised by us.
     promised: StreamId,
     open_pushes: u32,
-    /// When bytes last came or went.
+    /// When bytes were last received or sent.
     active_at: Instant,
-    /// ORIGIN frame to be sent behind the preface (RFC 8336).
+    /// ORIGIN frame to send after the preface (RFC 8336).
     origins: Option<Arc<[Box<str>]>>,
-    /// The server's preface was sent ahead of the client's, as an upgrade asks for.
+    /// Whether the server's preface was sent before the client's, as after an upgrade.
     is_preface_sent: bool,
 }
 
 impl ServerConnection {
-    /// A connection that was opened at `now`, on which `origins` are announced.
+    /// A connection opened at `now`; `origins` are announced on it.
     #[must_use]
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
@@ -134,11 +134,11 @@ impl ServerConnection {
         }
     }
 
-    /// A connection that goes on from an HTTP/1.1 request with `Upgrade: h2c` (RFC 7540 §3.2): `settings_payload` is
-    /// the decoded `HTTP2-Settings`. That request is stream 1, its content complete.
+    /// A connection that continues an HTTP/1.1 request with `Upgrade: h2c` (RFC 7540 §3.2). `settings_payload` is the
+    /// decoded `HTTP2-Settings`. The request becomes stream 1; its content is complete.
     ///
     /// # Errors
-    /// [`PeerError`]: the payload is none.
+    /// [`PeerError`]: the payload is malformed.
     pub fn upgraded(
         settings: Arc<Settings>,
         settings_payload: &[u8],
@@ -160,7 +160,8 @@ impl ServerConnection {
         Ok((server, key))
     }
 
-    /// The server's preface: SETTINGS, the connection's window, the origins (H2O compatibility for the values).
+    /// The server's preface: SETTINGS, the window of the connection, the origins. H2O compatibility: H2O sends the same
+    /// values.
     fn send_preface(&mut self, now: Instant, out: &mut Vec<u8>) {
         if std::mem::replace(&mut self.is_preface_sent, true) {
             return;
@@ -181,8 +182,7 @@ impl ServerConnection {
         self.connection.settings_sent = Some(now);
     }
 
-    /// Ends the connection because of `error`: GOAWAY is written, and nothing is received any more. The caller sends
-    /// what is in `out` and closes.
+    /// Ends the connection because of `error`: writes GOAWAY and ignores further input. The caller sends `out` and closes.
     pub fn fail(&mut self, error: PeerError, out: &mut Vec<u8>) {
         if self.opening == Opening::Failed {
             return;
@@ -195,7 +195,7 @@ impl ServerConnection {
         }
     }
 
-    /// The latest stream that we look at: GOAWAY never names a later one than before (RFC 9113 §6.8).
+    /// The last stream that we process. No GOAWAY names a later one than an earlier GOAWAY (RFC 9113 §6.8).
     const fn last_taken(&self) -> StreamId {
         match self.shutdown {
             Shutdown::Draining { last, .. } => last,
@@ -203,8 +203,7 @@ impl ServerConnection {
         }
     }
 
-    /// The connection is to end once what has begun is done: the first GOAWAY is written, the final one follows on
-    /// [`ServerConnection::on_timeout`].
+    /// Begins the graceful shutdown: writes the first GOAWAY; [`ServerConnection::on_timeout`] writes the final one.
     pub fn shut_down(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.shutdown != Shutdown::Running || self.opening == Opening::Failed {
             return;
@@ -218,27 +217,27 @@ impl ServerConnection {
         };
     }
 
-    /// True once GOAWAY has been written.
+    /// Whether GOAWAY was written.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.shutdown != Shutdown::Running || self.opening == Opening::Failed
     }
 
-    /// True once nothing is to come on the connection: it is shut down and no stream is left.
+    /// Whether the connection is finished: it is shut down and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opening == Opening::Failed
             || (matches!(self.shutdown, Shutdown::Draining { .. }) && !self.has_streams())
     }
 
-    /// Bytes came or went: the connection is not idle.
+    /// Bytes were received or sent: the connection is not idle.
     #[inline]
     pub const fn on_activity(&mut self, now: Instant) {
         self.active_at = now;
     }
 
-    /// When [`ServerConnection::on_timeout`] is to be called next. `is_waiting_for_us`: some stream waits for a handler
-    /// or for room in the socket, so the client cannot be blamed for silence.
+    /// When to call [`ServerConnection::on_timeout`] next. `is_waiting_for_us`: whether some stream waits for a handler or
+    /// for room in the socket, so that the client cannot be blamed for a pause.
     #[must_use]
     pub fn next_timeout(&self, is_waiting_for_us: bool) -> Option<Instant> {
         let idle = (!is_waiting_for_us).then(|| self.active_at + self.settings.idle_timeout);
@@ -254,7 +253,7 @@ impl ServerConnection {
         }
     }
 
-    /// Time has passed. If a limit has, the connection is to be closed when what is in `out` is sent.
+    /// Handles the passing of time. If a time limit has passed, the caller sends `out` and closes the connection.
     pub fn on_timeout(
         &mut self,
         now: Instant,
@@ -279,7 +278,7 @@ impl ServerConnection {
             Shutdown::Running | Shutdown::Announced { .. } | Shutdown::Draining { .. } => {}
         }
         if !is_waiting_for_us && self.active_at + self.settings.idle_timeout <= now {
-            // A connection that has failed has said so, and waits for its last bytes to leave.
+            // A connection that has failed has sent its GOAWAY; its last bytes are being sent.
             if self.is_preface_sent && !has_failed {
                 let code = ErrorCode::NO_ERROR;
                 frame::goaway(out, self.last_taken(), code, "idle timeout");
@@ -290,19 +289,19 @@ impl ServerConnection {
         None
     }
 
-    /// What the client has made us do since the last call, in units of its budget.
+    /// Costs that the client has caused since the last call, in units of its budget.
     #[inline]
     pub const fn take_costs(&mut self) -> u32 {
         self.connection.take_costs()
     }
 
-    /// The code by which a stream was refused in the last step that the caller has not heard of otherwise.
+    /// The code of a refusal in the last step that no event reports.
     #[inline]
     pub const fn take_rejected(&mut self) -> Option<ErrorCode> {
         self.rejected.take()
     }
 
-    /// Streams that are open, or closed with work for them going on.
+    /// Whether there are streams that were not released yet.
     #[must_use]
     pub fn has_streams(&self) -> bool {
         self.connection.streams.open_count() > 0 || self.connection.streams.held() > 0
@@ -320,7 +319,7 @@ impl ServerConnection {
         &self.connection.peer
     }
 
-    /// Bytes that the client may still send, and that we may, on the connection as a whole.
+    /// Receive window and send window of the connection, in bytes.
     #[must_use]
     pub const fn windows(&self) -> (u32, i32) {
         (
@@ -339,13 +338,13 @@ impl ServerConnection {
         )
     }
 
-    /// The two sides of header compression, for those who want to look into their tables.
+    /// The HPACK decoder and encoder, for showing their tables.
     #[must_use]
     pub const fn compression(&self) -> (&Decoder, &Encoder) {
         (&self.connection.decoder, &self.connection.encoder)
     }
 
-    /// What is known of each stream that is open, in order of identifiers.
+    /// Information on each open stream, in order of identifiers.
     pub fn streams(&self) -> impl Iterator<Item = StreamInfo> {
         self.connection
             .streams
@@ -376,7 +375,7 @@ impl ServerConnection {
             .map_or(State::Closed, |stream| stream.state)
     }
 
-    /// Gives memory back while nothing goes on.
+    /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         self.memo = HeadMemo::default();
         self.request_memo = RequestMemo::default();

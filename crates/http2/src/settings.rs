@@ -1,4 +1,4 @@
-//! Settings: ours, and those of the peer (RFC 9113 §6.5).
+//! Settings of both sides (RFC 9113 §6.5).
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
 /// A window before any update or setting (RFC 9113 §6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
-/// What the header tables of both directions hold at most, bytes (RFC 7541 §4.2; we never ask for another size).
+/// Size of the header tables of both directions, in bytes (RFC 7541 §4.2; we never announce another size).
 pub const HEADER_TABLE: u32 = 4096;
 
-/// What the local side of a server connection allows.
+/// Limits of the server role.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Streams a client may have open (`http2-max-streams`).
@@ -34,9 +34,9 @@ pub struct Settings {
     pub input_window: u32,
     /// Largest request content, bytes (`limit-request-body`).
     pub limit_request_body: u64,
-    /// Silence after which a connection is closed (`http2-idle-timeout`).
+    /// Time without bytes after which a connection is closed (`http2-idle-timeout`).
     pub idle_timeout: Duration,
-    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: as long as it takes
+    /// Time after the last GOAWAY of a graceful shutdown until the connection is closed; `None`: no limit
     /// (`http2-graceful-shutdown-timeout`).
     pub graceful_shutdown_timeout: Option<Duration>,
 }
@@ -53,10 +53,10 @@ impl Default for Settings {
     }
 }
 
-/// What the local side of a client connection wants.
+/// Limits of the client role.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Requests open at a time, if the server allows as many (`proxy.http2.max-concurrent-streams`).
+    /// Most requests open at a time, if the server allows as many (`proxy.http2.max-concurrent-streams`).
     pub max_streams: u32,
     /// Receive window of a stream, bytes (`proxy.max-buffer-size`); at least 1, at most 2^31-1.
     pub window: u32,
@@ -81,19 +81,19 @@ impl ClientSettings {
 /// The settings a peer has announced, or their initial values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Bytes of its decoder's table.
+    /// Size of its decoder's table, in bytes.
     pub header_table_size: u32,
-    /// Whether it takes pushes.
+    /// Whether it accepts pushes.
     pub enable_push: bool,
     /// Streams we may open.
     pub max_concurrent_streams: u32,
     /// Window of new streams.
     pub initial_window_size: u32,
-    /// Largest payload it takes.
+    /// Largest payload that it accepts.
     pub max_frame_size: u32,
-    /// Whether it takes extended CONNECT (RFC 8441).
+    /// Whether it allows extended CONNECT (RFC 8441).
     pub enable_connect_protocol: bool,
-    /// The dependency tree of RFC 7540 means nothing to it (RFC 9218 §2.1).
+    /// Whether it ignores the dependency tree of RFC 7540 (RFC 9218 §2.1).
     pub no_rfc7540_priorities: bool,
 }
 
@@ -112,7 +112,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Takes the payload of a SETTINGS frame over.
+    /// Applies the payload of a SETTINGS frame.
     ///
     /// # Errors
     /// [`PeerError::SettingsSize`], [`PeerError::SettingsValue`], [`PeerError::SettingsWindow`]
@@ -143,8 +143,7 @@ impl PeerSettings {
         Ok(())
     }
 
-    /// Bytes of payload that our frames have at most: larger ones than everybody takes would only make streams wait
-    /// longer for each other.
+    /// Largest payload of our frames. Larger frames than the default would only make streams wait longer for each other.
     #[must_use]
     pub fn frame_size(&self) -> usize {
         MAX_FRAME_SIZE.min(self.max_frame_size as usize)

@@ -1,4 +1,4 @@
-//! Streams: their states (RFC 9113 §5.1), and where they are kept.
+//! Streams: their states (RFC 9113 §5.1), and their storage.
 
 use h2o_http::priority::PriorityParameters;
 use slab::Slab;
@@ -12,7 +12,7 @@ use crate::scheduler::{self, Actual, Priority};
 pub struct StreamKey(u32);
 
 impl StreamKey {
-    /// Small numbers, used again once a stream is released: an index for what the caller keeps about streams.
+    /// A small number, reused once a stream is released: an index for the caller's own data on streams.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -33,7 +33,7 @@ impl StreamKey {
     }
 }
 
-/// The states of a stream (RFC 9113 §5.1) that is remembered; idle ones are not.
+/// The states of a stream (RFC 9113 §5.1). Idle streams have no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Promised by us; its response has not begun.
@@ -44,48 +44,48 @@ pub enum State {
     HalfClosedLocal,
     /// The peer has sent END_STREAM.
     HalfClosedRemote,
-    /// Nothing is sent any more; the caller has not released the stream yet.
+    /// Nothing is sent or received on it; the caller has not released it yet.
     Closed,
 }
 
 impl State {
-    /// True while we may send.
+    /// Whether we may send.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
     }
 
-    /// True while the peer may send content.
+    /// Whether the peer may send content.
     pub(crate) const fn can_recv(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedLocal)
     }
 }
 
-/// What one stream is to the engine.
+/// A stream as the engine keeps it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) state: State,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
-    /// The receive window was raised from its initial size.
+    /// Whether the receive window was raised from its initial size.
     pub(crate) is_accepted: bool,
-    /// `content-length` of the message that comes in.
+    /// `content-length` of the received message.
     pub(crate) declared: Option<u64>,
     pub(crate) received: u64,
-    /// Bytes of content that came and are not dealt with.
+    /// Bytes of content that were received and not yet used by the caller.
     pub(crate) held: usize,
     pub(crate) sent: u64,
-    /// Bytes pass both ways as they are; there are no trailers.
+    /// Whether it is a tunnel: bytes are passed through both ways, without trailers.
     pub(crate) is_tunnel: bool,
-    /// The request was HEAD, or the status has no content: nothing follows the head (client role).
+    /// Whether nothing follows the response head: the request was HEAD, or the status has no content (client role).
     pub(crate) is_bodyless: bool,
-    /// The final response head was received (client role) or sent (server role).
+    /// Whether the final response head was received (client role) or sent (server role).
     pub(crate) has_response: bool,
-    /// The caller has content for it.
+    /// Whether the caller has content to send.
     pub(crate) has_content: bool,
-    /// Place among those that wait to send; streams answered at once have none.
+    /// Its node in the scheduler; streams answered at once have none.
     pub(crate) node: Option<scheduler::Key>,
-    /// What the `priority` field of the request asks for.
+    /// The parameters of the request's `priority` field.
     pub(crate) parameters: Option<PriorityParameters>,
     /// Its place when it was closed.
     pub(crate) last_place: Option<(Priority, Actual)>,
@@ -118,11 +118,11 @@ impl Stream {
     }
 }
 
-/// The streams of a connection that are not released. Memory is given back by [`Streams::shrink`].
+/// The streams of a connection that were not released yet. [`Streams::shrink`] frees memory.
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of those that are not closed, in order of identifiers: new ones come last.
+    /// Identifier and slot of streams that are not closed, in order of identifiers: new ones are appended.
     open: Vec<(StreamId, u32)>,
     /// Slots used by streams that the peer opened.
     held: u32,
@@ -137,7 +137,7 @@ impl Streams {
         }
     }
 
-    /// Streams of the peer that occupy a slot, closed ones that are not released included.
+    /// Streams of the peer that occupy a slot, including closed ones that were not released.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
@@ -151,7 +151,7 @@ impl Streams {
     pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
         let id = stream.id;
         let index = u32::try_from(self.slots.insert(stream))
-            .expect("a connection has no more streams than identifiers, which have 31 bits");
+            .expect("identifiers have 31 bits, and each belongs to one stream");
         self.held += u32::from(is_peers);
         match self.open.last() {
             Some(&(last, _)) if last > id => {
@@ -180,7 +180,7 @@ impl Streams {
         self.slots.get_mut(key.index())
     }
 
-    /// The stream closes: frames for it are from now on frames for a closed stream.
+    /// Closes the stream: later frames for it are frames on a closed stream.
     #[inline]
     pub(crate) fn close(&mut self, key: StreamKey) {
         let Some(stream) = self.get_mut(key) else {
@@ -196,7 +196,7 @@ impl Streams {
         }
     }
 
-    /// The caller is done with a stream that is closed.
+    /// Frees the slot of a closed stream.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
         if self.slots.try_remove(key.index()).is_some() {
@@ -219,7 +219,7 @@ impl Streams {
             .collect()
     }
 
-    /// Gives memory back when no stream is left.
+    /// Frees memory when no stream is left.
     pub(crate) fn shrink(&mut self) {
         if self.slots.is_empty() {
             self.slots = Slab::new();

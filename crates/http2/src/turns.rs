@@ -1,4 +1,4 @@
-//! Who sends when: what the client says of it, and the turns that come of it.
+//! Scheduling: priorities from the client, and turns to send.
 
 use h2o_http::priority::PriorityParameters;
 
@@ -8,7 +8,7 @@ use crate::frame::{self, FrameHeader, FrameType, StreamId};
 use crate::scheduler::Priority;
 use crate::stream::StreamKey;
 
-/// DATA frames below this size that a window cut off cost something.
+/// Our DATA frames below this size cost the client something, if its window cut them off.
 const DRIBBLE_LEN: usize = 64;
 
 impl Connection {
@@ -51,7 +51,7 @@ impl Connection {
         if stream.node.is_some() {
             return;
         }
-        // Without a priority there is nothing that could be wrong.
+        // Without a priority there is nothing that could be faulty.
         stream.node = self
             .scheduler
             .open(stream.id.get(), key.to_user(), None)
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// Places a stream that comes with a priority of its own.
+    /// Places a stream whose HEADERS carry a priority.
     pub(crate) fn place_at(&mut self, key: StreamKey, priority: Priority) -> Result<(), PeerError> {
         self.place(StreamId::new(priority.dependency));
         let Some(stream) = self.streams.get_mut(key) else {
@@ -78,7 +78,7 @@ impl Connection {
         Ok(())
     }
 
-    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies say who sends.
+    /// PRIORITY_UPDATE for a stream (RFC 9218 §7.1): from now on urgencies decide the order.
     pub(crate) fn on_priority_update(
         &mut self,
         id: StreamId,
@@ -92,13 +92,13 @@ impl Connection {
             .map_err(priority_error)
     }
 
-    /// The stream's place, made if there is none.
+    /// The stream's node in the scheduler, added if there is none.
     pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::Key> {
         self.ensure_placed(key);
         self.streams.get(key)?.node
     }
 
-    /// The caller has content for the stream, or has none for now.
+    /// Tells whether the caller has content to send on the stream.
     pub(crate) fn set_content(&mut self, key: StreamKey, has_content: bool) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -134,24 +134,24 @@ impl Connection {
             .min(self.send_window.available())
     }
 
-    /// True if some stream could send now.
+    /// Whether some stream can send now.
     #[inline]
     pub(crate) fn has_sendable(&self) -> bool {
         self.scheduler.has_ready() && self.send_window.available() > 0
     }
 
-    /// Whose turn it is, and how much it may send.
+    /// The stream that sends next, and how much it may send.
     pub(crate) fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         if self.send_window.available() == 0 {
             return None;
         }
         let key = StreamKey::from_user(self.scheduler.next()?);
         let max = self.sendable(key);
-        debug_assert!(max > 0, "a stream without a window is not ready");
+        debug_assert!(max > 0, "a ready stream has a window");
         Some((key, max))
     }
 
-    /// `len` bytes of content were put into a DATA frame.
+    /// Handles `len` bytes of content having been put into a DATA frame.
     #[inline]
     pub(crate) fn on_sent(&mut self, key: StreamKey, len: usize, is_end: bool) {
         let Some(stream) = self.streams.get_mut(key) else {

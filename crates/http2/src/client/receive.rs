@@ -1,4 +1,4 @@
-//! What the server sends.
+//! Receives from the server.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::stream::StreamKey;
 
-/// What one step over the input found.
+/// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReceived {
     /// Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ClientConnection::take_costs`] has something to say.
+    /// Nothing to report, but [`ClientConnection::take_costs`] returns costs.
     Charged,
     /// The head of an informational (1xx) response is filled in; the final one follows.
     Informational {
@@ -29,16 +29,16 @@ pub enum ClientReceived {
     Response {
         /// Its stream.
         stream: StreamKey,
-        /// There is no content.
+        /// Whether there is no content.
         end_stream: bool,
     },
     /// Content of a response, or bytes of a tunnel.
     Data {
         /// Its stream.
         stream: StreamKey,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
-        /// The content is complete.
+        /// Whether the content is complete.
         end_stream: bool,
     },
     /// Trailers of a response are filled in as the fields of the head; its content is complete.
@@ -46,51 +46,51 @@ pub enum ClientReceived {
         /// Its stream.
         stream: StreamKey,
     },
-    /// The stream is over: the server has reset it, or has made us reset it. After a complete response the rest of the
-    /// request is not wanted, and no more than that (RFC 9113 §8.1).
+    /// The stream has ended: the server has reset it, or broke a rule so that we reset it. After a complete response this
+    /// only means that the rest of the request is not wanted (RFC 9113 §8.1).
     Reset {
-        /// The stream; still to be released.
+        /// The stream; the caller still has to release it.
         stream: StreamKey,
         /// The server's code, or ours.
         code: ErrorCode,
-        /// The server broke a rule.
+        /// Whether we reset it because the server broke a rule.
         by_us: bool,
     },
-    /// The server has not looked at the request, which can safely be made again elsewhere (RFC 9113 §8.7): it says so
-    /// by REFUSED_STREAM, or by a GOAWAY that names an earlier stream.
+    /// The server has not processed the request, which can safely be sent again elsewhere (RFC 9113 §8.7): it sent
+    /// REFUSED_STREAM, or a GOAWAY that names an earlier stream.
     Refused {
-        /// The stream; still to be released.
+        /// The stream; the caller still has to release it.
         stream: StreamKey,
     },
-    /// The server takes no more requests. Those above `last` are reported as refused next.
+    /// The server takes no more requests. The next steps report those above `last` as refused.
     GoAway {
-        /// The last stream that the server looks at.
+        /// The last stream that the server processes.
         last: StreamId,
-        /// Why it goes.
+        /// The code of the GOAWAY.
         code: ErrorCode,
     },
-    /// The answer to a PING of ours.
+    /// The acknowledgement of our PING.
     Pong {
-        /// What that carried.
+        /// The data of that PING.
         data: [u8; 8],
     },
 }
 
-/// One step over the input.
+/// The result of one step, with the input it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientStep {
-    /// Bytes the caller drops, once it has used what was found.
+    /// How many bytes the caller drops after using the result.
     pub taken: usize,
-    /// What was found.
+    /// The result.
     pub received: ClientReceived,
 }
 
 impl ClientConnection {
-    /// One step over `input`, which is all bytes received and not yet taken. The caller drops what was taken and calls
-    /// again until [`ClientReceived::NeedMore`].
+    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// calls again until [`ClientReceived::NeedMore`].
     ///
     /// # Errors
-    /// What the server did wrong. GOAWAY is in `out`; the connection is to be closed once that is sent.
+    /// The fault of the server. GOAWAY is in `out`; the caller sends it and closes the connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -156,10 +156,10 @@ impl ClientConnection {
         Ok(ClientStep { taken, received })
     }
 
-    /// The next stream that a GOAWAY refused, unless the caller has given it up in between.
+    /// The next stream that a GOAWAY refused, unless the caller has released it in between.
     fn next_refused(&mut self) -> Option<ClientReceived> {
         while let Some(stream) = self.refused.pop() {
-            // No stream takes its place, as no more are opened.
+            // Its key is not reused meanwhile: no more streams are opened.
             if self.connection.streams.get(stream).is_some() {
                 return Some(ClientReceived::Refused { stream });
             }
@@ -222,19 +222,19 @@ impl ClientConnection {
         }
     }
 
-    /// True for streams that nobody has opened: those of the server are, as it cannot push.
+    /// Whether the stream was never opened. All streams of the server are idle, since it cannot push.
     fn is_idle(&self, id: StreamId) -> bool {
         !id.is_client() || id > self.newest
     }
 
-    /// Ends the stream by which the server broke a rule.
+    /// Resets the stream on which the server broke a rule.
     fn on_stream_error(
         &mut self,
         id: StreamId,
         error: StreamError,
         out: &mut Vec<u8>,
     ) -> Option<ClientReceived> {
-        // What comes for a stream that is over was sent before the server could know (RFC 9113 §5.1).
+        // The frame was sent before the server could know that the stream has ended (RFC 9113 §5.1).
         let stream = self.connection.streams.find(id)?;
         self.connection.charge(cost::CAUSED_RESET);
         let code = error.code();
@@ -260,7 +260,7 @@ impl ClientConnection {
         let mut header = *header;
         let is_cut_off = header.has(flags::END_STREAM) && self.is_short(&header, payload)?;
         if is_cut_off {
-            // What has come is handed on, as over HTTP/1; the error comes behind it, in place of the end.
+            // The content is passed on, as over HTTP/1; the error follows in place of its end.
             header.flags &= !flags::END_STREAM;
             self.cut_off = Some(header.stream);
         }
@@ -279,7 +279,7 @@ impl ClientConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The byte in front of the content is the length of the padding.
+        // The byte before the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Some(ClientReceived::Data {
             stream,
@@ -288,7 +288,7 @@ impl ClientConnection {
         }))
     }
 
-    /// True if content that ends with this frame is shorter than announced.
+    /// Whether this frame ends the content short of the announced length.
     fn is_short(&self, header: &FrameHeader, payload: &[u8]) -> Result<bool, PeerError> {
         let stream = self.connection.streams.find(header.stream);
         let Some(stream) = stream.and_then(|key| self.connection.streams.get(key)) else {
@@ -341,14 +341,14 @@ impl ClientConnection {
         Ok(None)
     }
 
-    /// GOAWAY: streams above the last one are over (RFC 9113 §6.8).
+    /// GOAWAY: ends the streams above the last one (RFC 9113 §6.8).
     fn on_goaway(
         &mut self,
         header: &FrameHeader,
         payload: &[u8],
     ) -> Result<ClientReceived, PeerError> {
         let (last, code) = self.connection.on_goaway(header, payload)?;
-        // A later one never names a later stream; if it does, the streams above are gone all the same.
+        // A later GOAWAY must not name a later stream. If it does, the streams above the earlier one stay refused.
         let last = self.last.map_or(last, |before| before.min(last));
         self.last = Some(last);
         let refused: Vec<_> = self
@@ -361,12 +361,12 @@ impl ClientConnection {
         for stream in &refused {
             self.connection.close(*stream);
         }
-        // They are taken from the end.
+        // [`Self::next_refused`] takes them from the end.
         self.refused.extend(refused.into_iter().rev());
         Ok(ClientReceived::GoAway { last, code })
     }
 
-    /// PRIORITY (RFC 7540 §6.3): what a server wishes does not matter, as it has nothing to say about what we send.
+    /// PRIORITY (RFC 7540 §6.3): checked and ignored, since a server does not control what we send.
     fn on_priority(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), PeerError> {
         if header.stream == StreamId::CONNECTION {
             return Err(PeerError::StreamIdOf(header.kind));
@@ -403,7 +403,7 @@ impl ClientConnection {
         };
         let stream = found.filter(|_| kind != SectionKind::Discarded);
         let mut fields = ResponseFields::new(kind, head, section.bytes.len());
-        // Decoded in any case: the tables of both sides are to stay the same (RFC 9113 §4.3).
+        // Decoded in any case, to keep the tables of both sides the same (RFC 9113 §4.3).
         self.connection.decoder.decode(&section.bytes, |field| {
             fields.field(&field).map_err(PeerError::from)
         })?;
@@ -452,7 +452,7 @@ impl ClientConnection {
         is_short.then_some(StreamError::ContentLength)
     }
 
-    /// The final response: how its content is delimited.
+    /// Handles the final response: how its content is delimited.
     fn on_response(
         &mut self,
         key: StreamKey,
@@ -462,7 +462,7 @@ impl ClientConnection {
         if let Some(stream) = self.connection.streams.get_mut(key) {
             let is_success = (200..300).contains(&head.status.as_u16());
             stream.has_response = true;
-            // Only success makes a tunnel (RFC 9110 §9.3.6). There, `content-length` means nothing.
+            // Only a successful response opens a tunnel (RFC 9110 §9.3.6), and its `content-length` means nothing.
             stream.is_tunnel &= is_success;
             stream.is_bodyless |= head.status.is_bodyless();
             if stream.is_tunnel {
@@ -492,7 +492,7 @@ impl ClientConnection {
     }
 }
 
-/// What a head must not be, whatever it answers (RFC 9113 §8.1, §8.6).
+/// The error of a head that is malformed in any response (RFC 9113 §8.1, §8.6).
 fn check_head(head: &ClientResponse, end_stream: bool) -> Option<StreamError> {
     let is_wrong = head.status == StatusCode::SWITCHING_PROTOCOLS
         || (end_stream && head.status.is_informational());

@@ -1,4 +1,4 @@
-//! What the client sends: requests, and their content in turns.
+//! Sends to the server: requests, and their content in turns.
 
 use h2o_http::field_section::{connect_protocol, encode_request_pseudo, forwardable};
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
@@ -10,9 +10,9 @@ use crate::frame::{FrameType, StreamId, flags};
 use crate::stream::{State, Stream, StreamKey};
 
 impl ClientConnection {
-    /// Writes the head of a request on a new stream; `end_stream` if no content follows. `None`: none can be made now
-    /// (see [`ClientConnection::can_request`]), or it asks for a protocol and the server
-    /// [does not take that](ClientConnection::takes_extended_connect).
+    /// Writes the head of a request on a new stream. `end_stream`: no content follows. `None` if no request can be made now
+    /// (see [`ClientConnection::can_request`]), or if it needs extended CONNECT and the server [does not allow
+    /// that](ClientConnection::takes_extended_connect).
     pub fn request(
         &mut self,
         head: &RequestHead,
@@ -59,30 +59,30 @@ impl ClientConnection {
         Some(self.connection.insert(stream, false))
     }
 
-    /// Bytes of content that the stream may send in one frame now, whoever else waits.
+    /// Bytes of content that the stream may send in one frame now, regardless of other streams.
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
         self.connection.sendable(key)
     }
 
-    /// True if [`ClientConnection::poll_send`] would name a stream.
+    /// Whether [`ClientConnection::poll_send`] would return a stream.
     #[must_use]
     pub fn has_sendable(&self) -> bool {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is, and how many bytes of content its next frame may have. The caller answers with
-    /// [`ClientConnection::send_data`], or takes the stream out by [`ClientConnection::set_content`].
+    /// The stream that sends next, and how many bytes of content its next frame may have. The caller answers with
+    /// [`ClientConnection::send_data`], or with [`ClientConnection::set_content`] if it has no content.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
 
-    /// The caller has content for the stream, or has none for now.
+    /// Tells whether the caller has content to send on the stream.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
         self.connection.set_content(key, has_content);
     }
 
-    /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
+    /// Writes a DATA frame with `data`, at most as long as granted. `end_stream`: it is the last one.
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
         if end_stream {
@@ -90,7 +90,7 @@ impl ClientConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them, as
+    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame, as
     /// [`crate::ServerConnection::send_data_with`] does.
     ///
     /// # Errors
@@ -109,14 +109,14 @@ impl ClientConnection {
         Ok(written)
     }
 
-    /// The content ended: with `trailers`, or with an empty DATA frame.
+    /// Ends the content with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
 
-    /// We have sent END_STREAM.
+    /// Handles END_STREAM of ours.
     fn end_sending(&mut self, key: StreamKey) {
         let Some(stream) = self.connection.streams.get_mut(key) else {
             return;

@@ -1,4 +1,4 @@
-//! Decoding field blocks (RFC 7541 §3.2).
+//! Decodes field blocks (RFC 7541 §3.2).
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::HpackError;
 use super::dynamic_table::DynamicTable;
 use super::static_table;
 
-/// What is worked out when an entry is received, so that using it again costs nothing.
+/// Properties of an entry, computed when it is received, so that using it again costs nothing.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     kind: NameKind,
@@ -20,9 +20,9 @@ struct Note {
 #[derive(Debug)]
 pub struct Decoder {
     table: DynamicTable<Note>,
-    /// What we have announced, up to which the peer may set the size (RFC 7541 §4.2).
+    /// The size that we have announced; the peer may choose a smaller one (RFC 7541 §4.2).
     max_table_size: u32,
-    /// Name and value of a literal field, as far as they do not stand in the block.
+    /// Name and value of a literal field, if they cannot be borrowed from the block.
     scratch: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ impl<'b> Text<'b> {
     }
 }
 
-/// A field that came as a literal.
+/// A field encoded as a literal.
 struct Literal<'b> {
     name: Text<'b>,
     value: Text<'b>,
@@ -54,8 +54,8 @@ struct Literal<'b> {
 }
 
 impl Decoder {
-    /// A decoder for a peer that was told `max_table_size` (`SETTINGS_HEADER_TABLE_SIZE`; sizes above
-    /// 2^30 count as that). Allocates nothing.
+    /// A decoder for a peer to which we announced `max_table_size` (`SETTINGS_HEADER_TABLE_SIZE`, at most 2^30). Allocates
+    /// nothing.
     #[must_use]
     pub const fn new(max_table_size: u32) -> Self {
         const LARGEST: u32 = 1 << 30;
@@ -71,12 +71,11 @@ impl Decoder {
         }
     }
 
-    /// Decodes a complete field block and hands its fields to `sink`, in order.
+    /// Decodes a complete field block and passes its fields to `sink`, in order.
     ///
     /// # Errors
-    /// [`HpackError`] if the block is wrong, and what `sink` returns. Either ends the decoding, and with it
-    /// the use of this decoder: the peer's table is another one from then on. For a message that is
-    /// merely malformed a sink notes that and returns `Ok`.
+    /// [`HpackError`] if the block is malformed, or an error of `sink`. After either, this decoder must not be used again:
+    /// the tables of the two sides differ. For a message that is only malformed, `sink` should note that and return `Ok`.
     pub fn decode<E: From<HpackError>>(
         &mut self,
         block: &[u8],
@@ -103,11 +102,11 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes the string at the start of `input`, which may be the value of a literal field. Returns its text, with the
-    /// input that follows it. Changes nothing in the table.
+    /// Decodes the string at the start of `input`, which may be the value of a literal field. Returns it with the rest of
+    /// the input. Does not change the table.
     ///
     /// # Errors
-    /// [`HpackError`] if the string is wrong or incomplete.
+    /// [`HpackError`] if the string is malformed or incomplete.
     #[inline]
     pub(crate) fn text<'t>(
         &'t mut self,
@@ -118,7 +117,7 @@ impl Decoder {
         Ok((text.bytes(&self.scratch), rest))
     }
 
-    /// Changes whenever an index may mean another field than before.
+    /// Changes whenever an index may have another meaning than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
@@ -131,7 +130,7 @@ impl Decoder {
         self.table.len() as usize
     }
 
-    /// True if the dynamic table has no entries.
+    /// Whether the dynamic table has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.table.len() == 0
@@ -148,12 +147,12 @@ impl Decoder {
         self.table.retained() + self.scratch.capacity()
     }
 
-    /// Gives back the memory that is only needed while decoding: for connections that fall idle.
+    /// Frees memory that is only needed while decoding: for idle connections.
     pub fn shrink(&mut self) {
         self.scratch = Vec::new();
     }
 
-    /// Takes the size updates at the start of a block (RFC 7541 §4.2).
+    /// Applies the size updates at the start of a block (RFC 7541 §4.2).
     #[inline]
     fn size_updates<'b>(&mut self, mut block: &'b [u8]) -> Result<&'b [u8], HpackError> {
         while let Some(0x20..=0x3f) = block.first() {
@@ -191,8 +190,8 @@ impl Decoder {
         ))
     }
 
-    /// Decodes a literal field, of which `first` is the first byte, and inserts it if it says so
-    /// (RFC 7541 §6.2).
+    /// Decodes a literal field with the first byte `first`, and inserts it into the table if that byte asks for it (RFC
+    /// 7541 §6.2).
     fn literal<'b>(
         &mut self,
         first: u8,
@@ -245,7 +244,7 @@ impl Decoder {
         };
         let name = match note.kind.fixed_text() {
             Some(text) => Text::Plain(text),
-            // A copy, for the new entry may evict the one that it takes the name from (RFC 7541 §4.4).
+            // Copied, because the new entry may evict the entry of its name (RFC 7541 §4.4).
             None => {
                 self.scratch.extend_from_slice(entry.name());
                 Text::Scratch(0..self.scratch.len())
@@ -270,7 +269,7 @@ impl Decoder {
     }
 }
 
-/// The entry at `index`, which is below those of the dynamic table; there is none at 0.
+/// The entry at `index` of the static table; there is none at 0.
 #[inline]
 fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackError> {
     static_table::FIELDS
@@ -278,8 +277,8 @@ fn static_entry(index: u32) -> Result<&'static (NameKind, &'static str), HpackEr
         .ok_or(HpackError::IndexInvalid)
 }
 
-/// Where in `block`, which was decoded without an error, the string of `:path` stands, if it is a literal that enters no
-/// table and has its name from the static table.
+/// The range in `block` of the string of `:path`, if it is a literal that enters no table and whose name is in the static
+/// table. `block` was decoded without an error.
 pub(crate) fn path_string(block: &[u8]) -> Option<Range<usize>> {
     let mut rest = block;
     loop {

@@ -1,19 +1,19 @@
-//! The dynamic table (RFC 7541 §2.3.2, §4), with a note of ours on each entry.
+//! The dynamic table (RFC 7541 §2.3.2, §4), with a note of the caller on each entry.
 //!
-//! Bytes of entries stand one after the other in a buffer; evicted ones are left in front until room is
-//! needed. Records of entries are in a ring.
+//! The bytes of entries are adjacent in a buffer. Bytes of evicted entries stay in front until room is needed. Records of
+//! entries are in a ring.
 
-/// What an entry counts beyond its bytes (RFC 7541 §4.1).
+/// Size of an entry in addition to its bytes (RFC 7541 §4.1).
 pub(super) const ENTRY_OVERHEAD: u32 = 32;
 
-/// Bytes allocated at first, unless the table is too small for them.
+/// Bytes allocated at first, unless the table is smaller.
 const FIRST_BYTES: usize = 128;
 /// Records allocated at first.
 const FIRST_RECORDS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Record<N> {
-    /// Where the bytes begin, counted from the first ones ever inserted, modulo 2^32.
+    /// Position of the bytes, counted from the first ones ever inserted, modulo 2^32.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -26,7 +26,7 @@ impl<N> Record<N> {
     }
 }
 
-/// An entry. Its bytes are only looked for when they are asked for.
+/// An entry. Its bytes are located only when they are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a, N> {
     record: &'a Record<N>,
@@ -59,16 +59,16 @@ impl<'a, N> Entry<'a, N> {
 
 #[derive(Debug)]
 pub(super) struct DynamicTable<N> {
-    /// Bytes of the entries from the oldest to the newest, behind those of evicted entries.
+    /// Bytes of the entries from the oldest to the newest, after those of evicted entries.
     bytes: Vec<u8>,
-    /// The bytes that once stood before the first one in the buffer, modulo 2^32.
+    /// Number of bytes that were once before the first one in the buffer, modulo 2^32.
     dropped: u32,
     /// A ring; its length is a power of two, or zero.
     records: Vec<Record<N>>,
     /// Insertions so far, modulo 2^32.
     inserted: u32,
     len: u32,
-    /// As RFC 7541 §4.1 counts.
+    /// Size according to RFC 7541 §4.1.
     size: u32,
     max_size: u32,
 }
@@ -105,7 +105,7 @@ impl<N: Copy> DynamicTable<N> {
         self.bytes.capacity() + self.records.capacity() * size_of::<Record<N>>()
     }
 
-    /// The entry at `age`, which is 0 for the newest.
+    /// The entry with this age; the newest has age 0.
     #[inline]
     pub(super) fn get(&self, age: u32) -> Option<Entry<'_, N>> {
         if age >= self.len {
@@ -124,7 +124,7 @@ impl<N: Copy> DynamicTable<N> {
         (0..self.len).map_while(|age| self.get(age))
     }
 
-    /// Changes the maximum size, for which entries may have to go (RFC 7541 §4.3).
+    /// Changes the maximum size. Evicts entries if necessary (RFC 7541 §4.3).
     pub(super) fn resize(&mut self, max_size: u32) {
         self.max_size = max_size;
         self.evict_above(max_size);
@@ -137,8 +137,8 @@ impl<N: Copy> DynamicTable<N> {
         }
     }
 
-    /// Inserts an entry for which others may have to go; one that is larger than the table leaves it empty
-    /// (RFC 7541 §4.4). True if it is in the table now.
+    /// Inserts an entry, and evicts others if necessary. An entry larger than the table leaves it empty (RFC 7541 §4.4).
+    /// Returns whether it is in the table.
     #[inline]
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
         let (Some((name_len, value_len)), Some(room)) = (
@@ -171,7 +171,7 @@ impl<N: Copy> DynamicTable<N> {
         true
     }
 
-    /// What older entries may take beside one of `bytes`; `None` if that one alone is too large.
+    /// Size that is left for older entries beside one of `bytes`; `None` if that one alone is too large.
     fn room_beside(&self, bytes: usize) -> Option<u32> {
         let size = u32::try_from(bytes).ok()?.checked_add(ENTRY_OVERHEAD)?;
         self.max_size.checked_sub(size)
@@ -189,14 +189,14 @@ impl<N: Copy> DynamicTable<N> {
         self.len -= 1;
     }
 
-    /// Where the bytes of the next entry will begin, as [`Record::start`] counts.
+    /// The position of the next entry's bytes, as in [`Record::start`].
     fn end(&self) -> u32 {
-        // A buffer is at most twice a table, whose size fits 31 bits.
+        // A buffer is at most twice as large as a table, whose size fits 31 bits.
         self.dropped
             .wrapping_add(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX))
     }
 
-    /// Makes room for `len` more bytes, which the table has room for.
+    /// Makes room for `len` more bytes, which fit in the table.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() - self.bytes.len() >= len {
             return;
@@ -204,7 +204,7 @@ impl<N: Copy> DynamicTable<N> {
         let live = (self.size - self.len * ENTRY_OVERHEAD) as usize;
         let dead = self.bytes.len() - live;
         if dead >= live + len {
-            // What is moved is less than what was inserted since the last time.
+            // Cheap on average: less is moved than was inserted since the last move.
             self.bytes.copy_within(dead.., 0);
             self.bytes.truncate(live);
             self.dropped = self
@@ -212,8 +212,8 @@ impl<N: Copy> DynamicTable<N> {
                 .wrapping_add(u32::try_from(dead).unwrap_or(u32::MAX));
         }
         if self.bytes.capacity() - self.bytes.len() < len {
-            // Exactly, so that the buffer never gets beyond twice the largest table: with less than half of
-            // it dead, all there is and the new entry fit in that.
+            // Allocated exactly, so that the buffer is never more than twice the largest table: if less than half of it is
+            // dead, the live bytes and the new entry fit in that.
             let double = (2 * self.bytes.capacity()).max(FIRST_BYTES);
             let double = double.min(2 * self.max_size as usize);
             let wanted = double.max(self.bytes.len() + len);
@@ -221,7 +221,7 @@ impl<N: Copy> DynamicTable<N> {
         }
     }
 
-    /// Doubles the ring; `filler` stands where no entry is.
+    /// Doubles the ring; unused places hold `filler`.
     #[cold]
     fn add_records(&mut self, filler: Record<N>) {
         let wanted = (2 * self.records.len()).max(FIRST_RECORDS);

@@ -1,4 +1,4 @@
-//! Encoding field blocks (RFC 7541 §6).
+//! Encodes field blocks (RFC 7541 §6).
 
 use h2o_http::field_section::{NameKind, Pseudo};
 use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
@@ -6,24 +6,23 @@ use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
 use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, Entry};
 use super::static_table;
 
-/// The largest table we keep, whatever the peer allows.
+/// The largest table that we use, even if the peer allows more.
 const MAX_TABLE_SIZE: u32 = 4096;
-/// Most entries we remember of it. The peer's table may have older ones, which we do not refer to.
+/// How many entries we remember. The peer's table may have older ones, which we do not refer to.
 const MAX_ENTRIES: u32 = 32;
-/// Shorter cookies are kept out of the table, for an attacker could find them out by trial
-/// (RFC 7541 §7.1.3).
+/// Shorter cookies are kept out of the table: an attacker could find them by trial (RFC 7541 §7.1.3).
 const MIN_INDEXED_COOKIE: usize = 20;
-/// Values of one resource each that we remember to have written, each field by its hash.
+/// How many values of single resources (`etag`, `last-modified`) we remember as sent once, by their hash.
 const TRIALS: usize = 4;
-/// Chains of entries; a power of two.
+/// Number of hash chains of entries; a power of two.
 const CHAINS: usize = 64;
 
-/// The table's note on an entry of ours.
+/// Our note on an entry of the table.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     hash: u32,
     name: NameKind,
-    /// The low byte of the number of the entry before this one in its chain. It may be gone.
+    /// The low byte of the number of the entry before this one in its chain, which may be evicted.
     older: u8,
 }
 
@@ -31,24 +30,24 @@ struct Note {
 #[derive(Debug)]
 pub struct Encoder {
     table: DynamicTable<Note>,
-    /// By hash, the low byte of the number of the newest entry of each chain.
+    /// For each chain, the low byte of the number of its newest entry.
     newest: Option<Box<[u8; CHAINS]>>,
-    /// The table has become smaller, which the peer is to be told (RFC 7541 §4.2).
+    /// Whether the table has shrunk and the peer must be told (RFC 7541 §4.2).
     tell_size: bool,
-    /// Fields that enter the table if they come again, and how many there have been.
+    /// Hashes of fields that enter the table when they are sent again, and the number of such fields so far.
     trials: [u32; TRIALS],
     tried: u32,
 }
 
-/// How a field is written that is in neither table.
+/// How to write a field that is in neither table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
     /// It enters the table (RFC 7541 §6.2.1).
     Incremental,
     /// It does not (RFC 7541 §6.2.2).
     Without,
-    /// No one further on may let it enter a table either (RFC 7541 §6.2.3). Nor is it compressed: the length of the Huffman
-    /// code depends on the text (H2O compatibility: H2O sends short cookies like that).
+    /// Intermediaries must not put it into a table either (RFC 7541 §6.2.3). Not Huffman-coded, since the length of the
+    /// code depends on the text. H2O compatibility: H2O sends short cookies like this.
     Never,
 }
 
@@ -59,7 +58,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An encoder with a table of the size that holds before any SETTINGS. Allocates nothing.
+    /// An encoder with the initial table size. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -71,8 +70,7 @@ impl Encoder {
         }
     }
 
-    /// The peer has sent `SETTINGS_HEADER_TABLE_SIZE`. Our table gets smaller if need be, never larger
-    /// again.
+    /// The peer has sent `SETTINGS_HEADER_TABLE_SIZE`. Shrinks our table if necessary; it does not grow again.
     pub fn set_peer_table_size(&mut self, size: u32) {
         if size < self.table.max_size() {
             self.table.resize(size);
@@ -80,23 +78,23 @@ impl Encoder {
         }
     }
 
-    /// Changes whenever the same field might be written in another way than before.
+    /// Changes whenever the same field might be written differently than before.
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
-        // A smaller table loses entries without any that enters.
+        // Shrinking the table evicts entries without inserting any.
         let changes = self.table.inserted().wrapping_add(self.tried);
         (changes, self.table.len())
     }
 
-    /// True if the next block has to begin with a size update.
+    /// Whether the next block must begin with a size update.
     #[inline]
     #[must_use]
     pub const fn has_size_update(&self) -> bool {
         self.tell_size
     }
 
-    /// Begins a field block: to be called before its first field.
+    /// Begins a field block. Must be called before its first field.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if self.tell_size {
@@ -121,7 +119,7 @@ impl Encoder {
         out.push(0x80 | index);
     }
 
-    /// Appends a pseudo-header field, which is not [`Pseudo::Unknown`].
+    /// Appends a pseudo-header field; not for [`Pseudo::Unknown`].
     pub fn pseudo(&mut self, pseudo: Pseudo, value: &[u8], out: &mut Vec<u8>) {
         debug_assert!(pseudo != Pseudo::Unknown);
         let name = NameKind::Pseudo(pseudo);
@@ -151,8 +149,8 @@ impl Encoder {
         }
     }
 
-    /// Appends a field that no one may let into a table, as one was that came with
-    /// [`never_indexed`](super::DecodedField::never_indexed) set (RFC 7541 §6.2.3).
+    /// Appends a field that must not enter any table: it was received with
+    /// [`never_indexed`](super::DecodedField::never_indexed) (RFC 7541 §6.2.3).
     pub fn never_indexed(&mut self, name: Name<'_>, value: &[u8], out: &mut Vec<u8>) {
         let (kind, text) = kind_of(name);
         self.literal(Indexing::Never, kind, text, value, out);
@@ -164,7 +162,7 @@ impl Encoder {
         self.table.len() as usize
     }
 
-    /// True if we remember no entries of the dynamic table.
+    /// Whether we remember no entries of the dynamic table.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.table.len() == 0
@@ -185,8 +183,8 @@ impl Encoder {
                 .map_or(0, |chains| size_of_val(&**chains))
     }
 
-    /// Appends the index of a field, if it is in the dynamic table; false if it is not. The `text` of a
-    /// name matters if there is no other way to tell it.
+    /// Appends the index of a field that is in the dynamic table; returns false if it is not. `text`: the name, needed if
+    /// `name` does not imply it.
     #[inline(always)]
     fn indexed(
         &self,
@@ -204,7 +202,7 @@ impl Encoder {
         age.is_some()
     }
 
-    /// Appends a field that is not in the dynamic table, and inserts it if that is worth it.
+    /// Appends a field that is not in the dynamic table, and inserts it if that is likely to pay.
     #[inline(never)]
     fn text(&mut self, name: NameKind, text: &[u8], value: &[u8], hash: u32, out: &mut Vec<u8>) {
         if let Some(index) = static_table::exact_match(name, static_table::index_of(name), value) {
@@ -218,7 +216,7 @@ impl Encoder {
         }
     }
 
-    /// How a field is written the first time.
+    /// How to write a field the first time.
     fn indexing(
         &mut self,
         name: NameKind,
@@ -228,16 +226,16 @@ impl Encoder {
     ) -> Indexing {
         let size = name_len + value_len + ENTRY_OVERHEAD as usize;
         match name {
-            // Lengths and paths seldom come again, and would drive what does out of the table.
+            // Lengths and paths rarely repeat, and would evict fields that do.
             NameKind::Known(Known::ContentLength) | NameKind::Pseudo(Pseudo::Path) => {
                 Indexing::Without
             }
             NameKind::Known(Known::Cookie | Known::SetCookie) if value_len < MIN_INDEXED_COOKIE => {
                 Indexing::Never
             }
-            // So would a field that takes more than half of the table.
+            // A field larger than half of the table would evict too much.
             _ if size > self.table.max_size() as usize / 2 => Indexing::Without,
-            // Each file has its own: they are worth a place only if the same file is asked for again.
+            // Each file has its own: they are inserted only if the same file is requested again.
             NameKind::Known(Known::Etag | Known::LastModified) if self.is_new(hash) => {
                 Indexing::Without
             }
@@ -245,7 +243,7 @@ impl Encoder {
         }
     }
 
-    /// True if the field has not been written lately; it has from then on.
+    /// Whether the field was not sent lately. Remembers it as sent.
     fn is_new(&mut self, hash: u32) -> bool {
         if self.trials.contains(&hash) {
             return false;
@@ -256,7 +254,7 @@ impl Encoder {
         true
     }
 
-    /// The age of the entry that is this field, if there is one.
+    /// The age of the entry equal to this field, if there is one.
     #[inline(always)]
     fn find(&self, name: NameKind, text: &[u8], value: &[u8], hash: u32) -> Option<u32> {
         let newest = self.next_number().wrapping_sub(1);
@@ -265,12 +263,12 @@ impl Encoder {
         loop {
             let entry = self.table.get(age)?;
             if entry.note().hash == hash {
-                // An older entry of the same hash is not looked for: there hardly ever is one.
+                // Older entries with the same hash are not searched: there is hardly ever one.
                 let is_same = is_named(&entry, name, text) && entry.value() == value;
                 return is_same.then_some(age);
             }
             let older = u32::from(newest.wrapping_sub(entry.note().older));
-            // The number of an entry that is gone may look like that of another one.
+            // The number of an evicted entry may equal that of another entry.
             if older <= age {
                 return None;
             }
@@ -278,7 +276,7 @@ impl Encoder {
         }
     }
 
-    /// The low byte of the number of the next entry. That tells entries apart, there being few.
+    /// The low byte of the number of the next entry. It identifies an entry, since there are few.
     #[inline]
     fn next_number(&self) -> u8 {
         let [low, ..] = self.table.inserted().to_le_bytes();
@@ -300,7 +298,7 @@ impl Encoder {
         }
     }
 
-    /// Appends a field as text, the name as an index if there is one.
+    /// Appends a literal field; its name is an index if possible.
     fn literal(
         &self,
         indexing: Indexing,
@@ -337,7 +335,7 @@ impl Encoder {
     }
 }
 
-/// Appends a string, by the Huffman code if that is shorter (RFC 7541 §5.2).
+/// Appends a string, Huffman-coded if that is shorter (RFC 7541 §5.2).
 fn string(text: &[u8], out: &mut Vec<u8>) {
     let encoded_len = huffman::encoded_len(text);
     if encoded_len < text.len() {
@@ -348,7 +346,7 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a string as it is.
+/// Appends a string without Huffman coding.
 fn plain_string(text: &[u8], out: &mut Vec<u8>) {
     prefixed::encode(0, 7, text.len(), out);
     out.extend_from_slice(text);
@@ -371,8 +369,7 @@ fn chain_of(hash: u32) -> usize {
     hash as usize % CHAINS
 }
 
-/// The hash by which an [`Encoder`] finds a field again. Callers may keep it with a field that they send
-/// often.
+/// The hash by which an [`Encoder`] finds a field. Callers may store it with fields that they send often.
 #[inline]
 #[must_use]
 pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
@@ -380,11 +377,11 @@ pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
         Name::Known(known) => known as u64,
         Name::Other(text) => u64::from(hash_from(0x200, text.as_bytes())),
     };
-    // Apart from the pseudo-header fields.
+    // The seed separates these from the pseudo-header fields.
     hash_from(0x100 + seed, value)
 }
 
-/// A hash of `text`. Its quality matters little: what is found is compared, and chains are short.
+/// A hash of `text`. Its quality matters little: matches are compared, and chains are short.
 #[inline]
 fn hash_from(seed: u64, text: &[u8]) -> u32 {
     let mut hash = mix(seed ^ (text.len() as u64) << 32);
@@ -406,7 +403,7 @@ fn hash_from(seed: u64, text: &[u8]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Both halves of a product, so that every bit counts on both sides of a multiplication.
+/// Both halves of a product, so that every input bit affects the whole result.
 #[inline]
 fn mix(word: u64) -> u64 {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15;

@@ -1,12 +1,12 @@
-//! Whose turn it is in the dependency tree.
+//! Selection of the next node in the dependency tree.
 //!
-//! A node is active if it or a node below it is ready. Active nodes that are not ready and have one active
-//! child have no say: a *run* is such a line of nodes, from the one below a node with a say to the next that
-//! has one. The two ends of a run know each other (`other_end`), so that a turn costs one step for each node
-//! that chooses, however long the lines between them are. Chromium's streams form one such line.
+//! A node is active if it or a node below it is ready. An active node *decides* if it is ready or has several active
+//! children. A *run* is a line of active nodes, from the child of a deciding node down to the next deciding node. The two
+//! ends of a run know each other (`other_end`), so that a turn costs one step for each deciding node, however long the
+//! lines between them are. Chromium's streams form one such line.
 //!
-//! Readiness spreads upwards to the first node that was active already; a node that begins to have a say
-//! searches the upper end of the run it was on.
+//! Readiness spreads upwards to the first node that was active already. A node that starts to decide searches for the upper
+//! end of the run it was on.
 
 use super::tree::{NONE, ROOT, Tree, Turns};
 
@@ -35,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// The node that has the next turn, which is one that no ready node is above of.
+    /// The ready node that has the next turn. No node above it is ready.
     #[inline]
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let mut at = ROOT;
@@ -69,7 +69,7 @@ impl Tree {
         self.nodes[node].ready || self.nodes[node].turns() != Turns::None
     }
 
-    /// Whether a turn stops at this active node: to serve it, or to choose among its children.
+    /// Whether this active node decides: a turn either serves it or chooses among its children.
     fn has_say(&self, node: u32) -> bool {
         let at = &self.nodes[node];
         at.ready || node == ROOT || matches!(at.turns(), Turns::Many(_))
@@ -108,7 +108,7 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Undoes `attach`: the node stays active in itself, as the upper end of its run.
+    /// Undoes `attach`: the node itself stays active, as the upper end of its run.
     pub(super) fn detach(&mut self, node: u32) {
         let mut end = NONE;
         let mut top = node;
@@ -132,7 +132,7 @@ impl Tree {
         self.nodes[end].other_end = node;
     }
 
-    /// Takes a child from the turns of a parent that has a say.
+    /// Takes a child from the turns of a deciding parent.
     fn drop_turns(&mut self, parent: u32, child: u32) {
         match self.nodes[parent].turns() {
             Turns::None | Turns::One(_) => self.nodes[parent].set_turns(Turns::None),
@@ -146,7 +146,7 @@ impl Tree {
         }
     }
 
-    /// Ends the run at an active node that is about to have a say.
+    /// Ends the run at an active node that is about to decide.
     fn split(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -170,7 +170,7 @@ impl Tree {
         self.nodes[end].other_end = child;
     }
 
-    /// Joins the runs above and below a node that had a say, unless it still has one.
+    /// Joins the runs above and below a node that decided, unless it still does.
     fn merge(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -183,7 +183,7 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Counts work, for the tests that bound it.
+    /// Counts steps, for the tests that bound them.
     #[inline]
     fn step(&mut self) {
         #[cfg(test)]

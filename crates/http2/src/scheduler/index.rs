@@ -1,10 +1,10 @@
-//! Stream identifiers to nodes: a table with linear probing. Identifiers chosen to meet cost a walk over the
-//! known streams, and those are few by the limits on streams and placeholders. With `hashbrown` in its place the
-//! micro-benchmark `scheduler/small` needs 4 % more instructions.
+//! Stream identifiers to nodes: a table with linear probing. Identifiers chosen to collide cost a walk over the known
+//! streams, and those are few by the limits on streams and placeholders. With `hashbrown` in its place the micro-benchmark
+//! `scheduler/small` needs 4 % more instructions.
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// 0: free, as stream 0 has no entry.
+    /// 0 in a free entry: stream 0 has none.
     stream: u32,
     node: u32,
 }
@@ -13,7 +13,7 @@ const FREE: Entry = Entry { stream: 0, node: 0 };
 const SMALLEST: usize = 32;
 
 pub(super) struct Index {
-    /// Empty, or a power of two with a quarter free at least.
+    /// Empty, or a power of two entries of which at least a quarter is free.
     entries: Vec<Entry>,
     len: usize,
 }
@@ -53,7 +53,7 @@ impl Index {
         let mask = self.entries.len() - 1;
         let mut hole = self.find(stream);
         let mut at = hole;
-        // What follows moves up to where a search would look for it, until a free entry ends the search.
+        // Entries after it move up to where a search expects them, until a free entry ends the search.
         loop {
             at = (at + 1) & mask;
             let entry = self.entries[at];
@@ -73,7 +73,7 @@ impl Index {
         self.resize((self.len * 2).next_power_of_two().max(SMALLEST));
     }
 
-    /// Where the stream is, or the free place where it would be.
+    /// The index of the stream's entry, or of the free entry where it would be inserted.
     fn find(&self, stream: u32) -> usize {
         let mask = self.entries.len() - 1;
         let mut at = home(stream, mask);
@@ -92,8 +92,8 @@ impl Index {
     }
 }
 
-/// Where the search for a stream begins: the upper bits of a product with 2^32 over the golden ratio, which puts
-/// numbers that grow by two far from each other. Side by side, long-lived streams would be a wall for others.
+/// The index where the search for a stream begins: the upper bits of a product with 2^32 over the golden ratio, which puts
+/// numbers that differ by two far apart. Adjacent entries of long-lived streams would make searches of others long.
 fn home(stream: u32, mask: usize) -> usize {
     let bits = (mask + 1).trailing_zeros();
     (stream.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize

@@ -1,8 +1,8 @@
-//! Who sends next: the dependency tree of RFC 7540 §5.3, or the urgencies of RFC 9218 where the client uses
-//! those.
+//! The order in which streams send: the dependency tree of RFC 7540 §5.3, or the urgencies of RFC 9218 if the client uses
+//! them.
 //!
-//! The engine opens and closes streams here, says which of them are ready (have bytes to send, and window for
-//! them), and asks whose turn it is for one DATA frame:
+//! The engine opens and closes streams here, tells which of them are ready (have bytes to send, and window for them), and
+//! asks which stream sends the next DATA frame:
 //!
 //! ```
 //! use h2o_http2::scheduler::{Priority, PriorityError, Scheduler};
@@ -36,17 +36,17 @@ use index::Index;
 use tree::{Kind, NONE, Node, ROOT, Tree};
 use wheel::ELEVATED;
 
-/// Closed streams whose nodes stay in the tree, for the frames that still refer to them (RFC 7540 §5.3.4).
+/// Closed streams whose nodes stay in the tree, since frames may still refer to them (RFC 7540 §5.3.4).
 const CLOSED_KEPT: usize = 10;
-/// Idle streams that may have a place in the tree, or a PRIORITY_UPDATE that waits for them.
+/// Most idle streams with a place in the tree or with a PRIORITY_UPDATE.
 const MAX_PLACEHOLDERS: usize = 16;
 /// The weight of a response's urgency: `255.9 / 7 * (7 - u) + 1`, rounded down.
 const WEIGHT_OF_URGENCY: [u16; 8] = [256, 220, 183, 147, 110, 74, 37, 1];
 
-/// A stream's place as a client states it (RFC 7540 §5.3).
+/// A stream's place as a client requests it (RFC 7540 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
-    /// Whether the other streams that depend on `dependency` are to depend on this one.
+    /// Whether the other streams that depend on `dependency` become dependent on this one.
     pub exclusive: bool,
     /// The stream this one depends on, or 0.
     pub dependency: u32,
@@ -69,7 +69,7 @@ impl Default for Priority {
     }
 }
 
-/// Where a stream stands in the tree now.
+/// The current place of a stream in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actual {
     /// The stream it depends on, or 0.
@@ -82,20 +82,20 @@ pub struct Actual {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(u32);
 
-/// What a peer can do wrong with priorities.
+/// A fault of the peer concerning priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorityError {
     /// A stream cannot depend on itself (RFC 7540 §5.3.1).
     SelfDependency,
-    /// More idle streams have been given priorities than we remember.
+    /// More idle streams have priorities than we remember.
     TooManyPlaceholders,
 }
 
 /// The streams of one connection and the order in which they send.
 pub struct Scheduler {
     tree: Tree,
-    /// The nodes by which frames find streams: of a displaced stream, its place keeper. Made when the first
-    /// frame looks for a stream, as many clients never do.
+    /// Finds the nodes of the streams that frames name; of a displaced stream, its place keeper. Built when the first frame
+    /// names a stream, since many clients never do.
     index: Option<Index>,
     /// The last closed streams, a ring; `oldest` is the one to go.
     closed: [u32; CLOSED_KEPT],
@@ -103,11 +103,11 @@ pub struct Scheduler {
     placeholders: usize,
     open: usize,
     ready: usize,
-    /// The only ready stream, which needs no turns, until there is another.
+    /// The only ready stream, which needs no turns; reset when there is another.
     alone: u32,
-    /// The ready streams by node, where the client uses RFC 9218. The tree then only records what the client said.
+    /// The ready streams by node, if the client uses RFC 9218. The tree then only records the client's requests.
     urgencies: Option<Box<UrgencyQueue>>,
-    /// What PRIORITY_UPDATE said of streams before they were opened.
+    /// PRIORITY_UPDATE frames for streams that are not open yet.
     early: EarlyUpdates,
 }
 
@@ -135,8 +135,8 @@ impl Scheduler {
         }
     }
 
-    /// Opens a stream. Without a priority it has the place PRIORITY frames gave it before, or the default.
-    /// `user` is what `next` returns for the stream. Identifiers must be new, and are not 0.
+    /// Opens a stream. Without a priority it gets the place that PRIORITY frames gave it before, or the default. `user` is
+    /// the value that `next` returns for the stream. Identifiers must be new, and not 0.
     ///
     /// # Errors
     /// [`PriorityError::SelfDependency`]; the stream is not opened then.
@@ -169,7 +169,7 @@ impl Scheduler {
         Key(node)
     }
 
-    /// A node for a stream that opens: its placeholder, or one of default priority.
+    /// A node for a stream that is being opened: its placeholder, or a new one of default priority.
     fn begin(&mut self, stream: u32, user: u32) -> u32 {
         self.open += 1;
         if self.placeholders > 0
@@ -206,7 +206,7 @@ impl Scheduler {
         self.index.get_or_insert_with(|| {
             let mut index = Index::new();
             for node in tree.numbers() {
-                // None is displaced yet, as that takes the index.
+                // No stream is displaced yet: that requires the index.
                 if tree.nodes[node].kind != Kind::Free {
                     index.insert(tree.nodes[node].stream, node);
                 }
@@ -215,8 +215,8 @@ impl Scheduler {
         })
     }
 
-    /// A PRIORITY frame. It moves open streams and closed ones that are remembered, and gives an idle stream
-    /// of the client (odd, above `newest_opened`) a placeholder; for others it means nothing.
+    /// Handles a PRIORITY frame. It moves open streams and remembered closed ones, and gives an idle stream of the client
+    /// (odd, above `newest_opened`) a placeholder; for others it is ignored.
     ///
     /// # Errors
     /// [`PriorityError::SelfDependency`], or [`PriorityError::TooManyPlaceholders`] for the 17th idle stream.
@@ -267,13 +267,13 @@ impl Scheduler {
             self.tree
                 .depend(node, parent, weight.clamp(1, 256), exclusive);
         } else {
-            // RFC 7540 §5.3.1: on a stream that is not in the tree.
+            // RFC 7540 §5.3.1: it depends on a stream that is not in the tree.
             self.tree
                 .depend(node, ROOT, Priority::DEFAULT.weight, false);
         }
     }
 
-    /// Closes a stream. Its node stays for a while, until ten others have been closed.
+    /// Closes a stream. Its node stays until ten other streams have been closed.
     pub fn close(&mut self, key: Key) {
         if self.is_ready(key) {
             self.set_ready(key, false);
@@ -297,8 +297,8 @@ impl Scheduler {
         }
     }
 
-    /// The node that stays of a stream which was displaced or elevated: what depends on it shares in that no
-    /// longer.
+    /// Puts a stream that was displaced or elevated back to its place. Returns the node that stays: streams that depend on
+    /// it lose their share in the other place.
     fn return_to_place(&mut self, node: u32) -> u32 {
         let Node {
             stream,
@@ -374,7 +374,7 @@ impl Scheduler {
         }
     }
 
-    /// What `set_ready` said last.
+    /// The value of the last `set_ready`.
     #[inline]
     #[must_use]
     pub fn is_ready(&self, key: Key) -> bool {
@@ -383,14 +383,13 @@ impl Scheduler {
             || (self.urgencies.as_ref()).is_some_and(|urgencies| urgencies.contains(key.0))
     }
 
-    /// Whether `next` has a stream to return.
+    /// Whether `next` would return a stream.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         self.ready > 0
     }
 
-    /// The `user` of the stream whose turn it is for one DATA frame. The turn is accounted for, and the stream
-    /// stays ready.
+    /// The `user` of the stream that sends the next DATA frame. Counts as its turn; the stream stays ready.
     #[inline]
     #[expect(
         clippy::should_implement_trait,
@@ -422,7 +421,7 @@ impl Scheduler {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
             if kind == Kind::Displaced {
-                // It stands for itself again.
+                // It leaves its place keeper.
                 let keeper = this
                     .find(stream)
                     .expect("a displaced stream has a place keeper");
@@ -434,13 +433,13 @@ impl Scheduler {
         });
     }
 
-    /// What the client last said of the stream's place.
+    /// The stream's place as the client requested it last.
     #[must_use]
     pub fn received(&self, key: Key) -> Priority {
         self.tree.nodes[key.0].received
     }
 
-    /// The stream's place now.
+    /// The stream's current place.
     #[must_use]
     pub fn actual(&self, key: Key) -> Actual {
         let Node { parent, weight, .. } = self.tree.nodes[key.0];
@@ -450,7 +449,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the client has given idle streams places in the tree, as Firefox does to make groups.
+    /// Whether the client has given idle streams places in the tree, as Firefox does to form groups.
     #[must_use]
     pub fn has_placeholders(&self) -> bool {
         self.placeholders > 0
@@ -462,10 +461,10 @@ impl Scheduler {
         self.tree.nodes[key.0].parent == ROOT
     }
 
-    /// The `priority` field of the response. Among urgencies it overrides the parameters it names. In the
-    /// tree it is applied if it names an urgency and the tree is Chromium's: every stream exclusive, and no
-    /// weight above that of the parent. The urgency becomes a weight, and the stream moves to where Chromium
-    /// would have put it with that; streams that refer to it later still find the place it had.
+    /// Applies the `priority` field of the response. With urgencies it overrides the parameters that it names. In the tree
+    /// it is applied if it names an urgency and the tree is Chromium's: every stream exclusive, and no weight above that of
+    /// the parent. The urgency becomes a weight, and the stream moves to the place that Chromium would have given it;
+    /// streams that refer to it later still find its old place.
     ///
     /// Returns whether it was applied. In the tree this costs a walk over all streams.
     pub fn apply_response_priority(&mut self, key: Key, field: PriorityField) -> bool {
@@ -500,7 +499,7 @@ impl Scheduler {
         self.set_ready(key, ready);
     }
 
-    /// From now on turns go by urgencies: the client uses RFC 9218.
+    /// From now on the order follows urgencies: the client uses RFC 9218.
     pub fn use_urgencies(&mut self) {
         if self.urgencies.is_some() {
             return;
@@ -516,19 +515,19 @@ impl Scheduler {
         self.urgencies = Some(urgencies);
     }
 
-    /// The `priority` field of the request, as a whole value; ignored if a PRIORITY_UPDATE frame came before
-    /// the request (RFC 9218 §7). Has effect once urgencies are used.
+    /// Sets the `priority` of the request; ignored if a PRIORITY_UPDATE frame came before the request (RFC 9218 §7). Has
+    /// effect once urgencies are used.
     pub fn set_parameters(&mut self, key: Key, parameters: PriorityParameters) {
         if !self.tree.nodes[key.0].is_updated {
             self.change_parameters(key.0, parameters);
         }
     }
 
-    /// A PRIORITY_UPDATE frame: for an open stream, or one of the client that is yet to be opened (odd, above
-    /// `newest_opened`), for which it is kept. For others it means nothing.
+    /// Handles a PRIORITY_UPDATE frame: for an open stream, or for one of the client that is not open yet (odd, above
+    /// `newest_opened`), for which it is stored. For others it is ignored.
     ///
     /// # Errors
-    /// [`PriorityError::TooManyPlaceholders`] for the 17th stream that is yet to be opened.
+    /// [`PriorityError::TooManyPlaceholders`] for the 17th stream that is not open yet.
     pub fn priority_update(
         &mut self,
         stream: u32,
@@ -557,14 +556,14 @@ impl Scheduler {
         if stream <= newest_opened || stream.is_multiple_of(2) {
             return Ok(());
         }
-        // Streams that were passed over will never be opened (RFC 9113 §5.1.1).
+        // Identifiers that the client has skipped will never be opened (RFC 9113 §5.1.1).
         let can_open = |id| id > u64::from(newest_opened);
         self.early
             .keep(u64::from(stream), parameters, can_open)
             .map_err(|_| PriorityError::TooManyPlaceholders)
     }
 
-    /// The priority parameters of the stream now.
+    /// The current priority parameters of the stream.
     #[must_use]
     pub fn parameters(&self, key: Key) -> PriorityParameters {
         self.tree.nodes[key.0].parameters
@@ -586,8 +585,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives back memory. If no stream is open, the closed ones are forgotten, and without placeholders
-    /// nothing stays allocated but a few bytes of a connection that uses urgencies.
+    /// Frees memory. If no stream is open, the closed ones are forgotten, and without placeholders nothing stays allocated,
+    /// except a few bytes of a connection that uses urgencies.
     pub fn shrink(&mut self) {
         if self.open > 0 {
             return;
@@ -616,7 +615,7 @@ fn next_by_urgency(urgencies: &mut UrgencyQueue, tree: &Tree) -> Option<u32> {
     Some(tree.nodes[node].user)
 }
 
-/// A node as the queue of RFC 9218 knows its stream.
+/// The stream of a node, for the queue of RFC 9218.
 fn queued(node: &Node) -> QueuedStream {
     QueuedStream {
         id: u64::from(node.stream),

@@ -1,5 +1,4 @@
-//! The dependency tree of RFC 7540 §5.3: who depends on whom, with which weight. Whose turn it is, is told in
-//! `activity.rs`.
+//! The dependency tree of RFC 7540 §5.3: dependencies and weights. `activity.rs` decides which node has the next turn.
 
 use h2o_http::priority::PriorityParameters;
 
@@ -11,36 +10,36 @@ pub(super) const NONE: u32 = u32::MAX;
 /// The node of "stream 0".
 pub(super) const ROOT: u32 = 0;
 
-/// What a node stands for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Root,
     Open,
-    /// An open stream that stands where its response asked for; a `PlaceKeeper` stands where its client did.
+    /// An open stream at the place that its response requested; a `PlaceKeeper` is at the client's place.
     Displaced,
-    /// The client's place for a displaced stream; `user` is the node of that.
+    /// The client's place for a displaced stream; `user` is the node of that stream.
     PlaceKeeper,
-    /// An idle stream that has a place by PRIORITY.
+    /// An idle stream that PRIORITY gave a place.
     Placeholder,
     Closed,
     Free,
 }
 
-/// The active children of a node, which are those with a ready node in their subtree.
+/// The active children of a node: those with a ready node in their subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turns {
     None,
     One(u32),
-    /// A wheel; of one child, as long as another could come back that had its turn early.
+    /// A wheel. May have one child only, as long as a child that left could return before its next turn is due.
     Many(u32),
 }
 
-/// `Turns` in the room of a number.
+/// `Turns`, packed into a number.
 #[derive(Clone, Copy)]
 pub(super) struct PackedTurns(u32);
 
-/// Marks a wheel. Neither nodes nor wheels are as many: a connection would need 2^31 of them, of 64 bytes or
-/// more each.
+/// The bit that marks a wheel. Numbers of nodes and wheels do not reach it: a connection would need 2^31 of them, of 64
+/// bytes or more each.
 const MANY: u32 = 1 << 31;
 
 impl PackedTurns {
@@ -83,7 +82,7 @@ pub(super) struct Node {
     pub(super) parent: u32,
     pub(super) first_child: u32,
     pub(super) prev: u32,
-    /// The next sibling; the next free node of a free one.
+    /// The next sibling; in a free node, the next free node.
     pub(super) next: u32,
 
     pub(super) ready: bool,
@@ -97,7 +96,7 @@ pub(super) struct Node {
     pub(super) parameters: PriorityParameters,
     /// Whether a PRIORITY_UPDATE frame came before the request.
     pub(super) is_updated: bool,
-    /// Whether the stream has had a turn by urgency, as far as the queue does not know better.
+    /// Whether the stream has had a turn by urgency. Kept by the queue while the stream is in it.
     pub(super) has_sent: bool,
 }
 
@@ -140,7 +139,7 @@ impl Node {
     }
 }
 
-/// A node is a cache line.
+/// A node fills a cache line.
 const _: () = assert!(size_of::<Node>() == 64);
 
 /// The nodes, by number.
@@ -186,7 +185,7 @@ impl Tree {
         self.nodes.0.capacity() + self.wheels.allocated()
     }
 
-    /// The numbers of all nodes but the root, free ones too.
+    /// The numbers of all nodes except the root, free ones included.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         1..self.count().max(1)
     }
@@ -223,7 +222,7 @@ impl Tree {
     pub(super) fn depend(&mut self, node: u32, parent: u32, weight: u16, exclusive: bool) {
         debug_assert_ne!(node, parent);
         if self.nodes[node].first_child != NONE && self.is_below(parent, node) {
-            // The moved parent: what we are to depend on is ours, and takes our place first.
+            // The new parent is below us (RFC 7540 §5.3.3): it takes our place first.
             let weight = self.nodes[parent].weight;
             self.relocate(parent, self.nodes[node].parent, weight);
         }
@@ -233,7 +232,7 @@ impl Tree {
         }
     }
 
-    /// Makes the siblings children. An elevated stream stays before all others.
+    /// Makes the node's siblings its children. An elevated stream stays before all others.
     fn adopt_siblings(&mut self, node: u32) {
         let mut sibling = self.nodes[self.nodes[node].parent].first_child;
         while sibling != NONE {
@@ -254,7 +253,7 @@ impl Tree {
         if self.nodes[node].parent != parent {
             self.unlink(node);
             self.link(node, parent);
-            // What it owes is a matter of its old siblings.
+            // Its fraction is relative to its old siblings.
             self.nodes[node].fraction = 0;
             if let Turns::Many(wheel) = self.nodes[parent].turns() {
                 self.nodes[node].due = self.wheels[wheel].now();
@@ -266,8 +265,8 @@ impl Tree {
         }
     }
 
-    /// Removes a node that is not ready, and hands its weight down to its children in proportion to theirs
-    /// (RFC 7540 §5.3.4).
+    /// Removes a node that is not ready. Its weight is divided among its children in proportion to theirs (RFC 7540
+    /// §5.3.4).
     pub(super) fn remove(&mut self, node: u32) {
         debug_assert!(!self.nodes[node].ready);
         if self.nodes[node].first_child != NONE {
@@ -315,8 +314,8 @@ impl Tree {
         }
     }
 
-    /// Puts a node that is not ready exclusively below the last node of the only chain whose weight is not
-    /// lower. A place keeper, if one is asked for, takes over the node's old place with all below it.
+    /// Puts a node that is not ready exclusively below the last node of the only chain whose weight is not lower. If
+    /// `keep_place`, a place keeper takes over the node's old place with all below it.
     pub(super) fn displace(&mut self, node: u32, weight: u16, keep_place: bool) -> Option<u32> {
         let Node {
             parent,
@@ -347,8 +346,8 @@ impl Tree {
         keeper
     }
 
-    /// Whether this is the tree of a client that makes every stream exclusive and puts it below those of no
-    /// less weight: one chain, in the order of weights. Costs a walk down the chain.
+    /// Whether the client makes every stream exclusive and puts it below those of no less weight: one chain, in the order
+    /// of weights. Costs a walk down the chain.
     pub(super) fn is_ordered_chain(&self) -> bool {
         let mut weight = 256;
         let mut node = self.nodes[ROOT].first_child;
@@ -400,7 +399,7 @@ impl Tree {
         }
     }
 
-    /// Gives back what is not needed while no node is active: all of it if only the root is left.
+    /// Frees memory that is not needed while no node is active: all of it if only the root is left.
     pub(super) fn shrink(&mut self) {
         self.wheels.shrink();
         while matches!(self.nodes.0.last(), Some(node) if matches!(node.kind, Kind::Free | Kind::Root))

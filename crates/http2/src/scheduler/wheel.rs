@@ -1,15 +1,15 @@
 //! Turns of the active children of one node, in proportion to their weights: a calendar of 64 slots.
 //!
-//! A turn of weight `w` costs `63 / w` slots: a child is put that far ahead after its turn, and the fraction
-//! is kept for the next one. So weight 256 has four turns in a slot, weight 1 one turn in 63 slots, and the
-//! search for the next child is one look at a bitmap.
+//! A turn of weight `w` costs `63 / w` slots: a child moves that far ahead after its turn, and the fraction is added to its
+//! next cost. Weight 256 therefore has four turns in a slot, weight 1 one turn in 63 slots, and finding the next child is
+//! one bitmap operation.
 
 use super::tree::{NONE, Nodes};
 
 const SLOTS: u32 = 64;
-/// The place of children that go before all others.
+/// The place of children that precede all others.
 const FIRST: u8 = 64;
-/// Weight of a child that goes before all siblings; the highest a peer can ask for is 256.
+/// Weight of a child that precedes all siblings; the highest weight a peer can request is 256.
 pub(super) const ELEVATED: u16 = 257;
 
 pub(super) struct Wheel {
@@ -20,7 +20,7 @@ pub(super) struct Wheel {
     first: u32,
     /// Slots passed since the wheel began; wraps.
     now: u32,
-    /// Until then a child that left may come back and have to wait.
+    /// Until this time a child that left may return and have to wait.
     owed_until: u32,
     len: u32,
 }
@@ -38,7 +38,7 @@ impl Wheel {
             push(nodes, &mut self.first, child);
             return;
         }
-        // A child that comes back early waits for what its last turn cost.
+        // A child that returns early waits for the cost of its last turn.
         let ahead = nodes[child].due.wrapping_sub(self.now);
         self.place(nodes, child, if ahead < SLOTS { ahead } else { 0 });
     }
@@ -55,7 +55,7 @@ impl Wheel {
         }
     }
 
-    /// Gives a turn. There must be a child.
+    /// Gives a turn to a child, of which there must be one.
     #[inline]
     pub(super) fn turn(&mut self, nodes: &mut Nodes) -> u32 {
         if self.first != NONE {
@@ -83,7 +83,7 @@ impl Wheel {
         child
     }
 
-    /// Whether there is one child left and none of those that left would have to wait any more.
+    /// Whether one child is left, and no child that left would have to wait on its return.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.len == 1 && (self.first != NONE || self.now.wrapping_sub(self.owed_until) < 1 << 31)
@@ -98,7 +98,7 @@ impl Wheel {
         let due = self.now.wrapping_add(ahead);
         let slot = due % SLOTS;
         nodes[child].due = due;
-        // Below 64.
+        // A slot is below 64.
         nodes[child].slot = slot.to_be_bytes()[3];
         let head = &mut self.slots[slot as usize];
         if self.occupied & 1 << slot == 0 {
@@ -143,11 +143,11 @@ impl Wheel {
     }
 }
 
-/// The wheels in use, and those that wait to be used again.
+/// The wheels in use, and the free ones.
 pub(super) struct Wheels {
     wheels: Vec<Wheel>,
     free: Vec<u32>,
-    /// Where the next wheel's time begins: out of reach of what older wheels left in their children.
+    /// The start time of the next wheel: beyond all times that older wheels left in their children.
     epoch: u32,
 }
 
@@ -183,7 +183,7 @@ impl Wheels {
         wheel
     }
 
-    /// Takes back a wheel, with whatever is left on it.
+    /// Frees a wheel, even with children on it.
     pub(super) fn release(&mut self, wheel: u32) {
         self[wheel].occupied = 0;
         self[wheel].first = NONE;
@@ -235,7 +235,7 @@ pub(super) fn push(nodes: &mut Nodes, head: &mut u32, node: u32) {
     nodes[*head].turn.prev = node;
 }
 
-/// Takes a member out of a ring of turns.
+/// Removes a member from a ring of turns.
 #[inline]
 pub(super) fn unlink(nodes: &mut Nodes, head: &mut u32, node: u32) {
     let (prev, next) = (nodes[node].turn.prev, nodes[node].turn.next);

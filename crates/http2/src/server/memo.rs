@@ -1,5 +1,5 @@
-//! The latest heads of both directions, as they were and as they are on the wire: requests of one kind follow each other
-//! (calls of one method, polls, checks), and an index into a header table means the same until something enters it.
+//! Caches of the latest request section and response head. Requests of one kind often follow each other (calls of one
+//! method, polls, health checks), and an index into a header table keeps its meaning until a field enters the table.
 
 use std::ops::Range;
 
@@ -8,26 +8,26 @@ use h2o_http::{RequestHead, ResponseHead, StatusCode, prefixed};
 
 use crate::hpack::{Decoder, Encoder, path_string};
 
-/// Bytes of a request's section above which it is not remembered.
+/// Longest request section that is remembered.
 const MAX_SECTION_LEN: usize = 128;
 
-/// Bytes of fields above which a head is not remembered.
+/// Most bytes of fields of a response head that is remembered.
 const MAX_FIELDS_LEN: usize = 512;
 
-/// A request's section that was decoded. What it says is only kept once it has come twice in a row, at most with another
-/// path: the requests for the parts of a page differ in nothing else.
+/// The latest request section, with its result. The result is stored once the section came twice in a row, at most with
+/// another path: the requests for the parts of a page differ only in their paths.
 #[derive(Debug, Default)]
 pub(super) struct RequestMemo {
     section: Vec<u8>,
-    /// The string of the path in it; empty if the path is none that may be exchanged.
+    /// The range of the path's string; empty if the path cannot be replaced.
     path: Range<usize>,
     generation: (u32, u32),
     said: Option<Box<(RequestHead, RequestSection)>>,
 }
 
 impl RequestMemo {
-    /// Reads a section that is the same as last time and the time before, or has only another path; otherwise the
-    /// head is left as it was, or cleared.
+    /// Reads a section that equals the two before it, except for its path. Otherwise returns `None`, and the head is
+    /// unchanged or cleared.
     #[inline]
     pub(super) fn recall(
         &self,
@@ -49,7 +49,7 @@ impl RequestMemo {
         field_section::set_path(head, text).then_some(*request)
     }
 
-    /// The string of the path in `section`, if nothing else differs from the one remembered.
+    /// The string of the path in `section`, if the rest equals the remembered section.
     #[inline]
     fn path_in<'s>(&self, section: &'s [u8]) -> Option<&'s [u8]> {
         if self.path.is_empty() {
@@ -62,7 +62,7 @@ impl RequestMemo {
         (len as usize == text.len()).then_some(string)
     }
 
-    /// Notes what a section said. `generation` is that of the decoder before it.
+    /// Remembers the result of a section. `generation`: that of the decoder before the section.
     #[inline]
     pub(super) fn note(
         &mut self,
@@ -72,7 +72,7 @@ impl RequestMemo {
         head: &RequestHead,
         request: RequestSection,
     ) {
-        // A section that changes the table means something else the next time.
+        // A section that changes the table size has another meaning the next time.
         let changes = matches!(section.first(), Some(0x20..=0x3f));
         if changes || generation != decoder.generation() || section.len() > MAX_SECTION_LEN {
             return;
@@ -96,7 +96,7 @@ impl RequestMemo {
     }
 }
 
-/// A response head that was written, and what it depended on.
+/// The latest response head, and the state it depended on.
 #[derive(Debug, Default)]
 pub(super) struct HeadMemo {
     /// The fields in wire form, then `server`.
@@ -109,7 +109,7 @@ pub(super) struct HeadMemo {
 }
 
 impl HeadMemo {
-    /// The field section to write for `head`, if it is the same as last time.
+    /// The encoded section for `head`, if it equals the remembered head.
     #[inline]
     pub(super) fn find(&self, head: &ResponseHead<'_>, encoder: &Encoder) -> Option<&[u8]> {
         let wire = head.headers.wire()?;
@@ -123,7 +123,7 @@ impl HeadMemo {
         is_same.then_some(&self.section)
     }
 
-    /// Remembers `section`, written for `head`, if nothing entered the table since `generation`.
+    /// Remembers `section`, written for `head`, if no field has entered the table since `generation`.
     #[inline]
     pub(super) fn note(
         &mut self,

@@ -1,4 +1,4 @@
-//! What the client sends.
+//! Receives from the client.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -15,29 +15,29 @@ use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, 
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{State, Stream, StreamKey};
 
-/// What one step over the input found.
+/// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing can be reported before more bytes arrive.
     NeedMore,
-    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] has something to say.
+    /// Nothing to report, but [`ServerConnection::take_costs`] or [`ServerConnection::take_rejected`] returns something.
     Charged,
     /// The head of a request is filled in.
     Request {
         /// Its stream.
         stream: StreamKey,
-        /// There is no content.
+        /// Whether there is no content.
         end_stream: bool,
-        /// It is to be answered with this error.
+        /// The error to answer it with.
         refusal: Option<Refusal>,
     },
     /// Content of a request.
     Data {
         /// Its stream.
         stream: StreamKey,
-        /// Where in the input the content lies.
+        /// The range of the content in the input.
         data: Range<usize>,
-        /// The content is complete.
+        /// Whether the content is complete.
         end_stream: bool,
     },
     /// Trailers of a request are filled in as the fields of the head; its content is complete.
@@ -45,32 +45,32 @@ pub enum Received {
         /// Its stream.
         stream: StreamKey,
     },
-    /// The stream is over: the client has reset it, or has made us reset it.
+    /// The stream has ended: the client has reset it, or broke a rule so that we reset it.
     Reset {
-        /// The stream; still to be released.
+        /// The stream; the caller still has to release it.
         stream: StreamKey,
         /// The client's code, or ours.
         code: ErrorCode,
-        /// The client broke a rule.
+        /// Whether we reset it because the client broke a rule.
         by_us: bool,
     },
 }
 
-/// One step over the input.
+/// The result of one step, with the input it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes the caller drops, once it has used what was found.
+    /// How many bytes the caller drops after using the result.
     pub taken: usize,
-    /// What was found.
+    /// The result.
     pub received: Received,
 }
 
 impl ServerConnection {
-    /// One step over `input`, which is all bytes received and not yet taken. The caller drops what was taken and calls
-    /// again until [`Received::NeedMore`].
+    /// Makes one step over `input`, which is all bytes received and not yet dropped. The caller drops `taken` bytes and
+    /// calls again until [`Received::NeedMore`].
     ///
     /// # Errors
-    /// What the client did wrong. GOAWAY is in `out`; the connection is to be closed once that is sent.
+    /// The fault of the client. GOAWAY is in `out`; the caller sends it and closes the connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -226,18 +226,19 @@ impl ServerConnection {
         }
     }
 
-    /// HEADERS came: a stream above all others is opened by it, whatever becomes of it (RFC 9113 §5.1.1).
+    /// Handles a HEADERS frame on a stream above all others: it opens the stream, even if the frame turns out to be faulty
+    /// (RFC 9113 §5.1.1).
     #[inline]
     fn note_stream(&mut self, id: StreamId) {
         let is_new = id > self.newest && id.is_client();
         self.is_opening_stream = is_new;
-        // Also of one that is ignored: its content, which is on the wire, is not that of an idle stream.
+        // Also of a stream that is ignored: its content may follow, and must not count as a frame on an idle stream.
         if is_new {
             self.newest = id;
         }
     }
 
-    /// True for streams that nobody has opened.
+    /// Whether the stream was never opened.
     fn is_idle(&self, id: StreamId) -> bool {
         if id.is_client() {
             id > self.newest
@@ -246,8 +247,8 @@ impl ServerConnection {
         }
     }
 
-    /// True for streams whose frames are to be discarded without a word: we have reset them, or they were opened after
-    /// our last GOAWAY, and the client may not know yet (RFC 9113 §5.1, §6.8).
+    /// Whether frames of the stream are discarded silently: we have reset it, or it was opened after our last GOAWAY, and
+    /// the client may not know yet (RFC 9113 §5.1, §6.8).
     fn is_discarded(&self, id: StreamId) -> bool {
         match self.shutdown {
             Shutdown::Draining { last, .. } if id > last && id.is_client() => true,
@@ -257,7 +258,7 @@ impl ServerConnection {
         }
     }
 
-    /// Ends the stream by which the client broke a rule.
+    /// Resets the stream on which the client broke a rule.
     fn on_stream_error(
         &mut self,
         id: StreamId,
@@ -307,7 +308,7 @@ impl ServerConnection {
         if end_stream {
             self.connection.on_end_recv(stream);
         }
-        // The byte in front of the content is the length of the padding.
+        // The byte before the content is the length of the padding.
         let start = usize::from(header.has(flags::PADDED));
         Ok(Received::Data {
             stream,
@@ -316,7 +317,7 @@ impl ServerConnection {
         })
     }
 
-    /// PRIORITY_UPDATE (RFC 9218 §7.1): the client speaks of urgencies.
+    /// PRIORITY_UPDATE (RFC 9218 §7.1): the client uses urgencies.
     fn on_priority_update(
         &mut self,
         header: &FrameHeader,
@@ -375,7 +376,7 @@ impl ServerConnection {
             None => self.decode_request(section, end_stream, head),
         };
         if let Shutdown::Draining { .. } = self.shutdown {
-            // The client will send it again, elsewhere (RFC 9113 §6.8).
+            // The client will send the request again on another connection (RFC 9113 §6.8).
             head.clear();
             return Ok(None);
         }
@@ -447,7 +448,7 @@ impl ServerConnection {
         Ok(request)
     }
 
-    /// Trailers that nobody waits for: the table of field sections is kept all the same (RFC 9113 §4.3).
+    /// Decodes trailers without a reader, to keep the tables of both sides the same (RFC 9113 §4.3).
     fn discard(&mut self, section: &Section<'_>, head: &mut RequestHead) -> Result<(), PeerError> {
         self.connection.charge(cost::EMPTY);
         head.clear();

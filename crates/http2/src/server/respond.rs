@@ -1,4 +1,4 @@
-//! What we send: heads, content in the order the scheduler says, pushes.
+//! Sends to the client: heads, content in the order of the scheduler, pushes.
 
 use h2o_http::priority::PriorityField;
 use h2o_http::{Headers, Known, Name, RequestHead, ResponseHead, StatusCode};
@@ -13,19 +13,19 @@ use crate::scheduler::{Actual, Priority};
 use crate::settings::DEFAULT_WINDOW;
 use crate::stream::{State, Stream};
 
-/// How a response is to be scheduled, besides what the client wants.
+/// How to schedule a response, in addition to the client's priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulingHint {
     /// The `priority` field of the response (RFC 9218 §8).
     pub priority: Option<PriorityField>,
-    /// The content blocks rendering, and the site wants such content first (`http2-reprioritize-blocking-assets`).
+    /// Whether the content blocks rendering and should precede other content (`http2-reprioritize-blocking-assets`).
     pub blocks_rendering: bool,
-    /// To be sent ahead of everything else (`critical` pushes).
+    /// Whether to send it before everything else (`critical` pushes).
     pub is_critical: bool,
 }
 
 impl ServerConnection {
-    /// Writes the final response head of a stream; `end_stream` if no content follows. Gives the bytes of its field
+    /// Writes the final response head of a stream. `end_stream`: no content follows. Returns the length of its field
     /// section on the wire.
     #[inline]
     pub fn respond(
@@ -39,7 +39,7 @@ impl ServerConnection {
             return 0;
         };
         if stream.state == State::ReservedLocal {
-            // RFC 9113 §5.1: the client will not send anything on it.
+            // RFC 9113 §5.1: the client sends nothing on a promised stream.
             stream.state = State::HalfClosedRemote;
         }
         if !stream.state.can_send() {
@@ -68,7 +68,7 @@ impl ServerConnection {
         len
     }
 
-    /// Writes an informational response (RFC 9110 §15.2). Gives the bytes of its field section.
+    /// Writes an informational response (RFC 9110 §15.2). Returns the length of its field section on the wire.
     pub fn inform(
         &mut self,
         key: StreamKey,
@@ -90,32 +90,32 @@ impl ServerConnection {
         end_section(out, at, id, self.connection.peer.frame_size())
     }
 
-    /// Bytes of content that the stream may send in one frame now, whoever else waits.
+    /// Bytes of content that the stream may send in one frame now, regardless of other streams.
     #[inline]
     #[must_use]
     pub fn sendable(&self, key: StreamKey) -> usize {
         self.connection.sendable(key)
     }
 
-    /// True if [`ServerConnection::poll_send`] would name a stream.
+    /// Whether [`ServerConnection::poll_send`] would return a stream.
     #[inline]
     #[must_use]
     pub fn has_sendable(&self) -> bool {
         self.connection.has_sendable()
     }
 
-    /// The stream whose turn it is, and how many bytes of content its next frame may have. The caller answers with
-    /// [`ServerConnection::send_data`], or takes the stream out by [`ServerConnection::set_content`].
+    /// The stream that sends next, and how many bytes of content its next frame may have. The caller answers with
+    /// [`ServerConnection::send_data`], or with [`ServerConnection::set_content`] if it has no content.
     pub fn poll_send(&mut self) -> Option<(StreamKey, usize)> {
         self.connection.poll_send()
     }
 
-    /// The caller has content for the stream, or has none for now.
+    /// Tells whether the caller has content to send on the stream.
     pub fn set_content(&mut self, key: StreamKey, has_content: bool) {
         self.connection.set_content(key, has_content);
     }
 
-    /// Says how the response, whose head is written, is to be scheduled.
+    /// Schedules a response, whose head is written.
     pub fn schedule(&mut self, key: StreamKey, hint: SchedulingHint) {
         if hint == SchedulingHint::default() {
             return;
@@ -139,14 +139,14 @@ impl ServerConnection {
                 .streams
                 .get(key)
                 .is_some_and(|stream| stream.id.is_client());
-            // Clients that say what depends on what know better (H2O compatibility).
+            // H2O compatibility: H2O leaves the order to clients that send dependencies.
             if is_push || (!scheduler.has_placeholders() && scheduler.depends_on_root(node)) {
                 scheduler.elevate(node);
             }
         }
     }
 
-    /// Writes a DATA frame with `data`, which is no longer than what was granted; `end_stream` if it is the last one.
+    /// Writes a DATA frame with `data`, at most as long as granted. `end_stream`: it is the last one.
     #[inline]
     pub fn send_data(&mut self, key: StreamKey, data: &[u8], end_stream: bool, out: &mut Vec<u8>) {
         self.connection.write_data(key, data, end_stream, out);
@@ -155,8 +155,9 @@ impl ServerConnection {
         }
     }
 
-    /// Lets `fill` append up to `max` bytes of content to `out`, and makes a DATA frame of them: it says how much that
-    /// is, and whether it is the last. `None` from `fill`, or nothing that is not the last: no frame is written.
+    /// Lets `fill` append up to `max` bytes of content to `out`, and writes the header of their DATA frame. `fill` returns
+    /// their number, and whether they are the last. If it returns `None`, or no bytes that are not the last, no frame is
+    /// written.
     ///
     /// # Errors
     /// That of `fill`; no frame is written.
@@ -174,14 +175,14 @@ impl ServerConnection {
         Ok(written)
     }
 
-    /// The content ended: with `trailers`, or with an empty DATA frame.
+    /// Ends the content with `trailers`, or with an empty DATA frame.
     pub fn finish(&mut self, key: StreamKey, trailers: Option<&Headers>, out: &mut Vec<u8>) {
         if self.connection.write_end(key, trailers, out) {
             self.end_sending(key);
         }
     }
 
-    /// We have sent END_STREAM. The client may go on sending until the caller [releases](ServerConnection::release) the stream.
+    /// Handles END_STREAM of ours. The client may send until the caller [releases](ServerConnection::release) the stream.
     #[inline]
     fn end_sending(&mut self, key: StreamKey) {
         let Some(stream) = self.connection.streams.get_mut(key) else {
@@ -198,13 +199,13 @@ impl ServerConnection {
         }
     }
 
-    /// Ends a stream at once.
+    /// Resets a stream.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         self.connection.reset(key, code, out);
     }
 
-    /// The caller is done with a stream. One that is not over is reset; where we have sent all we had to send, that is no
-    /// error, only the end of our interest (RFC 9113 §8.1).
+    /// The caller no longer uses a stream. If it has not ended, it is reset: with NO_ERROR if our side is complete, which
+    /// tells the client that we do not need the rest (RFC 9113 §8.1).
     #[inline]
     pub fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let Some(stream) = self.connection.streams.get(key) else {
@@ -224,7 +225,7 @@ impl ServerConnection {
         self.connection.release(key, is_peers, out);
     }
 
-    /// The content of the request is wanted: its window opens to what `http2-input-window-size` says.
+    /// A handler reads the content of the request: its window opens to `http2-input-window-size`.
     pub fn accept_content(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let window = self.settings.input_window;
         self.connection.accept_content(key, window, out);
@@ -236,16 +237,17 @@ impl ServerConnection {
         self.connection.accept_content(key, window, out);
     }
 
-    /// `len` bytes of the request's content are dealt with: the client may send as many more.
+    /// The caller has used `len` bytes of the request's content: the client may send as many more.
     pub fn release_content(&mut self, key: StreamKey, len: usize, out: &mut Vec<u8>) {
         self.connection.release_content(key, len, out);
     }
 
-    /// True if the client takes another push now (RFC 9113 §8.4).
+    /// Whether the client accepts another push now (RFC 9113 §8.4).
     ///
-    /// One that sets no limit gets as many at a time as it may have requests: what it does not take would pile up here.
+    /// If the client announced no limit, it gets as many at a time as it may have requests: pushes that it does not read
+    /// would pile up here.
     ///
-    /// Where a stream is there, the client has said what it wants, if only in `HTTP2-Settings` (RFC 7540 §3.2.1).
+    /// The client's settings are known once there is a stream, at least from `HTTP2-Settings` (RFC 7540 §3.2.1).
     #[must_use]
     pub fn can_push(&self) -> bool {
         let max_pushes =
@@ -258,8 +260,8 @@ impl ServerConnection {
             && self.promised.get() < StreamId::MAX.get() - 2
     }
 
-    /// Promises the response to `request` on a new stream (RFC 9113 §8.4.1). `None` if the client does not take it, or
-    /// the stream it belongs to cannot carry the promise any more.
+    /// Promises the response to `request` on a new stream (RFC 9113 §8.4.1). `None` if the client does not accept it, or if
+    /// the stream of the original request cannot carry the promise any more.
     pub fn promise(
         &mut self,
         parent: StreamKey,
@@ -303,8 +305,8 @@ impl ServerConnection {
         Some(key)
     }
 
-    /// The place of a stream among the others: what the client asked for, and what it is, or was when the stream was
-    /// closed. `None` for streams that never needed one: they have the default.
+    /// The place of a stream as the client requested it, and its current place, or that when it was closed. `None` for
+    /// streams that never needed one and have the default.
     #[must_use]
     pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Actual)> {
         let stream = self.connection.streams.get(key)?;
