@@ -61,24 +61,24 @@ impl Handler for Http2DebugState {
 
 /// The state of an HTTP/2 connection, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Http2State {
+pub struct Http2Report {
     /// What we announced.
-    pub settings: StateSettings,
+    pub settings: SettingsReport,
     /// What the peer announced, or what holds as long as it has not.
-    pub peer_settings: StateSettings,
+    pub peer_settings: SettingsReport,
     /// What the peer may still send on the connection.
     pub conn_flow_in: i64,
     /// What we may still send on the connection.
     pub conn_flow_out: i64,
     /// The streams, in ascending order of their identifiers.
-    pub streams: Vec<StreamState>,
+    pub streams: Vec<StreamReport>,
     /// The tables of header compression; `None` if they are not to be told.
-    pub hpack: Option<HpackState>,
+    pub hpack: Option<HpackReport>,
 }
 
 /// The settings of RFC 9113 §6.5.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSettings {
+pub struct SettingsReport {
     /// SETTINGS_HEADER_TABLE_SIZE
     pub header_table_size: u32,
     /// SETTINGS_ENABLE_PUSH, 0 or 1.
@@ -92,7 +92,7 @@ pub struct StateSettings {
 }
 
 /// What holds for a peer that has not sent its settings.
-impl Default for StateSettings {
+impl Default for SettingsReport {
     fn default() -> Self {
         Self {
             header_table_size: 4096,
@@ -106,7 +106,7 @@ impl Default for StateSettings {
 
 /// One stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamState {
+pub struct StreamReport {
     /// Its identifier.
     pub id: u32,
     /// `OPEN`, `HALF_CLOSED_REMOTE` or `RESERVED_LOCAL`.
@@ -125,14 +125,14 @@ pub struct StreamState {
 
 /// The dynamic tables of header compression (RFC 7541 §2.3.2), newest entry first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HpackState {
+pub struct HpackReport {
     /// The decoder's.
     pub inbound: Vec<(Vec<u8>, Vec<u8>)>,
     /// The encoder's.
     pub outbound: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Http2State {
+impl Http2Report {
     /// The state as indented JSON (H2O compatibility: the members and their order).
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -246,7 +246,7 @@ impl Json {
         let _ = write!(self.out, "\\u{code:04x}");
     }
 
-    fn settings(&mut self, settings: &StateSettings) {
+    fn settings(&mut self, settings: &SettingsReport) {
         self.object(|json| {
             json.number("SETTINGS_HEADER_TABLE_SIZE", settings.header_table_size);
             json.number("SETTINGS_ENABLE_PUSH", settings.enable_push);
@@ -259,7 +259,7 @@ impl Json {
         });
     }
 
-    fn stream(&mut self, stream: &StreamState) {
+    fn stream(&mut self, stream: &StreamReport) {
         self.object(|json| {
             json.string("state", stream.state.as_bytes());
             json.number("flowIn", stream.flow_in);
@@ -330,15 +330,15 @@ mod tests {
 
     #[test]
     fn the_state_is_indented_json() {
-        let mut state = Http2State {
-            settings: StateSettings {
+        let mut state = Http2Report {
+            settings: SettingsReport {
                 enable_push: 0,
                 max_concurrent_streams: 100,
-                ..StateSettings::default()
+                ..SettingsReport::default()
             },
             conn_flow_in: 1 << 24,
             conn_flow_out: -1,
-            ..Http2State::default()
+            ..Http2Report::default()
         };
         let text = r#"{
   "version": "draft-01",
@@ -362,7 +362,7 @@ mod tests {
 }
 "#;
         assert_eq!(state.to_json(), text);
-        let stream = StreamState {
+        let stream = StreamReport {
             id: 3,
             state: "HALF_CLOSED_REMOTE",
             flow_in: 65_535,
@@ -371,8 +371,8 @@ mod tests {
             data_out: 5,
             created: 1_700_000_000,
         };
-        state.streams = vec![stream.clone(), StreamState { id: 5, ..stream }];
-        state.hpack = Some(HpackState {
+        state.streams = vec![stream.clone(), StreamReport { id: 5, ..stream }];
+        state.hpack = Some(HpackReport {
             inbound: vec![(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), Vec::new())],
             outbound: Vec::new(),
         });

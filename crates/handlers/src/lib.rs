@@ -24,7 +24,7 @@ use h2o_config::Directive;
 use h2o_exchange::{Exchange, FilterFactory, Response, Scope};
 use h2o_http::StatusCode;
 
-pub use http2_debug_state::{HpackState, Http2State, StateSettings, StreamState};
+pub use http2_debug_state::{HpackReport, Http2Report, SettingsReport, StreamReport};
 pub use proxy::OtherServer;
 pub use version::{SERVER_VERSION, TLS_LIBRARY};
 

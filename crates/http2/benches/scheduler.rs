@@ -6,7 +6,7 @@ mod kit;
 use std::hint::black_box;
 
 use h2o_http::priority::PriorityParameters;
-use h2o_http2::scheduler::{Key, Priority, Scheduler};
+use h2o_http2::scheduler::{NodeKey, Priority, Scheduler};
 
 /// What is ready all along.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ enum Tree {
 struct Streams {
     scheduler: Scheduler,
     /// The streams that are open all along.
-    keys: Vec<Key>,
+    keys: Vec<NodeKey>,
     next_stream: u32,
 }
 

@@ -12,7 +12,7 @@ use crate::connection::{CONNECTION_WINDOW, Connection};
 use crate::error::{ErrorCode, PeerError};
 use crate::frame::{self, PREFACE, StreamId};
 use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
-use crate::stream::{State, StreamKey};
+use crate::stream::{StreamKey, StreamState};
 
 /// How far the connection has been set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,11 +217,11 @@ impl ClientConnection {
 
     /// The state of a stream.
     #[must_use]
-    pub fn state(&self, key: StreamKey) -> State {
+    pub fn state(&self, key: StreamKey) -> StreamState {
         self.connection
             .streams
             .get(key)
-            .map_or(State::Closed, |stream| stream.state)
+            .map_or(StreamState::Closed, |stream| stream.state)
     }
 
     /// Resets a stream, with [`ErrorCode::CANCEL`] if its response is no longer wanted. Later frames for it are discarded.

@@ -10,7 +10,7 @@ use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Decoder, Encoder};
 use crate::scheduler::Scheduler;
 use crate::settings::{self, DEFAULT_WINDOW, HEADER_TABLE, PeerSettings};
-use crate::stream::{State, Stream, StreamKey, Streams};
+use crate::stream::{Stream, StreamKey, StreamState, Streams};
 
 /// The receive window of a connection. H2O compatibility: H2O's has the same size.
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
@@ -223,9 +223,9 @@ impl Connection {
             return;
         };
         match stream.state {
-            State::Open => stream.state = State::HalfClosedRemote,
-            State::HalfClosedLocal => self.close(key),
-            State::HalfClosedRemote | State::ReservedLocal | State::Closed => {}
+            StreamState::Open => stream.state = StreamState::HalfClosedRemote,
+            StreamState::HalfClosedLocal => self.close(key),
+            StreamState::HalfClosedRemote | StreamState::ReservedLocal | StreamState::Closed => {}
         }
     }
 
@@ -400,7 +400,7 @@ impl Connection {
     /// Resets a stream.
     pub(crate) fn reset(&mut self, key: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         if let Some(stream) = self.streams.get(key)
-            && stream.state != State::Closed
+            && stream.state != StreamState::Closed
         {
             let id = stream.id;
             frame::rst_stream(out, id, code);

@@ -85,6 +85,8 @@ pub use error::{ErrorCode, PeerError, StreamError};
 pub use field_block::{MAX_CONTINUATIONS, MAX_SECTION};
 pub use flow_control::{RecvWindow, SendWindow, WindowExceeded, WindowOverflow};
 pub use frame::{FrameHeader, FrameType, StreamId};
-pub use server::{Received, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, Step, StreamInfo};
+pub use server::{
+    Received, SHUTDOWN_GRACE, SchedulingHint, ServerConnection, ServerStep, StreamInfo,
+};
 pub use settings::{ClientSettings, PeerSettings, Settings};
-pub use stream::{State, StreamKey};
+pub use stream::{StreamKey, StreamState};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use h2o_http::TimeLimit;
 
 use memo::{HeadMemo, RequestMemo};
-pub use receive::{Received, Step};
+pub use receive::{Received, ServerStep};
 pub use respond::SchedulingHint;
 
 use crate::connection::{CONNECTION_WINDOW, Connection, MAX_HELD};
@@ -18,7 +18,7 @@ use crate::error::{ErrorCode, PeerError};
 use crate::frame::{self, StreamId};
 use crate::hpack::{Decoder, Encoder};
 use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
-use crate::stream::{State, Stream, StreamKey};
+use crate::stream::{Stream, StreamKey, StreamState};
 
 /// Time between the two GOAWAY frames of a graceful shutdown: requests that the client sent before it knew are still served
 /// (RFC 9113 §6.8).
@@ -62,8 +62,8 @@ enum Shutdown {
 /// 1. charges the client's budget with [`take_costs`](Self::take_costs), and calls [`fail`](Self::fail) with
 ///    [`PeerError::Overdrawn`] if that does not cover them;
 /// 2. counts the stream that [`take_rejected`](Self::take_rejected) reports: the next step forgets it;
-/// 3. uses the [event](Step::received): content is a range of the input, a head stays until the next step;
-/// 4. drops the bytes that were [taken](Step::taken).
+/// 3. uses the [event](ServerStep::received): content is a range of the input, a head stays until the next step;
+/// 4. drops the bytes that were [taken](ServerStep::taken).
 ///
 /// An error of `receive` and a call of `fail` are final. No later step reports anything.
 ///
@@ -74,7 +74,7 @@ enum Shutdown {
 /// [`accept_content`](Self::accept_content) when a handler reads it, and [`release_content`](Self::release_content) for the
 /// bytes of each [`Received::Data`] when they are used: both open the client's window. `release` gives back the rest.
 ///
-/// **Output.** For each stream any number of [`inform`](Self::inform), one [`respond`](Self::respond), then
+/// **Output.** For each stream any number of [`send_informational`](Self::send_informational), one [`respond`](Self::respond), then
 /// [`schedule`](Self::schedule) if the response has a priority of its own, then the content, then its end: the last
 /// [`send_data`](Self::send_data), or [`finish`](Self::finish). Content is sent in one of two ways: directly after the
 /// head, up to [`sendable`](Self::sendable) bytes; or in turns. For the latter the caller announces content with
@@ -152,7 +152,7 @@ impl ServerConnection {
         let window = server.connection.peer.initial_window_size;
         let stream = Stream::new(
             server.newest,
-            State::HalfClosedRemote,
+            StreamState::HalfClosedRemote,
             window,
             DEFAULT_WINDOW,
         );
@@ -368,11 +368,11 @@ impl ServerConnection {
 
     /// The state of a stream.
     #[must_use]
-    pub fn state(&self, key: StreamKey) -> State {
+    pub fn state(&self, key: StreamKey) -> StreamState {
         self.connection
             .streams
             .get(key)
-            .map_or(State::Closed, |stream| stream.state)
+            .map_or(StreamState::Closed, |stream| stream.state)
     }
 
     /// Frees memory that an idle connection does not need.
@@ -397,7 +397,7 @@ pub struct StreamInfo {
     /// Its identifier.
     pub id: StreamId,
     /// Its state.
-    pub state: State,
+    pub state: StreamState,
     /// Bytes the client may still send on it.
     pub recv_window: u32,
     /// Bytes we may still send on it.

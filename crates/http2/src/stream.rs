@@ -5,7 +5,7 @@ use slab::Slab;
 
 use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::StreamId;
-use crate::scheduler::{self, Actual, Priority};
+use crate::scheduler::{self, Place, Priority};
 
 /// A stream of one connection, from the event that opened it until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ impl StreamKey {
 
 /// The states of a stream (RFC 9113 §5.1). Idle streams have no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StreamState {
     /// Promised by us; its response has not begun.
     ReservedLocal,
     /// Both sides may send.
@@ -48,7 +48,7 @@ pub enum State {
     Closed,
 }
 
-impl State {
+impl StreamState {
     /// Whether we may send.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Open | Self::HalfClosedRemote)
@@ -64,7 +64,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
-    pub(crate) state: State,
+    pub(crate) state: StreamState,
     pub(crate) send_window: SendWindow,
     pub(crate) recv_window: RecvWindow,
     /// Whether the receive window was raised from its initial size.
@@ -84,15 +84,15 @@ pub(crate) struct Stream {
     /// Whether the caller has content to send.
     pub(crate) has_content: bool,
     /// Its node in the scheduler; streams answered at once have none.
-    pub(crate) node: Option<scheduler::Key>,
+    pub(crate) node: Option<scheduler::NodeKey>,
     /// The parameters of the request's `priority` field.
     pub(crate) parameters: Option<PriorityParameters>,
     /// Its place when it was closed.
-    pub(crate) last_place: Option<(Priority, Actual)>,
+    pub(crate) last_place: Option<(Priority, Place)>,
 }
 
 impl Stream {
-    pub(crate) const fn new(id: StreamId, state: State, send: u32, recv: u32) -> Self {
+    pub(crate) const fn new(id: StreamId, state: StreamState, send: u32, recv: u32) -> Self {
         Self {
             id,
             state,
@@ -186,7 +186,7 @@ impl Streams {
         let Some(stream) = self.get_mut(key) else {
             return;
         };
-        stream.state = State::Closed;
+        stream.state = StreamState::Closed;
         stream.has_content = false;
         let id = stream.id;
         if self.open.last().is_some_and(|&(last, _)| last == id) {

@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// The stream's node in the scheduler, added if there is none.
-    pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::Key> {
+    pub(crate) fn node(&mut self, key: StreamKey) -> Option<crate::scheduler::NodeKey> {
         self.ensure_placed(key);
         self.streams.get(key)?.node
     }

@@ -13,7 +13,7 @@ impl Handed<'_> {
         let (mut server, key, request) = http2_server(self.asked.options.asks());
         let mut out = Vec::new();
         for (status, headers) in &exchange.informational {
-            server.inform(key, *status, headers, &mut out);
+            server.send_informational(key, *status, headers, &mut out);
         }
         if request.is_tunnel_opened_by(response.status) {
             if response.status == StatusCode::SWITCHING_PROTOCOLS {

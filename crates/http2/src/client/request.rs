@@ -7,7 +7,7 @@ use super::ClientConnection;
 use crate::encode::{encode_fields, encode_length};
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, StreamId, flags};
-use crate::stream::{State, Stream, StreamKey};
+use crate::stream::{Stream, StreamKey, StreamState};
 
 impl ClientConnection {
     /// Writes the head of a request on a new stream. `end_stream`: no content follows. `None` if no request can be made now
@@ -43,9 +43,9 @@ impl ClientConnection {
         end_section(out, at, id, self.connection.peer.frame_size());
 
         let state = if end_stream {
-            State::HalfClosedLocal
+            StreamState::HalfClosedLocal
         } else {
-            State::Open
+            StreamState::Open
         };
         let mut stream = Stream::new(
             id,
@@ -122,12 +122,12 @@ impl ClientConnection {
             return;
         };
         match stream.state {
-            State::Open => {
-                stream.state = State::HalfClosedLocal;
+            StreamState::Open => {
+                stream.state = StreamState::HalfClosedLocal;
                 self.connection.set_content(key, false);
             }
-            State::HalfClosedRemote => self.connection.close(key),
-            State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
+            StreamState::HalfClosedRemote => self.connection.close(key),
+            StreamState::ReservedLocal | StreamState::HalfClosedLocal | StreamState::Closed => {}
         }
     }
 }

@@ -28,12 +28,12 @@ impl<N> Record<N> {
 
 /// An entry. Its bytes are located only when they are read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'a, N> {
+pub(super) struct TableEntry<'a, N> {
     record: &'a Record<N>,
     table: &'a DynamicTable<N>,
 }
 
-impl<'a, N> Entry<'a, N> {
+impl<'a, N> TableEntry<'a, N> {
     #[inline]
     pub(super) const fn note(&self) -> &'a N {
         &self.record.note
@@ -107,20 +107,20 @@ impl<N: Copy> DynamicTable<N> {
 
     /// The entry with this age; the newest has age 0.
     #[inline]
-    pub(super) fn get(&self, age: u32) -> Option<Entry<'_, N>> {
+    pub(super) fn get(&self, age: u32) -> Option<TableEntry<'_, N>> {
         if age >= self.len {
             return None;
         }
         let slot = self.slot(self.inserted.wrapping_sub(1 + age));
         let record = self.records.get(slot)?;
-        Some(Entry {
+        Some(TableEntry {
             record,
             table: self,
         })
     }
 
     /// The entries, newest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Entry<'_, N>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = TableEntry<'_, N>> {
         (0..self.len).map_while(|age| self.get(age))
     }
 

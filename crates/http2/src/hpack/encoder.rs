@@ -3,7 +3,7 @@
 use h2o_http::field_section::{NameKind, Pseudo};
 use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
 
-use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, Entry};
+use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, TableEntry};
 use super::static_table;
 
 /// The largest table that we use, even if the peer allows more.
@@ -329,7 +329,7 @@ impl Encoder {
 
     /// The index of an entry with this name, which is not in the static table.
     fn find_name(&self, name: NameKind, text: &[u8]) -> Option<u32> {
-        let same_name = |entry: Entry<'_, Note>| is_named(&entry, name, text);
+        let same_name = |entry: TableEntry<'_, Note>| is_named(&entry, name, text);
         let age = self.table.iter().position(same_name)?;
         Some(static_table::LEN + 1 + u32::try_from(age).ok()?)
     }
@@ -361,7 +361,7 @@ fn kind_of(name: Name<'_>) -> (NameKind, &[u8]) {
 }
 
 #[inline]
-fn is_named(entry: &Entry<'_, Note>, name: NameKind, text: &[u8]) -> bool {
+fn is_named(entry: &TableEntry<'_, Note>, name: NameKind, text: &[u8]) -> bool {
     entry.note().name == name && (name != NameKind::Other || entry.name() == text)
 }
 

@@ -70,7 +70,7 @@ impl Tree {
     }
 
     /// Whether this active node decides: a turn either serves it or chooses among its children.
-    fn has_say(&self, node: u32) -> bool {
+    fn decides(&self, node: u32) -> bool {
         let at = &self.nodes[node];
         at.ready || node == ROOT || matches!(at.turns(), Turns::Many(_))
     }
@@ -85,7 +85,7 @@ impl Tree {
             match self.nodes[parent].turns() {
                 Turns::None => {
                     self.nodes[parent].set_turns(Turns::One(top));
-                    if self.has_say(parent) {
+                    if self.decides(parent) {
                         break;
                     }
                     top = parent;
@@ -115,7 +115,7 @@ impl Tree {
         loop {
             self.step();
             let parent = self.nodes[top].parent;
-            if self.has_say(parent) {
+            if self.decides(parent) {
                 if end == NONE {
                     end = self.nodes[top].other_end;
                 }
@@ -151,14 +151,14 @@ impl Tree {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
         };
-        if self.has_say(node) {
+        if self.decides(node) {
             return;
         }
         let mut top = node;
         loop {
             self.step();
             let parent = self.nodes[top].parent;
-            if self.has_say(parent) {
+            if self.decides(parent) {
                 break;
             }
             top = parent;
@@ -175,7 +175,7 @@ impl Tree {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
         };
-        if self.has_say(node) {
+        if self.decides(node) {
             return;
         }
         let (top, end) = (self.nodes[node].other_end, self.nodes[child].other_end);

@@ -3,18 +3,18 @@
 //! `scheduler/small` needs 4 % more instructions.
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     /// 0 in a free entry: stream 0 has none.
     stream: u32,
     node: u32,
 }
 
-const FREE: Entry = Entry { stream: 0, node: 0 };
+const FREE: IndexEntry = IndexEntry { stream: 0, node: 0 };
 const SMALLEST: usize = 32;
 
 pub(super) struct Index {
     /// Empty, or a power of two entries of which at least a quarter is free.
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     len: usize,
 }
 
@@ -42,7 +42,7 @@ impl Index {
         }
         let at = self.find(stream);
         self.len += usize::from(self.entries[at].stream == 0);
-        self.entries[at] = Entry { stream, node };
+        self.entries[at] = IndexEntry { stream, node };
     }
 
     pub(super) fn remove(&mut self, stream: u32) {

@@ -33,7 +33,7 @@ use h2o_http::priority::{
 };
 
 use index::Index;
-use tree::{Kind, NONE, Node, ROOT, Tree};
+use tree::{NONE, Node, NodeKind, ROOT, Tree};
 use wheel::ELEVATED;
 
 /// Closed streams whose nodes stay in the tree, since frames may still refer to them (RFC 7540 §5.3.4).
@@ -71,7 +71,7 @@ impl Default for Priority {
 
 /// The current place of a stream in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Actual {
+pub struct Place {
     /// The stream it depends on, or 0.
     pub parent: u32,
     /// 1 to 256, or 257 for an elevated stream.
@@ -80,7 +80,7 @@ pub struct Actual {
 
 /// An open stream; not to be used after [`Scheduler::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(u32);
+pub struct NodeKey(u32);
 
 /// A fault of the peer concerning priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct Scheduler {
     /// Finds the nodes of the streams that frames name; of a displaced stream, its place keeper. Built when the first frame
     /// names a stream, since many clients never do.
     index: Option<Index>,
-    /// The last closed streams, a ring; `oldest` is the one to go.
+    /// The last closed streams, a ring; `oldest` is the next to be forgotten.
     closed: [u32; CLOSED_KEPT],
     oldest: usize,
     placeholders: usize,
@@ -145,7 +145,7 @@ impl Scheduler {
         stream: u32,
         user: u32,
         priority: Option<Priority>,
-    ) -> Result<Key, PriorityError> {
+    ) -> Result<NodeKey, PriorityError> {
         if priority.is_some_and(|priority| priority.dependency == stream) {
             return Err(PriorityError::SelfDependency);
         }
@@ -157,16 +157,16 @@ impl Scheduler {
         if !self.early.is_empty() {
             self.take_update(stream, node);
         }
-        Ok(Key(node))
+        Ok(NodeKey(node))
     }
 
     /// Opens a pushed stream, which depends on the one that requested it (RFC 7540 §5.3.5).
-    pub fn open_pushed(&mut self, stream: u32, user: u32, parent: Key) -> Key {
+    pub fn open_pushed(&mut self, stream: u32, user: u32, parent: NodeKey) -> NodeKey {
         let node = self.begin(stream, user);
         self.tree.nodes[node].received.dependency = self.tree.nodes[parent.0].stream;
         self.tree
             .depend(node, parent.0, Priority::DEFAULT.weight, false);
-        Key(node)
+        NodeKey(node)
     }
 
     /// A node for a stream that is being opened: its placeholder, or a new one of default priority.
@@ -177,18 +177,18 @@ impl Scheduler {
         {
             debug_assert_eq!(
                 self.tree.nodes[node].kind,
-                Kind::Placeholder,
+                NodeKind::Placeholder,
                 "a stream opens once"
             );
             self.placeholders -= 1;
-            self.tree.nodes[node].kind = Kind::Open;
+            self.tree.nodes[node].kind = NodeKind::Open;
             self.tree.nodes[node].user = user;
             return node;
         }
-        self.add(stream, user, Kind::Open)
+        self.add(stream, user, NodeKind::Open)
     }
 
-    fn add(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+    fn add(&mut self, stream: u32, user: u32, kind: NodeKind) -> u32 {
         let node = self.tree.add(stream, user, kind);
         if let Some(index) = &mut self.index {
             debug_assert_eq!(index.get(stream), None, "a stream opens once");
@@ -207,7 +207,7 @@ impl Scheduler {
             let mut index = Index::new();
             for node in tree.numbers() {
                 // No stream is displaced yet: that requires the index.
-                if tree.nodes[node].kind != Kind::Free {
+                if tree.nodes[node].kind != NodeKind::Free {
                     index.insert(tree.nodes[node].stream, node);
                 }
             }
@@ -237,14 +237,14 @@ impl Scheduler {
             }
             None => {
                 self.placeholders += 1;
-                self.add(stream, 0, Kind::Placeholder)
+                self.add(stream, 0, NodeKind::Placeholder)
             }
         };
         self.tree.nodes[node].received = priority;
         let Node {
             kind, user, weight, ..
         } = self.tree.nodes[node];
-        if kind == Kind::PlaceKeeper {
+        if kind == NodeKind::PlaceKeeper {
             self.tree.nodes[user].received = priority;
         }
         if weight != ELEVATED {
@@ -274,18 +274,18 @@ impl Scheduler {
     }
 
     /// Closes a stream. Its node stays until ten other streams have been closed.
-    pub fn close(&mut self, key: Key) {
+    pub fn close(&mut self, key: NodeKey) {
         if self.is_ready(key) {
             self.set_ready(key, false);
         }
         self.open -= 1;
         let Node { weight, kind, .. } = self.tree.nodes[key.0];
-        let node = if kind == Kind::Displaced || weight == ELEVATED {
+        let node = if kind == NodeKind::Displaced || weight == ELEVATED {
             self.return_to_place(key.0)
         } else {
             key.0
         };
-        self.tree.nodes[node].kind = Kind::Closed;
+        self.tree.nodes[node].kind = NodeKind::Closed;
         let oldest = std::mem::replace(&mut self.closed[self.oldest], node);
         self.oldest = if self.oldest + 1 == CLOSED_KEPT {
             0
@@ -306,7 +306,7 @@ impl Scheduler {
             kind,
             ..
         } = self.tree.nodes[node];
-        if kind == Kind::Displaced {
+        if kind == NodeKind::Displaced {
             self.tree.dissolve(node);
             return self
                 .find(stream)
@@ -326,7 +326,7 @@ impl Scheduler {
 
     /// Tells whether the stream has bytes to send, and window for them.
     #[inline]
-    pub fn set_ready(&mut self, key: Key, ready: bool) {
+    pub fn set_ready(&mut self, key: NodeKey, ready: bool) {
         if self.is_ready(key) == ready {
             return;
         }
@@ -377,7 +377,7 @@ impl Scheduler {
     /// The value of the last `set_ready`.
     #[inline]
     #[must_use]
-    pub fn is_ready(&self, key: Key) -> bool {
+    pub fn is_ready(&self, key: NodeKey) -> bool {
         self.alone == key.0
             || self.tree.nodes[key.0].ready
             || (self.urgencies.as_ref()).is_some_and(|urgencies| urgencies.contains(key.0))
@@ -417,17 +417,17 @@ impl Scheduler {
     }
 
     /// Puts a stream before all others: weight 257 directly under the root. PRIORITY frames no longer move it.
-    pub fn elevate(&mut self, key: Key) {
+    pub fn elevate(&mut self, key: NodeKey) {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
-            if kind == Kind::Displaced {
+            if kind == NodeKind::Displaced {
                 // It leaves its place keeper.
                 let keeper = this
                     .find(stream)
                     .expect("a displaced stream has a place keeper");
                 this.tree.dissolve(keeper);
                 this.index().insert(stream, key.0);
-                this.tree.nodes[key.0].kind = Kind::Open;
+                this.tree.nodes[key.0].kind = NodeKind::Open;
             }
             this.tree.relocate(key.0, ROOT, ELEVATED);
         });
@@ -435,15 +435,15 @@ impl Scheduler {
 
     /// The stream's place as the client requested it last.
     #[must_use]
-    pub fn received(&self, key: Key) -> Priority {
+    pub fn received(&self, key: NodeKey) -> Priority {
         self.tree.nodes[key.0].received
     }
 
     /// The stream's current place.
     #[must_use]
-    pub fn actual(&self, key: Key) -> Actual {
+    pub fn actual(&self, key: NodeKey) -> Place {
         let Node { parent, weight, .. } = self.tree.nodes[key.0];
-        Actual {
+        Place {
             parent: self.tree.nodes[parent].stream,
             weight,
         }
@@ -457,7 +457,7 @@ impl Scheduler {
 
     /// Whether the stream depends on no other.
     #[must_use]
-    pub fn depends_on_root(&self, key: Key) -> bool {
+    pub fn depends_on_root(&self, key: NodeKey) -> bool {
         self.tree.nodes[key.0].parent == ROOT
     }
 
@@ -467,7 +467,7 @@ impl Scheduler {
     /// streams that refer to it later still find its old place.
     ///
     /// Returns whether it was applied. In the tree this costs a walk over all streams.
-    pub fn apply_response_priority(&mut self, key: Key, field: PriorityField) -> bool {
+    pub fn apply_response_priority(&mut self, key: NodeKey, field: PriorityField) -> bool {
         if self.urgencies.is_some() {
             let parameters = field.over(self.tree.nodes[key.0].parameters);
             self.change_parameters(key.0, parameters);
@@ -484,15 +484,18 @@ impl Scheduler {
         }
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
-            if let Some(keeper) = this.tree.displace(key.0, weight, kind != Kind::Displaced) {
+            if let Some(keeper) = this
+                .tree
+                .displace(key.0, weight, kind != NodeKind::Displaced)
+            {
                 this.index().insert(stream, keeper);
             }
-            this.tree.nodes[key.0].kind = Kind::Displaced;
+            this.tree.nodes[key.0].kind = NodeKind::Displaced;
         });
         true
     }
 
-    fn while_not_ready(&mut self, key: Key, change: impl FnOnce(&mut Self)) {
+    fn while_not_ready(&mut self, key: NodeKey, change: impl FnOnce(&mut Self)) {
         let ready = self.is_ready(key);
         self.set_ready(key, false);
         change(self);
@@ -517,7 +520,7 @@ impl Scheduler {
 
     /// Sets the `priority` of the request; ignored if a PRIORITY_UPDATE frame came before the request (RFC 9218 §7). Has
     /// effect once urgencies are used.
-    pub fn set_parameters(&mut self, key: Key, parameters: PriorityParameters) {
+    pub fn set_parameters(&mut self, key: NodeKey, parameters: PriorityParameters) {
         if !self.tree.nodes[key.0].is_updated {
             self.change_parameters(key.0, parameters);
         }
@@ -537,10 +540,12 @@ impl Scheduler {
         if let Some(node) = self.find(stream) {
             let Node { kind, user, .. } = self.tree.nodes[node];
             match kind {
-                Kind::Open => self.change_parameters(node, parameters),
-                Kind::PlaceKeeper => self.change_parameters(user, parameters),
-                Kind::Placeholder => return self.keep_update(stream, parameters, newest_opened),
-                Kind::Root | Kind::Displaced | Kind::Closed | Kind::Free => {}
+                NodeKind::Open => self.change_parameters(node, parameters),
+                NodeKind::PlaceKeeper => self.change_parameters(user, parameters),
+                NodeKind::Placeholder => {
+                    return self.keep_update(stream, parameters, newest_opened);
+                }
+                NodeKind::Root | NodeKind::Displaced | NodeKind::Closed | NodeKind::Free => {}
             }
             return Ok(());
         }
@@ -565,7 +570,7 @@ impl Scheduler {
 
     /// The current priority parameters of the stream.
     #[must_use]
-    pub fn parameters(&self, key: Key) -> PriorityParameters {
+    pub fn parameters(&self, key: NodeKey) -> PriorityParameters {
         self.tree.nodes[key.0].parameters
     }
 
@@ -579,7 +584,7 @@ impl Scheduler {
 
     fn change_parameters(&mut self, node: u32, parameters: PriorityParameters) {
         if self.tree.nodes[node].parameters != parameters {
-            self.while_not_ready(Key(node), |this| {
+            self.while_not_ready(NodeKey(node), |this| {
                 this.tree.nodes[node].parameters = parameters;
             });
         }

@@ -12,7 +12,7 @@ pub(super) const ROOT: u32 = 0;
 
 /// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Root,
     Open,
     /// An open stream at the place that its response requested; a `PlaceKeeper` is at the client's place.
@@ -74,7 +74,7 @@ pub(super) struct Siblings {
 pub(super) struct Node {
     pub(super) stream: u32,
     pub(super) user: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     pub(super) received: Priority,
 
     /// 1 to 256, or [`ELEVATED`](super::wheel::ELEVATED).
@@ -101,7 +101,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    fn new(stream: u32, user: u32, kind: Kind) -> Self {
+    fn new(stream: u32, user: u32, kind: NodeKind) -> Self {
         Self {
             stream,
             user,
@@ -196,13 +196,13 @@ impl Tree {
     }
 
     /// A node below the root, of default priority.
-    pub(super) fn add(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+    pub(super) fn add(&mut self, stream: u32, user: u32, kind: NodeKind) -> u32 {
         let node = self.make(stream, user, kind);
         self.link(node, ROOT);
         node
     }
 
-    fn make(&mut self, stream: u32, user: u32, kind: Kind) -> u32 {
+    fn make(&mut self, stream: u32, user: u32, kind: NodeKind) -> u32 {
         let made = Node::new(stream, user, kind);
         if self.free != NONE {
             let node = self.free;
@@ -211,7 +211,7 @@ impl Tree {
             return node;
         }
         if self.nodes.0.is_empty() {
-            self.nodes.0.push(Node::new(0, 0, Kind::Root));
+            self.nodes.0.push(Node::new(0, 0, NodeKind::Root));
         }
         let node = self.count();
         self.nodes.0.push(made);
@@ -301,7 +301,7 @@ impl Tree {
     #[inline]
     fn release(&mut self, node: u32) {
         self.unlink(node);
-        self.nodes[node].kind = Kind::Free;
+        self.nodes[node].kind = NodeKind::Free;
         self.nodes[node].next = self.free;
         self.free = node;
     }
@@ -324,7 +324,7 @@ impl Tree {
             ..
         } = self.nodes[node];
         let keeper = keep_place.then(|| {
-            let keeper = self.make(stream, node, Kind::PlaceKeeper);
+            let keeper = self.make(stream, node, NodeKind::PlaceKeeper);
             self.nodes[keeper].received = received;
             self.nodes[keeper].weight = self.nodes[node].weight;
             self.link(keeper, parent);
@@ -353,7 +353,7 @@ impl Tree {
         let mut node = self.nodes[ROOT].first_child;
         while node != NONE {
             let at = &self.nodes[node];
-            let is_exclusive = at.received.exclusive || at.kind == Kind::Displaced;
+            let is_exclusive = at.received.exclusive || at.kind == NodeKind::Displaced;
             if at.next != NONE || at.weight > weight || !is_exclusive {
                 return false;
             }
@@ -402,14 +402,14 @@ impl Tree {
     /// Frees memory that is not needed while no node is active: all of it if only the root is left.
     pub(super) fn shrink(&mut self) {
         self.wheels.shrink();
-        while matches!(self.nodes.0.last(), Some(node) if matches!(node.kind, Kind::Free | Kind::Root))
+        while matches!(self.nodes.0.last(), Some(node) if matches!(node.kind, NodeKind::Free | NodeKind::Root))
         {
             self.nodes.0.pop();
         }
         self.nodes.0.shrink_to_fit();
         self.free = NONE;
         for node in self.numbers() {
-            if self.nodes[node].kind == Kind::Free {
+            if self.nodes[node].kind == NodeKind::Free {
                 self.nodes[node].next = self.free;
                 self.free = node;
             }

@@ -13,7 +13,7 @@ use crate::error::{ErrorCode, Fault, PeerError, StreamError};
 use crate::field_block::Section;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, PREFACE, StreamId, flags};
 use crate::settings::DEFAULT_WINDOW;
-use crate::stream::{State, Stream, StreamKey};
+use crate::stream::{Stream, StreamKey, StreamState};
 
 /// The result of one step over the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum Received {
 
 /// The result of one step, with the input it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ServerStep {
     /// How many bytes the caller drops after using the result.
     pub taken: usize,
     /// The result.
@@ -77,7 +77,7 @@ impl ServerConnection {
         head: &mut RequestHead,
         now: Instant,
         out: &mut Vec<u8>,
-    ) -> Result<Step, PeerError> {
+    ) -> Result<ServerStep, PeerError> {
         match self.advance(input, head, now, out) {
             Ok(step) => Ok(step),
             Err(error) => {
@@ -93,7 +93,7 @@ impl ServerConnection {
         head: &mut RequestHead,
         now: Instant,
         out: &mut Vec<u8>,
-    ) -> Result<Step, PeerError> {
+    ) -> Result<ServerStep, PeerError> {
         let mut taken = 0;
         if self.opening != Opening::Done {
             taken = self.recv_preface(input, now, out)?;
@@ -128,7 +128,7 @@ impl ServerConnection {
                 break Received::Charged;
             }
         };
-        Ok(Step { taken, received })
+        Ok(ServerStep { taken, received })
     }
 
     fn recv_preface(
@@ -395,9 +395,9 @@ impl ServerConnection {
             self.connection.charge(cost::BOMB);
         }
         let state = if end_stream {
-            State::HalfClosedRemote
+            StreamState::HalfClosedRemote
         } else {
-            State::Open
+            StreamState::Open
         };
         let mut stream = Stream::new(
             id,

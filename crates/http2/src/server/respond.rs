@@ -9,9 +9,9 @@ use crate::error::ErrorCode;
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Encoder, Pseudo};
-use crate::scheduler::{Actual, Priority};
+use crate::scheduler::{Place, Priority};
 use crate::settings::DEFAULT_WINDOW;
-use crate::stream::{State, Stream};
+use crate::stream::{Stream, StreamState};
 
 /// How to schedule a response, in addition to the client's priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,9 +38,9 @@ impl ServerConnection {
         let Some(stream) = self.connection.streams.get_mut(key) else {
             return 0;
         };
-        if stream.state == State::ReservedLocal {
+        if stream.state == StreamState::ReservedLocal {
             // RFC 9113 §5.1: the client sends nothing on a promised stream.
-            stream.state = State::HalfClosedRemote;
+            stream.state = StreamState::HalfClosedRemote;
         }
         if !stream.state.can_send() {
             return 0;
@@ -69,7 +69,7 @@ impl ServerConnection {
     }
 
     /// Writes an informational response (RFC 9110 §15.2). Returns the length of its field section on the wire.
-    pub fn inform(
+    pub fn send_informational(
         &mut self,
         key: StreamKey,
         status: StatusCode,
@@ -189,13 +189,13 @@ impl ServerConnection {
             return;
         };
         match stream.state {
-            State::Open => {
-                stream.state = State::HalfClosedLocal;
+            StreamState::Open => {
+                stream.state = StreamState::HalfClosedLocal;
                 stream.has_content = false;
                 self.connection.set_content(key, false);
             }
-            State::HalfClosedRemote => self.connection.close(key),
-            State::ReservedLocal | State::HalfClosedLocal | State::Closed => {}
+            StreamState::HalfClosedRemote => self.connection.close(key),
+            StreamState::ReservedLocal | StreamState::HalfClosedLocal | StreamState::Closed => {}
         }
     }
 
@@ -213,9 +213,9 @@ impl ServerConnection {
         };
         let is_peers = stream.id.is_client();
         match stream.state {
-            State::Closed => {}
-            State::HalfClosedLocal => self.connection.reset(key, ErrorCode::NO_ERROR, out),
-            State::Open | State::HalfClosedRemote | State::ReservedLocal => {
+            StreamState::Closed => {}
+            StreamState::HalfClosedLocal => self.connection.reset(key, ErrorCode::NO_ERROR, out),
+            StreamState::Open | StreamState::HalfClosedRemote | StreamState::ReservedLocal => {
                 self.connection.reset(key, ErrorCode::INTERNAL_ERROR, out);
             }
         }
@@ -288,7 +288,7 @@ impl ServerConnection {
         end_section(out, at, on, self.connection.peer.frame_size());
         let stream = Stream::new(
             id,
-            State::ReservedLocal,
+            StreamState::ReservedLocal,
             self.connection.peer.initial_window_size,
             DEFAULT_WINDOW,
         );
@@ -308,7 +308,7 @@ impl ServerConnection {
     /// The place of a stream as the client requested it, and its current place, or that when it was closed. `None` for
     /// streams that never needed one and have the default.
     #[must_use]
-    pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Actual)> {
+    pub fn priorities(&self, key: StreamKey) -> Option<(Priority, Place)> {
         let stream = self.connection.streams.get(key)?;
         let Some(node) = stream.node else {
             return stream.last_place;

@@ -19,10 +19,11 @@ mod of_server {
     type State = (&'static str, Act, &'static [(&'static str, &'static str)]);
 
     const CALLS: [(&str, Act); 18] = [
-        ("inform 103", |talk| {
+        ("send_informational 103", |talk| {
             let (key, early) = (talk.key(STREAM), fields(&[("link", "</a>")]));
             let status = StatusCode::new(103).expect("a status");
-            talk.connection.inform(key, status, &early, &mut talk.out);
+            talk.connection
+                .send_informational(key, status, &early, &mut talk.out);
         }),
         ("respond", |talk| {
             talk.respond(STREAM, 200, false);
@@ -133,7 +134,10 @@ mod of_server {
                     talk.client_sends(post(STREAM));
                 },
                 &[
-                    ("inform 103", "HEADERS 1 :status=103 link=</a>, -> Open"),
+                    (
+                        "send_informational 103",
+                        "HEADERS 1 :status=103 link=</a>, -> Open",
+                    ),
                     ("respond", "HEADERS 1 :status=200, -> Open"),
                     (
                         "respond to the end",
@@ -174,7 +178,7 @@ mod of_server {
                     talk.client_sends(post(STREAM)).respond(STREAM, 200, false);
                 },
                 &[
-                    ("inform 103", "-> Open"),
+                    ("send_informational 103", "-> Open"),
                     ("respond", "HEADERS 1 :status=200, -> Open"),
                     (
                         "respond to the end",
@@ -216,7 +220,7 @@ mod of_server {
                 },
                 &[
                     (
-                        "inform 103",
+                        "send_informational 103",
                         "HEADERS 1 :status=103 link=</a>, -> HalfClosedRemote",
                     ),
                     ("respond", "HEADERS 1 :status=200, -> HalfClosedRemote"),
@@ -256,7 +260,7 @@ mod of_server {
                     talk.client_sends(get(STREAM)).respond(STREAM, 200, false);
                 },
                 &[
-                    ("inform 103", "-> HalfClosedRemote"),
+                    ("send_informational 103", "-> HalfClosedRemote"),
                     ("respond", "HEADERS 1 :status=200, -> HalfClosedRemote"),
                     ("respond to the end", "HEADERS 1 END :status=204, -> Closed"),
                     ("set_content", "-> HalfClosedRemote, sendable"),
@@ -294,7 +298,7 @@ mod of_server {
                     talk.client_sends(post(STREAM)).respond(STREAM, 200, true);
                 },
                 &[
-                    ("inform 103", "-> HalfClosedLocal"),
+                    ("send_informational 103", "-> HalfClosedLocal"),
                     ("respond", "-> HalfClosedLocal"),
                     ("respond to the end", "-> HalfClosedLocal"),
                     ("set_content", "-> HalfClosedLocal"),
@@ -329,7 +333,7 @@ mod of_server {
                     talk.client_sends(get(STREAM)).respond(STREAM, 200, true);
                 },
                 &[
-                    ("inform 103", "-> Closed"),
+                    ("send_informational 103", "-> Closed"),
                     ("respond", "-> Closed"),
                     ("respond to the end", "-> Closed"),
                     ("set_content", "-> Closed"),
@@ -356,7 +360,7 @@ mod of_server {
                         .client_sends(rst_stream(STREAM, 8));
                 },
                 &[
-                    ("inform 103", "-> Closed"),
+                    ("send_informational 103", "-> Closed"),
                     ("respond", "-> Closed"),
                     ("respond to the end", "-> Closed"),
                     ("set_content", "-> Closed"),
@@ -383,7 +387,7 @@ mod of_server {
                     talk.client_sends(get(STREAM)).respond(STREAM, 200, false);
                 },
                 &[
-                    ("inform 103", "-> HalfClosedRemote"),
+                    ("send_informational 103", "-> HalfClosedRemote"),
                     ("respond", "HEADERS 1 :status=200, -> HalfClosedRemote"),
                     ("respond to the end", "HEADERS 1 END :status=204, -> Closed"),
                     ("set_content", "-> HalfClosedRemote"),

@@ -1,7 +1,7 @@
 //! The client role: what it sends, and what it makes of what a server sends.
 
 use h2o_http::{BodyLength, Headers, Known, Name};
-use h2o_http2::{ClientSettings, ErrorCode, State};
+use h2o_http2::{ClientSettings, ErrorCode, StreamState};
 
 use crate::kit::client::{Conversation, check, outcome, request, request_with};
 use crate::kit::frames::*;
@@ -115,7 +115,7 @@ fn tunnels_are_asked_for_as_the_server_allows() {
             "5 reset by us PROTOCOL_ERROR",
         ],
     );
-    assert_eq!(talk.state(1), State::Open);
+    assert_eq!(talk.state(1), StreamState::Open);
 }
 
 #[test]
@@ -547,9 +547,9 @@ fn a_response_may_be_complete_before_the_request() {
     talk.expect("RFC 9113 §8.1", &["1 413 None END", "1 reset NO_ERROR"]);
     talk.posts();
     talk.server_sends(headers(3, WHOLE, OK));
-    assert_eq!(talk.state(3), State::HalfClosedRemote);
+    assert_eq!(talk.state(3), StreamState::HalfClosedRemote);
     talk.connection.finish(talk.key(3), None, &mut talk.out);
-    assert_eq!(talk.state(3), State::Closed);
+    assert_eq!(talk.state(3), StreamState::Closed);
     talk.expect_output("we may go on", &["DATA 3 0 END"]);
 }
 
@@ -582,7 +582,7 @@ fn content_of_requests_takes_turns_within_the_windows() {
     assert_eq!((max, filled), (10, Ok(Some((3, false)))));
     talk.connection.finish(key, Some(&trailers), &mut talk.out);
     talk.expect_output("and trailers", &["DATA 3 3", "HEADERS 3 END x=y"]);
-    assert_eq!(talk.state(3), State::HalfClosedLocal);
+    assert_eq!(talk.state(3), StreamState::HalfClosedLocal);
 }
 
 #[test]

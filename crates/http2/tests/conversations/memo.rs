@@ -514,7 +514,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let key = talk.talk.key(id);
     let (connection, out) = (&mut talk.talk.connection, &mut talk.talk.out);
     let hints = fields(&[("link", "</a>")]);
-    connection.inform(key, StatusCode::EARLY_HINTS, &hints, out);
+    connection.send_informational(key, StatusCode::EARLY_HINTS, &hints, out);
     connection.respond(key, &head, false, out);
     connection.finish(key, Some(&fields(&[("x-b", "c")])), out);
     talk.talk.output();

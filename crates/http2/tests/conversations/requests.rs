@@ -2,7 +2,7 @@
 
 use h2o_http::Known;
 use h2o_http::field_section::{MAX_DECODED_FIELDS, MAX_FIELDS, MAX_TABLE_TEXT};
-use h2o_http2::{Settings, State};
+use h2o_http2::{Settings, StreamState};
 
 use crate::kit::frames::*;
 use crate::kit::server::{Conversation, check, fields, outcome};
@@ -584,10 +584,10 @@ fn responses_have_the_fields_of_the_reference_in_its_order() {
     let hints = fields(&[("link", "</a>")]);
     let early = h2o_http::StatusCode::EARLY_HINTS;
     talk.connection
-        .inform(talk.key(3), early, &hints, &mut talk.out);
+        .send_informational(talk.key(3), early, &hints, &mut talk.out);
     talk.respond(3, 200, false);
     talk.connection
-        .inform(talk.key(3), early, &hints, &mut talk.out);
+        .send_informational(talk.key(3), early, &hints, &mut talk.out);
     let trailers = fields(&[("x-b", "c\r\nd")]);
     talk.connection
         .finish(talk.key(3), Some(&trailers), &mut talk.out);
@@ -646,8 +646,8 @@ fn content_is_filled_in_behind_what_waits_to_be_sent() {
         ],
     );
     assert_eq!(talk.reader.content[0], (1, b"abc".to_vec()));
-    assert_eq!(talk.state(1), State::Closed);
-    assert_eq!(talk.state(3), State::HalfClosedRemote);
+    assert_eq!(talk.state(1), StreamState::Closed);
+    assert_eq!(talk.state(3), StreamState::HalfClosedRemote);
 }
 
 #[test]

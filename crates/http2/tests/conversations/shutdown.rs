@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_http::TimeLimit;
-use h2o_http2::{PeerError, SHUTDOWN_GRACE, ServerConnection, Settings, State};
+use h2o_http2::{PeerError, SHUTDOWN_GRACE, ServerConnection, Settings, StreamState};
 use h2o_testkit::any_moment;
 
 use crate::kit::frames::*;
@@ -167,7 +167,7 @@ fn an_upgraded_connection_begins_with_stream_1() {
         "RFC 7540 §3.2: ours comes first",
         &["SETTINGS 3=100 8=1", "WINDOW_UPDATE 0 16711681"],
     );
-    assert_eq!(talk.state(1), State::HalfClosedRemote);
+    assert_eq!(talk.state(1), StreamState::HalfClosedRemote);
     talk.respond_long(1, 5);
     talk.send(9);
     talk.expect_output(

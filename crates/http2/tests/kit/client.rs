@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use h2o_http::{BodyLength, ClientResponse, Headers, Method, RequestHead};
-use h2o_http2::{ClientConnection, ClientReceived, ClientSettings, State, StreamKey};
+use h2o_http2::{ClientConnection, ClientReceived, ClientSettings, StreamKey, StreamState};
 use h2o_testkit::any_moment;
 
 use super::frames::{Reader, code, settings};
@@ -207,7 +207,7 @@ impl Conversation {
         self.keys[&id]
     }
 
-    pub(crate) fn state(&self, id: u32) -> State {
+    pub(crate) fn state(&self, id: u32) -> StreamState {
         self.connection.state(self.key(id))
     }
 

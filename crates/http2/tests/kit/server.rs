@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use h2o_http::{Headers, Name, RequestHead, ResponseHead, StatusCode, TimeLimit};
-use h2o_http2::{Received, SchedulingHint, ServerConnection, Settings, State, StreamKey};
+use h2o_http2::{Received, SchedulingHint, ServerConnection, Settings, StreamKey, StreamState};
 use h2o_testkit::any_moment;
 
 use super::frames::{PREFACE, Reader, code, settings};
@@ -198,7 +198,7 @@ impl Conversation {
         self.keys[&id]
     }
 
-    pub(crate) fn state(&self, id: u32) -> State {
+    pub(crate) fn state(&self, id: u32) -> StreamState {
         self.connection.state(self.key(id))
     }
 

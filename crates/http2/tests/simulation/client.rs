@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use h2o_http::ClientResponse;
-use h2o_http2::{ClientConnection, ClientReceived, ErrorCode, State, StreamKey};
+use h2o_http2::{ClientConnection, ClientReceived, ErrorCode, StreamKey, StreamState};
 use h2o_testkit::Random;
 
 use crate::Wire;
@@ -120,7 +120,7 @@ impl<'p> Client<'p> {
             let request = &self.plan.exchanges[asked.at].request;
             let is_open = matches!(
                 self.engine.state(asked.key),
-                State::Open | State::HalfClosedRemote
+                StreamState::Open | StreamState::HalfClosedRemote
             );
             if !is_open {
                 asked.is_sent = true;

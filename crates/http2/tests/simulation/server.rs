@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use h2o_http::{BodyLength, Headers, RequestHead, ResponseHead, StatusCode};
-use h2o_http2::{ErrorCode, Received, ServerConnection, State, StreamKey};
+use h2o_http2::{ErrorCode, Received, ServerConnection, StreamKey, StreamState};
 use h2o_testkit::Random;
 
 use crate::Wire;
@@ -212,8 +212,12 @@ impl<'p> Server<'p> {
             served.is_over = true;
         } else if served.interims < response.interims {
             served.interims += 1;
-            self.engine
-                .inform(served.key, StatusCode::EARLY_HINTS, &Headers::new(), out);
+            self.engine.send_informational(
+                served.key,
+                StatusCode::EARLY_HINTS,
+                &Headers::new(),
+                out,
+            );
         } else if !served.has_head {
             // What is given up is never complete, not even by accident.
             let is_end = response.content.is_empty()
@@ -251,7 +255,7 @@ impl<'p> Server<'p> {
                 .served
                 .get_mut(&key.index())
                 .expect("a stream of the client's");
-            assert!(!served.is_over && self.engine.state(key) != State::Closed);
+            assert!(!served.is_over && self.engine.state(key) != StreamState::Closed);
             let response = &self.plan.exchanges[served.at].response;
             let end = response.aborted_at.unwrap_or(response.content.len());
             let left = &response.content[served.sent..end];

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use h2o_exchange::{Body, DebugState, Exchange, Response};
-use h2o_handlers::{HpackState, Http2State, StateSettings, StreamState};
+use h2o_handlers::{HpackReport, Http2Report, SettingsReport, StreamReport};
 use h2o_http::Name;
-use h2o_http2::{ServerConnection, State, StreamInfo, StreamKey};
+use h2o_http2::{ServerConnection, StreamInfo, StreamKey, StreamState};
 
 use super::slot;
 use crate::context::Context;
@@ -28,13 +28,13 @@ pub(super) fn show_state(
     };
     let (flow_in, flow_out) = engine.windows();
     let peer = engine.peer_settings();
-    let state = Http2State {
-        settings: StateSettings {
+    let state = Http2Report {
+        settings: SettingsReport {
             enable_push: 0,
             max_concurrent_streams: turn.connection.listener.setup.http2.max_streams,
-            ..StateSettings::default()
+            ..SettingsReport::default()
         },
-        peer_settings: StateSettings {
+        peer_settings: SettingsReport {
             header_table_size: peer.header_table_size,
             enable_push: peer.enable_push.into(),
             max_concurrent_streams: peer.max_concurrent_streams,
@@ -68,24 +68,24 @@ pub(super) fn show_state(
     }
 }
 
-fn hpack_state(engine: &ServerConnection) -> HpackState {
+fn hpack_state(engine: &ServerConnection) -> HpackReport {
     let owned = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
     let (decoder, encoder) = engine.compression();
-    HpackState {
+    HpackReport {
         inbound: decoder.entries().map(owned).collect(),
         outbound: encoder.entries().map(owned).collect(),
     }
 }
 
-fn stream_state(info: &StreamInfo, created: u64) -> StreamState {
-    StreamState {
+fn stream_state(info: &StreamInfo, created: u64) -> StreamReport {
+    StreamReport {
         id: info.id.get(),
         state: match info.state {
-            State::ReservedLocal => "RESERVED_LOCAL",
-            State::Open => "OPEN",
-            State::HalfClosedLocal => "HALF_CLOSED_LOCAL",
-            State::HalfClosedRemote => "HALF_CLOSED_REMOTE",
-            State::Closed => "CLOSED",
+            StreamState::ReservedLocal => "RESERVED_LOCAL",
+            StreamState::Open => "OPEN",
+            StreamState::HalfClosedLocal => "HALF_CLOSED_LOCAL",
+            StreamState::HalfClosedRemote => "HALF_CLOSED_REMOTE",
+            StreamState::Closed => "CLOSED",
         },
         flow_in: info.recv_window.into(),
         flow_out: info.send_window.into(),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use h2o_http2::{ServerConnection, State};
+use h2o_http2::{ServerConnection, StreamState};
 
 use super::slot;
 use crate::flow::{Flow, Turn};
@@ -83,8 +83,8 @@ impl Paces {
             if has_content && window <= 0 {
                 waits_for_window.push(id);
             }
-            let may_send =
-                info.recv_window > 0 && matches!(info.state, State::Open | State::HalfClosedLocal);
+            let may_send = info.recv_window > 0
+                && matches!(info.state, StreamState::Open | StreamState::HalfClosedLocal);
             let receives = may_send && requests.expects_body(id);
             let sends = has_content && info.send_window <= 0;
             let (received, taken) = (look(info.received, receives), look(info.sent, sends));

@@ -9,7 +9,7 @@ use h2o_exchange::{
 };
 use h2o_http::priority::PriorityField;
 use h2o_http::{Headers, Known, RequestHead, ResponseHead, StatusCode};
-use h2o_http2::{ErrorCode, SchedulingHint, ServerConnection, State, StreamKey};
+use h2o_http2::{ErrorCode, SchedulingHint, ServerConnection, StreamKey, StreamState};
 
 use super::{debug, slot, stream};
 use crate::flow::Turn;
@@ -66,7 +66,7 @@ impl Streams for ServerConnection {
         status: StatusCode,
         headers: &Headers,
     ) -> usize {
-        self.inform(stream(id), status, headers, &mut turn.out)
+        self.send_informational(stream(id), status, headers, &mut turn.out)
     }
 
     fn send_head(
@@ -160,7 +160,7 @@ impl Streams for ServerConnection {
 
     #[inline]
     fn is_input_open(&self, id: SlotId) -> bool {
-        self.state(stream(id)) == State::HalfClosedLocal
+        self.state(stream(id)) == StreamState::HalfClosedLocal
     }
 
     /// Adds the priority of the stream, as the client has set it, and as it is.
@@ -206,7 +206,7 @@ impl Streams for ServerConnection {
         self.can_push()
             && matches!(
                 self.state(stream(id)),
-                State::Open | State::HalfClosedRemote
+                StreamState::Open | StreamState::HalfClosedRemote
             )
     }
 

@@ -119,7 +119,7 @@ fn ten_closed_streams_are_remembered() {
     bench.open(23, on(1, 9));
     assert_eq!(
         bench.scheduler.actual(bench.keys[&23]),
-        Actual {
+        Place {
             parent: 1,
             weight: 9
         }
@@ -131,14 +131,14 @@ fn ten_closed_streams_are_remembered() {
     bench.open(25, on(1, 9));
     assert_eq!(
         bench.scheduler.actual(bench.keys[&25]),
-        Actual {
+        Place {
             parent: 0,
             weight: 16
         }
     );
     assert_eq!(
         bench.scheduler.actual(bench.keys[&23]),
-        Actual {
+        Place {
             parent: 3,
             weight: 200
         }
@@ -175,7 +175,7 @@ fn sixteen_idle_streams_have_places() {
     bench.open(5, None);
     assert_eq!(
         bench.scheduler.actual(bench.keys[&5]),
-        Actual {
+        Place {
             parent: 0,
             weight: 2
         }
@@ -263,7 +263,7 @@ fn an_elevated_stream_goes_before_all() {
     bench.scheduler.elevate(key);
     assert_eq!(
         bench.scheduler.actual(key),
-        Actual {
+        Place {
             parent: 0,
             weight: 257
         }

@@ -61,7 +61,7 @@ fn answer(urgency: u8) -> PriorityField {
 /// A scheduler whose streams are known by their identifiers; every call checks the invariants.
 struct Bench {
     scheduler: Scheduler,
-    keys: HashMap<u32, Key>,
+    keys: HashMap<u32, NodeKey>,
     newest: u32,
     checks: bool,
 }
@@ -167,11 +167,11 @@ impl Bench {
             .scheduler
             .tree
             .numbers()
-            .filter(|&node| nodes[node].kind != Kind::Free)
+            .filter(|&node| nodes[node].kind != NodeKind::Free)
             .map(|node| {
                 let at = &nodes[node];
                 let place = format!("{}<{}:{}", at.stream, nodes[at.parent].stream, at.weight);
-                let is_kept = at.kind == Kind::PlaceKeeper;
+                let is_kept = at.kind == NodeKind::PlaceKeeper;
                 (
                     at.stream,
                     is_kept,
@@ -192,7 +192,7 @@ impl Scheduler {
         let used: Vec<u32> = self
             .tree
             .numbers()
-            .filter(|&node| nodes[node].kind != Kind::Free)
+            .filter(|&node| nodes[node].kind != NodeKind::Free)
             .collect();
         let mut ready = 0;
         for &node in &used {
@@ -200,17 +200,17 @@ impl Scheduler {
             assert!(children(self, at.parent).contains(&node));
             assert!((1..=ELEVATED).contains(&at.weight));
             assert!(at.weight != ELEVATED || at.parent == ROOT);
-            if at.kind != Kind::Displaced {
+            if at.kind != NodeKind::Displaced {
                 assert!(
                     self.index
                         .as_ref()
                         .is_none_or(|index| index.get(at.stream) == Some(node))
                 );
             }
-            let is_open = matches!(at.kind, Kind::Open | Kind::Displaced);
-            assert!(is_open || !self.is_ready(Key(node)));
-            ready += usize::from(self.is_ready(Key(node)));
-            let has_turns = self.is_ready(Key(node)) && self.alone != node;
+            let is_open = matches!(at.kind, NodeKind::Open | NodeKind::Displaced);
+            assert!(is_open || !self.is_ready(NodeKey(node)));
+            ready += usize::from(self.is_ready(NodeKey(node)));
+            let has_turns = self.is_ready(NodeKey(node)) && self.alone != node;
             let is_queued = (self.urgencies.as_ref()).is_some_and(|queue| queue.contains(node));
             assert_eq!(is_queued, has_turns && self.urgencies.is_some());
             assert_eq!(at.ready, has_turns && self.urgencies.is_none());

@@ -136,7 +136,7 @@ fn ready_streams_move_over_to_urgencies() {
     bench.priority(9, on(7, 3));
     assert_eq!(
         bench.scheduler.actual(bench.keys[&9]),
-        Actual {
+        Place {
             parent: 7,
             weight: 3
         }

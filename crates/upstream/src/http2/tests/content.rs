@@ -277,7 +277,9 @@ fn content_is_held_back_until_the_server_says_something() {
             let code = h2o_http::StatusCode::new(status).unwrap();
             if status == 100 {
                 let none = Headers::new();
-                server.engine.inform(stream, code, &none, &mut server.out);
+                server
+                    .engine
+                    .send_informational(stream, code, &none, &mut server.out);
             } else {
                 server.respond(stream, status, &[], false);
             }

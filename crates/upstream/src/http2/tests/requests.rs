@@ -99,14 +99,14 @@ fn informational_responses_are_told_in_order() {
         let seen = Some(Rc::clone(&told));
         let call = call_with(&connection, get("/"), RequestBody::None, false, seen);
         let (stream, _) = server.request().await;
-        let inform = |server: &mut Server, status, headers: &Headers| {
+        let send_informational = |server: &mut Server, status, headers: &Headers| {
             let status = StatusCode::new(status).unwrap();
             server
                 .engine
-                .inform(stream, status, headers, &mut server.out);
+                .send_informational(stream, status, headers, &mut server.out);
         };
-        inform(&mut server, 100, &Headers::new());
-        inform(
+        send_informational(&mut server, 100, &Headers::new());
+        send_informational(
             &mut server,
             103,
             &fields_of(&[("link", "</a>; rel=preload")]),
@@ -118,7 +118,7 @@ fn informational_responses_are_told_in_order() {
             [(100, 0), (103, 1)],
             "they do not wait for the final one"
         );
-        inform(&mut server, 103, &Headers::new());
+        send_informational(&mut server, 103, &Headers::new());
         server.answer(stream, "x").await;
         assert_eq!(reply(call).await.status.as_u16(), 200);
         assert_eq!(told.borrow().len(), 3);
