@@ -1,4 +1,4 @@
-//! Response bodies: pulled by the engine, never pushed.
+//! Response bodies: engines pull them.
 
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
@@ -8,31 +8,31 @@ use h2o_http::Headers;
 
 use crate::file::{FileRange, FileReader};
 
-/// The content of a response.
+/// The body of a response.
 #[derive(Default)]
 pub enum Body {
-    /// No content.
+    /// No body.
     #[default]
     Empty,
-    /// Content in memory: small files out of the content cache, error pages.
+    /// A body in memory: a small file from the content cache, an error page.
     Bytes(Bytes),
-    /// Part of a file: read when the engine has room, sent by `sendfile` on clear text.
+    /// Part of a file: read when the engine has room, or sent by `sendfile` on clear text.
     File(FileRange),
-    /// Content made as it is pulled.
+    /// A body generated while it is pulled.
     Stream(Box<dyn BodySource>),
 }
 
-/// Why a body ended early. The response can then only be cut off.
+/// Why a body ended early. The response can only be truncated then.
 #[derive(Debug)]
 pub enum BodyError {
-    /// Reading failed, or a file was shorter than announced.
+    /// A file could not be read, or was shorter than announced.
     Local(std::io::Error),
-    /// What makes the body failed; the text is for the error log.
+    /// The origin of the body failed; the text is for the error log.
     Failed(String),
 }
 
 impl BodyError {
-    /// A file ended before the length that was announced.
+    /// A file ended before the announced length.
     #[must_use]
     pub fn file_shrunk() -> Self {
         Self::Local(std::io::Error::new(
@@ -53,7 +53,7 @@ impl std::fmt::Display for BodyError {
 
 impl std::error::Error for BodyError {}
 
-/// Content made as it is pulled.
+/// A body generated while it is pulled.
 pub trait BodySource {
     /// The next piece, of at most `max` bytes (`max` is at least 1); `None` at the end.
     ///
@@ -65,31 +65,31 @@ pub trait BodySource {
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>>;
 
-    /// What follows the content (RFC 9110 §6.5). Asked by engines that can send trailers, when the end has come, or all of
-    /// an announced length. Sources that wrap another one and leave its content alone hand this on.
+    /// The trailers (RFC 9110 §6.5). Called by engines that can send them, after the end of the body or the last byte
+    /// of an announced length. A source that wraps another one without changing its bytes must forward this call.
     fn trailers(&mut self) -> Trailers {
         Trailers::None
     }
 
-    /// The client takes no content for now. A source whose content comes from elsewhere may take it from there all the same and
-    /// keep it, within bounds of its own, so that nobody is held up by a slow client. The caller is woken when calling again may
-    /// do something. Sources that wrap another one hand this on.
+    /// Called while the client takes no data. The source may read ahead and buffer, within its own limits, so that a
+    /// slow client does not occupy a backend. Wakes the caller when another call can make progress. A source that wraps
+    /// another one must forward this call.
     fn poll_ahead(&mut self, _: &mut Context<'_>) {}
 
-    /// Bytes of memory that it holds, which count for `max-memory`. Asked after each turn of its connection: a source whose
-    /// memory grows by itself wakes whoever called [`BodySource::poll_ahead`].
+    /// Bytes of memory held, for `max-memory`. Queried after each turn of the connection. A source whose memory grows
+    /// between turns wakes the caller of [`BodySource::poll_ahead`].
     fn retained(&self) -> usize;
 
-    /// Where the next bytes lie in a socket as they are, another way to have them, which goes round our memory. `None` where
-    /// only [`BodySource::poll_next`] will do; that may change in the course of a response.
+    /// The source as one that the kernel can move by `splice`, if the next bytes are available unmodified in a socket.
+    /// `None` if they must be read by [`BodySource::poll_next`]; that may change during a response.
     fn splice(&mut self) -> Option<&mut dyn SpliceSource> {
         None
     }
 }
 
-/// Content that the kernel can move by itself.
+/// A body that the kernel can move from socket to socket.
 pub trait SpliceSource {
-    /// Moves up to `max` bytes of the content into `pipe`, which is empty, and says how many there were: at least one.
+    /// Moves up to `max` bytes of the body into `pipe`, which is empty. Returns how many: at least one.
     ///
     /// # Errors
     /// [`BodyError`] if the body cannot be completed; it is not polled again.
@@ -101,20 +101,20 @@ pub trait SpliceSource {
     ) -> Poll<Result<usize, BodyError>>;
 }
 
-/// What follows the content of a response.
+/// Trailers of a response.
 #[derive(Debug, Default)]
 pub enum Trailers {
-    /// Nothing.
+    /// None.
     #[default]
     None,
-    /// That is known when [`BodySource::poll_next`] has said that the end has come.
+    /// Known once [`BodySource::poll_next`] has reported the end.
     Unknown,
-    /// These fields, handed out once.
+    /// These fields, returned once.
     Fields(Headers),
 }
 
 impl Body {
-    /// The length, if known without pulling.
+    /// The length, if known in advance.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
         match self {
@@ -125,13 +125,13 @@ impl Body {
         }
     }
 
-    /// True if the body is known to hold nothing.
+    /// Whether the body is known to be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory held.
     #[must_use]
     pub fn retained(&self) -> usize {
         match self {
@@ -141,7 +141,7 @@ impl Body {
         }
     }
 
-    /// The body as a source, for filters that wrap it.
+    /// Converts the body into a source, for filters that wrap it.
     #[must_use]
     pub fn into_source(self) -> Box<dyn BodySource> {
         match self {
@@ -153,7 +153,7 @@ impl Body {
     }
 }
 
-/// Bytes of memory that are held because of `bytes`: what others hold as well is theirs, such as an entry of the content cache.
+/// Bytes of memory that `bytes` keeps alive: 0 if others share it, such as an entry of the content cache.
 #[must_use]
 pub fn retained(bytes: &Bytes) -> usize {
     if bytes.is_unique() { bytes.len() } else { 0 }

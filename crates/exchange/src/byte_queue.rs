@@ -1,40 +1,41 @@
-//! Bytes that have come and were not taken yet.
+//! A queue of received bytes.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Bytes of one piece of memory: besides what is queued, no more than a piece goes to waste at either end of the queue.
+/// Chunk size: at most one chunk of memory is wasted at each end of the queue.
 const PIECE: usize = 32 * 1024;
-/// Bytes from which a piece is queued as it is instead of being copied.
+/// Pieces from this size on are queued without copying.
 const WHOLE: usize = 48 * 1024;
 
-/// Bytes in the order in which they came. Whoever fills it bounds it; it holds little more memory than bytes, however they come.
+/// A queue of bytes. Its memory is little more than its bytes, however small the pieces in which they arrive. The
+/// caller limits its length.
 #[derive(Debug, Default)]
 pub struct ByteQueue {
-    /// What is being taken.
+    /// The next bytes.
     front: Bytes,
-    /// Full pieces behind it.
+    /// Full chunks, after `front`.
     pieces: VecDeque<Bytes>,
-    /// What came last. It is put together: a peer that sends bytes one by one is not to cost a multiple of them.
+    /// The last bytes. Small pieces are combined here: a peer that sends single bytes must not cost a multiple of them.
     back: Vec<u8>,
     len: usize,
 }
 
 impl ByteQueue {
-    /// Bytes in it.
+    /// Number of bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none.
+    /// Whether the queue is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts bytes behind the others.
+    /// Appends bytes.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.len += bytes.len();
         while !bytes.is_empty() {
@@ -53,7 +54,7 @@ impl ByteQueue {
         }
     }
 
-    /// Puts a piece behind the others; a large one is not copied.
+    /// Appends a piece; a large one is not copied.
     pub fn push_piece(&mut self, piece: Bytes) {
         if piece.len() < WHOLE {
             self.push(&piece);
@@ -64,7 +65,7 @@ impl ByteQueue {
         self.pieces.push_back(piece);
     }
 
-    /// Puts all of another queue behind the bytes of this one.
+    /// Appends another queue.
     pub fn append(&mut self, later: Self) {
         self.end_back();
         self.len += later.len;
@@ -74,14 +75,14 @@ impl ByteQueue {
         self.back = later.back;
     }
 
-    /// What came last becomes a piece like the others.
+    /// Turns `back` into a full chunk.
     fn end_back(&mut self) {
         if !self.back.is_empty() {
             self.pieces.push_back(std::mem::take(&mut self.back).into());
         }
     }
 
-    /// Takes the first bytes out, at most `max`, as a queue of their own.
+    /// Splits off the first bytes, at most `max`.
     #[must_use]
     pub fn split_to(&mut self, max: usize) -> Self {
         if max >= self.len {
@@ -96,7 +97,7 @@ impl ByteQueue {
         first
     }
 
-    /// All bytes in their order, without taking them.
+    /// All bytes in order, without taking them.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.front)
             .chain(&self.pieces)
@@ -105,7 +106,7 @@ impl ByteQueue {
             .filter(|slice| !slice.is_empty())
     }
 
-    /// The first bytes, at most `max`; none only if there are none.
+    /// Takes the first bytes, at most `max`; empty only if the queue is empty.
     #[must_use]
     pub fn take(&mut self, max: usize) -> Bytes {
         if self.front.is_empty() {
@@ -117,7 +118,7 @@ impl ByteQueue {
         taken
     }
 
-    /// All of it, if it is one piece.
+    /// Takes all bytes, if they are in one piece.
     #[must_use]
     pub fn take_whole(&mut self) -> Option<Bytes> {
         let first = self.take(usize::MAX);

@@ -1,39 +1,39 @@
-//! The certificates that listeners present, for warnings and for the status page.
+//! The certificates that listeners present: for warnings and the status page.
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::HostName;
 
-/// What is known of a certificate that a listener presents.
+/// Facts about a certificate that a listener presents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// Its `certificate-file`.
     pub file: Box<str>,
-    /// Where the configuration names the file: `FILE:LINE`.
+    /// Position in the configuration: `FILE:LINE`.
     pub place: Box<str>,
-    /// The listeners that present it, as messages name them: `ANY:443`, `127.0.0.1:8443`.
+    /// Labels of the listeners that present it: `ANY:443`, `127.0.0.1:8443`.
     pub listeners: Vec<Arc<str>>,
-    /// The host entries it is presented for. One of the global level is presented for all hosts of its listener that have
+    /// The hosts for which it is presented. A global certificate is presented for the hosts of its listener that have
     /// none of their own.
     pub hosts: Vec<HostName>,
-    /// The names and addresses it is for: its alternative names, or without any its common name.
+    /// Its names and addresses: the alternative names, or without any the common name.
     pub names: Vec<Box<str>>,
-    /// First second of its validity, from the Unix epoch.
+    /// Begin of its validity, in seconds since the Unix epoch.
     pub not_before: i64,
-    /// Last second of its validity, from the Unix epoch.
+    /// End of its validity, in seconds since the Unix epoch.
     pub not_after: i64,
 }
 
 impl CertificateInfo {
-    /// Whole days until it expires, counted from `now` in seconds since the Unix epoch; negative once it has.
+    /// Whole days from `now`, in seconds since the Unix epoch, until it expires; negative if it has expired.
     #[must_use]
     pub fn days_left(&self, now: i64) -> i64 {
         (self.not_after - now).div_euclid(86_400)
     }
 
-    /// Whether a client that asks for `host`, a name or an address without brackets, finds it among the names (RFC 6125
-    /// §6.4.3: `*.` stands for one label).
+    /// Whether the certificate is valid for `host`, a name or an address without brackets (RFC 6125 §6.4.3: `*.` stands
+    /// for one label).
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
@@ -49,19 +49,19 @@ impl CertificateInfo {
     }
 }
 
-/// The certificates that are in use; clones share the list. It is in [`crate::Site::shared`], and renewed when certificates
-/// are loaded anew while the server runs.
+/// The certificates in use; clones share the list. Stored in [`crate::Site::shared`], and updated when certificates are
+/// reloaded.
 #[derive(Clone, Debug, Default)]
 pub struct Certificates(Arc<RwLock<Arc<[CertificateInfo]>>>);
 
 impl Certificates {
-    /// In order of the configuration, each file once.
+    /// Each file once, in the order of the configuration.
     #[must_use]
     pub fn list(&self) -> Arc<[CertificateInfo]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes `list` for the certificates in use.
+    /// Replaces the list.
     pub fn set(&self, list: Arc<[CertificateInfo]>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }

@@ -1,22 +1,22 @@
-//! The worker's clock: read at most once per turn of the event loop.
+//! A worker's clock, normally read once per turn of the event loop.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Looks at the clock are refreshed after this many, so that a long turn does not stand still.
+/// After this many uses the clock is read again, so that it advances during a long turn.
 const LOOKS_PER_READ: u32 = 1000;
 
-/// One of so many turns is timed.
+/// One in this many turns is timed.
 const TURNS_PER_SAMPLE: u32 = 8;
 
-/// A coarse clock. [`Clock::begin_turn`] is called by the event loop; the first look in a turn reads
-/// the system's clocks, later ones repeat what was read.
+/// A coarse clock. The event loop calls [`Clock::begin_turn`]; the first use in a turn reads the system's clocks, later
+/// ones return the same values.
 pub struct Clock {
     turn: Cell<u64>,
     looks: Cell<u32>,
     now: Cell<Instant>,
     unix: Cell<Duration>,
-    /// How long a turn takes, averaged.
+    /// Average duration of a turn.
     turn_time: Cell<Duration>,
     turns_until_sample: Cell<u32>,
     date: Cell<(u64, [u8; h2o_http::date::LEN])>,
@@ -43,7 +43,7 @@ impl Default for Clock {
 )]
 fn read() -> (Instant, Duration) {
     (
-        // That of the runtime, which tests can stop.
+        // Tokio's clock, which tests can pause.
         tokio::time::Instant::now().into_std(),
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -52,22 +52,23 @@ fn read() -> (Instant, Duration) {
 }
 
 impl Clock {
-    /// A new turn of the event loop begins.
+    /// Begins a turn of the event loop.
     pub fn begin_turn(&self) {
         self.turn.set(self.turn.get() + 1);
         self.looks.set(0);
     }
 
-    /// More was received within a turn: what was checked before may have changed since. The time stands.
+    /// Begins a round: more input was received within a turn, so facts checked before may have changed. The time stays
+    /// the same.
     pub fn begin_round(&self) {
         self.turn.set(self.turn.get() + 1);
     }
 
-    /// The turn is over: the event loop is about to wait.
+    /// Ends the turn: the event loop is about to wait.
     pub fn end_turn(&self) {
         let turns = self.turns_until_sample.get();
         self.turns_until_sample.set(turns.saturating_sub(1));
-        // Nobody looked at the clock in a turn without work.
+        // A turn without work does not use the clock.
         if turns == 0 && self.looks.get() > 0 {
             self.turns_until_sample.set(TURNS_PER_SAMPLE - 1);
             let took = read().0.saturating_duration_since(self.now.get());
@@ -75,13 +76,13 @@ impl Clock {
         }
     }
 
-    /// How long a turn of the event loop takes, averaged over recent ones.
+    /// Duration of a turn of the event loop, averaged over recent ones.
     #[must_use]
     pub fn turn_time(&self) -> Duration {
         self.turn_time.get()
     }
 
-    /// The number of the current turn, or round of one. What was checked in this turn need not be checked again.
+    /// Number of the current round. A fact checked in this round need not be checked again.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn.get()
@@ -115,14 +116,14 @@ impl Clock {
         self.now.get()
     }
 
-    /// The wall clock of this turn, since the Unix epoch.
+    /// The wall-clock time of this turn, since the Unix epoch.
     #[must_use]
     pub fn unix(&self) -> Duration {
         self.refresh();
         self.unix.get()
     }
 
-    /// The wall clock as an IMF-fixdate, formatted once per second.
+    /// The wall-clock time as an IMF-fixdate, formatted once per second.
     #[must_use]
     pub fn date(&self) -> [u8; h2o_http::date::LEN] {
         let seconds = self.unix().as_secs();

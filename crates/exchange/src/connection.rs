@@ -1,4 +1,4 @@
-//! What handlers, scripts and logs may know of the connection a request came over.
+//! Facts about the connection of a request, for handlers, scripts and logs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An end point of a connection.
+/// The address of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// An internet address.
+    /// IP address and port.
     Ip(SocketAddr),
     /// A Unix-domain socket.
     Unix,
 }
 
-/// As messages show it.
+/// The form for messages.
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -26,29 +26,29 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a listener is bound. A listener has the same endpoint in every configuration that names it.
+/// The address of a listener. It identifies the listener in every configuration that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// An address and port.
+    /// IP address and port.
     Tcp(SocketAddr),
-    /// The file of a Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// That of a socket without a name, as tests have it.
+/// An unnamed Unix socket, for tests.
 impl Default for Endpoint {
     fn default() -> Self {
         Self::Unix(PathBuf::new())
     }
 }
 
-/// What the transport can tell when asked; each answer may cost a system call.
+/// Queries to the transport; each may cost a system call.
 pub trait Transport {
-    /// Our end of the connection.
+    /// Address of the server's end.
     fn local_address(&self) -> Option<Address>;
-    /// Name of the congestion controller.
+    /// Name of the congestion control algorithm.
     fn congestion_controller(&self) -> Option<String>;
-    /// The kernel's estimate of the delivery rate, bytes per second.
+    /// The kernel's estimate of the delivery rate, in bytes per second.
     fn delivery_rate(&self) -> Option<u64>;
 }
 
@@ -61,28 +61,28 @@ pub struct TlsInfo {
     pub cipher: &'static str,
     /// Key length of the cipher.
     pub cipher_bits: u16,
-    /// The server name the client asked for.
+    /// The server name that the client sent (SNI).
     pub server_name: Option<Box<str>>,
     /// The protocol chosen by ALPN.
     pub alpn: Option<&'static str>,
-    /// True if an earlier session was resumed.
+    /// Whether an earlier session was resumed.
     pub resumed: bool,
-    /// The `client-ca-file` that the client has shown a certificate of; `None` if none was asked for.
+    /// The `client-ca-file` that verified the client's certificate; `None` if no certificate was requested.
     pub client_authority: Option<Arc<str>>,
 }
 
-/// One connection.
+/// A client's connection.
 pub struct ConnectionInfo {
-    /// Number of the connection, process-wide, from 1.
+    /// Number of the connection, counted over the process from 1.
     pub id: u64,
-    /// The client: the address given by the PROXY protocol, or the peer of the socket.
+    /// The client's address: from the PROXY header, or else the socket.
     pub peer: Address,
-    /// When it was accepted.
+    /// Time of the accept.
     pub accepted: Instant,
     /// TLS parameters; `None` on clear text.
     pub tls: Option<Box<TlsInfo>>,
-    /// The socket, for what has to be asked.
+    /// The socket, for queries.
     pub transport: Rc<dyn Transport>,
-    /// The listener it came through.
+    /// The listener that accepted it.
     pub listener: Rc<Endpoint>,
 }

@@ -1,4 +1,4 @@
-//! The file descriptors of the process, which requests must not use up: `accept`, files and logs need some, too.
+//! Limits the file descriptors that clients can occupy: `accept`, files and logs need some too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,27 +8,27 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::reported::Reported;
 
-/// Descriptors that are kept back for files, logs and look-ups: one in so many, and no more than [`MOST_KEPT_BACK`].
+/// One in this many descriptors, but at most [`MOST_KEPT_BACK`], is reserved for files, logs and look-ups.
 const KEPT_BACK: usize = 8;
 const MOST_KEPT_BACK: usize = 1024;
 
-/// The descriptors of a process, as far as clients decide how many there are.
+/// Counts the descriptors of a process that clients cause.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Those that were to be had when the process began to serve.
+    /// Descriptors that were free when the process began to serve.
     limit: usize,
-    /// Connections of clients.
+    /// Client connections.
     clients: AtomicUsize,
-    /// What their requests make us open: connections to backends, temporary files.
+    /// Connections to backends and temporary files, opened for requests.
     opened: AtomicUsize,
     refusals: Reported,
 }
 
-/// One that a request has made us open. It counts until this is dropped.
+/// A descriptor opened for a request; counted until dropped.
 #[derive(Debug)]
 pub struct Descriptor(Arc<Descriptors>);
 
-/// As many as may ever be wanted.
+/// No limit.
 impl Default for Descriptors {
     fn default() -> Self {
         Self::new(usize::MAX)
@@ -36,7 +36,7 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Those of a process that may have `limit` more than it has.
+    /// A limit of `limit` descriptors, in addition to those open now.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Descriptors {
         }
     }
 
-    /// Those that RLIMIT_NOFILE leaves to this process.
+    /// The limit that RLIMIT_NOFILE sets, less the descriptors open now.
     #[must_use]
     pub fn of_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -59,33 +59,34 @@ impl Descriptors {
         )
     }
 
-    /// Connections of clients that are open.
+    /// Number of client connections.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.load(Relaxed)
     }
 
-    /// A client is connected.
+    /// Counts a new client connection.
     pub fn begin_client(&self) {
         self.clients.fetch_add(1, Relaxed);
     }
 
-    /// A client is not connected any more.
+    /// Removes a closed client connection from the count.
     pub fn end_client(&self) {
         self.clients.fetch_sub(1, Relaxed);
     }
 
-    /// Whether there is one for another client.
+    /// Whether another client may be accepted.
     #[must_use]
     pub fn may_accept(&self) -> bool {
         self.leaves_enough(self.opened.load(Relaxed) + 1)
     }
 
-    /// One for a connection to a backend, or for a temporary file. `None` if these have half of all, or too few would be left.
+    /// Reserves a descriptor for a connection to a backend or a temporary file. `None` if these use half of the limit,
+    /// or too few descriptors would be left.
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
         let opened = self.opened.fetch_add(1, Relaxed) + 1;
-        // Counted until it is dropped, here or by the caller.
+        // Counted until dropped, on return or by the caller.
         let descriptor = Descriptor(Arc::clone(self));
         if opened <= self.limit / 2 && self.leaves_enough(opened) {
             return Some(descriptor);
@@ -101,7 +102,7 @@ impl Descriptors {
         None
     }
 
-    /// How often a request was to make us open one too many.
+    /// How often [`Descriptors::open`] refused.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refusals.counted()

@@ -16,87 +16,87 @@ use crate::{
 
 /// One request with its response, from the first byte of the head to the log line.
 pub struct Exchange {
-    /// The request, as it stands after internal redirects.
+    /// The request, after any internal redirects.
     pub request: RequestHead,
-    /// Method, authority and target as received, kept when an internal redirect changes them.
+    /// Method, authority and target as received, if an internal redirect changed them.
     pub original: Option<Box<Original>>,
-    /// The request's content.
+    /// The request body.
     pub body: RequestBody,
-    /// The connection.
+    /// The client's connection.
     pub connection: Rc<ConnectionInfo>,
-    /// The worker everything runs on.
+    /// The worker of the connection.
     pub worker: Rc<Worker>,
-    /// The site the request began with.
+    /// The configuration in force when the request began.
     pub site: Rc<LocalSite>,
-    /// Host and path chosen for the request.
+    /// The host and path chosen for the request.
     pub route: Route,
-    /// Request variables: `setenv`, scripts.
+    /// Request variables, from `setenv` and scripts.
     pub env: Vec<(Arc<str>, Arc<str>)>,
-    /// When things happened.
+    /// Times of the request's steps.
     pub timings: Timings,
-    /// The request that an upstream server was asked, if one was.
+    /// The request as sent to a backend, if it was.
     pub forwarded: Forwarded,
-    /// What [`Exchange::note_error`] was told, for `%{error}x`.
+    /// Errors recorded by [`Exchange::note_error`], for `%{error}x`.
     pub errors: String,
-    /// What was sent.
+    /// The response as sent.
     pub sent: Sent,
-    /// The protocol version by which the request came.
+    /// The protocol version of the request.
     pub protocol: Protocol,
-    /// The request came as TLS early data (RFC 8470) and the handshake is not complete: it may be a replay.
+    /// Whether the request was received as TLS early data (RFC 8470) and the handshake is not complete: it may be a
+    /// replay.
     pub is_early: bool,
-    /// The request's target has another scheme than the connection, which was believed: no handler is asked, the answer is 421
-    /// (RFC 9110 §7.4).
+    /// Whether the request's scheme contradicts that of its connection. Such a request is answered with 421 without
+    /// running handlers (RFC 9110 §7.4).
     pub is_misdirected: bool,
-    /// Interim responses (1xx) that are to be sent, in this order: the connection takes them out when it has polled the
-    /// handler.
+    /// Interim responses (1xx) to send, in order. The connection takes them after polling the handler.
     pub informational: Vec<(StatusCode, Headers)>,
-    /// The client has had the early hints of the path.
+    /// Whether the early hints of the path were sent.
     pub is_hinted: bool,
-    /// Resources to be pushed with the response.
+    /// Resources to push with the response.
     pub pushes: Vec<PushOrder>,
     /// Internal redirects so far.
     pub reroutes: Reroutes,
-    /// True once the request was delegated.
+    /// Whether the request was delegated.
     pub delegated: bool,
-    /// True while the server that is asked is no backend of the configuration: a redirect, an error document or a backend has
-    /// named it. What it says leads nowhere else.
+    /// Whether the request goes to a server that the configuration does not name: a redirect, an error document or a
+    /// backend named it. Such a server's responses cannot redirect internally.
     pub asks_stranger: bool,
-    /// Bytes of request content received.
+    /// Bytes of the request body received.
     pub request_body_bytes: u64,
-    /// True once an error document is being fetched in place of the response: no other one will be.
+    /// Whether an error document is being fetched in place of the response. There is only one per request.
     pub error_document: bool,
-    /// All fields of the request, while it is run again with only some of them.
+    /// All fields of the request, while it is rerun with only some of them.
     pub saved_headers: Option<Headers>,
     /// Applied to the final response before its filters run.
     pub restore: Option<Restore>,
-    /// MIME attributes of the response, where the handler knows better than `content-type` tells.
+    /// MIME attributes of the response, if the handler knows more than `content-type` says.
     pub mime: Option<MimeHint>,
-    /// Set while a handler of `file.custom-handler` is being asked.
+    /// Set while a handler of `file.custom-handler` runs.
     pub script: Option<ScriptPath>,
-    /// Field block for the next response, memory kept from the last one.
+    /// Field block for the next response, whose memory is reused.
     spare: Headers,
-    /// The reference behind it, if it is one of a worker's.
+    /// Reference to this exchange, if a worker created it.
     this: Weak<RefCell<Self>>,
 }
 
-/// What the file handler found out about a response's MIME type.
+/// MIME attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MimeHint {
-    /// Worth compressing.
+    /// Whether it is worth compressing.
     pub compressible: bool,
-    /// Blocks rendering: sent before other types.
+    /// Whether the type blocks rendering, so that it is sent before other types.
     pub highest_priority: bool,
 }
 
-/// The file that made `file.custom-handler` ask a handler. It can be read during [`crate::Handler::on_request`];
-/// a handler that answers later takes or copies it there.
+/// The file for which `file.custom-handler` runs a handler. Valid during [`crate::Handler::on_request`]; a handler that
+/// responds later takes or copies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptPath {
-    /// The part of the normalised path that names the file, the name of an index file included: `SCRIPT_NAME`.
+    /// `SCRIPT_NAME`: the part of the normalised path that names the file, including the name of an index file.
     pub name: Vec<u8>,
     /// The file: `SCRIPT_FILENAME`.
     pub file: Vec<u8>,
-    /// What follows `name` in the normalised path: `PATH_INFO`.
+    /// `PATH_INFO`: the rest of the normalised path, after `name`.
     pub path_info: Option<Vec<u8>>,
 }
 
@@ -113,42 +113,42 @@ pub struct Original {
     pub target: Vec<u8>,
 }
 
-/// The moments logs and `server-timing` are made from. All on the worker's coarse clock.
+/// Times of a request's steps, for logs and `server-timing`, by the worker's coarse clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timings {
-    /// First byte of the request.
+    /// First byte of the request received.
     pub begun: Instant,
     /// Head complete.
     pub head: Option<Instant>,
-    /// Handed to the handlers (the body is complete, or streaming).
+    /// Handlers started: the body is complete, or streams.
     pub processed: Option<Instant>,
-    /// The wall clock at `processed`, since the Unix epoch.
+    /// Wall-clock time of `processed`, since the Unix epoch.
     pub processed_at: Duration,
-    /// Response begins.
+    /// Response begun.
     pub response_start: Option<Instant>,
-    /// Response sent, or cut off.
+    /// Response sent or truncated.
     pub response_end: Option<Instant>,
 }
 
-/// What was sent, for logs.
+/// The response as sent, for logs.
 #[derive(Default)]
 pub struct Sent {
-    /// Status sent; `None` if nothing was.
+    /// Status sent; `None` if no response was sent.
     pub status: Option<StatusCode>,
-    /// Status as first generated, before filters and error documents.
+    /// Status before filters and error documents.
     pub first_status: Option<StatusCode>,
     /// Fields sent.
     pub headers: Headers,
-    /// Fields before the filters, kept only if a logger wants them.
+    /// Fields before the filters; kept only if a logger uses them.
     pub unfiltered: Option<Headers>,
-    /// Bytes of the encoded head, and of those of interim responses before it.
+    /// Bytes of the encoded head, including interim responses before it.
     pub header_bytes: u64,
-    /// Bytes of content.
+    /// Bytes of the body.
     pub body_bytes: u64,
 }
 
 impl Exchange {
-    /// A new exchange. Exchanges are kept and used again: see [`Worker::exchange`].
+    /// A new exchange. Normally exchanges are reused: see [`Worker::exchange`].
     #[must_use]
     pub fn new(worker: Rc<Worker>, site: Rc<LocalSite>, connection: Rc<ConnectionInfo>) -> Self {
         let timings = Timings::starting(worker.clock.now());
@@ -185,7 +185,7 @@ impl Exchange {
         }
     }
 
-    /// A new exchange behind a reference that it [knows](Self::reference).
+    /// A new exchange that can return its own [reference](Self::reference).
     pub(crate) fn shared(
         worker: Rc<Worker>,
         site: Rc<LocalSite>,
@@ -198,15 +198,15 @@ impl Exchange {
         })
     }
 
-    /// The reference behind this exchange, for the futures of [`crate::Outcome::Later`]. `None` for one that is not of a
-    /// [worker](Worker::exchange).
+    /// A reference to this exchange, for the futures of [`crate::Outcome::Later`]. `None` if no
+    /// [worker](Worker::exchange) created it.
     #[must_use]
     pub fn reference(&self) -> Option<ExchangeRef> {
         self.this.upgrade()
     }
 
-    /// Makes the exchange ready for the next request of `connection`, all but the request head, which the
-    /// engine has filled in or will; memory is kept.
+    /// Prepares the exchange for the next request of `connection`, except the request head, which the engine fills in.
+    /// Keeps the memory.
     pub fn reset(&mut self, site: &Rc<LocalSite>, connection: &Rc<ConnectionInfo>) {
         self.rewind();
         if !Rc::ptr_eq(&self.connection, connection) {
@@ -217,13 +217,13 @@ impl Exchange {
         }
     }
 
-    /// Bytes of memory held: heads, and the content of the request where all of it is in memory.
+    /// Bytes of memory held by heads and a request body in memory.
     #[must_use]
     pub fn retained(&self) -> usize {
         self.request.headers.retained() + self.sent.headers.retained() + self.body.retained()
     }
 
-    /// As [`Exchange::reset`], for another request of the same connection and site.
+    /// Like [`Exchange::reset`], for another request of the same connection and site.
     #[inline]
     pub fn rewind(&mut self) {
         self.original = None;
@@ -253,7 +253,7 @@ impl Exchange {
         self.script = None;
     }
 
-    /// An empty field block for the response, with memory kept from earlier ones.
+    /// An empty field block for the response, with reused memory.
     #[must_use]
     pub fn headers(&mut self) -> Headers {
         let mut headers = std::mem::take(&mut self.spare);
@@ -261,7 +261,7 @@ impl Exchange {
         headers
     }
 
-    /// Method the client used, whatever internal redirects made of it.
+    /// The method that the client sent, before internal redirects.
     #[must_use]
     pub fn original_method(&self) -> &Method {
         self.original
@@ -269,7 +269,7 @@ impl Exchange {
             .map_or(&self.request.method, |original| &original.method)
     }
 
-    /// Scheme the client used.
+    /// The scheme that the client sent.
     #[must_use]
     pub fn original_scheme(&self) -> Scheme {
         self.original
@@ -293,11 +293,11 @@ impl Exchange {
             .map_or_else(|| self.request.target(), |original| &original.target)
     }
 
-    /// The request is about to be run again, or handed to an upstream server, which counts as much. Once it was delegated
-    /// everything counts as a delegation (H2O compatibility).
+    /// Counts a rerun of the request, or its forwarding to a backend, which counts as one. H2O compatibility: as in
+    /// H2O, after a delegation everything counts as a delegation.
     ///
     /// # Errors
-    /// The answer, once that has happened too often.
+    /// The response, if the limit is exceeded.
     pub fn count_reroute(&mut self, kind: RerouteKind) -> Result<(), Box<Response>> {
         let limits = &self.site.reroute_limits;
         let is_delegation = self.delegated || kind == RerouteKind::Delegation;
@@ -316,7 +316,7 @@ impl Exchange {
 
     #[cold]
     fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
-        // The document that was being fetched is not to stand in for this answer.
+        // This response must not be replaced by the error document being fetched.
         self.restore = None;
         let text = if is_delegation {
             "too many internal delegations"
@@ -328,7 +328,7 @@ impl Exchange {
         Box::new(Response::error(status, "Gateway Error", text))
     }
 
-    /// A request variable.
+    /// The value of a request variable.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<&str> {
         self.env
@@ -350,9 +350,9 @@ impl Exchange {
         self.env.retain(|(key, _)| &**key != name);
     }
 
-    /// Notes an error of this request: the same text for `%{error}x` (H2O compatibility: one behind the other, without line
-    /// end) and, unless `error-log.emit-request-errors` is off, for the error log. `label` names the component. The text tells
-    /// the authority and the target that an upstream server was asked for, if one was.
+    /// Records an error of this request: for `%{error}x` (H2O compatibility: as in H2O, several errors are concatenated
+    /// without separator) and, unless `error-log.emit-request-errors` is off, for the error log. `label` names the
+    /// component. The line has authority and target as sent to the backend, if the request was forwarded.
     pub fn note_error(&mut self, label: &str, message: &str) {
         let start = self.describe_error(label, message);
         if self.site.path(self.route).emit_request_errors {
@@ -360,8 +360,8 @@ impl Exchange {
         }
     }
 
-    /// As [`Exchange::note_error`], for what clients can cause any number of: the error log gets no more lines than `limit`
-    /// lets through.
+    /// Like [`Exchange::note_error`], for errors that clients can cause at will: the error log gets no more lines than
+    /// `limit` admits.
     pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {
         let start = self.describe_error(label, message);
         if self.site.path(self.route).emit_request_errors
@@ -371,7 +371,7 @@ impl Exchange {
         }
     }
 
-    /// Appends a text to the errors of this request, and tells where it begins.
+    /// Appends a text to the errors of this request. Returns where it begins.
     fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
@@ -386,12 +386,12 @@ impl Exchange {
         let (authority, path) = (cut(authority, 64), cut(target, 32));
         let start = self.errors.len();
         let text = format_args!("[{label}] in request:{authority}{path}:{message}");
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = self.errors.write_fmt(text);
         start
     }
 
-    /// As [`Exchange::note_error`], for a response that cannot be completed.
+    /// Like [`Exchange::note_error`], for a response that cannot be completed.
     pub fn note_body_error(&mut self, error: &BodyError) {
         let label = match self.forwarded.place() {
             Some(_) => Forwarded::LABEL,
@@ -401,7 +401,7 @@ impl Exchange {
     }
 }
 
-/// `text` if it is shorter than `limit` bytes; of a longer one three bytes less than that, and dots.
+/// Shortens `text` to less than `limit` bytes, with dots at the end.
 fn cut(text: &[u8], limit: usize) -> String {
     if text.len() < limit {
         return text.escape_ascii().to_string();
@@ -410,7 +410,7 @@ fn cut(text: &[u8], limit: usize) -> String {
 }
 
 impl Timings {
-    /// All that is known when the first byte has come.
+    /// Times when the first byte has arrived.
     #[must_use]
     pub const fn starting(now: Instant) -> Self {
         Self {
@@ -424,8 +424,8 @@ impl Timings {
     }
 }
 
-/// The `setenv` and `unsetenv` of one path, outermost level first (H2O compatibility: at each level all
-/// unsets come before the sets).
+/// The `setenv` and `unsetenv` of one path, outermost level first. H2O compatibility: as in H2O, each level applies its
+/// unsets before its sets.
 #[derive(Clone, Debug, Default)]
 pub struct EnvCommands {
     levels: Vec<EnvLevel>,
@@ -438,7 +438,7 @@ struct EnvLevel {
 }
 
 impl EnvCommands {
-    /// An inner level begins.
+    /// Begins an inner level.
     pub fn push_level(&mut self) {
         self.levels.push(EnvLevel::default());
     }
@@ -462,7 +462,7 @@ impl EnvCommands {
         self.innermost().unset.push(name.into());
     }
 
-    /// True if there is nothing to apply.
+    /// Whether there are no commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.levels

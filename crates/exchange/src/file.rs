@@ -1,5 +1,5 @@
-//! File content without ever stopping the event loop: what the page cache holds is read at once, the
-//! rest by a small thread pool.
+//! Reads files without blocking the event loop: bytes in the page cache are read at once, others by a small thread
+//! pool.
 
 use std::future::Future;
 use std::io;
@@ -15,14 +15,14 @@ use tokio::task::JoinHandle;
 use crate::body::{BodyError, BodySource};
 use crate::temp_file::TempSpace;
 
-/// Largest piece read on the thread pool at once.
+/// Most bytes per read of the thread pool.
 const COLD_READ: usize = 256 * 1024;
 
 /// An open file, shared by the exchanges that send from it.
 #[derive(Debug)]
 pub struct OpenFile {
     fd: OwnedFd,
-    /// For temporary files: what they hold of the space that there is for all of them.
+    /// For temporary files: the part of `temp-buffer-max-total` that it uses.
     space: Option<Arc<TempSpace>>,
 }
 
@@ -33,7 +33,7 @@ impl OpenFile {
         Arc::new(Self { fd, space: None })
     }
 
-    /// A temporary file, which keeps its space until nobody uses it any more.
+    /// A temporary file. Releases its space when the last reference is dropped.
     pub(crate) fn temporary(fd: OwnedFd, space: Arc<TempSpace>) -> Arc<Self> {
         Arc::new(Self {
             fd,
@@ -41,15 +41,15 @@ impl OpenFile {
         })
     }
 
-    /// Reads what the page cache holds at `offset`. Returns 0 at the end of the file.
+    /// Reads bytes at `offset` from the page cache. Returns 0 at the end of the file.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if the disk would have to be waited for; else the system's error.
+    /// [`io::ErrorKind::WouldBlock`] if the bytes are not in the page cache; else the system's error.
     pub fn read_cached(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut slices = [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
-            // The file system does not know RWF_NOWAIT: go through the pool.
+            // The file system does not support RWF_NOWAIT: use the pool.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -57,7 +57,7 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::read_cached`], appending up to `max` bytes to `out`, whose memory is not cleared first.
+    /// Like [`OpenFile::read_cached`], appending up to `max` bytes to `out` without clearing its memory first.
     ///
     /// # Errors
     /// Those of [`OpenFile::read_cached`].
@@ -86,7 +86,7 @@ impl OpenFile {
         let Ok(read) = usize::try_from(read) else {
             let error = io::Error::last_os_error();
             return Err(match error.raw_os_error() {
-                // The file system does not know RWF_NOWAIT: go through the pool.
+                // The file system does not support RWF_NOWAIT: use the pool.
                 Some(libc::EOPNOTSUPP | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
                 _ => error,
             });
@@ -97,8 +97,8 @@ impl OpenFile {
         Ok(read)
     }
 
-    /// True if the page cache holds the `len` bytes from `offset`, as far as looking at one byte per
-    /// read-ahead window can tell: what is sent by `sendfile` then does not wait for the disk.
+    /// Whether the page cache holds the `len` bytes from `offset`, judged by one byte per read-ahead window, so that
+    /// `sendfile` will not block on the disk.
     #[must_use]
     pub fn is_cached(&self, offset: u64, len: usize) -> bool {
         const WINDOW: usize = 128 * 1024;
@@ -111,7 +111,7 @@ impl OpenFile {
             .all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
     }
 
-    /// Reads at `offset`, waiting for the disk. Only for the thread pool and for start-up.
+    /// Reads at `offset` and blocks on the disk. Only for the thread pool and at startup.
     ///
     /// # Errors
     /// The system's error.
@@ -126,8 +126,7 @@ impl OpenFile {
 }
 
 impl Drop for OpenFile {
-    /// What a temporary file occupies is given back to the disk when its last descriptor is closed, which takes long where that
-    /// is much: a disk thread does it.
+    /// Closing a large temporary file takes long, because the file system frees its space: a disk thread does it.
     fn drop(&mut self) {
         if self.space.is_some()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -151,7 +150,7 @@ pub struct FileRange {
     pub file: Arc<OpenFile>,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes. A file found to be shorter ends the response as an error.
+    /// Number of bytes. If the file is found to be shorter, the response fails.
     pub len: u64,
 }
 
@@ -159,7 +158,7 @@ pub struct FileRange {
 pub struct FileReader {
     range: FileRange,
     cold: Option<JoinHandle<io::Result<Vec<u8>>>>,
-    /// Read by the pool, not handed on yet.
+    /// Read by the pool and not returned yet.
     ready: Bytes,
 }
 
@@ -174,29 +173,29 @@ impl FileReader {
         }
     }
 
-    /// What has not been handed on yet.
+    /// Bytes not returned yet.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.range.len + self.ready.len() as u64
     }
 
-    /// The part of the range not read yet, if nothing is held back or being read: what `sendfile` may take.
+    /// The part of the range that `sendfile` may send; `None` while the reader holds bytes or the pool is reading.
     #[must_use]
     pub fn unread(&self) -> Option<&FileRange> {
         (self.cold.is_none() && self.ready.is_empty()).then_some(&self.range)
     }
 
-    /// Notes that `len` bytes of [`FileReader::unread`] have been sent by other means.
+    /// Records that `len` bytes of [`FileReader::unread`] were sent by other means.
     pub fn skip(&mut self, len: u64) {
         let len = len.min(self.range.len);
         self.range.offset += len;
         self.range.len -= len;
     }
 
-    /// Brings the next bytes into the page cache on the thread pool; ready when that is done.
+    /// Has the thread pool load the next bytes into the page cache. Ready when that is done.
     ///
     /// # Errors
-    /// As [`FileReader::poll_read`].
+    /// Like [`FileReader::poll_read`].
     pub fn poll_warm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         if self.ready.is_empty() && self.range.len > 0 {
             self.ready = match self.poll_cold(context) {
@@ -246,7 +245,7 @@ impl FileReader {
         Poll::Ready(Ok(piece.len()))
     }
 
-    /// As [`FileReader::poll_read`], appending up to `max` bytes to `out`.
+    /// Like [`FileReader::poll_read`], appending up to `max` bytes to `out`.
     ///
     /// # Errors
     /// Those of [`FileReader::poll_read`].

@@ -1,4 +1,4 @@
-//! Requests that are handed on to upstream servers: what the others of the server need to know of them, or they of those.
+//! Requests forwarded to backends: facts that the rest of the server uses.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,50 +6,49 @@ use std::time::Instant;
 
 use crate::TlsInfo;
 
-/// `send-server-name: preserve`: the `server` field of an upstream server is handed on.
+/// `send-server-name: preserve`: whether the backend's `server` field is forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
-/// Bytes of text that are kept from one request to the next.
+/// Longest text whose memory is kept for the next request, in bytes.
 const KEPT: usize = 1024;
 
-/// The request as an upstream server got it. Memory is kept from one request to the next.
+/// The request as sent to a backend. Memory is kept for the next request.
 #[derive(Default)]
 pub struct Forwarded {
     authority: Vec<u8>,
     target: Vec<u8>,
-    /// When what happened; kept only where somebody wants it.
+    /// Timing trace, if a log or filter uses it.
     pub trace: Option<Rc<Trace>>,
 }
 
-/// When what happened to a request at an upstream server, and how much went to and fro. All on the worker's coarse clock.
+/// Times and sizes of a request to a backend, by the worker's coarse clock.
 #[derive(Debug, Default)]
 pub struct Trace {
     /// The request was handed to the upstream client.
     pub started: Cell<Option<Instant>>,
-    /// The connection was ready, and the head about to be written.
+    /// The connection was ready, just before the head was written.
     pub request_begun: Cell<Option<Instant>>,
-    /// Head and content were written.
+    /// Head and body were written.
     pub request_ended: Cell<Option<Instant>>,
-    /// The head of the final response was there.
+    /// The head of the final response was received.
     pub response_begun: Cell<Option<Instant>>,
-    /// Its content was complete.
+    /// The body of the response was received.
     pub response_ended: Cell<Option<Instant>>,
-    /// Bytes written, above TLS.
+    /// Bytes written, without TLS overhead.
     pub sent: Cell<u64>,
-    /// Of these, those of the head.
+    /// Those of the head.
     pub sent_head: Cell<u64>,
-    /// Bytes read, above TLS.
+    /// Bytes read, without TLS overhead.
     pub received: Cell<u64>,
-    /// Of these, those of heads, interim ones included.
+    /// Those of heads, including interim responses.
     pub received_head: Cell<u64>,
     /// TLS parameters of the connection; `None` for clear text.
     pub tls: RefCell<Option<TlsInfo>>,
 }
 
 impl Trace {
-    /// A request of which `head` bytes are the head is about to be written. What an earlier attempt left behind is
-    /// forgotten.
+    /// Records the start of an attempt, with `head` bytes of request head. Clears the values of an earlier attempt.
     pub fn begin_request(&self, now: Instant, head: u64, tls: Option<TlsInfo>) {
         self.request_begun.set(Some(now));
         for later in [
@@ -68,27 +67,27 @@ impl Trace {
 }
 
 impl Forwarded {
-    /// What errors of upstream servers are labelled with in the error log (H2O compatibility: scripts look for it).
+    /// Label of backends' errors in the error log. H2O compatibility: H2O's, because scripts search for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
-    /// Forgets everything, keeps the memory.
+    /// Clears everything but keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.trace = None;
         self.forget_place();
     }
 
-    /// The request goes elsewhere.
+    /// Clears authority and target: the request goes elsewhere.
     pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();
-            // Requests whose text is longer are rare.
+            // Requests with longer texts are rare.
             if text.capacity() > KEPT {
                 *text = Vec::new();
             }
         }
     }
 
-    /// The request was handed on with this authority and this target, the latter put together from pieces.
+    /// Sets authority and target as sent; the target is joined from pieces.
     pub fn set<'p>(&mut self, authority: &[u8], target: impl IntoIterator<Item = &'p [u8]>) {
         self.forget_place();
         self.authority.extend_from_slice(authority);
@@ -97,7 +96,7 @@ impl Forwarded {
         }
     }
 
-    /// The authority and the target it was handed on with; `None` if it was not.
+    /// Authority and target as sent; `None` if the request was not forwarded.
     #[must_use]
     pub fn place(&self) -> Option<(&[u8], &[u8])> {
         let is_set = !self.authority.is_empty() || !self.target.is_empty();

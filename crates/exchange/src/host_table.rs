@@ -1,4 +1,4 @@
-//! Choosing among the hosts of a listener, by name, however many there are.
+//! Chooses the host of a request by name, fast for any number of hosts.
 
 use std::borrow::Cow;
 
@@ -7,25 +7,25 @@ use rustc_hash::FxHashMap;
 
 use crate::Host;
 
-/// The hosts that a listener serves.
+/// The hosts of a listener.
 #[derive(Debug, Default)]
 pub struct HostTable {
-    /// The entries of each name without wildcard, in order of mention: they differ in port.
+    /// Hosts with a full name, by that name; several differ in port. In order of mention.
     by_name: FxHashMap<Box<[u8]>, Vec<Entry>>,
-    /// Those of `*.suffix`, by the suffix with its dot.
+    /// Hosts `*.suffix`, by the suffix with its dot.
     by_suffix: FxHashMap<Box<[u8]>, Vec<Entry>>,
     longest_suffix: usize,
-    /// Other wildcards, in order, with what follows the `*`.
+    /// Other wildcards, in order, with the text after the `*`.
     wildcards: Vec<(Box<[u8]>, Entry)>,
-    /// Taken without comparing names.
+    /// The only host of the listener, chosen without comparing names.
     only: Option<u32>,
-    /// The first that is not strict.
+    /// The first host that is not strict.
     fallback: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Place in the order of mention.
+    /// Position in the order of mention.
     place: usize,
     /// Index into [`crate::Site::hosts`].
     host: u32,
@@ -33,7 +33,7 @@ struct Entry {
 }
 
 impl HostTable {
-    /// The table for `served`, indices into the site's `hosts`.
+    /// A table of the hosts `served`, indices into the site's `hosts`.
     #[must_use]
     pub fn new(hosts: &[Host], served: &[u32]) -> Self {
         let mut table = Self::default();
@@ -58,8 +58,8 @@ impl HostTable {
         table
     }
 
-    /// Chooses the host for an authority, or `None` if every host is strict and none matches (H2O compatibility: file
-    /// order, first match wins; a single host is taken without comparing names unless it is strict).
+    /// Chooses the host for an authority; `None` if every host is strict and none matches. H2O compatibility: as in
+    /// H2O, the first match in file order wins, and a single host that is not strict takes every request.
     #[inline]
     #[must_use]
     pub fn select(&self, authority: &[u8], scheme: Scheme) -> Option<u32> {
@@ -73,7 +73,7 @@ impl HostTable {
     fn find(&self, authority: &[u8], scheme: Scheme) -> Option<Entry> {
         let (host, port) = authority::split(authority)?;
         let port = port.unwrap_or(scheme.default_port());
-        // Clients mostly send lower case. Without early exit, so that it compiles to vector code.
+        // Clients mostly send lower case. No early exit, so that the loop is vectorised.
         let has_upper = host
             .iter()
             .fold(false, |found, byte| found | byte.is_ascii_uppercase());
@@ -92,7 +92,7 @@ impl HostTable {
             };
         };
         if self.longest_suffix > 0 {
-            // A name in front of the dot is needed.
+            // At least one character must stand before the dot.
             let start = lower.len().saturating_sub(self.longest_suffix).max(1);
             for at in start..lower.len() {
                 if lower[at] == b'.' {
@@ -101,7 +101,7 @@ impl HostTable {
             }
         }
         for (suffix, entry) in &self.wildcards {
-            // `*` has all names, any other one needs something in front of the suffix.
+            // `*` matches every name; other wildcards need at least one character before the suffix.
             let is_named =
                 suffix.is_empty() || lower.len() > suffix.len() && lower.ends_with(suffix);
             if is_named && has_port(&entry) {
@@ -214,7 +214,7 @@ mod tests {
             "..",
             &long,
         ];
-        // All orders that begin somewhere else and have another step.
+        // Visits the kinds in orders with every start and step.
         for start in 0..kinds.len() {
             for step in [1, 7, 11, 29] {
                 let at = |n: usize| kinds[(start + n * step) % kinds.len()];

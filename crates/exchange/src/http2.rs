@@ -1,26 +1,26 @@
-//! What handlers, filters and logs share with the HTTP/2 driver about one stream.
+//! What handlers, filters and logs share with the HTTP/2 driver about a stream.
 
 /// The HTTP/2 stream of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Http2Stream {
     /// The stream identifier.
     pub id: u32,
-    /// The priority the client gave the stream with its HEADERS frame (RFC 7540 §5.3).
+    /// The priority in the client's HEADERS frame (RFC 7540 §5.3).
     pub received: StreamPriority,
-    /// Its place in the dependency tree now; `exclusive` is not kept there.
+    /// The current position in the dependency tree; `exclusive` is not set.
     pub actual: StreamPriority,
-    /// Set by the handler of `http2-debug-state`: the driver fills the response in.
+    /// Set by the handler of `http2-debug-state`: the driver then writes the response body.
     pub debug_state: Option<DebugState>,
 }
 
-/// A place in the dependency tree (RFC 7540 §5.3).
+/// A position in the dependency tree (RFC 7540 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPriority {
-    /// Alone below its parent.
+    /// Whether the stream is the only child of its parent.
     pub exclusive: bool,
-    /// The stream depended on; 0 for the root.
+    /// Parent stream; 0 for the root.
     pub parent: u32,
-    /// 1 to 256; 257 for a stream the server sends ahead of all others.
+    /// 1 to 256; 257 for streams that the server sends before all others.
     pub weight: u16,
 }
 
@@ -34,20 +34,20 @@ impl Default for StreamPriority {
     }
 }
 
-/// How much `http2-debug-state` tells.
+/// Level of detail of `http2-debug-state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugState {
     /// Settings, windows and streams.
     Minimum,
-    /// The tables of header compression too.
+    /// The dynamic tables of HPACK as well.
     Hpack,
 }
 
-/// A resource to be pushed with the response (RFC 9113 §8.4).
+/// A resource to push with the response (RFC 9113 §8.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOrder {
-    /// Path and query, on the authority of the request.
+    /// Path and query; the authority is that of the request.
     pub target: Vec<u8>,
-    /// Sent ahead of all other streams.
+    /// Whether it is sent before all other streams.
     pub critical: bool,
 }

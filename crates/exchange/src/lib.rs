@@ -1,9 +1,8 @@
-//! The contract between the protocol engines, the handlers and the server.
+//! The contract between protocol engines, handlers and server.
 //!
-//! One *exchange* is one request with its response ([`Exchange`]). A path's [`Handler`]s are asked in
-//! order; each returns an [`Outcome`] at once. The [`Response`] passes the path's [`Filter`]s in their
-//! fixed order and is then sent by an engine, which *pulls* the [`Body`]. Configuration builds all of
-//! this into an immutable [`Site`] by way of [`Scope`].
+//! An *exchange* is one request with its response ([`Exchange`]). The [`Handler`]s of a path run in order; each returns
+//! an [`Outcome`] without blocking. The [`Response`] passes the path's [`Filter`]s in their fixed order, and an engine
+//! sends it, *pulling* its [`Body`]. The configuration is turned into an immutable [`Site`] through [`Scope`].
 
 pub mod body;
 mod byte_queue;

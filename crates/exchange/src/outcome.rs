@@ -1,4 +1,4 @@
-//! What handlers and filters return.
+//! Results of handlers and filters.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -11,66 +11,64 @@ use crate::{Body, Exchange};
 /// A boxed future that stays on its worker.
 pub type LocalBoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// All that can follow when a handler is asked.
+/// Result of a handler.
 pub enum Outcome {
-    /// The next handler of the path is asked.
+    /// The handler does not take the request: run the next one of the path.
     Declined,
-    /// Answered without waiting.
+    /// The response.
     Done(Response),
-    /// Will be answered; polled by the connection that owns the exchange. The connection holds no borrow of
-    /// the exchange while it polls: the future may borrow it (see [`Exchange::reference`]), though never
-    /// across a wait.
+    /// The response comes later: the connection that owns the exchange polls this future, without borrowing the
+    /// exchange. The future may borrow it (see [`Exchange::reference`]), but not across an await.
     Later(LocalBoxFuture<Self>),
-    /// The request is run again at another place.
+    /// Run the request again with another URL.
     Reroute(Reroute),
-    /// The handlers behind this one are asked. Their response, which no filter has seen, is handed to the function, and what
-    /// that returns counts.
+    /// Run the handlers after this one, and pass their response to this function before any filter sees it. The
+    /// function's result replaces it.
     Next(Continuation),
 }
 
-/// What a handler does with the response of the handlers behind it.
+/// What a handler does with the response of later handlers.
 pub type Continuation = Box<dyn FnOnce(&mut Exchange, Response) -> Outcome>;
 
 /// The final response of a handler.
 pub struct Response {
     /// The status code.
     pub status: StatusCode,
-    /// The reason phrase; `None` for the code's own.
+    /// The reason phrase; `None` for the standard one.
     pub reason: Option<Cow<'static, str>>,
     /// The fields, without `content-length`, `connection`, `transfer-encoding` and `server`.
     pub headers: Headers,
-    /// Length of the content, if known. Sent also where no content is (HEAD).
+    /// Length of the body, if known; also sent where the body is not (HEAD).
     pub length: Option<u64>,
-    /// The content. Engines drop it where the request or the status forbids it.
+    /// The body. Engines drop it where the request or the status forbids one.
     pub body: Body,
-    /// What its `link` fields are good for.
+    /// Use of its `link` fields.
     pub links: Links,
-    /// The last one of its connection, where that carries one request at a time (HTTP/1).
+    /// Whether to close an HTTP/1 connection after this response.
     pub closes: bool,
-    /// Not to be sent: the client is told instead that nobody has looked at its request, which it may make again (RFC 9113
-    /// §8.7). On HTTP/1 the connection is closed without an answer (H2O compatibility).
+    /// Whether to send no response but report that the request was not processed, so that the client may retry (RFC
+    /// 9113 §8.7). H2O compatibility: as in H2O, an HTTP/1 connection is closed without a response.
     pub is_refusal: bool,
-    /// Whether the content is a short text that the server made for an error: a client that prefers HTML gets a page in its
-    /// place.
+    /// Whether the body is a short error text by the server, which is replaced by a page for clients that prefer HTML.
     pub is_plain_error: bool,
-    /// Whether it goes out without `date` if it has none.
+    /// Whether to send no `date` field if the response has none.
     pub is_undated: bool,
 }
 
-/// What the `link` fields of a response are good for (H2O compatibility: it depends on who made it).
+/// Use of the `link` fields of a response. H2O compatibility: as in H2O, it depends on the kind of handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
-    /// They are for the client: static files, redirects, errors.
+    /// For the client only: static files, redirects, errors.
     #[default]
     Plain,
-    /// Those with `rel=preload` start pushes (FastCGI).
+    /// Links with `rel=preload` start pushes (FastCGI).
     Push,
-    /// As [`Links::Push`], and elements with `x-http2-push-only` are taken out of the field (proxy, scripts).
+    /// Like [`Links::Push`]; links with `x-http2-push-only` are removed from the field (proxy, scripts).
     PushAndFilter,
 }
 
 impl Response {
-    /// A response with this body, its length as far as the body knows it.
+    /// A response with this body, with its length if it is known.
     #[must_use]
     pub fn new(status: StatusCode, headers: Headers, body: Body) -> Self {
         Self {
@@ -87,13 +85,13 @@ impl Response {
         }
     }
 
-    /// The reason phrase that will be sent.
+    /// The reason phrase to send.
     #[must_use]
     pub fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or(self.status.reason())
     }
 
-    /// A generated error: a short plain text (H2O compatibility).
+    /// An error response with a short text (H2O compatibility: H2O's form).
     #[must_use]
     pub fn error(status: StatusCode, reason: &'static str, text: &str) -> Self {
         let mut headers = Headers::new();
@@ -108,13 +106,13 @@ impl Response {
         response
     }
 
-    /// The answer when no handler took the request (H2O compatibility).
+    /// The response if no handler takes the request (H2O compatibility: H2O's text).
     #[must_use]
     pub fn not_found() -> Self {
         Self::error(StatusCode::NOT_FOUND, "File Not Found", "not found")
     }
 
-    /// A redirect to `url` with a small page (H2O compatibility), its fields behind those of `headers`.
+    /// A redirect to `url` with a small page (H2O compatibility: H2O's page). Its fields are added to `headers`.
     #[must_use]
     pub fn redirect(
         headers: Headers,
@@ -127,7 +125,7 @@ impl Response {
         })
     }
 
-    /// As [`Response::redirect`], for a URL of about `len` bytes that `write` appends to the page.
+    /// Like [`Response::redirect`], for a URL of about `len` bytes that `write` appends to the page.
     #[inline]
     #[must_use]
     pub fn redirect_to(
@@ -140,7 +138,7 @@ impl Response {
         const START: &[u8] =
             b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has moved <A HREF=\"";
         const END: &[u8] = b"\">here</A>";
-        // Mostly as long as it will be: then it is not copied again.
+        // Usually the exact capacity, which avoids another copy.
         let mut page = Vec::with_capacity(START.len() + len + END.len());
         page.extend_from_slice(START);
         write(&mut page);
@@ -157,72 +155,70 @@ impl Response {
     }
 }
 
-/// Which limit an internal redirect counts against.
+/// The limit that an internal redirect counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteKind {
-    /// Another resource is fetched in place of this one (`max-delegations`).
+    /// `max-delegations`: another resource is fetched in place of this one.
     Delegation,
-    /// The request is handed on (`max-reprocesses`).
+    /// `max-reprocesses`: the request is forwarded.
     Reprocess,
 }
 
-/// How many internal redirects a request has gone through.
+/// Number of internal redirects of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reroutes {
-    /// Those that count against `max-delegations`.
+    /// Counted against `max-delegations`.
     pub delegations: u32,
-    /// Those that count against `max-reprocesses`.
+    /// Counted against `max-reprocesses`.
     pub reprocesses: u32,
 }
 
-/// The fields of the request that stay when it is run again. Those left out are put aside until the final response.
+/// Which fields the request keeps when it is rerun. The others are restored for the final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RerouteFields {
     /// All of them.
     All,
-    /// All but `authorization` and `cookie`: the client has given them to another origin.
+    /// All but `authorization` and `cookie`, which the client meant for another origin.
     WithoutCredentials,
-    /// None (error documents).
+    /// None, for error documents.
     None,
 }
 
-/// Who names the place where a request is run again.
+/// Who chose the URL of an internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
-    /// The configuration, which may name Unix-domain sockets.
+    /// The configuration, which may name Unix sockets.
     Configuration,
     /// A response, which may not.
     Response,
 }
 
-/// Applied to the final response of a rerouted request before its filters run.
+/// Applied to the final response of a rerun request before its filters run.
 pub type Restore = Box<dyn FnOnce(&mut Exchange, &mut Response)>;
 
-/// Asked in place of the handlers of a path.
+/// Runs in place of the handlers of a path.
 pub type Successor = Box<dyn FnOnce(&mut Exchange) -> Outcome>;
 
-/// An order to run the request again at another place: of this site, or of another server where no host entry has the
-/// name.
+/// An order to rerun the request with another URL: on this site, or on another server if no host has the name.
 pub struct Reroute {
-    /// What it counts as.
+    /// The limit that it counts against.
     pub kind: RerouteKind,
-    /// The method from now on.
+    /// The new method.
     pub method: Method,
-    /// Absolute URL, absolute path, or path relative to the current one; that is the one an upstream server was asked for, if
-    /// one was.
+    /// Absolute URL, absolute path, or path relative to the current one (the backend's, if the request was forwarded).
     pub url: Vec<u8>,
-    /// Who is asked, where the redirect of an upstream server leads to that server: only the path of `url` is then of
-    /// interest. `None`: it is to be found out.
+    /// Set if the redirect of a backend points to that backend: this handles the request, and only the path of `url`
+    /// matters. `None`: routing decides.
     pub successor: Option<Successor>,
-    /// False: the request body is dropped.
+    /// Whether to keep the request body.
     pub keep_body: bool,
-    /// The fields that the other resource is asked for with.
+    /// Which fields to keep.
     pub fields: RerouteFields,
-    /// Who names `url`.
+    /// Who chose `url`.
     pub named_by: NamedBy,
     /// Applied to the final response before its filters run.
     pub restore: Option<Restore>,
-    /// The answer if `url` cannot be understood.
+    /// The response if `url` is invalid.
     pub unresolved: fn() -> Response,
 }
 
@@ -246,79 +242,79 @@ impl Reroute {
     }
 }
 
-/// What a handler does with the content of a request.
+/// What a handler needs of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentUse {
-    /// Nothing: it answers, or declines, without.
+    /// Nothing: it responds or declines without the body.
     None,
-    /// It needs all of it when it is asked.
+    /// The whole body before it runs.
     Whole,
-    /// It pulls the content while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
+    /// It pulls the body while it arrives ([`crate::RequestBody::Stream`]). Only such handlers can open tunnels.
     Stream,
 }
 
-/// Answers requests. Built once from the configuration and shared by all workers; what a worker keeps
-/// for itself is in [`crate::Worker::local`].
+/// Handles requests. Created from the configuration and shared by all workers; state of a worker belongs in
+/// [`crate::Worker::local`].
 pub trait Handler: Send + Sync {
-    /// Takes or declines a request. Must not wait.
+    /// Responds to a request, or declines it. Must not block.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome;
 
-    /// What the handler does with the content of a request whose head and route are known. Among the handlers of a path, the
-    /// first one that has a use for the content decides whether they are asked before or after it has come; if none has,
-    /// they are asked at once, and the content is not taken off the client.
+    /// What the handler needs of the body of a request with known head and route. The first handler of the path that
+    /// needs the body decides whether handlers run before or after it has arrived. If none needs it, they run at once
+    /// and the body is not read.
     fn content_use(&self, exchange: &Exchange) -> ContentUse {
         let _ = exchange;
         ContentUse::Whole
     }
 
-    /// Whether a handler that streams is to be asked before the client that expects `100 Continue` sends its content: it
-    /// leaves the interim response in [`Exchange::informational`].
+    /// Whether a streaming handler runs before a client that expects `100 Continue` sends its body: the handler then
+    /// puts the interim response into [`Exchange::informational`].
     fn meets_expectations(&self) -> bool {
         false
     }
 
-    /// True if a response that is not there at once comes from somebody else, such as a backend: clients get the early hints of
-    /// the path meanwhile ([`Filter::early_hints`]). The disk is not worth any.
+    /// Whether a delayed response depends on another party such as a backend: clients then get the early hints of the
+    /// path meanwhile ([`Filter::early_hints`]). Waiting for the disk is too short for that.
     fn waits_for_others(&self) -> bool {
         false
     }
 }
 
-/// All that can follow when a filter has seen a response.
+/// Result of a filter.
 pub enum Filtered {
-    /// The next filter is asked.
+    /// Run the next filter.
     Continue,
-    /// The response is dropped and the request run again; the remaining filters do not see it.
+    /// Drop the response and rerun the request. Later filters do not run.
     Reroute(Reroute),
 }
 
 /// Edits responses.
 pub trait Filter: Send + Sync {
-    /// Sees the head once, in the fixed order of filters, and may wrap the body.
+    /// Edits the head, and may wrap the body. Called once, in the fixed order of filters.
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered;
 
-    /// True if [`Filter::on_response`] wants to know what happened at upstream servers, and when.
+    /// Whether [`Filter::on_response`] uses the timing trace of requests to backends.
     fn wants_trace(&self) -> bool {
         false
     }
 
-    /// Fields of a `103 Early Hints` (RFC 8297) that clients get while they wait for a handler's response.
+    /// Fields of a `103 Early Hints` (RFC 8297) for clients that wait for a response.
     fn early_hints(&self) -> Option<&Headers> {
         None
     }
 }
 
-/// Writes a line about an exchange that is over.
+/// Writes a log line about a finished exchange.
 pub trait Logger: Send + Sync {
-    /// Called once, when the response has been sent or cut off.
+    /// Called once, when the response has been sent or truncated.
     fn log(&self, exchange: &Exchange);
 
-    /// True if the fields as they were before the filters are to be kept for [`Logger::log`].
+    /// Whether [`Logger::log`] uses the fields from before the filters.
     fn wants_unfiltered_headers(&self) -> bool {
         false
     }
 
-    /// True if [`Logger::log`] wants to know what happened at upstream servers, and when.
+    /// Whether [`Logger::log`] uses the timing trace of requests to backends.
     fn wants_trace(&self) -> bool {
         false
     }

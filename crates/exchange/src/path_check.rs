@@ -1,5 +1,5 @@
-//! Files and directories that a configuration relies on. Whether they are there is no part of the configuration: it is
-//! looked at when all of it is known to be good, and what is amiss is a warning.
+//! Files and directories that a configuration refers to. Their existence does not decide whether the configuration is
+//! valid: problems are reported as warnings.
 
 use std::io;
 use std::path::Path;
@@ -7,26 +7,26 @@ use std::path::Path;
 use h2o_config::{Command, Error, Node};
 use rustix::fs::{Access, AtFlags, CWD};
 
-/// What a directive needs of a path.
+/// What a directive does with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathNeed {
-    /// To find files in a directory, and to list it if `is_listed`; with the rights of the running user.
+    /// Serves files of a directory, and lists it if `is_listed`, with the rights of the running user.
     Directory {
         /// Whether `file.dirlisting` is on.
         is_listed: bool,
     },
-    /// To read a file, with the rights of the running user.
+    /// Reads a file, with the rights of the running user.
     File,
-    /// To create a file there, with the rights of the starting user.
+    /// Creates a file, with the rights of the starting user: its directory is checked.
     Parent,
 }
 
-/// A path that a directive names.
+/// A path in a directive.
 #[derive(Clone, Debug)]
 pub struct PathCheck {
     need: PathNeed,
     path: Box<Path>,
-    /// Where the configuration names it; the message is made when something is amiss.
+    /// Position in the configuration.
     place: Error,
 }
 
@@ -34,17 +34,17 @@ pub struct PathCheck {
 #[derive(Clone, Default)]
 pub struct PathChecks(pub Vec<PathCheck>);
 
-/// Whose rights a path is looked at with.
+/// The user with whose rights a path is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningUser<'a> {
     /// Its name, for messages.
     pub name: &'a str,
-    /// Whether the process has the rights of this user. Otherwise only what is missing can be seen.
+    /// Whether the process already has the rights of this user. If not, only missing files are reported.
     pub is_current: bool,
 }
 
 impl PathCheck {
-    /// A check of `path`, which `node` names.
+    /// A check of `path`, which `node` contains.
     #[must_use]
     pub fn new(command: &Command<'_>, node: &Node, path: &Path, need: PathNeed) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl PathCheck {
         }
     }
 
-    /// What is amiss for the user who starts the server.
+    /// The warning for the user who starts the server.
     #[must_use]
     pub fn check_as_starting_user(&self) -> Option<Error> {
         if self.need != PathNeed::Parent {
@@ -73,7 +73,7 @@ impl PathCheck {
         Some(self.error(text, "create it, or correct the path"))
     }
 
-    /// What is amiss for the user the server runs as.
+    /// The warning for the user that the server runs as.
     #[must_use]
     pub fn check_as_running_user(&self, user: RunningUser<'_>) -> Option<Error> {
         let is_listed = match self.need {
@@ -112,7 +112,7 @@ impl PathCheck {
         }
     }
 
-    /// Why the path cannot be looked at: it does not exist, or a directory above it is closed.
+    /// Why the path cannot be examined: it does not exist, or a directory above it is closed.
     fn explain(&self, error: &io::Error, user: RunningUser<'_>) -> Option<Error> {
         if error.kind() != io::ErrorKind::PermissionDenied {
             let text = format!("{} does not exist", self.path.display());
@@ -156,7 +156,7 @@ impl PathCheck {
     }
 }
 
-/// Whether the process has this right.
+/// Whether the process may access the path in this way.
 fn may(path: &Path, access: Access) -> bool {
     rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok()
 }

@@ -1,13 +1,13 @@
-//! The protocol version by which a request came.
+//! The protocol version of a request.
 
 use crate::Http2Stream;
 
-/// The protocol version by which a request came, with the request's place on its connection.
+/// The protocol version of a request, with its position on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1: requests of a connection are answered one after the other.
+    /// HTTP/1: a connection's requests are answered in order.
     Http1 {
-        /// Number of the request on its connection, from 1; 0 where there is none.
+        /// Number of the request on its connection, from 1; 0 if unknown.
         index: u64,
     },
     /// HTTP/2.
@@ -21,7 +21,7 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// Whether requests of a connection are answered in any order, so that one can wait without holding up others.
+    /// Whether a connection's requests are answered in any order, so that one can wait without delaying others.
     #[must_use]
     pub const fn is_multiplexed(&self) -> bool {
         match self {
@@ -30,7 +30,7 @@ impl Protocol {
         }
     }
 
-    /// What tells the request from others of its connection: the identifier of its stream, or its number.
+    /// Identifies the request on its connection: stream identifier or number.
     #[must_use]
     pub fn request_id(&self) -> u64 {
         match self {
@@ -39,7 +39,7 @@ impl Protocol {
         }
     }
 
-    /// The stream, over HTTP/2.
+    /// The stream, if the request came over HTTP/2.
     #[must_use]
     pub const fn http2(&self) -> Option<&Http2Stream> {
         match self {
@@ -48,7 +48,7 @@ impl Protocol {
         }
     }
 
-    /// As [`Protocol::http2`], to be changed.
+    /// The stream, if the request came over HTTP/2.
     pub const fn http2_mut(&mut self) -> Option<&mut Http2Stream> {
         match self {
             Self::Http1 { .. } => None,

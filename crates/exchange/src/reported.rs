@@ -1,17 +1,17 @@
-//! What goes wrong again and again, and is reported now and then.
+//! Counts failures that may be frequent, and limits their log lines.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// It is reported no more often than this.
+/// Least time between two log lines.
 const REPORTS: Duration = Duration::from_secs(60);
 
-/// What goes wrong: how often it did, and when that is reported.
+/// Counts one kind of failure, and limits its log lines.
 #[derive(Debug)]
 pub(crate) struct Reported {
     count: AtomicU64,
     start: Instant,
-    /// Milliseconds since `start` from which it may be reported again.
+    /// Time of the next permitted log line, in milliseconds since `start`.
     next: AtomicU64,
 }
 
@@ -26,13 +26,13 @@ impl Default for Reported {
 }
 
 impl Reported {
-    /// Counts it. True if it is to be reported now.
+    /// Counts a failure. Returns whether to log it.
     pub(crate) fn count(&self) -> bool {
         self.count.fetch_add(1, Relaxed);
         self.is_due()
     }
 
-    /// How often it happened.
+    /// Number of failures.
     pub(crate) fn counted(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -45,7 +45,7 @@ impl Reported {
     }
 }
 
-/// The time: of rare events only, and on any thread.
+/// The current time. For rare events only; callable from any thread.
 #[expect(
     clippy::disallowed_methods,
     reason = "there is no worker's clock on the threads that ask"

@@ -1,4 +1,4 @@
-//! Request bodies: collected before a handler runs, or pulled by a handler that can stream.
+//! Request bodies: collected before a handler runs, or streamed to it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,26 +10,26 @@ use crate::ByteQueue;
 use crate::body::BodyError;
 use crate::file::FileRange;
 
-/// The content of a request, as its handler sees it.
+/// The body of a request as its handler sees it.
 #[derive(Clone, Default)]
 pub enum RequestBody {
-    /// The request has none.
+    /// None.
     #[default]
     None,
     /// Complete, in memory.
     Bytes(Bytes),
     /// Complete, in an unlinked temporary file (bodies above `temp-buffer-threshold`).
     File(FileRange),
-    /// Arriving; pulled by the handler.
+    /// Arriving; the handler pulls it.
     ///
-    /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have this from the start if the first
-    /// handler of their path can stream: what comes through it are the bytes of the tunnel, for CONNECT from the
-    /// beginning, for other upgrades once the handler has answered 101. A response that opens no tunnel ends it.
+    /// Requests that [ask for a tunnel](h2o_http::RequestHead::asks_for_tunnel) have this from the start, if the first
+    /// handler of their path can stream. It then carries the client's bytes of the tunnel: for CONNECT at once, for
+    /// other upgrades after the handler's 101. A response that opens no tunnel ends it.
     Stream(Rc<BodyPipe>),
 }
 
 impl RequestBody {
-    /// Bytes of memory that complete content takes.
+    /// Bytes of memory of a complete body.
     #[must_use]
     pub const fn retained(&self) -> usize {
         match self {
@@ -39,8 +39,8 @@ impl RequestBody {
     }
 }
 
-/// A body on its way from the connection to the handler. Holds at most what the connection put in
-/// before it saw that the pipe is full, so a handler that does not pull costs one buffer; and what is [kept](BodyPipe::keep).
+/// Carries a request body from the connection to the handler. Holds what the connection added before it noticed that
+/// the pipe is full, so a handler that does not pull costs one buffer; and what is [kept](BodyPipe::keep).
 #[derive(Default)]
 pub struct BodyPipe {
     inner: RefCell<Inner>,
@@ -48,11 +48,11 @@ pub struct BodyPipe {
 
 #[derive(Default)]
 struct Inner {
-    /// What was taken, and is handed out once more before the rest.
+    /// Bytes taken before, which are returned again before the rest.
     replay: Bytes,
-    /// What was taken, if it is kept.
+    /// Bytes taken, if they are kept for a rerun.
     kept: Option<BytesMut>,
-    /// Something was taken, or will not come, and is not kept.
+    /// Whether bytes were taken without being kept, so that a rerun is impossible.
     is_lost: bool,
     queue: ByteQueue,
     end: Option<Result<(), String>>,
@@ -64,7 +64,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// The first piece.
+    /// Takes the next piece.
     fn pop(&mut self) -> Option<Bytes> {
         let piece = if self.is_empty() {
             return None;
@@ -78,7 +78,7 @@ impl Inner {
         Some(piece)
     }
 
-    /// A piece is taken.
+    /// Keeps a piece that is taken, if there is room.
     fn keep(&mut self, piece: &[u8]) {
         match &mut self.kept {
             Some(kept) if kept.len() + piece.len() <= BodyPipe::KEPT => {
@@ -97,9 +97,9 @@ impl Inner {
 }
 
 impl BodyPipe {
-    /// Bytes a pipe takes before it says it is full.
+    /// Bytes from which on the pipe is full.
     pub const CAPACITY: usize = 64 * 1024;
-    /// Bytes of content that [`BodyPipe::keep`] keeps at most.
+    /// Most bytes that [`BodyPipe::keep`] keeps.
     pub const KEPT: usize = 1024 * 1024;
 
     /// The next piece; `None` at the end. Called by the handler.
@@ -121,7 +121,7 @@ impl BodyPipe {
         }
     }
 
-    /// The handler does not want the rest. Of a tunnel the other direction goes on.
+    /// Called by the handler: it does not need the rest of the body. The other direction of a tunnel continues.
     pub fn abandon(&self) {
         let mut inner = self.inner.borrow_mut();
         if inner.kept.is_some() {
@@ -139,7 +139,7 @@ impl BodyPipe {
         }
     }
 
-    /// From now on what is taken is kept as well, up to [`BodyPipe::KEPT`] bytes: another handler may want it.
+    /// Keeps the bytes taken from now on, up to [`BodyPipe::KEPT`], for a rerun with another handler.
     pub fn keep(&self) {
         let mut inner = self.inner.borrow_mut();
         if !inner.is_lost {
@@ -147,26 +147,26 @@ impl BodyPipe {
         }
     }
 
-    /// True if another handler may want the content.
+    /// Whether the body may be needed again by another handler.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.inner.borrow().kept.is_some()
     }
 
-    /// There will be no other handler: what is kept is let go.
+    /// The body will not be needed again: drops what was kept.
     pub fn stop_keeping(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.is_lost |= inner.kept.take().is_some();
     }
 
-    /// Bytes that are kept for another handler.
+    /// Bytes kept for another handler.
     #[must_use]
     pub fn kept(&self) -> usize {
         let inner = self.inner.borrow();
         inner.replay.len() + inner.kept.as_ref().map_or(0, BytesMut::capacity)
     }
 
-    /// Makes the pipe ready for another handler, who gets all of the content from its beginning. False if some of it is gone.
+    /// Restarts the body for another handler. Returns false if some of it is lost.
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
@@ -182,45 +182,44 @@ impl BodyPipe {
         true
     }
 
-    /// The tunnel is over, whatever is still under way in either direction: the connection, or its stream, is cut off
-    /// although the content of the response has not come to its end. `reason` is for the error log. Called by the
-    /// handler; without effect on requests that opened no tunnel.
+    /// Called by the handler: ends a tunnel in both directions. The connection or stream is cut off although the
+    /// response has not ended. `reason` is for the error log. Without effect if no tunnel is open.
     pub fn give_up(&self, reason: &'static str) {
         self.inner.borrow_mut().given_up = Some(reason);
         self.abandon();
     }
 
-    /// The reason, once the handler has called [`BodyPipe::give_up`].
+    /// The reason, if the handler has called [`BodyPipe::give_up`].
     #[must_use]
     pub fn given_up(&self) -> Option<&'static str> {
         self.inner.borrow().given_up
     }
 
-    /// From now on the caller is woken whenever the handler abandons the pipe or gives it up. Called by the connection.
+    /// Registers a waker for when the handler abandons the pipe or gives it up. Called by the connection.
     pub fn set_owner(&self, owner: Waker) {
         self.inner.borrow_mut().owner = Some(owner);
     }
 
-    /// True once all of the body is in the pipe, or was. Then the client sends nothing more of it.
+    /// Whether the whole body has arrived in the pipe, so that the client will send no more of it.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         matches!(self.inner.borrow().end, Some(Ok(())))
     }
 
-    /// True if the handler has taken all of the body, which has ended well.
+    /// Whether the handler has taken the whole body without an error.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let inner = self.inner.borrow();
         inner.end == Some(Ok(())) && inner.is_empty()
     }
 
-    /// True once the handler has said that it does not want the rest.
+    /// Whether the handler does not need the rest.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.inner.borrow().abandoned
     }
 
-    /// Room for another piece? Otherwise the caller is woken when there is. Called by the connection.
+    /// Ready with the space in the pipe, or the caller is woken when there is some. Called by the connection.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<usize> {
         let mut inner = self.inner.borrow_mut();
         if inner.abandoned {
@@ -241,7 +240,7 @@ impl BodyPipe {
         self.inner.borrow().queue.len()
     }
 
-    /// Ready when there is a piece, or the end. Called by the handler.
+    /// Ready when there is a piece or the end. Called by the handler.
     pub fn poll_begun(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.borrow_mut();
         if inner.is_empty() && inner.end.is_none() {
@@ -251,7 +250,8 @@ impl BodyPipe {
         Poll::Ready(())
     }
 
-    /// What has not been taken, if the body has ended well: then it need not be streamed any more. Called by the handler.
+    /// Takes the rest of the body, if it has ended without an error: it need not be streamed then. Called by the
+    /// handler.
     #[must_use]
     pub fn take_whole(&self) -> Option<Bytes> {
         let mut inner = self.inner.borrow_mut();
@@ -273,19 +273,19 @@ impl BodyPipe {
         Some(whole.into())
     }
 
-    /// True if the handler can only wait for more from the client.
+    /// Whether the handler is waiting for the client to send more.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         let inner = self.inner.borrow();
         inner.is_empty() && inner.end.is_none() && !inner.abandoned
     }
 
-    /// The caller is woken when the handler takes something, or abandons the pipe. Called by the connection.
+    /// Registers a waker for when the handler takes something or abandons the pipe. Called by the connection.
     pub fn watch(&self, context: &mut Context<'_>) {
         self.inner.borrow_mut().writer = Some(context.waker().clone());
     }
 
-    /// Hands bytes to the handler.
+    /// Adds bytes for the handler.
     pub fn push(&self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         let mut inner = self.inner.borrow_mut();
@@ -302,7 +302,7 @@ impl BodyPipe {
         }
     }
 
-    /// The body ended, well or with an error. The first call counts.
+    /// Ends the body, with or without an error. Only the first call counts.
     pub fn finish(&self, result: Result<(), String>) {
         let mut inner = self.inner.borrow_mut();
         inner.end.get_or_insert(result);
@@ -362,7 +362,7 @@ mod tests {
         assert!(matches!(pipe.poll_next(&mut context), Poll::Ready(None)));
     }
 
-    /// What is left of a pipe.
+    /// Takes the rest of a pipe.
     fn drained(pipe: &BodyPipe) -> Vec<u8> {
         let mut context = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(pipe.queued(), 0);
         assert!(pipe.rewind() && !pipe.is_abandoned());
         assert_eq!((pipe.queued(), pipe.is_starved()), (0, false));
-        // The next handler goes away in the middle of what is there again.
+        // The next handler stops in the middle of the replayed bytes.
         let mut context = Context::from_waker(Waker::noop());
         assert!(pipe.poll_begun(&mut context).is_ready());
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! What directives edit while a configuration is read.
+//! The state that directives edit while a configuration is read.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,30 +9,29 @@ use crate::{
     EnvCommands, Filter, Handler, Host, HostName, Logger, PathRoute, Setting, SettingsMap,
 };
 
-/// Makes a filter from the final settings of a path; `None` if it does not apply there.
+/// Creates a filter from the final settings of a path; `None` if the path does not use it.
 pub type FilterFactory = fn(&Scope) -> Option<Box<dyn Filter>>;
 
-/// The built features: every directive, and the filters in their fixed order.
+/// The built-in features: all directives, and the filters in their fixed order.
 pub struct Features {
     /// The directives.
     pub registry: Registry<Scope>,
-    /// Asked in this order for each path.
+    /// In the order in which they run.
     pub filters: Vec<FilterFactory>,
 }
 
-/// Something to be opened when the whole configuration is known to be good: log files, pipes.
+/// Something that is opened once the whole configuration is valid: a log file or a pipe.
 pub trait Resource: Send + Sync {
     /// Opens it, with the rights of the starting user.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message to show.
     fn open(&self) -> Result<(), String>;
 
-    /// Opens it again, with the rights of the running user, so that a log goes into a new file after the old one was moved
-    /// away. If that fails, what was open is used on.
+    /// Reopens it, with the rights of the running user, for log rotation. If that fails, the open one stays in use.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message to show.
     fn reopen(&self) -> Result<(), String> {
         Ok(())
     }
@@ -42,12 +41,12 @@ pub trait Resource: Send + Sync {
 #[derive(Clone, Default)]
 pub struct Resources(pub Vec<Arc<dyn Resource>>);
 
-/// A service that runs on threads of its own while the workers run, such as health checks of backends.
+/// A service that runs on its own threads while the workers run, such as health checks.
 pub trait BackgroundService: Send + Sync {
     /// Starts the service once the workers are ready. Dropping the returned value ends it.
     ///
     /// # Errors
-    /// The text to show.
+    /// The message to show.
     fn begin(&self) -> Result<Box<dyn Any + Send>, String>;
 }
 
@@ -55,22 +54,22 @@ pub trait BackgroundService: Send + Sync {
 #[derive(Clone, Default)]
 pub struct BackgroundServices(pub Vec<Arc<dyn BackgroundService>>);
 
-/// One level of the configuration being read. Inner levels begin with a copy of the outer settings;
-/// what is collected for the whole site goes through all levels.
+/// One level of the configuration being read. Inner levels start with a copy of the outer settings; values for the
+/// whole site are passed through all levels.
 pub struct Scope {
-    /// The features, for directives that hold other directives.
+    /// The features, for directives that contain other directives.
     pub features: Arc<Features>,
-    /// Where we are.
+    /// The current level.
     pub level: Level,
-    /// Finished host entries, in file order (global level).
+    /// Finished hosts, in file order (global level).
     pub hosts: Vec<Host>,
     /// Finished paths of the host being read (host level).
     pub paths: Vec<PathRoute>,
-    /// The host entry we are in.
+    /// The current host.
     pub host: Option<HostName>,
     /// Its index among the site's hosts.
     pub host_index: u32,
-    /// The path key we are in.
+    /// The current path.
     pub path: Option<Box<str>>,
     /// Inherited settings, one value per feature.
     pub settings: SettingsMap,
@@ -84,7 +83,7 @@ pub struct Scope {
     pub handlers: Vec<Box<dyn Handler>>,
     /// `error-log.emit-request-errors`, inherited.
     pub emit_request_errors: bool,
-    /// Text to show that does not stop the load.
+    /// Messages that do not prevent the start.
     pub warnings: Vec<String>,
 }
 
@@ -110,13 +109,12 @@ impl Scope {
         }
     }
 
-    /// The inherited value of a feature, to be changed for this level and those inside.
+    /// The value of a feature, to be changed for this level and inner ones.
     pub fn edit<T: Setting>(&mut self) -> &mut T {
         self.settings.edit()
     }
 
-    /// Runs `read` one level further in and returns what it returns, with the inner scope's handlers,
-    /// settings and so on available to it.
+    /// Runs `read` with a scope one level further in, and returns its result.
     ///
     /// # Errors
     /// Those of `read`.
@@ -148,7 +146,7 @@ impl Scope {
         result
     }
 
-    /// Shows something that does not stop the load.
+    /// Adds a warning.
     pub fn warn(&mut self, error: &Error) {
         self.warnings.push(error.to_warning());
     }
@@ -156,7 +154,7 @@ impl Scope {
     /// Executes the directives of `mapping` at this level.
     ///
     /// # Errors
-    /// The first error of the configuration.
+    /// The first error.
     pub fn run(&mut self, mapping: &Node) -> Result<(), Error> {
         self.warn_of_semicolons(mapping);
         let features = Arc::clone(&self.features);
@@ -168,7 +166,8 @@ impl Scope {
         }
     }
 
-    /// Other servers end a directive with `;`, which is part of the value here. Header fields may well end so.
+    /// Warns of values that end with `;`, which ends a directive in other servers but belongs to the value here. Header
+    /// fields may end so and are exempt.
     fn warn_of_semicolons(&mut self, mapping: &Node) {
         let parts = mapping.one_or_more().iter().filter_map(Node::as_mapping);
         for (key, value) in parts.flatten() {
@@ -186,7 +185,7 @@ impl Scope {
         }
     }
 
-    /// Makes the route of this scope from its final settings.
+    /// Creates the route of this path from its final settings.
     #[must_use]
     pub fn build_path(&mut self, path: &str) -> PathRoute {
         let filters: Vec<_> = self

@@ -9,14 +9,14 @@ use rustc_hash::FxHashMap;
 pub trait Setting: Any + Clone + Default + Send + Sync {}
 impl<T: Any + Clone + Default + Send + Sync> Setting for T {}
 
-/// One value of each type, shared until it is changed. Cloning the map is how an inner level inherits.
+/// One value of each type, shared until changed. Cloning the map lets an inner level inherit.
 #[derive(Clone, Default)]
 pub struct SettingsMap {
     values: FxHashMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
 impl SettingsMap {
-    /// The value of type `T`, its default if none was set.
+    /// The value of type `T`; its default if it was not set.
     #[must_use]
     pub fn get<T: Setting>(&self) -> Arc<T> {
         self.peek().unwrap_or_default()

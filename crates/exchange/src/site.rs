@@ -1,4 +1,4 @@
-//! A checked configuration: an immutable value that exchanges keep a hold on until they end.
+//! A valid configuration: an immutable value that every exchange references until it ends.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use h2o_http::{Headers, Scheme};
 
 use crate::{ConnectionInfo, Endpoint, EnvCommands, Filter, Handler, Logger, SettingsMap};
 
-/// Everything that was configured. Built by [`crate::Scope`]; never changed afterwards.
+/// A whole configuration. Built by [`crate::Scope`] and never changed.
 pub struct Site {
     /// Host entries in file order.
     pub hosts: Vec<Host>,
-    /// Settings of the global level, one value per feature.
+    /// Global settings, one value per feature.
     pub settings: SettingsMap,
-    /// Values that features collected over all levels (listeners, log targets, ...).
+    /// Values that features collected over all levels: listeners, log targets and others.
     pub shared: SettingsMap,
-    /// Taken when a request is answered without any host: no handlers, filters or loggers.
+    /// The host of requests that match none: no handlers, filters or loggers.
     pub nowhere: Host,
-    /// How often a request may be run again.
+    /// Limits of internal redirects.
     pub reroute_limits: RerouteLimits,
 }
 
-/// How often a request may be run again.
+/// Limits of internal redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RerouteLimits {
     /// `max-delegations`
@@ -54,7 +54,7 @@ impl Default for Site {
     }
 }
 
-/// A worker's own hold on a [`Site`], counted without atomic operations: exchanges take and drop one.
+/// A worker's reference to a [`Site`], counted without atomic operations, since every exchange takes one.
 #[derive(Clone, Default)]
 pub struct LocalSite(pub Arc<Site>);
 
@@ -66,7 +66,7 @@ impl std::ops::Deref for LocalSite {
     }
 }
 
-/// Index of a host and a path of a [`Site`]. The default leads nowhere: 404, nothing logged.
+/// Indices of a host and a path of a [`Site`]. The default leads to 404 without a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     host: u32,
@@ -82,7 +82,7 @@ impl Default for Route {
     }
 }
 
-/// The key of a host entry.
+/// The key of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostName {
     /// Lower case; `*` or `*.suffix` for wildcards; IPv6 literals keep their brackets.
@@ -92,8 +92,8 @@ pub struct HostName {
 }
 
 impl HostName {
-    /// True if this entry answers for `host` (any letter case) at `port` under `scheme`
-    /// (H2O compatibility, see the manual on host selection).
+    /// Whether this key matches `host` (any letter case) at `port` under `scheme` (H2O compatibility: H2O's rules; see
+    /// the manual on host selection).
     #[must_use]
     pub fn matches(&self, host: &[u8], port: Option<u16>, scheme: Scheme) -> bool {
         let port = port.unwrap_or(scheme.default_port());
@@ -103,7 +103,7 @@ impl HostName {
         self.matches_name(host)
     }
 
-    /// As [`HostName::matches`], the port left aside.
+    /// Like [`HostName::matches`], ignoring the port.
     #[must_use]
     pub fn matches_name(&self, host: &[u8]) -> bool {
         match self.name.as_bytes() {
@@ -116,7 +116,7 @@ impl HostName {
         }
     }
 
-    /// `name[:port]`, as logs show it.
+    /// `name[:port]`, for logs.
     #[must_use]
     pub fn to_authority(&self) -> String {
         self.port.map_or_else(
@@ -126,24 +126,25 @@ impl HostName {
     }
 }
 
-/// One host entry.
+/// A host.
 #[derive(Default)]
 pub struct Host {
     /// Its key.
     pub name: HostName,
     /// `name[:port]` as configured, lower case, for logs.
     pub authority: Box<str>,
-    /// Never the fallback for a name that matches no entry.
+    /// Whether the host is never the fallback for unknown names.
     pub strict: bool,
-    /// Which `client-ca-file` clients of this host must have a certificate of, for each listener that serves it; `None` where nothing is asked. Empty if no listener asks for anything.
+    /// The `client-ca-file` that clients of this host need, for each listener; `None` where no certificate is required.
+    /// Empty if no listener requires one.
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
-    /// Its paths, longest first, equal lengths in file order. The last entry is the one for "no path matched".
+    /// Its paths, longest first, equal lengths in file order. The last entry is for requests that match no path.
     pub paths: Vec<PathRoute>,
 }
 
 impl Host {
-    /// Whether a request that came over `connection` is not for this host (RFC 9110 §15.5.20), as the client has not shown
-    /// the certificate that the host wants: the handshake was for another name, or for none.
+    /// Whether a request on `connection` must be refused with 421 (RFC 9110 §15.5.20), because the client has not
+    /// presented the certificate that the host requires: the handshake was for another name or for none.
     #[inline]
     #[must_use]
     pub fn is_closed_to(&self, connection: &ConnectionInfo) -> bool {
@@ -158,8 +159,8 @@ impl Host {
         let mut listeners = self.client_authorities.iter();
         match listeners.find(|(listener, _)| *listener == *connection.listener) {
             Some((_, wanted)) => lacks(wanted),
-            // An internal redirect from a listener that does not serve this host: what one of its own gives to everybody is
-            // no secret.
+            // An internal redirect from a listener that does not serve this host: allowed only if some listener of the
+            // host requires no certificate.
             None => self
                 .client_authorities
                 .iter()
@@ -168,24 +169,24 @@ impl Host {
     }
 }
 
-/// One path of a host with everything that happens to a request there.
+/// A path of a host, with all that applies to its requests.
 #[derive(Default)]
 pub struct PathRoute {
-    /// The key; empty for the entry taken when no path matches.
+    /// The key; empty for requests that match no path.
     pub path: Box<str>,
-    /// Asked in order.
+    /// Run in order.
     pub handlers: Vec<Box<dyn Handler>>,
-    /// Applied in order.
+    /// Run in order.
     pub filters: Vec<Box<dyn Filter>>,
-    /// Written to when the exchange is over.
+    /// Run when an exchange is finished.
     pub loggers: Vec<Arc<dyn Logger>>,
-    /// True if a logger wants the fields as they were before the filters.
+    /// Whether a logger uses the fields from before the filters.
     pub keep_unfiltered: bool,
-    /// True if a logger or a filter wants to know what happened at upstream servers.
+    /// Whether a logger or filter uses the timing trace of requests to backends.
     pub keep_trace: bool,
-    /// Fields of a `103 Early Hints` for clients that have to wait for a response.
+    /// Fields of a `103 Early Hints` for clients that wait for a response.
     pub early_hints: Option<Headers>,
-    /// Applied on entering the path; `None` if there is nothing to apply.
+    /// Applied when a request is routed here; `None` if there are none.
     pub env: Option<EnvCommands>,
     /// `error-log.emit-request-errors`.
     pub emit_request_errors: bool,
@@ -194,19 +195,20 @@ pub struct PathRoute {
 }
 
 impl PathRoute {
-    /// True if `path` (normalised) belongs under this key: the key is a prefix that ends at a slash.
+    /// Whether the normalised `path` is below this key: the key is a prefix that ends at a slash.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
         let key = self.path.as_bytes();
         let Some((begin, _)) = path.split_at_checked(key.len()) else {
             return false;
         };
-        // Backwards, as the paths of a host begin alike and end differently (bench: routing/last-of-100-paths).
+        // Compared from the end, since the paths of a host begin alike and end differently (bench:
+        // routing/last-of-100-paths).
         begin.iter().rev().eq(key.iter().rev())
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
     }
 
-    /// The part of `path` behind the configured key.
+    /// The part of `path` after the key.
     #[must_use]
     pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.path.len()..).unwrap_or_default()
@@ -229,8 +231,8 @@ impl Site {
             .unwrap_or_else(|| &self.nowhere.paths[0])
     }
 
-    /// The route for a normalised path under a host: the longest key that matches, else the host's
-    /// entry for "no path matched".
+    /// The route of a normalised path on a host: the longest matching key, else the entry for requests that match no
+    /// path.
     #[must_use]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
         let paths = &self.hosts[host as usize].paths;

@@ -1,4 +1,4 @@
-//! Content that has come and is not wanted yet: in memory, and in a temporary file where that is much.
+//! A buffer in memory and, for many bytes, in a temporary file.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,32 +10,32 @@ use crate::byte_queue::ByteQueue;
 use crate::file::{FileRange, FileReader};
 use crate::temp_file::{TempFile, TempFiles};
 
-/// Fewer bytes than this are not worth a piece of work of a disk thread, unless the file's end leaves no room for more.
+/// Fewer bytes than this are not worth a job for a disk thread, unless the end of the file leaves no room for more.
 const LEAST_WRITE: u64 = 64 * 1024;
 
-/// Bytes in the order in which they came, whichever part of them is in memory and whichever in a file.
+/// A queue of bytes, partly in memory and partly in a temporary file.
 ///
-/// The order is: `front`, the file, what is being written to it, `back`.
+/// The order is: `front`, the file, the bytes being written to it, `back`.
 #[derive(Default)]
 pub struct Spool {
     front: ByteQueue,
     file: Option<Box<SpoolFile>>,
     back: ByteQueue,
-    /// Something could not be written: nothing is any more.
+    /// Whether a write has failed; nothing is written after that.
     has_failed: bool,
     /// Bytes were lost. Those before them are handed out, and then an error; those behind them never.
     is_cut: bool,
 }
 
-/// A temporary file that is used as a ring: places that were read are written again.
+/// A temporary file used as a ring: space that was read is overwritten.
 struct SpoolFile {
     file: TempFile,
-    /// Bytes the file may have.
+    /// Most bytes in the file.
     size: u64,
-    /// How much was read and written so far; the place of a byte is its number modulo `size`.
+    /// Bytes read and written so far. The offset of a byte in the file is its number modulo `size`.
     read: u64,
     written: u64,
-    /// What is being read, up to the end of the file or of what was written.
+    /// Reads to the end of the file, or of what was written.
     reader: Option<FileReader>,
 }
 
@@ -50,12 +50,12 @@ impl SpoolFile {
         })
     }
 
-    /// Bytes that can be read.
+    /// Bytes to read.
     const fn len(&self) -> u64 {
         self.written - self.read
     }
 
-    /// Bytes that can be written next, in one piece.
+    /// Bytes that can be written next in one piece.
     fn room(&self) -> u64 {
         let free = self.size - self.len();
         let place = self.written % self.size;
@@ -68,7 +68,7 @@ impl SpoolFile {
         }
     }
 
-    /// From now on only places are written that were read. False if that is so already.
+    /// Limits the file to its current size. Returns false if it was limited already.
     const fn stop_growing(&mut self) -> bool {
         let grows = self.written > 0 && self.written < self.size;
         if grows {
@@ -77,7 +77,7 @@ impl SpoolFile {
         grows
     }
 
-    /// The next bytes, at most `max`; `None` if there are none.
+    /// Reads the next bytes, at most `max`; `None` if there are none.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -110,7 +110,7 @@ impl SpoolFile {
 }
 
 impl Spool {
-    /// Puts a piece behind what is there.
+    /// Appends a piece.
     pub fn push(&mut self, piece: Bytes) {
         if self.is_cut {
             return;
@@ -122,32 +122,32 @@ impl Spool {
         }
     }
 
-    /// Bytes in memory, those on their way to the file included.
+    /// Bytes in memory, including those being written to the file.
     #[must_use]
     pub fn memory(&self) -> usize {
         let writing = self.file.as_ref().map_or(0, |file| file.file.writing());
         self.front.len() + writing + self.back.len()
     }
 
-    /// Bytes in memory behind the file, which could be written to it next.
+    /// Bytes in memory after the file, which could be written to it next.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.back.len()
     }
 
-    /// True if there is nothing in it.
+    /// Whether it is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.front.is_empty() && self.file.is_none() && self.back.is_empty()
     }
 
-    /// True if there is a file.
+    /// Whether there is a file.
     #[must_use]
     pub const fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The next bytes, at most `max`; `None` if there are none.
+    /// Takes the next bytes, at most `max`; `None` if there are none.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -177,8 +177,8 @@ impl Spool {
         }
     }
 
-    /// Begins to write bytes from memory, all that there is room for, to a file of at most `size` bytes. False if that is none:
-    /// the file, or all of them, may not grow, files cannot be written, or something is still being written.
+    /// Starts writing bytes from memory to a file of at most `size` bytes, as many as fit. Returns false if nothing is
+    /// written: a limit is reached, a write has failed, or a write is in progress.
     ///
     /// Must run in a runtime of tokio.
     pub fn spill(&mut self, files: &Arc<TempFiles>, size: u64) -> bool {
@@ -215,7 +215,7 @@ impl Spool {
         false
     }
 
-    /// Ready when nothing is on its way to the file. Bytes that could not be written are in memory again, and stay there.
+    /// Ready when no write is in progress. If a write failed, its bytes are back in memory and stay there.
     ///
     /// # Errors
     /// [`BodyError`] if bytes were lost.
@@ -241,7 +241,7 @@ impl Spool {
         Poll::Ready(Ok(()))
     }
 
-    /// A file in which nothing is left is not kept.
+    /// Drops the file once everything in it has been read.
     fn drop_empty_file(&mut self) {
         let is_empty = |file: &SpoolFile| file.len() == 0 && file.file.writing() == 0;
         if self.file.as_deref().is_some_and(is_empty) {
@@ -273,7 +273,7 @@ mod tests {
         result.expect("nothing is lost");
     }
 
-    /// Numbers that look random, the same ones each time.
+    /// Pseudo-random numbers, the same for each seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -284,12 +284,12 @@ mod tests {
         }
     }
 
-    /// What is pushed, at most.
+    /// The bytes to push.
     fn content() -> Vec<u8> {
         (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect()
     }
 
-    /// Pushes, spills and takes at random; what comes out must be what went in.
+    /// Pushes, spills and takes at random; the output must equal the input.
     async fn play(content: &[u8], seed: u64, files: &Arc<TempFiles>, size: u64) {
         let mut numbers = Numbers(seed);
         let (mut spool, mut pushed, mut taken) = (Spool::default(), 0, 0);

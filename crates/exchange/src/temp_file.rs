@@ -1,4 +1,4 @@
-//! Temporary files: they have no name, are written and closed by the disk threads, and together they have a ceiling.
+//! Temporary files: unnamed, written and closed by the disk threads, with a limit for all together.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,14 +17,14 @@ use crate::file::OpenFile;
 use crate::reported::Reported;
 use h2o_log::{reason, report};
 
-/// Slices written by one system call.
+/// Slices per system call.
 const SLICES: usize = 16;
 
 /// The temporary files of the process.
 #[derive(Debug)]
 pub struct TempFiles {
     directory: PathBuf,
-    /// Bytes that all of them may hold together.
+    /// `temp-buffer-max-total`: most bytes in all files together.
     limit: u64,
     used: AtomicU64,
     made: AtomicU64,
@@ -34,32 +34,32 @@ pub struct TempFiles {
     refusals: Reported,
 }
 
-/// The space of one temporary file in [`TempFiles`].
+/// Space of one temporary file, reserved in [`TempFiles`].
 #[derive(Debug)]
 pub(crate) struct TempSpace {
     files: Arc<TempFiles>,
     bytes: AtomicU64,
-    /// There from the first byte on.
+    /// Set with the first byte.
     descriptor: OnceLock<Descriptor>,
 }
 
-/// Bytes that were not written.
+/// Bytes that could not be written.
 #[derive(Debug)]
 pub struct Unwritten {
-    /// Why.
+    /// The reason.
     pub error: io::Error,
-    /// All of the bytes that were to be written; `None` if they are lost, as the disk threads have ended.
+    /// The bytes; `None` if they are lost because the disk threads have ended.
     pub bytes: Option<ByteQueue>,
 }
 
-/// A temporary file that is written piece by piece. It is made when the first one is.
+/// A temporary file that is written piece by piece, and created with the first one.
 pub struct TempFile {
     space: Arc<TempSpace>,
     file: Option<Arc<OpenFile>>,
     write: Option<Write>,
 }
 
-/// A piece of work of a disk thread.
+/// A job for a disk thread.
 struct Write {
     bytes: usize,
     task: JoinHandle<Result<Arc<OpenFile>, Unwritten>>,
@@ -81,10 +81,10 @@ impl Default for TempFiles {
 }
 
 impl TempFiles {
-    /// The ceiling where none is chosen, bytes.
+    /// Default of `temp-buffer-max-total`, in bytes.
     pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
-    /// Files in `directory` that hold no more than `limit` bytes together; 0: there are to be none.
+    /// Files in `directory` with at most `limit` bytes together; 0: no files.
     #[must_use]
     pub fn new(directory: PathBuf, limit: u64) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl TempFiles {
         }
     }
 
-    /// The same, whose files count among `descriptors`.
+    /// Counts the files among `descriptors`.
     #[must_use]
     pub fn counted(self, descriptors: &Arc<Descriptors>) -> Self {
         Self {
@@ -103,43 +103,43 @@ impl TempFiles {
         }
     }
 
-    /// Bytes that the files may hold together.
+    /// Most bytes in all files together.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes that are set aside for the files there are.
+    /// Bytes reserved for the open files.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Files that were made.
+    /// Number of files created.
     #[must_use]
     pub fn made(&self) -> u64 {
         self.made.load(Relaxed)
     }
 
-    /// Bytes that were written.
+    /// Number of bytes written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// How often something could not be written.
+    /// Number of failed writes.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.counted()
     }
 
-    /// How often a file was not to grow because of [`TempFiles::limit`].
+    /// Number of writes refused because of [`TempFiles::limit`].
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refusals.counted()
     }
 
-    /// Sets `bytes` more aside, if there is room.
+    /// Reserves `bytes` more. Returns false if the limit does not allow it.
     fn reserve(&self, bytes: u64) -> bool {
         let grown = self.used.fetch_update(Relaxed, Relaxed, |used| {
             used.checked_add(bytes).filter(|used| *used <= self.limit)
@@ -168,7 +168,7 @@ impl TempFiles {
 }
 
 impl TempSpace {
-    /// Room for a file of `bytes` bytes. False if there is none.
+    /// Reserves space for a file of `bytes` bytes. Returns false if the limit does not allow it.
     fn grow_to(&self, bytes: u64) -> bool {
         let had = self.bytes.load(Relaxed);
         if bytes <= had {
@@ -194,7 +194,7 @@ impl Drop for TempSpace {
 }
 
 impl TempFile {
-    /// A file that does not exist yet.
+    /// A file that is created with its first bytes.
     #[must_use]
     pub fn new(files: &Arc<TempFiles>) -> Self {
         Self {
@@ -208,24 +208,24 @@ impl TempFile {
         }
     }
 
-    /// Bytes that are being written.
+    /// Number of bytes being written.
     #[must_use]
     pub fn writing(&self) -> usize {
         self.write.as_ref().map_or(0, |write| write.bytes)
     }
 
-    /// What was written can be read here; `None` before something was.
+    /// The file, for reading; `None` before the first write.
     #[must_use]
     pub const fn file(&self) -> Option<&Arc<OpenFile>> {
         self.file.as_ref()
     }
 
-    /// Begins to write at `offset`. What was begun before must be done.
+    /// Starts writing at `offset`. No other write may be in progress.
     ///
     /// Must run in a runtime of tokio.
     ///
     /// # Errors
-    /// The bytes, if the files of the process may not hold that much, or there may not be another one.
+    /// Returns the bytes if a limit does not allow to write them.
     pub fn write(&mut self, bytes: ByteQueue, offset: u64) -> Result<(), ByteQueue> {
         debug_assert!(self.write.is_none(), "one thing is written at a time");
         if !self.space.grow_to(offset + bytes.len() as u64) {
@@ -248,10 +248,10 @@ impl TempFile {
         Ok(())
     }
 
-    /// Ready when nothing is being written, with how many bytes were since the last call.
+    /// Ready when no write is in progress, with the number of bytes written since the last call.
     ///
     /// # Errors
-    /// [`Unwritten`]; the file holds what it held before.
+    /// [`Unwritten`]; the file keeps its earlier contents.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Unwritten>> {
         let Some(write) = &mut self.write else {
             return Poll::Ready(Ok(0));
@@ -280,7 +280,7 @@ impl TempFile {
     }
 }
 
-/// The file, made if there is none yet. Waits for the disk.
+/// Opens the file, creating it if necessary. Blocks on the disk.
 fn open(file: Option<Arc<OpenFile>>, space: Arc<TempSpace>) -> io::Result<Arc<OpenFile>> {
     match file {
         Some(file) => Ok(file),
@@ -312,7 +312,7 @@ fn write_all(file: &OpenFile, bytes: &ByteQueue, mut offset: u64) -> io::Result<
     Ok(())
 }
 
-/// A file in `directory` without a name. Waits for the disk.
+/// Creates an unnamed file in `directory`. Blocks on the disk.
 ///
 /// # Errors
 /// The system's error.
@@ -320,7 +320,7 @@ pub fn create(directory: &Path) -> io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
-        // The file system, or the kernel, makes only files with names.
+        // The file system or the kernel supports only named files.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => create_named(directory, flags, mode),
         other => other.map_err(Into::into),
     }
@@ -336,7 +336,7 @@ fn create_named(directory: &Path, flags: OFlags, mode: Mode) -> io::Result<Owned
                 rustix::fs::unlink(&path)?;
                 return Ok(fd);
             }
-            // Left by a process of that number which did not come to remove it.
+            // Left behind by an earlier process with the same id.
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -399,11 +399,11 @@ mod tests {
             other.write(queue(b"1234"), 0).unwrap();
             written(&mut one).await.unwrap();
             written(&mut other).await.unwrap();
-            // What is there already can be written again.
+            // Bytes in the file can be overwritten.
             one.write(queue(b"xyz"), 3).unwrap();
             written(&mut one).await.unwrap();
             assert_eq!(one.write(queue(b"xyz"), 4).unwrap_err().len(), 3);
-            // A range of a file keeps its space.
+            // A range of a file keeps the file's space reserved.
             let kept = Arc::clone(one.file().unwrap());
             drop(one);
             assert_eq!(files.used(), 10);
@@ -436,7 +436,7 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = create_named(&directory, flags, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(rustix::io::write(&fd, b"abc").unwrap(), 3);
-        // Empty, or it could not be removed.
+        // Fails unless the directory is empty.
         std::fs::remove_dir(&directory).unwrap();
     }
 }

@@ -1,7 +1,8 @@
-//! Timers of a worker: the one mechanism for connections, for what handlers wait for, and for tasks.
+//! Timers of a worker: the one mechanism for connections, handlers and tasks.
 //!
-//! They are cheap to move, since most are moved whenever bytes come or go, and few ever fire. A timer is up to an eighth of its
-//! time late, so that the event loop wakes seldom; within 127 milliseconds it is exact to a millisecond.
+//! Setting a timer is cheap, since most timers are moved whenever bytes are received or sent, and few ever fire. A
+//! timer may fire late by an eighth of its time, so that the event loop wakes seldom; timers up to 127 milliseconds are
+//! exact to a millisecond.
 
 mod wheel;
 
@@ -20,27 +21,27 @@ use crate::Clock;
 pub use wheel::TimerKey;
 use wheel::{UNSET, Wheel};
 
-/// Values of the wheel from here on are indices of waiters.
+/// Values of the wheel from here up are indices of waiters.
 const WAITER: u32 = 1 << 31;
 
 /// The timers of a worker.
 ///
-/// The event loop [adds](Timers::add) a timer for each connection and [learns](Timers::poll_due) which are due. Futures use a
-/// [`Timer`], which wakes their task.
+/// The event loop [adds](Timers::add) a timer for each connection and [collects](Timers::poll_due) those that are due.
+/// Futures use a [`Timer`], which wakes their task.
 pub struct Timers {
     clock: Rc<Clock>,
-    /// Tick 0.
+    /// The time of tick 0.
     start: Instant,
     wheel: RefCell<Wheel>,
     waiters: RefCell<Slab<Waiter>>,
     /// Wakes the event loop for the next timer.
     sleep: RefCell<Option<Pin<Box<Sleep>>>>,
     event_loop: RefCell<Option<Waker>>,
-    /// Whether the event loop waits, and would not notice an earlier timer.
+    /// Whether the event loop waits and must be woken for an earlier timer.
     is_asleep: Cell<bool>,
 }
 
-/// The future side of a [`Timer`].
+/// State of a [`Timer`].
 #[derive(Default)]
 struct Waiter {
     has_fired: bool,
@@ -60,24 +61,24 @@ impl Timers {
         }
     }
 
-    /// The clock that the timers go by.
+    /// The clock of the timers.
     #[must_use]
     pub const fn clock(&self) -> &Rc<Clock> {
         &self.clock
     }
 
-    /// A timer of the event loop, which is not set. `event` is what [`Timers::poll_due`] reports, below 2^31.
+    /// Adds a timer for the event loop, not yet set. [`Timers::poll_due`] reports it as `event`, which is below 2^31.
     pub fn add(&self, event: u32) -> TimerKey {
         debug_assert!(event < WAITER, "the upper half is for waiters");
         self.wheel.borrow_mut().add(event)
     }
 
-    /// The timer is not used any more.
+    /// Removes a timer.
     pub fn remove(&self, key: TimerKey) {
         self.wheel.borrow_mut().remove(key);
     }
 
-    /// Sets, moves or clears a timer. A deadline in the past is reported the next time the event loop asks.
+    /// Sets, moves or clears a timer. A deadline in the past fires at the next [`Timers::poll_due`].
     pub fn set(&self, key: TimerKey, deadline: Option<Instant>) {
         let deadline = deadline.map_or(UNSET, |at| self.tick_after(at));
         let mut wheel = self.wheel.borrow_mut();
@@ -92,8 +93,8 @@ impl Timers {
         }
     }
 
-    /// Wakes the tasks whose timers are due. Ready with the events of the event loop's own timers that are due; pending if there
-    /// are none, and the caller is woken when the next timer is due.
+    /// Wakes the tasks whose timers are due. Ready with the events of the event loop's timers that are due; pending if
+    /// there are none, and the caller is woken when the next timer is due.
     ///
     /// Must be called at the end of each turn of the event loop, within a runtime of tokio.
     pub fn poll_due(&self, task: &mut Context<'_>, events: &mut Vec<u32>) -> Poll<()> {
@@ -106,7 +107,7 @@ impl Timers {
             if next == UNSET || self.poll_sleep(task, next).is_pending() {
                 break;
             }
-            // The runtime's clock has passed what the turn's clock may not have.
+            // The runtime's clock may be ahead of the turn's clock.
             self.clock.begin_turn();
         }
         let mut event_loop = self.event_loop.borrow_mut();
@@ -132,7 +133,7 @@ impl Timers {
             }
         });
         drop(waiters);
-        // What they wake may set timers.
+        // The woken tasks may set timers.
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -146,24 +147,24 @@ impl Timers {
         sleep.as_mut().poll(task)
     }
 
-    /// The tick that has begun last.
+    /// The current tick.
     fn tick(&self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.start);
         since.as_secs() * 1000 + u64::from(since.subsec_millis())
     }
 
-    /// The tick that begins at that time or after it.
+    /// The first tick that begins at that time or later.
     fn tick_after(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.start);
         since.as_secs().saturating_mul(1000) + u64::from(since.subsec_nanos().div_ceil(1_000_000))
     }
 }
 
-/// A time limit or a pause of a future, counted by a worker.
+/// A timer for a future.
 pub struct Timer {
     timers: Rc<Timers>,
     key: TimerKey,
-    /// Index of its waiter.
+    /// Index of its state.
     waiter: u32,
 }
 
@@ -180,24 +181,24 @@ impl Timer {
         }
     }
 
-    /// The clock that the timer goes by.
+    /// The clock of the timer.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.timers.clock
     }
 
-    /// Sets the timer, anew if it is set already.
+    /// Sets or moves the timer.
     pub fn set(&self, at: Instant) {
         self.forget_that_it_fired();
         self.timers.set(self.key, Some(at));
     }
 
-    /// Sets the timer to so long from now.
+    /// Sets the timer to this time from now.
     pub fn set_after(&self, time: Duration) {
         self.set(self.timers.clock.now() + time);
     }
 
-    /// The timer is not set any more.
+    /// Clears the timer.
     pub fn clear(&self) {
         self.forget_that_it_fired();
         self.timers.set(self.key, None);
@@ -209,12 +210,12 @@ impl Timer {
         }
     }
 
-    /// Waits until the time that was set has come.
+    /// Waits until the timer fires.
     pub async fn fired(&self) {
         poll_fn(|task| self.poll_fired(task)).await;
     }
 
-    /// Ready once the time that was set has come, until the timer is set anew or cleared.
+    /// Ready once the timer has fired, until it is set again or cleared.
     pub fn poll_fired(&self, task: &Context<'_>) -> Poll<()> {
         let mut waiters = self.timers.waiters.borrow_mut();
         let Some(waiter) = waiters.get_mut(self.waiter as usize) else {
@@ -240,7 +241,7 @@ impl Drop for Timer {
     }
 }
 
-/// The time for something was over first.
+/// A timeout expired before the work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedOut;
 
@@ -287,7 +288,7 @@ mod tests {
                 poll_fn(|task| first.poll_fired(task)).await;
                 let took = worker.clock.now() - start;
                 assert!((limit..=limit * 9 / 8).contains(&took), "{took:?}");
-                // It stays fired, and the other one never was.
+                // The first stays fired, and the other never fires.
                 let state =
                     poll_fn(|task| Poll::Ready((first.poll_fired(task), second.poll_fired(task))));
                 assert_eq!(state.await, (Poll::Ready(()), Poll::Pending));

@@ -1,4 +1,4 @@
-//! What belongs to one worker: clock, timers, counters, kept exchanges, and whatever features keep per worker.
+//! State of one worker: clock, timers, counters, reusable exchanges, and state of features.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -20,28 +20,28 @@ use crate::{
     TimedOut, Timer, Timers, Transport,
 };
 
-/// An exchange of this worker. Free ones wait for the next request; all can be listed.
+/// A reference to an exchange of a worker. The worker reuses exchanges and can list those in progress.
 pub type ExchangeRef = Rc<RefCell<Exchange>>;
 
-/// What the event loop of a worker is told to do by other threads.
+/// An order of another thread to a worker's event loop.
 pub enum Order {
-    /// Begin the graceful shutdown: accept no more, and let each connection end with what is under way.
+    /// Begin graceful shutdown: stop accepting, and close each connection after its requests in progress.
     Drain,
-    /// Close all connections, whatever they do.
+    /// Close all connections at once.
     Close,
-    /// Run a function on the thread of the worker.
+    /// Run a function on the worker's thread.
     Ask(WorkerTask),
 }
 
-/// What another thread asks of a worker.
+/// A function to run on a worker's thread.
 pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
-/// Free exchanges kept; more are given back to the allocator.
+/// Most unused exchanges that are kept.
 const KEPT_EXCHANGES: usize = 128;
-/// A kept exchange holds on to no more than this much per field block.
+/// Most memory per field block of an unused exchange.
 const KEPT_HEADERS: usize = 16 * 1024;
 
-/// What other threads may know of a worker.
+/// A worker as other threads see it.
 pub struct WorkerHandle {
     /// Its counters.
     pub counters: Arc<Counters>,
@@ -49,39 +49,39 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// What other threads may know of the worker that counts in `counters` and obeys `orders`.
+    /// A handle of the worker with these counters, which receives `orders`.
     #[must_use]
     pub const fn new(counters: Arc<Counters>, orders: UnboundedSender<Order>) -> Self {
         Self { counters, orders }
     }
 
-    /// Has the worker do something, in one of its next turns. False if it has ended.
+    /// Sends an order, which the worker executes in one of its next turns. Returns false if the worker has ended.
     pub fn order(&self, order: Order) -> bool {
         self.orders.send(order).is_ok()
     }
 }
 
-/// What all workers of the process share; nothing of it is written on a request's path. The default is a process without
+/// State shared by all workers of the process; request processing never writes to it. The default is a process without
 /// connections, listeners and workers.
 #[derive(Default)]
 pub struct Shared {
-    /// Wall clock at start, since the Unix epoch.
+    /// Wall-clock time of the start, since the Unix epoch.
     pub started: Duration,
     /// Generation under a supervisor.
     pub generation: Option<u64>,
-    /// Descriptors, and who has them.
+    /// Counts and limits file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// How many connections there may be.
+    /// Limits of connections.
     pub limits: ConnectionLimits,
     /// Number of listening sockets.
     pub listeners: usize,
     /// Temporary files.
     pub temp_files: Arc<TempFiles>,
-    /// The workers, set when all have started.
+    /// The workers; set when all have started.
     pub workers: OnceLock<Vec<WorkerHandle>>,
 }
 
-/// How many connections a process may have. Can be set anew while it runs. The default is none.
+/// Limits of connections per process. Can be changed while it runs. The default is 0.
 #[derive(Debug, Default)]
 pub struct ConnectionLimits {
     max: AtomicUsize,
@@ -91,7 +91,7 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Limits as [`ConnectionLimits::set`] sets them.
+    /// Limits as set by [`ConnectionLimits::set`].
     #[must_use]
     pub fn new(max: usize, soft: usize, soft_min_age: Duration) -> Self {
         let limits = Self::default();
@@ -99,8 +99,8 @@ impl ConnectionLimits {
         limits
     }
 
-    /// Sets `max-connections`, `soft-connection-limit` and `soft-connection-limit.min-age`. Workers obey them with the next
-    /// connection.
+    /// Sets `max-connections`, `soft-connection-limit` and `soft-connection-limit.min-age`. They apply from the next
+    /// connection on.
     pub fn set(&self, max: usize, soft: usize, soft_min_age: Duration) {
         self.max.store(max, Relaxed);
         self.soft.store(soft, Relaxed);
@@ -135,7 +135,7 @@ impl Shared {
     }
 }
 
-/// One worker. Never leaves its thread.
+/// A worker. Never leaves its thread.
 pub struct Worker {
     /// Number of the worker, from 0.
     pub index: usize,
@@ -147,19 +147,19 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// What all workers share.
     pub shared: Arc<Shared>,
-    /// True once the process is to end: responses announce the end of their connection.
+    /// Whether graceful shutdown has begun: responses then announce the end of their connection.
     pub shutting_down: Cell<bool>,
-    /// Tells those who wait for it that the process is to end.
+    /// Notifies waiting tasks of the shutdown.
     pub shutdown: Arc<Notify>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
-    /// Held by free exchanges in place of a connection and a site, which can then be let go.
+    /// Placeholder connection of unused exchanges, so that the real one can be dropped.
     nobody: Rc<ConnectionInfo>,
     nowhere: Rc<LocalSite>,
 }
 
-/// The socket of a connection that has none: of exchanges that nobody has sent, and in tests.
+/// The transport of connections without a socket: of unused exchanges, and in tests.
 pub struct NoTransport;
 
 impl Transport for NoTransport {
@@ -175,7 +175,7 @@ impl Transport for NoTransport {
 }
 
 impl Worker {
-    /// A worker with nothing to do yet.
+    /// A new worker.
     #[must_use]
     pub fn new(index: usize, counters: Arc<Counters>, shared: Arc<Shared>) -> Rc<Self> {
         let clock = Rc::new(Clock::default());
@@ -203,13 +203,14 @@ impl Worker {
         })
     }
 
-    /// The process is to end. Called by the event loop when it is told to [drain](Order::Drain).
+    /// Begins shutdown. Called by the event loop on [`Order::Drain`].
     pub fn shut_down(&self) {
         self.shutting_down.set(true);
         self.shutdown.notify_waiters();
     }
 
-    /// Runs a task on this worker's thread, beside the event loop. Its clock is read anew whenever the task is polled.
+    /// Spawns a task on this worker's thread, beside the event loop. The worker's clock is read again whenever the task
+    /// is polled.
     ///
     /// Must be called in a local runtime of tokio.
     pub fn spawn<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
@@ -224,17 +225,17 @@ impl Worker {
         })
     }
 
-    /// Waits for so long.
+    /// Waits for this time.
     pub async fn sleep(&self, time: Duration) {
         let timer = Timer::new(&self.timers);
         timer.set_after(time);
         timer.fired().await;
     }
 
-    /// Waits for `work`, but no longer than `limit`. It is polled once in any case.
+    /// Waits for `work`, at most for `limit`. Polls it at least once.
     ///
     /// # Errors
-    /// [`TimedOut`] if the time was over first.
+    /// [`TimedOut`] if the limit has passed.
     pub async fn timeout<T>(
         &self,
         limit: Duration,
@@ -251,8 +252,7 @@ impl Worker {
         raced.await
     }
 
-    /// Runs `work` with this worker's clock and timers, where no event loop runs them: on threads that serve no clients, and in
-    /// tests.
+    /// Runs `work` with this worker's clock and timers where there is no event loop: on other threads and in tests.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut events = Vec::new();
@@ -269,7 +269,7 @@ impl Worker {
         turns.await
     }
 
-    /// The value of type `T` that a feature keeps on this worker, made on first use.
+    /// The worker's state of type `T`, created on first use.
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let mut locals = self.locals.borrow_mut();
         let value = locals
@@ -280,8 +280,8 @@ impl Worker {
             .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
     }
 
-    /// A free exchange whose request head is empty and may be filled in; [`Worker::begin`] makes it one of `connection`,
-    /// [`Worker::put_back`] takes it back unused.
+    /// An unused exchange with an empty request head, to be filled in. [`Worker::begin`] turns it into a request of
+    /// `connection`; [`Worker::put_back`] returns it unused.
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
         let mut free = self.free.borrow_mut();
         // Whoever still holds one of an earlier request must not see the next one.
@@ -292,7 +292,7 @@ impl Worker {
         })
     }
 
-    /// Takes back an exchange that [`Worker::spare_exchange`] gave and no request needed.
+    /// Returns an exchange from [`Worker::spare_exchange`] that was not used.
     pub fn put_back(&self, exchange: ExchangeRef) {
         debug_assert!(
             exchange.borrow().request.target().is_empty(),
@@ -301,7 +301,7 @@ impl Worker {
         self.free.borrow_mut().push(exchange);
     }
 
-    /// A request begins with the head that was filled in.
+    /// Begins a request with the filled-in head.
     pub fn begin(
         &self,
         exchange: &ExchangeRef,
@@ -312,8 +312,8 @@ impl Worker {
         self.busy.borrow_mut().push(Rc::clone(exchange));
     }
 
-    /// True for an exchange that was begun for `connection` and `site`, and then [rewound](Exchange::rewind): a request can
-    /// use it without beginning it anew.
+    /// Whether the exchange was begun for `connection` and `site`, and then [rewound](Exchange::rewind): another
+    /// request can use it at once.
     #[inline]
     #[must_use]
     pub fn is_begun(
@@ -324,7 +324,7 @@ impl Worker {
         Rc::ptr_eq(&exchange.connection, connection) && Rc::ptr_eq(&exchange.site, site)
     }
 
-    /// An exchange for a request that begins on `connection`; its head is empty.
+    /// An exchange for a request on `connection`, with an empty head.
     pub fn exchange(
         self: &Rc<Self>,
         site: &Rc<LocalSite>,
@@ -335,10 +335,10 @@ impl Worker {
         exchange
     }
 
-    /// Takes an exchange back when its log line is written.
+    /// Returns an exchange after its log line was written.
     pub fn release(&self, exchange: ExchangeRef) {
         let mut busy = self.busy.borrow_mut();
-        // Busy exchanges are few per worker and mostly end in the order they began.
+        // A worker has few requests in progress, and they mostly end in the order in which they began.
         if let Some(at) = busy.iter().rposition(|other| Rc::ptr_eq(other, &exchange)) {
             busy.swap_remove(at);
         }
@@ -362,7 +362,7 @@ impl Worker {
         free.push(exchange);
     }
 
-    /// Calls `see` for every request in flight on this worker that is not being worked on right now.
+    /// Calls `see` for every request in progress on this worker that is not borrowed at the moment.
     pub fn each_live(&self, mut see: impl FnMut(&Exchange)) {
         for exchange in self.busy.borrow().iter() {
             if let Ok(exchange) = exchange.try_borrow() {

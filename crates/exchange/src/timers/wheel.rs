@@ -1,16 +1,17 @@
-//! The data structure behind [`super::Timers`]: a wheel whose slots are the longer the later they come.
+//! The data structure of [`super::Timers`]: a hierarchical timing wheel, with longer slots for later deadlines.
 
-/// Slots of a level; a bit of a `u128` for each.
+/// Slots per level; one bit of a `u128` each.
 const SLOTS: u16 = 128;
-/// A slot of a level is as long as 2^3 of the level before. A timer is late by the length of its slot at most: an eighth of
-/// the time it was set for in the worst case, a sixteenth at the end of a level.
+/// The slots of a level are 2^3 times as long as those of the level below. A timer is late by at most the length of its
+/// slot: an eighth of its time in the worst case, a sixteenth at the end of a level.
 const SHIFT: u16 = 3;
-/// Together they reach nine hours. A later deadline is filed in the last slot and filed again when that comes.
+/// Together the levels reach nine hours. A later deadline goes into the last slot, and is filed again when that slot
+/// comes.
 const LEVELS: u16 = 7;
 
-/// A deadline that is none.
+/// No deadline.
 pub(super) const UNSET: u64 = u64::MAX;
-/// The slot of a timer that is in none.
+/// Slot of a timer that is not filed.
 const UNFILED: u16 = u16::MAX;
 /// No timer.
 const NIL: u32 = u32::MAX;
@@ -19,30 +20,30 @@ const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey(u32);
 
-/// Timers by key. Time is counted in ticks, one per millisecond.
+/// Timers by key. Time is counted in ticks of one millisecond.
 ///
-/// A timer is filed in the slot of its deadline. To put the deadline off or to clear it costs one store: the timer stays in its
-/// slot, and is filed again when the slot comes and the deadline turns out to lie later.
+/// A timer is filed in the slot of its deadline. Moving the deadline back, or clearing it, costs one store: the timer
+/// stays in its slot, and is filed again when that slot comes.
 pub(super) struct Wheel {
     timers: Vec<Timer>,
-    /// The first unused element of `timers`; the others follow by `next`.
+    /// The first unused element of `timers`; its `next` is the following one.
     free: u32,
     /// The first timer of each slot, level by level.
     slots: Box<[u32]>,
-    /// Which slots have timers, by level.
+    /// One bit per slot, by level: whether it has timers.
     occupied: [u128; LEVELS as usize],
-    /// The slots up to this tick are empty.
+    /// All slots up to this tick are empty.
     passed: u64,
-    /// Not later than the first slot that has a timer; `UNSET` if none has.
+    /// A lower bound of the first slot that has a timer; `UNSET` if there is none.
     next: u64,
 }
 
 struct Timer {
     deadline: u64,
-    /// Neighbours in the slot.
+    /// Neighbours in the slot's list.
     previous: u32,
     next: u32,
-    /// What the owner of the wheel knows the timer by.
+    /// Identifies the timer to the owner of the wheel.
     value: u32,
     slot: u16,
 }
@@ -59,7 +60,7 @@ impl Wheel {
         }
     }
 
-    /// The tick by which [`Wheel::advance`] is to be called; [`UNSET`] if no timer is filed.
+    /// The tick by which to call [`Wheel::advance`]; [`UNSET`] if no timer is filed.
     pub(super) const fn next(&self) -> u64 {
         self.next
     }
@@ -110,7 +111,7 @@ impl Wheel {
         if now < self.next {
             return;
         }
-        // These are filed again when the slots up to now are empty.
+        // Timers whose deadline was moved back; they are filed again at the end.
         let mut put_off = NIL;
         for level in 0..LEVELS {
             let shift = SHIFT * level;
@@ -149,10 +150,10 @@ impl Wheel {
         }
     }
 
-    /// Puts a timer that is in no slot into that of its deadline.
+    /// Files a timer, which is in no slot, by its deadline.
     fn file(&mut self, key: u32, now: u64) {
         if now < self.next {
-            // So that short times get short slots, however long ago the wheel was advanced.
+            // Short times get short slots even if the wheel was not advanced for long.
             self.passed = self.passed.max(now);
         }
         let timer = &mut self.timers[key as usize];
@@ -162,7 +163,8 @@ impl Wheel {
         let level = (0..LEVELS - 1).find(|&level| distance <= reach(level));
         let level = level.unwrap_or(LEVELS - 1);
         let shift = SHIFT * level;
-        // The slot that begins when the timer is due, or next. The farthest has the place of the one that is passing.
+        // The first slot that begins when the timer is due or later. The farthest slot shares its index with the
+        // current one.
         let farthest = (self.passed >> shift) + u64::from(SLOTS);
         let at = due.div_ceil(1 << shift).min(farthest);
         let index = index_of(at);
@@ -197,7 +199,7 @@ impl Wheel {
         }
     }
 
-    /// The tick at which a slot that has timers begins.
+    /// The tick at which an occupied slot begins.
     fn begin_of(&self, slot: u16) -> u64 {
         let shift = SHIFT * (slot / SLOTS);
         let coming = (self.passed >> shift) + 1;
@@ -218,7 +220,7 @@ impl Wheel {
     }
 }
 
-/// The place in its level of the slot that begins at this multiple of its length.
+/// The index of a slot in its level, from its begin as a multiple of its length.
 fn index_of(at: u64) -> u16 {
     u16::try_from(at % u64::from(SLOTS)).unwrap_or(0)
 }
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(wheel.timers.len(), 3);
     }
 
-    /// Against a list of deadlines: the same timers fire, each between its deadline and the end of its slot.
+    /// Compares with a list of deadlines: the same timers fire, each between its deadline and the end of its slot.
     #[test]
     fn any_sequence_of_changes_leaves_each_timer_its_deadline() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -341,7 +343,7 @@ mod tests {
                     assert!(deadline <= now, "{deadline} at {now}");
                 });
                 for (_, deadline) in &timers {
-                    // A slot is no longer than an eighth of the time to it, and that is 2^18 at most.
+                    // A slot is at most an eighth of the time to it, which is at most 2^18.
                     assert!(deadline.is_none_or(|at| now <= at + (1 << 15)), "at {now}");
                     let waits = deadline.is_some();
                     assert!(!waits || wheel.next() > now && wheel.next() != UNSET);
