@@ -145,8 +145,8 @@ impl Body {
     #[must_use]
     pub fn into_source(self) -> Box<dyn BodySource> {
         match self {
-            Self::Empty => Box::new(Whole(Bytes::new())),
-            Self::Bytes(bytes) => Box::new(Whole(bytes)),
+            Self::Empty => Box::new(WholeBody(Bytes::new())),
+            Self::Bytes(bytes) => Box::new(WholeBody(bytes)),
             Self::File(range) => Box::new(FileReader::new(range)),
             Self::Stream(source) => source,
         }
@@ -159,9 +159,9 @@ pub fn retained(bytes: &Bytes) -> usize {
     if bytes.is_unique() { bytes.len() } else { 0 }
 }
 
-struct Whole(Bytes);
+struct WholeBody(Bytes);
 
-impl BodySource for Whole {
+impl BodySource for WholeBody {
     fn poll_next(
         &mut self,
         _: &mut Context<'_>,

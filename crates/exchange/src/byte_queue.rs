@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 /// Chunk size: at most one chunk of memory is wasted at each end of the queue.
-const PIECE: usize = 32 * 1024;
+const CHUNK: usize = 32 * 1024;
 /// Pieces from this size on are queued without copying.
-const WHOLE: usize = 48 * 1024;
+const MIN_WHOLE: usize = 48 * 1024;
 
 /// A queue of bytes. Its memory is little more than its bytes, however small the pieces in which they arrive. The
 /// caller limits its length.
@@ -39,15 +39,15 @@ impl ByteQueue {
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.len += bytes.len();
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.back.len()));
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.back.len()));
             let needed = self.back.len() + now.len();
             if needed > self.back.capacity() {
-                let doubled = (2 * self.back.capacity()).min(PIECE);
+                let doubled = (2 * self.back.capacity()).min(CHUNK);
                 self.back
                     .reserve_exact(needed.max(doubled) - self.back.len());
             }
             self.back.extend_from_slice(now);
-            if self.back.len() == PIECE {
+            if self.back.len() == CHUNK {
                 self.pieces.push_back(std::mem::take(&mut self.back).into());
             }
             bytes = later;
@@ -56,7 +56,7 @@ impl ByteQueue {
 
     /// Appends a piece; a large one is not copied.
     pub fn push_piece(&mut self, piece: Bytes) {
-        if piece.len() < WHOLE {
+        if piece.len() < MIN_WHOLE {
             self.push(&piece);
             return;
         }
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn large_pieces_are_not_copied() {
-        let piece = Bytes::from(vec![7; WHOLE]);
+        let piece = Bytes::from(vec![7; MIN_WHOLE]);
         let mut queue = ByteQueue::default();
         queue.push(b"first");
         queue.push_piece(piece.clone());
@@ -209,8 +209,8 @@ mod tests {
             let mut queue = ByteQueue::default();
             while queue.len() < 262_144 {
                 queue.push(&vec![0; step]);
-                let held = queue.pieces.len() * PIECE + queue.back.capacity();
-                assert!(held <= queue.len() + PIECE / 2, "{step} {}", queue.len());
+                let held = queue.pieces.len() * CHUNK + queue.back.capacity();
+                assert!(held <= queue.len() + CHUNK / 2, "{step} {}", queue.len());
             }
         }
     }
@@ -222,9 +222,9 @@ mod tests {
         queue.push(b"con");
         queue.push(b"tent");
         assert_eq!(queue.take_whole(), Some(Bytes::from_static(b"content")));
-        queue.push(&[0; PIECE + 1]);
-        assert_eq!((queue.take_whole(), queue.len()), (None, PIECE + 1));
-        let _ = queue.take(PIECE);
+        queue.push(&[0; CHUNK + 1]);
+        assert_eq!((queue.take_whole(), queue.len()), (None, CHUNK + 1));
+        let _ = queue.take(CHUNK);
         assert_eq!(queue.take_whole(), Some(Bytes::from_static(&[0])));
     }
 }

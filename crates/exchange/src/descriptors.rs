@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use h2o_log::report;
 use rustix::process::{Resource, getrlimit};
 
-use crate::reported::Reported;
+use crate::failure_counter::FailureCounter;
 
 /// One in this many descriptors, but at most [`MOST_KEPT_BACK`], is reserved for files, logs and look-ups.
 const KEPT_BACK: usize = 8;
@@ -21,7 +21,7 @@ pub struct Descriptors {
     clients: AtomicUsize,
     /// Connections to backends and temporary files, opened for requests.
     opened: AtomicUsize,
-    refusals: Reported,
+    refusals: FailureCounter,
 }
 
 /// A descriptor opened for a request; counted until dropped.
@@ -43,7 +43,7 @@ impl Descriptors {
             limit,
             clients: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
-            refusals: Reported::default(),
+            refusals: FailureCounter::default(),
         }
     }
 

@@ -10,8 +10,8 @@ use h2o_http::{Headers, Method, RequestHead, Scheme, StatusCode};
 use h2o_log::LineLimit;
 
 use crate::{
-    BodyError, ConnectionInfo, ExchangeRef, Forwarded, LocalSite, Protocol, PushOrder, RequestBody,
-    RerouteKind, Reroutes, Response, Restore, Route, Worker,
+    BodyError, ConnectionInfo, ExchangeRef, ForwardedRequest, LocalSite, Protocol, PushOrder,
+    RequestBody, RerouteKind, Reroutes, Response, Restore, Route, Worker,
 };
 
 /// One request with its response, from the first byte of the head to the log line.
@@ -19,7 +19,7 @@ pub struct Exchange {
     /// The request, after any internal redirects.
     pub request: RequestHead,
     /// Method, authority and target as received, if an internal redirect changed them.
-    pub original: Option<Box<Original>>,
+    pub original: Option<Box<OriginalRequest>>,
     /// The request body.
     pub body: RequestBody,
     /// The client's connection.
@@ -35,11 +35,11 @@ pub struct Exchange {
     /// Times of the request's steps.
     pub timings: Timings,
     /// The request as sent to a backend, if it was.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedRequest,
     /// Errors recorded by [`Exchange::note_error`], for `%{error}x`.
     pub errors: String,
     /// The response as sent.
-    pub sent: Sent,
+    pub sent: SentResponse,
     /// The protocol version of the request.
     pub protocol: Protocol,
     /// Whether the request was received as TLS early data (RFC 8470) and the handshake is not complete: it may be a
@@ -60,7 +60,7 @@ pub struct Exchange {
     pub delegated: bool,
     /// Whether the request goes to a server that the configuration does not name: a redirect, an error document or a
     /// backend named it. Such a server's responses cannot redirect internally.
-    pub asks_stranger: bool,
+    pub has_unconfigured_target: bool,
     /// Bytes of the request body received.
     pub request_body_bytes: u64,
     /// Whether an error document is being fetched in place of the response. There is only one per request.
@@ -102,7 +102,7 @@ pub struct ScriptPath {
 
 /// The request line as received.
 #[derive(Debug)]
-pub struct Original {
+pub struct OriginalRequest {
     /// Method.
     pub method: Method,
     /// Scheme.
@@ -132,7 +132,7 @@ pub struct Timings {
 
 /// The response as sent, for logs.
 #[derive(Default)]
-pub struct Sent {
+pub struct SentResponse {
     /// Status sent; `None` if no response was sent.
     pub status: Option<StatusCode>,
     /// Status before filters and error documents.
@@ -162,9 +162,9 @@ impl Exchange {
             route: Route::default(),
             env: Vec::new(),
             timings,
-            forwarded: Forwarded::default(),
+            forwarded: ForwardedRequest::default(),
             errors: String::new(),
-            sent: Sent::default(),
+            sent: SentResponse::default(),
             protocol: Protocol::default(),
             is_early: false,
             is_misdirected: false,
@@ -173,7 +173,7 @@ impl Exchange {
             pushes: Vec::new(),
             reroutes: Reroutes::default(),
             delegated: false,
-            asks_stranger: false,
+            has_unconfigured_target: false,
             error_document: false,
             request_body_bytes: 0,
             saved_headers: None,
@@ -235,7 +235,7 @@ impl Exchange {
         let mut spare = std::mem::take(&mut self.sent.headers);
         spare.clear();
         self.spare = spare;
-        self.sent = Sent::default();
+        self.sent = SentResponse::default();
         self.protocol = Protocol::default();
         self.is_early = false;
         self.is_misdirected = false;
@@ -244,7 +244,7 @@ impl Exchange {
         self.pushes.clear();
         self.reroutes = Reroutes::default();
         self.delegated = false;
-        self.asks_stranger = false;
+        self.has_unconfigured_target = false;
         self.error_document = false;
         self.request_body_bytes = 0;
         self.saved_headers = None;
@@ -394,7 +394,7 @@ impl Exchange {
     /// Like [`Exchange::note_error`], for a response that cannot be completed.
     pub fn note_body_error(&mut self, error: &BodyError) {
         let label = match self.forwarded.place() {
-            Some(_) => Forwarded::LABEL,
+            Some(_) => ForwardedRequest::LABEL,
             None => "core",
         };
         self.note_error(label, &error.to_string());

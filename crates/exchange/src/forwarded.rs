@@ -15,7 +15,7 @@ const KEPT: usize = 1024;
 
 /// The request as sent to a backend. Memory is kept for the next request.
 #[derive(Default)]
-pub struct Forwarded {
+pub struct ForwardedRequest {
     authority: Vec<u8>,
     target: Vec<u8>,
     /// Timing trace, if a log or filter uses it.
@@ -66,7 +66,7 @@ impl Trace {
     }
 }
 
-impl Forwarded {
+impl ForwardedRequest {
     /// Label of backends' errors in the error log. H2O compatibility: H2O's, because scripts search for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_place_is_known_until_the_next_request() {
-        let mut forwarded = Forwarded::default();
+        let mut forwarded = ForwardedRequest::default();
         assert_eq!(forwarded.place(), None);
         forwarded.set(b"h:1", [&b"/a"[..], b"/b"]);
         assert_eq!(forwarded.place(), Some((&b"h:1"[..], &b"/a/b"[..])));

@@ -11,12 +11,12 @@ use crate::Host;
 #[derive(Debug, Default)]
 pub struct HostTable {
     /// Hosts with a full name, by that name; several differ in port. In order of mention.
-    by_name: FxHashMap<Box<[u8]>, Vec<Entry>>,
+    by_name: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
     /// Hosts `*.suffix`, by the suffix with its dot.
-    by_suffix: FxHashMap<Box<[u8]>, Vec<Entry>>,
+    by_suffix: FxHashMap<Box<[u8]>, Vec<HostEntry>>,
     longest_suffix: usize,
     /// Other wildcards, in order, with the text after the `*`.
-    wildcards: Vec<(Box<[u8]>, Entry)>,
+    wildcards: Vec<(Box<[u8]>, HostEntry)>,
     /// The only host of the listener, chosen without comparing names.
     only: Option<u32>,
     /// The first host that is not strict.
@@ -24,7 +24,7 @@ pub struct HostTable {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct HostEntry {
     /// Position in the order of mention.
     place: usize,
     /// Index into [`crate::Site::hosts`].
@@ -40,7 +40,7 @@ impl HostTable {
         for (place, &host) in served.iter().enumerate() {
             let Host { name, strict, .. } = &hosts[host as usize];
             let port = name.port;
-            let entry = Entry { place, host, port };
+            let entry = HostEntry { place, host, port };
             match name.name.as_bytes() {
                 [b'*', suffix @ ..] if suffix.starts_with(b".") => {
                     table.longest_suffix = table.longest_suffix.max(suffix.len());
@@ -70,7 +70,7 @@ impl HostTable {
         found.or(self.fallback)
     }
 
-    fn find(&self, authority: &[u8], scheme: Scheme) -> Option<Entry> {
+    fn find(&self, authority: &[u8], scheme: Scheme) -> Option<HostEntry> {
         let (host, port) = authority::split(authority)?;
         let port = port.unwrap_or(scheme.default_port());
         // Clients mostly send lower case. No early exit, so that the loop is vectorised.
@@ -82,10 +82,10 @@ impl HostTable {
         } else {
             host.into()
         };
-        let has_port = |entry: &&Entry| entry.port.unwrap_or(scheme.default_port()) == port;
-        let first_of = |list: &Vec<Entry>| list.iter().find(has_port).copied();
+        let has_port = |entry: &&HostEntry| entry.port.unwrap_or(scheme.default_port()) == port;
+        let first_of = |list: &Vec<HostEntry>| list.iter().find(has_port).copied();
         let mut first = self.by_name.get(&*lower).and_then(first_of);
-        let mut consider = |other: Option<Entry>| {
+        let mut consider = |other: Option<HostEntry>| {
             first = match (first, other) {
                 (Some(first), Some(other)) if other.place > first.place => Some(first),
                 (first, other) => other.or(first),

@@ -12,6 +12,7 @@ mod connection;
 mod counters;
 mod descriptors;
 mod exchange;
+mod failure_counter;
 pub mod file;
 mod forwarded;
 mod host_table;
@@ -19,7 +20,6 @@ mod http2;
 mod outcome;
 mod path_check;
 mod protocol;
-mod reported;
 mod request_body;
 mod scope;
 mod settings_map;
@@ -36,14 +36,16 @@ pub use clock::Clock;
 pub use connection::{Address, ConnectionInfo, Endpoint, TlsInfo, Transport};
 pub use counters::{Counter, Counters};
 pub use descriptors::{Descriptor, Descriptors};
-pub use exchange::{EnvCommands, Exchange, MimeHint, Original, ScriptPath, Sent, Timings};
+pub use exchange::{
+    EnvCommands, Exchange, MimeHint, OriginalRequest, ScriptPath, SentResponse, Timings,
+};
 pub use file::{FileRange, FileReader, OpenFile};
-pub use forwarded::{Forwarded, KeepsServerField, Trace};
+pub use forwarded::{ForwardedRequest, KeepsServerField, Trace};
 pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use outcome::{
-    ContentUse, Continuation, Filter, Filtered, Handler, Links, LocalBoxFuture, Logger, NamedBy,
-    Outcome, Reroute, RerouteFields, RerouteKind, Reroutes, Response, Restore, Successor,
+    BodyUse, Continuation, Filter, FilterResult, Handler, LinkHeaderUse, LocalBoxFuture, Logger,
+    NamedBy, Outcome, Reroute, RerouteFields, RerouteKind, Reroutes, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use protocol::Protocol;
@@ -54,7 +56,7 @@ pub use scope::{
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
 pub use spool::Spool;
-pub use temp_file::{TempFile, TempFiles, Unwritten};
+pub use temp_file::{TempFile, TempFiles, WriteError};
 pub use timers::{TimedOut, Timer, TimerKey, Timers};
 pub use worker::{
     ConnectionLimits, ExchangeRef, NoTransport, Order, Shared, Worker, WorkerHandle, WorkerTask,

@@ -43,7 +43,7 @@ pub struct Response {
     /// The body. Engines drop it where the request or the status forbids one.
     pub body: Body,
     /// Use of its `link` fields.
-    pub links: Links,
+    pub links: LinkHeaderUse,
     /// Whether to close an HTTP/1 connection after this response.
     pub closes: bool,
     /// Whether to send no response but report that the request was not processed, so that the client may retry (RFC
@@ -57,13 +57,13 @@ pub struct Response {
 
 /// Use of the `link` fields of a response. H2O compatibility: as in H2O, it depends on the kind of handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
+pub enum LinkHeaderUse {
     /// For the client only: static files, redirects, errors.
     #[default]
     Plain,
     /// Links with `rel=preload` start pushes (FastCGI).
     Push,
-    /// Like [`Links::Push`]; links with `x-http2-push-only` are removed from the field (proxy, scripts).
+    /// Like [`LinkHeaderUse::Push`]; links with `x-http2-push-only` are removed from the field (proxy, scripts).
     PushAndFilter,
 }
 
@@ -77,7 +77,7 @@ impl Response {
             headers,
             length: body.len(),
             body,
-            links: Links::Plain,
+            links: LinkHeaderUse::Plain,
             closes: false,
             is_refusal: false,
             is_plain_error: false,
@@ -244,7 +244,7 @@ impl Reroute {
 
 /// What a handler needs of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentUse {
+pub enum BodyUse {
     /// Nothing: it responds or declines without the body.
     None,
     /// The whole body before it runs.
@@ -262,26 +262,26 @@ pub trait Handler: Send + Sync {
     /// What the handler needs of the body of a request with known head and route. The first handler of the path that
     /// needs the body decides whether handlers run before or after it has arrived. If none needs it, they run at once
     /// and the body is not read.
-    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+    fn body_use(&self, exchange: &Exchange) -> BodyUse {
         let _ = exchange;
-        ContentUse::Whole
+        BodyUse::Whole
     }
 
     /// Whether a streaming handler runs before a client that expects `100 Continue` sends its body: the handler then
     /// puts the interim response into [`Exchange::informational`].
-    fn meets_expectations(&self) -> bool {
+    fn handles_expect(&self) -> bool {
         false
     }
 
     /// Whether a delayed response depends on another party such as a backend: clients then get the early hints of the
     /// path meanwhile ([`Filter::early_hints`]). Waiting for the disk is too short for that.
-    fn waits_for_others(&self) -> bool {
+    fn waits_for_backend(&self) -> bool {
         false
     }
 }
 
 /// Result of a filter.
-pub enum Filtered {
+pub enum FilterResult {
     /// Run the next filter.
     Continue,
     /// Drop the response and rerun the request. Later filters do not run.
@@ -291,7 +291,7 @@ pub enum Filtered {
 /// Edits responses.
 pub trait Filter: Send + Sync {
     /// Edits the head, and may wrap the body. Called once, in the fixed order of filters.
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered;
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult;
 
     /// Whether [`Filter::on_response`] uses the timing trace of requests to backends.
     fn wants_trace(&self) -> bool {

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 
 use crate::byte_queue::ByteQueue;
 use crate::descriptors::{Descriptor, Descriptors};
+use crate::failure_counter::FailureCounter;
 use crate::file::OpenFile;
-use crate::reported::Reported;
 use h2o_log::{reason, report};
 
 /// Slices per system call.
@@ -30,8 +30,8 @@ pub struct TempFiles {
     made: AtomicU64,
     written: AtomicU64,
     descriptors: Arc<Descriptors>,
-    failures: Reported,
-    refusals: Reported,
+    failures: FailureCounter,
+    refusals: FailureCounter,
 }
 
 /// Space of one temporary file, reserved in [`TempFiles`].
@@ -45,7 +45,7 @@ pub(crate) struct TempSpace {
 
 /// Bytes that could not be written.
 #[derive(Debug)]
-pub struct Unwritten {
+pub struct WriteError {
     /// The reason.
     pub error: io::Error,
     /// The bytes; `None` if they are lost because the disk threads have ended.
@@ -56,13 +56,13 @@ pub struct Unwritten {
 pub struct TempFile {
     space: Arc<TempSpace>,
     file: Option<Arc<OpenFile>>,
-    write: Option<Write>,
+    write: Option<WriteJob>,
 }
 
 /// A job for a disk thread.
-struct Write {
+struct WriteJob {
     bytes: usize,
-    task: JoinHandle<Result<Arc<OpenFile>, Unwritten>>,
+    task: JoinHandle<Result<Arc<OpenFile>, WriteError>>,
 }
 
 impl Default for TempFiles {
@@ -74,8 +74,8 @@ impl Default for TempFiles {
             made: AtomicU64::new(0),
             written: AtomicU64::new(0),
             descriptors: Arc::default(),
-            failures: Reported::default(),
-            refusals: Reported::default(),
+            failures: FailureCounter::default(),
+            refusals: FailureCounter::default(),
         }
     }
 }
@@ -232,14 +232,14 @@ impl TempFile {
             return Err(bytes);
         }
         let (file, space) = (self.file.clone(), Arc::clone(&self.space));
-        self.write = Some(Write {
+        self.write = Some(WriteJob {
             bytes: bytes.len(),
             task: tokio::task::spawn_blocking(move || {
                 let written = open(file, space).and_then(|file| {
                     write_all(&file, &bytes, offset)?;
                     Ok(file)
                 });
-                written.map_err(|error| Unwritten {
+                written.map_err(|error| WriteError {
                     error,
                     bytes: Some(bytes),
                 })
@@ -251,8 +251,8 @@ impl TempFile {
     /// Ready when no write is in progress, with the number of bytes written since the last call.
     ///
     /// # Errors
-    /// [`Unwritten`]; the file keeps its earlier contents.
-    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Unwritten>> {
+    /// [`WriteError`]; the file keeps its earlier contents.
+    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, WriteError>> {
         let Some(write) = &mut self.write else {
             return Poll::Ready(Ok(0));
         };
@@ -260,7 +260,7 @@ impl TempFile {
         let result = std::task::ready!(std::pin::Pin::new(&mut write.task).poll(context));
         self.write = None;
         let result = result.unwrap_or_else(|error| {
-            Err(Unwritten {
+            Err(WriteError {
                 error: io::Error::other(error),
                 bytes: None,
             })
@@ -362,7 +362,7 @@ mod tests {
         queue
     }
 
-    async fn written(file: &mut TempFile) -> Result<usize, Unwritten> {
+    async fn written(file: &mut TempFile) -> Result<usize, WriteError> {
         poll_fn(|context| file.poll_written(context)).await
     }
 

@@ -30,7 +30,7 @@ pub enum Order {
     /// Close all connections at once.
     Close,
     /// Run a function on the worker's thread.
-    Ask(WorkerTask),
+    Run(WorkerTask),
 }
 
 /// A function to run on a worker's thread.
@@ -155,7 +155,7 @@ pub struct Worker {
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
     /// Placeholder connection of unused exchanges, so that the real one can be dropped.
-    nobody: Rc<ConnectionInfo>,
+    placeholder: Rc<ConnectionInfo>,
     nowhere: Rc<LocalSite>,
 }
 
@@ -179,7 +179,7 @@ impl Worker {
     #[must_use]
     pub fn new(index: usize, counters: Arc<Counters>, shared: Arc<Shared>) -> Rc<Self> {
         let clock = Rc::new(Clock::default());
-        let nobody = ConnectionInfo {
+        let placeholder = ConnectionInfo {
             id: 0,
             peer: Address::Unix,
             accepted: clock.now(),
@@ -198,7 +198,7 @@ impl Worker {
             locals: RefCell::default(),
             free: RefCell::default(),
             busy: RefCell::default(),
-            nobody: Rc::new(nobody),
+            placeholder: Rc::new(placeholder),
             nowhere: Rc::default(),
         })
     }
@@ -284,11 +284,11 @@ impl Worker {
     /// `connection`; [`Worker::put_back`] returns it unused.
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
         let mut free = self.free.borrow_mut();
-        // Whoever still holds one of an earlier request must not see the next one.
+        // An exchange that is still referenced must not be reused: its holder would see the next request.
         let unshared = std::iter::from_fn(|| free.pop()).find(|kept| Rc::strong_count(kept) == 1);
         unshared.unwrap_or_else(|| {
-            let (site, nobody) = (Rc::clone(&self.nowhere), Rc::clone(&self.nobody));
-            Exchange::shared(Rc::clone(self), site, nobody)
+            let (site, placeholder) = (Rc::clone(&self.nowhere), Rc::clone(&self.placeholder));
+            Exchange::shared(Rc::clone(self), site, placeholder)
         })
     }
 
@@ -346,7 +346,7 @@ impl Worker {
         if free.len() >= KEPT_EXCHANGES {
             return;
         }
-        // One that is in use cannot be cleared, and is not used again.
+        // A borrowed exchange cannot be cleared, so it is dropped.
         let Ok(mut kept) = exchange.try_borrow_mut() else {
             return;
         };
@@ -354,7 +354,7 @@ impl Worker {
         kept.request.headers.shrink(KEPT_HEADERS);
         kept.sent.headers.shrink(KEPT_HEADERS);
         kept.body = crate::RequestBody::None;
-        kept.connection = Rc::clone(&self.nobody);
+        kept.connection = Rc::clone(&self.placeholder);
         kept.site = Rc::clone(&self.nowhere);
         kept.restore = None;
         kept.sent.unfiltered = None;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use h2o_exchange::{
     Address, ConnectionInfo, Counters, EnvCommands, Exchange, ExchangeRef, Host, Http2Stream,
-    Links, LocalSite, MimeHint, NamedBy, NoTransport, Original, PathRoute, Protocol, PushOrder,
-    RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Reroutes, Response,
+    LinkHeaderUse, LocalSite, MimeHint, NamedBy, NoTransport, OriginalRequest, PathRoute, Protocol,
+    PushOrder, RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Reroutes, Response,
     ScriptPath, Shared, Site, Worker,
 };
 use h2o_http::{Headers, Known, Method, Scheme, StatusCode};
@@ -65,7 +65,7 @@ fn asked() -> (Rc<Worker>, ExchangeRef) {
 /// Leaves a trace in everything that a request can fill.
 fn fill(exchange: &mut Exchange) {
     let secret: Arc<str> = "secret".into();
-    exchange.original = Some(Box::new(Original {
+    exchange.original = Some(Box::new(OriginalRequest {
         method: Method::Post,
         scheme: Scheme::Https,
         authority: b"secret.example".to_vec(),
@@ -97,7 +97,7 @@ fn fill(exchange: &mut Exchange) {
         reprocesses: 3,
     };
     exchange.delegated = true;
-    exchange.asks_stranger = true;
+    exchange.has_unconfigured_target = true;
     exchange.error_document = true;
     exchange.request_body_bytes = 5;
     exchange.saved_headers = Some(Headers::new());
@@ -142,7 +142,7 @@ fn traces(exchange: &Exchange) -> Vec<&'static str> {
         ("pushes", !exchange.pushes.is_empty()),
         ("reroutes", exchange.reroutes != Reroutes::default()),
         ("delegated", exchange.delegated),
-        ("asks_stranger", exchange.asks_stranger),
+        ("has_unconfigured_target", exchange.has_unconfigured_target),
         ("error_document", exchange.error_document),
         ("request_body_bytes", exchange.request_body_bytes > 0),
         ("saved_headers", exchange.saved_headers.is_some()),
@@ -305,7 +305,7 @@ fn the_original_request_is_what_the_client_sent() {
     assert_eq!(exchange.original_method(), &Method::Get);
     assert_eq!(exchange.original_authority(), b"a.example");
     assert_eq!(exchange.original_target(), b"/x?y");
-    exchange.original = Some(Box::new(Original {
+    exchange.original = Some(Box::new(OriginalRequest {
         method: Method::Post,
         scheme: Scheme::Https,
         authority: b"b.example".to_vec(),
@@ -447,7 +447,10 @@ fn responses_say_how_long_they_are_and_what_they_are() {
         Some(&b"text/plain; charset=utf-8"[..])
     );
     assert!(error.is_plain_error && !error.closes && !error.is_refusal && !error.is_undated);
-    assert_eq!((text(&error), error.links), ("no entry", Links::Plain));
+    assert_eq!(
+        (text(&error), error.links),
+        ("no entry", LinkHeaderUse::Plain)
+    );
 
     let missing = Response::not_found();
     assert_eq!(

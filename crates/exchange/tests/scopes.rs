@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use h2o_config::{Directive, Error, Level, Levels, Memory, Node, Pass, Registry};
 use h2o_exchange::{
-    Exchange, Features, Filter, Filtered, Handler, Logger, Outcome, PathCheck, PathNeed, PathRoute,
-    Response, RunningUser, Scope,
+    Exchange, Features, Filter, FilterResult, Handler, Logger, Outcome, PathCheck, PathNeed,
+    PathRoute, Response, RunningUser, Scope,
 };
 use h2o_http::{Headers, Known};
 
@@ -40,8 +40,8 @@ struct Traced {
     hints: Option<Headers>,
 }
 impl Filter for Traced {
-    fn on_response(&self, _: &mut Exchange, _: &mut Response) -> Filtered {
-        Filtered::Continue
+    fn on_response(&self, _: &mut Exchange, _: &mut Response) -> FilterResult {
+        FilterResult::Continue
     }
     fn wants_trace(&self) -> bool {
         self.wants_trace

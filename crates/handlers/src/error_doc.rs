@@ -4,7 +4,9 @@
 //! the response it stands for. While that happens, no other document is fetched.
 
 use h2o_config::{Attribute, Attributes, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Reroute, RerouteFields, Response, Restore, Scope};
+use h2o_exchange::{
+    Exchange, Filter, FilterResult, Reroute, RerouteFields, Response, Restore, Scope,
+};
 use h2o_http::{Known, Method, Name, StatusCode};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -114,24 +116,24 @@ struct ErrorDocFilter {
 }
 
 impl Filter for ErrorDocFilter {
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         let is_error = (400..=599).contains(&response.status.as_u16());
         if !is_error || exchange.error_document {
-            return Filtered::Continue;
+            return FilterResult::Continue;
         }
         let document = self
             .documents
             .iter()
             .find(|document| document.statuses.contains(&response.status));
         let Some(document) = document else {
-            return Filtered::Continue;
+            return FilterResult::Continue;
         };
         exchange.error_document = true;
         let method = match &exchange.request.method {
             Method::Post => Method::Get,
             method => method.clone(),
         };
-        Filtered::Reroute(Reroute {
+        FilterResult::Reroute(Reroute {
             fields: RerouteFields::None,
             restore: Some(stand_in_for(response)),
             ..Reroute::to(document.url.as_bytes().to_vec(), method, true)
@@ -195,8 +197,8 @@ mod tests {
         response.reason = Some("As It Was".into());
         let site = std::rc::Rc::clone(&exchange.site);
         match site.path(exchange.route).filters[0].on_response(exchange, &mut response) {
-            Filtered::Continue => None,
-            Filtered::Reroute(reroute) => Some(reroute),
+            FilterResult::Continue => None,
+            FilterResult::Reroute(reroute) => Some(reroute),
         }
     }
 

@@ -1,7 +1,7 @@
 //! `expires`: how long clients may keep a response.
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope};
+use h2o_exchange::{Exchange, Filter, FilterResult, Response, Scope};
 use h2o_http::{Headers, Known, Name, escape};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -94,7 +94,7 @@ struct ExpiresFilter {
 }
 
 impl Filter for ExpiresFilter {
-    fn on_response(&self, _: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, _: &mut Exchange, response: &mut Response) -> FilterResult {
         // Not 300 and 308, which caches may keep as well (H2O compatibility).
         if matches!(
             response.status.as_u16(),
@@ -102,7 +102,7 @@ impl Filter for ExpiresFilter {
         ) {
             add_directive(&mut response.headers, self.max_age.as_bytes());
         }
-        Filtered::Continue
+        FilterResult::Continue
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         for filter in &site.path(exchange.route).filters {
             assert!(matches!(
                 filter.on_response(&mut exchange, &mut response),
-                Filtered::Continue
+                FilterResult::Continue
             ));
         }
         shown(&response.headers)

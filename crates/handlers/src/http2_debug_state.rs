@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use h2o_config::{Directive, Kinds, Level, Levels, Pass};
-use h2o_exchange::{Body, ContentUse, DebugState, Exchange, Handler, Outcome, Response, Scope};
+use h2o_exchange::{Body, BodyUse, DebugState, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Known, StatusCode, Version};
 
 const PATH: &str = "/.well-known/h2/state";
@@ -39,8 +39,8 @@ struct Http2DebugState {
 }
 
 impl Handler for Http2DebugState {
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::None
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
     }
 
     /// Leaves the content, and the fields that depend on it, to whoever drives the connection.

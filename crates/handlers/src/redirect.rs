@@ -1,7 +1,7 @@
 //! `redirect`: sends clients elsewhere, or runs the request again at another place of this server.
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{ContentUse, Exchange, Handler, Outcome, Reroute, Response, Scope};
+use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, Reroute, Response, Scope};
 use h2o_http::{Method, StatusCode, authority, escape};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -130,10 +130,10 @@ fn read_status(node: &Node) -> Result<StatusCode, Error> {
 }
 
 impl Handler for Redirect {
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         match self.target {
-            Target::Internal if self.status.keeps_method() => ContentUse::Whole,
-            Target::Internal | Target::External => ContentUse::None,
+            Target::Internal if self.status.keeps_method() => BodyUse::Whole,
+            Target::Internal | Target::External => BodyUse::None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! `reproxy`: responses may name another resource that is to be sent in their place.
 
 use h2o_config::{Directive, Levels};
-use h2o_exchange::{Exchange, Filter, Filtered, NamedBy, Reroute, Response, Scope, SettingsMap};
+use h2o_exchange::{
+    Exchange, Filter, FilterResult, NamedBy, Reroute, Response, Scope, SettingsMap,
+};
 use h2o_http::{Known, Method};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -38,14 +40,14 @@ pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
 struct ReproxyFilter;
 
 impl Filter for ReproxyFilter {
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         let Some(url) = response.headers.get(Known::XReproxyUrl) else {
-            return Filtered::Continue;
+            return FilterResult::Continue;
         };
-        if exchange.asks_stranger || *exchange.original_method() == Method::Connect {
+        if exchange.has_unconfigured_target || *exchange.original_method() == Method::Connect {
             // Only backends of the configuration are trusted to name resources. To CONNECT, one in place of the answer
             // would be taken for what comes through the tunnel.
-            return Filtered::Continue;
+            return FilterResult::Continue;
         }
         let keeps_method = response.status.keeps_method();
         let method = if keeps_method {
@@ -53,7 +55,7 @@ impl Filter for ReproxyFilter {
         } else {
             Method::Get
         };
-        Filtered::Reroute(Reroute {
+        FilterResult::Reroute(Reroute {
             named_by: NamedBy::Response,
             ..Reroute::to(url.to_vec(), method, keeps_method)
         })
@@ -93,8 +95,8 @@ mod tests {
             let site = std::rc::Rc::clone(&exchange.site);
             let filter = &site.path(exchange.route).filters[0];
             let order = match filter.on_response(&mut exchange, &mut response) {
-                Filtered::Continue => None,
-                Filtered::Reroute(order) => Some(order),
+                FilterResult::Continue => None,
+                FilterResult::Reroute(order) => Some(order),
             };
             let got = order.as_ref().map(|order| {
                 assert_eq!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodySource, Exchange, Filter, Filtered, Response, Scope, Timings, Trace,
+    Body, BodyError, BodySource, Exchange, Filter, FilterResult, Response, Scope, Timings, Trace,
     Trailers, Worker,
 };
 use h2o_http::{Headers, Known, Method, Version};
@@ -57,7 +57,7 @@ struct ServerTimingFilter {
 }
 
 impl Filter for ServerTimingFilter {
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         let now = exchange.worker.clock.now();
         if self.has_trailer(exchange, response) {
             response.headers.push(Known::Trailer, b"server-timing");
@@ -74,7 +74,7 @@ impl Filter for ServerTimingFilter {
         let accepted = exchange.connection.accepted;
         let value = of_head(accepted, &exchange.timings, trace, now);
         response.headers.push(Known::ServerTiming, &value);
-        Filtered::Continue
+        FilterResult::Continue
     }
 
     fn wants_trace(&self) -> bool {

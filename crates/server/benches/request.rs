@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use h2o_exchange::{Exchange, Filtered, Outcome, Protocol};
+use h2o_exchange::{Exchange, FilterResult, Outcome, Protocol};
 use h2o_http::{Known, StatusCode};
 
 use site::Setup;
@@ -116,7 +116,7 @@ fn respond(exchange: &mut Exchange, status: StatusCode) {
         Outcome::Done(mut response) => {
             for filter in &path.filters {
                 let filtered = filter.on_response(exchange, &mut response);
-                assert!(matches!(filtered, Filtered::Continue));
+                assert!(matches!(filtered, FilterResult::Continue));
             }
             assert_eq!(response.status, status);
             black_box(&response);

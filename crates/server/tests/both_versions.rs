@@ -10,7 +10,7 @@ use std::net::TcpStream;
 
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{eventually, patient};
 
@@ -28,8 +28,8 @@ impl Handler for Measure {
         Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::Whole
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Whole
     }
 }
 
@@ -48,8 +48,8 @@ impl Handler for Wrap {
         }))
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::None
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
     }
 }
 
@@ -70,8 +70,8 @@ impl Handler for Later {
         }))
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::None
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
     }
 }
 
@@ -83,8 +83,8 @@ impl Handler for NoText {
         Outcome::Done(Response::new(StatusCode::OK, Headers::new(), Body::Empty))
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::None
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
     }
 }
 

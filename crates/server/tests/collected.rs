@@ -14,7 +14,7 @@ use std::time::Duration;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, ContentUse, Exchange, FileReader, Handler, Outcome, RequestBody, Response, Scope,
+    Body, BodyUse, Exchange, FileReader, Handler, Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{Deadline, eventually};
@@ -117,11 +117,11 @@ impl Handler for Trick {
         }
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         match self {
-            Self::Sum | Self::Keep => ContentUse::Whole,
-            Self::Pull => ContentUse::Stream,
-            Self::Plain | Self::Pass | Self::Block | Self::Free => ContentUse::None,
+            Self::Sum | Self::Keep => BodyUse::Whole,
+            Self::Pull => BodyUse::Stream,
+            Self::Plain | Self::Pass | Self::Block | Self::Free => BodyUse::None,
         }
     }
 }

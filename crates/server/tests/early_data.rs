@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::http2::{Frame, code, encode, flag};
 use h2o_testkit::tls::{Client, client_config};
@@ -90,12 +90,12 @@ impl Handler for Trick {
         }
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         let streams = matches!(self, Self::Pulling);
         if streams {
-            ContentUse::Stream
+            BodyUse::Stream
         } else {
-            ContentUse::Whole
+            BodyUse::Whole
         }
     }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodySource, ContentUse, Exchange, Handler, Links, Outcome, RequestBody,
+    Body, BodyError, BodySource, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody,
     Response, Scope,
 };
 use h2o_http::{Headers, Known, StatusCode};
@@ -34,7 +34,7 @@ enum Trick {
     Collected,
     Echo,
     Slow,
-    Links,
+    LinkHeaderUse,
     Interim,
     Last,
 }
@@ -109,22 +109,22 @@ impl Handler for Trick {
                 response.closes = true;
                 Outcome::Done(response)
             }
-            Self::Links => {
+            Self::LinkHeaderUse => {
                 let mut response = ok(Body::Empty);
                 let link = b"</a>; rel=preload, </b>; rel=preload; x-http2-push-only";
                 response.headers.push(Known::Link, link);
-                response.links = Links::PushAndFilter;
+                response.links = LinkHeaderUse::PushAndFilter;
                 Outcome::Done(response)
             }
         }
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         let streams = matches!(self, Self::Echo | Self::Slow);
         if streams {
-            ContentUse::Stream
+            BodyUse::Stream
         } else {
-            ContentUse::Whole
+            BodyUse::Whole
         }
     }
 }
@@ -230,7 +230,7 @@ const TRICKS: &[(&str, Trick)] = &[
     ("collected", Trick::Collected),
     ("echo", Trick::Echo),
     ("slow", Trick::Slow),
-    ("links", Trick::Links),
+    ("links", Trick::LinkHeaderUse),
     ("interim", Trick::Interim),
     ("last", Trick::Last),
 ];

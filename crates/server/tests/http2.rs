@@ -23,7 +23,7 @@ use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, Handler, Outcome, RequestBody,
+    Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, Handler, Outcome, RequestBody,
     Response, Scope, Trailers,
 };
 use h2o_http::{Headers, Name, StatusCode};
@@ -256,15 +256,15 @@ impl Handler for Trick {
         }
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         let streams = matches!(
             self,
             Self::Pull | Self::Paced | Self::Echo | Self::Swallow | Self::Tunnel | Self::Panic
         );
         if streams {
-            ContentUse::Stream
+            BodyUse::Stream
         } else {
-            ContentUse::Whole
+            BodyUse::Whole
         }
     }
 }

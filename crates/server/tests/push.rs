@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, Exchange, Handler, Links, Outcome, Response, Scope};
+use h2o_exchange::{Body, Exchange, Handler, LinkHeaderUse, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
 use h2o_testkit::eventually;
 use http2_client::Client;
@@ -70,7 +70,7 @@ impl Handler for Resource {
                 headers.push(Known::Link, link.as_bytes());
                 let body = Body::Bytes("page".into());
                 let mut response = Response::new(StatusCode::OK, headers, body);
-                response.links = Links::PushAndFilter;
+                response.links = LinkHeaderUse::PushAndFilter;
                 Outcome::Done(response)
             }
         }

@@ -22,7 +22,7 @@ use echo::Echo;
 use embedded::Embedded;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, Handler, Outcome, RequestBody,
+    Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, Handler, Outcome, RequestBody,
     Response, Scope,
 };
 use h2o_http::{Headers, Method, StatusCode};
@@ -98,8 +98,8 @@ impl Handler for Tunnels {
         }
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::Stream
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Stream
     }
 }
 

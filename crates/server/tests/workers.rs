@@ -33,7 +33,7 @@ fn no_worker_dies_unnoticed() {
     let server = Server::start(&loaded, bound, move |end| sender.send(end).unwrap()).unwrap();
     std::fs::remove_file(&directory).unwrap();
     let workers = server.shared().workers.get().unwrap();
-    let panic = Order::Ask(Box::new(|_| panic_any(Relentless)));
+    let panic = Order::Run(Box::new(|_| panic_any(Relentless)));
     assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
     // The other one goes on until it is told to end.

@@ -324,7 +324,7 @@ fn text_of_peers_is_escaped_and_variables_are_not() {
 fn internal_redirects_do_not_show_in_the_request_line() {
     let worker = kit::worker(0, &Arc::new(kit::shared()));
     let mut exchange = complete(&worker);
-    exchange.original = Some(Box::new(h2o_exchange::Original {
+    exchange.original = Some(Box::new(h2o_exchange::OriginalRequest {
         method: h2o_http::Method::Head,
         scheme: h2o_http::Scheme::Http,
         authority: b"first.example".to_vec(),

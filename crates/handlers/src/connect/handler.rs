@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_exchange::{
-    BodyPipe, ContentUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response, TimedOut,
+    BodyPipe, BodyUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response, TimedOut,
     Worker,
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
@@ -73,10 +73,10 @@ impl Handler for TcpHandler {
         self.service.answer(exchange, target, wanted)
     }
 
-    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+    fn body_use(&self, exchange: &Exchange) -> BodyUse {
         match exchange.request.method {
-            Method::Connect | Method::ConnectUdp => ContentUse::Stream,
-            _ => ContentUse::None,
+            Method::Connect | Method::ConnectUdp => BodyUse::Stream,
+            _ => BodyUse::None,
         }
     }
 }
@@ -96,11 +96,11 @@ impl Handler for UdpHandler {
         self.service.answer(exchange, target, wanted)
     }
 
-    fn content_use(&self, exchange: &Exchange) -> ContentUse {
+    fn body_use(&self, exchange: &Exchange) -> BodyUse {
         if is_udp_request(&exchange.request) {
-            ContentUse::Stream
+            BodyUse::Stream
         } else {
-            ContentUse::None
+            BodyUse::None
         }
     }
 }

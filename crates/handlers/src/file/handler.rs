@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use h2o_config::{Command, Directive, Kinds, Levels, Pass};
-use h2o_exchange::{
-    ContentUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope,
-};
+use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope};
 
 use h2o_log::reason;
 use rustix::io::Errno;
@@ -79,12 +77,12 @@ const LABEL: &str = "lib/handler/file.c";
 struct FileHandler(Arc<Service>);
 
 impl Handler for FileHandler {
-    fn content_use(&self, _: &Exchange) -> ContentUse {
+    fn body_use(&self, _: &Exchange) -> BodyUse {
         if self.0.has_dynamic_types() {
             // Which handler a file has is found out when the file is.
-            ContentUse::Whole
+            BodyUse::Whole
         } else {
-            ContentUse::None
+            BodyUse::None
         }
     }
 

@@ -7,7 +7,7 @@ mod cookie;
 mod edit;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node};
-use h2o_exchange::{Exchange, Filter, Filtered, Response, Scope, SettingsMap};
+use h2o_exchange::{Exchange, Filter, FilterResult, Response, Scope, SettingsMap};
 use h2o_http::Headers;
 
 pub(crate) use self::edit::Edit;
@@ -236,7 +236,7 @@ struct HeaderFilter {
 }
 
 impl Filter for HeaderFilter {
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
             if exchange.error_document {
                 // The rules of the path that failed have edited these fields, and may be the same.
@@ -245,7 +245,7 @@ impl Filter for HeaderFilter {
                 edit.apply(&mut response.headers);
             }
         }
-        Filtered::Continue
+        FilterResult::Continue
     }
 
     fn early_hints(&self) -> Option<&Headers> {
@@ -275,7 +275,7 @@ mod tests {
         for filter in &site.path(exchange.route).filters {
             assert!(matches!(
                 filter.on_response(&mut exchange, &mut response),
-                Filtered::Continue
+                FilterResult::Continue
             ));
         }
         shown(&response.headers)

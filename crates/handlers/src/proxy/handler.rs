@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use h2o_exchange::{
-    ContentUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody,
-    RerouteKind, Trace,
+    BodyUse, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody, RerouteKind,
+    Trace,
 };
 use h2o_http::{BodyLength, StatusCode};
 use h2o_upstream::{Call, Upstream};
@@ -119,15 +119,15 @@ impl Handler for ProxyHandler {
         hand_over(proxies.of(self), exchange, PathMapping::Below)
     }
 
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::Stream
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Stream
     }
 
-    fn meets_expectations(&self) -> bool {
+    fn handles_expect(&self) -> bool {
         self.proxy.request.forwards_expectations
     }
 
-    fn waits_for_others(&self) -> bool {
+    fn waits_for_backend(&self) -> bool {
         true
     }
 }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use h2o_exchange::{
-    Body, Exchange, Forwarded, Links, NamedBy, Outcome, Reroute, RerouteFields, Response,
+    Body, Exchange, ForwardedRequest, LinkHeaderUse, NamedBy, Outcome, Reroute, RerouteFields,
+    Response,
 };
 use h2o_http::{Field, Headers, Known, Method, Name, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, FailureCause, Reply};
@@ -133,9 +134,9 @@ impl ResponseRules {
             length: reply.length,
             body: reply.body,
             links: if seen.link {
-                Links::PushAndFilter
+                LinkHeaderUse::PushAndFilter
             } else {
-                Links::Plain
+                LinkHeaderUse::Plain
             },
             closes: self.forward_close && reply.closes,
             is_refusal: false,
@@ -208,7 +209,7 @@ fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute>
     }
     let url = reply.headers.get(Known::Location)?;
     let leads_back = leads_back(exchange, scheme, url);
-    if exchange.asks_stranger && !leads_back {
+    if exchange.has_unconfigured_target && !leads_back {
         return None;
     }
     let client = (exchange.original_scheme(), exchange.original_authority());
@@ -252,7 +253,7 @@ pub(super) fn failed(exchange: &mut Exchange, mapping: PathMapping, failure: &Fa
         exchange.forwarded.set(request.authority(), pieces);
     }
     let text = failure.log.as_ref().unwrap_or(&failure.text);
-    exchange.note_error(Forwarded::LABEL, text);
+    exchange.note_error(ForwardedRequest::LABEL, text);
     if failure.refused {
         let mut response = error(&failure.text);
         response.is_refusal = true;

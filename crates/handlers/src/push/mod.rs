@@ -8,7 +8,7 @@ mod link;
 mod settings;
 
 use h2o_config::{Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{Exchange, Filter, Filtered, Links, PushOrder, Response, Scope};
+use h2o_exchange::{Exchange, Filter, FilterResult, LinkHeaderUse, PushOrder, Response, Scope};
 use h2o_http::{Headers, Known, Method, Name, StatusCode, Version};
 
 use link::{Base, elements, resolve, without_push_only};
@@ -79,9 +79,9 @@ fn read(node: &Node) -> Result<PushLink, Error> {
 /// of the path, whose `link` fields start no pushes (H2O compatibility).
 pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     match response.links {
-        Links::Plain => {}
-        Links::Push => order_links(exchange, &response.headers),
-        Links::PushAndFilter => {
+        LinkHeaderUse::Plain => {}
+        LinkHeaderUse::Push => order_links(exchange, &response.headers),
+        LinkHeaderUse::PushAndFilter => {
             order_links(exchange, &response.headers);
             if response
                 .headers
@@ -171,7 +171,7 @@ struct PushFilter {
 }
 
 impl Filter for PushFilter {
-    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> Filtered {
+    fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         if response.status == StatusCode::OK
             && exchange.request.method == Method::Get
             && is_html(response)
@@ -181,7 +181,7 @@ impl Filter for PushFilter {
                 order(exchange, &link.url, link.critical);
             }
         }
-        Filtered::Continue
+        FilterResult::Continue
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
         exchange
     }
 
-    fn response(links: Links, fields: &str) -> Response {
+    fn response(links: LinkHeaderUse, fields: &str) -> Response {
         let mut response = Response::new(StatusCode::OK, headers(fields), Body::Empty);
         response.links = links;
         response
@@ -244,9 +244,9 @@ mod tests {
         let fields = "link: </a>; rel=preload; critical, <b>; rel=preload; x-http2-push-only\nx: y\nlink: </a>; rel=preload; x-http2-push-only\nlink: </n>; rel=preload; nopush, </s>; rel=next";
         let filtered = "link: </a>; rel=preload; critical\nx: y\nlink: </n>; rel=preload; nopush, </s>; rel=next";
         let cases = [
-            (Links::Plain, "", fields),
-            (Links::Push, "/a! /d/b", fields),
-            (Links::PushAndFilter, "/a! /d/b", filtered),
+            (LinkHeaderUse::Plain, "", fields),
+            (LinkHeaderUse::Push, "/a! /d/b", fields),
+            (LinkHeaderUse::PushAndFilter, "/a! /d/b", filtered),
         ];
         for (links, want, left) in cases {
             let mut exchange = browser("");
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_response_without_such_elements_keeps_its_head_as_it_is() {
-        let mut response = response(Links::PushAndFilter, "link: </a>; rel=preload");
+        let mut response = response(LinkHeaderUse::PushAndFilter, "link: </a>; rel=preload");
         collect(&mut browser(""), &mut response);
         assert!(response.headers.wire().is_some());
     }
@@ -316,7 +316,7 @@ mod tests {
             let mut exchange = browser("");
             edit(&mut exchange);
             let mut response = response(
-                Links::PushAndFilter,
+                LinkHeaderUse::PushAndFilter,
                 "link: </a>;rel=preload;x-http2-push-only",
             );
             collect(&mut exchange, &mut response);
@@ -334,7 +334,7 @@ mod tests {
                 .collect::<String>()
         );
         let mut exchange = browser("");
-        collect(&mut exchange, &mut response(Links::Push, &fields));
+        collect(&mut exchange, &mut response(LinkHeaderUse::Push, &fields));
         assert_eq!(exchange.pushes.len(), MAX_ORDERS);
     }
 
@@ -359,7 +359,7 @@ mod tests {
         ];
         for (config, status, fields, want) in cases {
             let mut exchange = browser(config);
-            let mut response = response(Links::Plain, fields);
+            let mut response = response(LinkHeaderUse::Plain, fields);
             response.status = StatusCode::new(status).unwrap();
             let site = std::rc::Rc::clone(&exchange.site);
             for filter in &site.path(exchange.route).filters {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
-use h2o_exchange::{Body, ContentUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, Response, Scope};
 use h2o_http::{Headers, Known, StatusCode};
 
 use report::{Module, Report};
@@ -45,8 +45,8 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 struct Status;
 
 impl Handler for Status {
-    fn content_use(&self, _: &Exchange) -> ContentUse {
-        ContentUse::None
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {

@@ -71,7 +71,7 @@ pub(super) fn ask_others(worker: &Rc<Worker>) -> Vec<oneshot::Receiver<Vec<u8>>>
                 // Whoever asked may have given up.
                 let _ = sender.send(of_worker(worker, None));
             });
-            other.order(Order::Ask(question)).then_some(receiver)
+            other.order(Order::Run(question)).then_some(receiver)
         })
         .collect()
 }

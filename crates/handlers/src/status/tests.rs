@@ -386,7 +386,7 @@ fn requests_and_counters_of_all_workers_are_gathered() {
         panic!("the other worker has to be asked")
     };
     let answer = runtime().block_on(async {
-        let Some(Order::Ask(question)) = inbox.recv().await else {
+        let Some(Order::Run(question)) = inbox.recv().await else {
             panic!("nothing was asked");
         };
         question(&workers[1]);

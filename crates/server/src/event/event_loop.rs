@@ -172,7 +172,7 @@ impl EventLoop {
                         table.close_all();
                     }
                 }
-                Order::Ask(question) => {
+                Order::Run(question) => {
                     // The closure comes from another thread; its panic must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
@@ -544,8 +544,8 @@ mod tests {
             let mut world = world(100, [(&[], &[]), (&[], &[])]);
             let (sender, answer) = std::sync::mpsc::channel();
             let panic: h2o_exchange::WorkerTask = Box::new(|_| panic!("as planned"));
-            world.orders.send(Order::Ask(panic)).unwrap();
-            let question = Order::Ask(Box::new(move |worker| sender.send(worker.index).unwrap()));
+            world.orders.send(Order::Run(panic)).unwrap();
+            let question = Order::Run(Box::new(move |worker| sender.send(worker.index).unwrap()));
             world.orders.send(question).unwrap();
             assert_eq!(world.turn().await, (false, vec![]));
             assert_eq!(answer.try_recv(), Ok(0));

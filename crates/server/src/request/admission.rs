@@ -1,6 +1,6 @@
 //! What becomes of a request whose head is complete: the rules that hold for every protocol version.
 
-use h2o_exchange::{ContentUse, Exchange, Response};
+use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
 use super::collect::Collector;
@@ -54,8 +54,8 @@ pub(crate) fn admit(
     if !asks_for_tunnel && pending.is_none() {
         return Admission::Start;
     }
-    let content_use = routing::content_use(exchange);
-    if asks_for_tunnel && content_use == ContentUse::Stream {
+    let body_use = routing::body_use(exchange);
+    if asks_for_tunnel && body_use == BodyUse::Stream {
         return Admission::Tunnel;
     }
     if exchange.request.body == BodyLength::Tunnel {
@@ -66,20 +66,18 @@ pub(crate) fn admit(
     let Some(pending) = pending else {
         return Admission::Start;
     };
-    match content_use {
+    match body_use {
         // The client is to hear at once that it need not send it.
-        ContentUse::None if pending.expects_continue && !pending.has_begun => {
-            Admission::StartUnwanted
-        }
-        ContentUse::None => {
+        BodyUse::None if pending.expects_continue && !pending.has_begun => Admission::StartUnwanted,
+        BodyUse::None => {
             let collector = Collector::unwanted(exchange.request.body);
             collector.map_or(Admission::StartUnwanted, Admission::Collect)
         }
-        ContentUse::Stream if pending.expects_continue && routing::meets_expectations(exchange) => {
+        BodyUse::Stream if pending.expects_continue && routing::handles_expect(exchange) => {
             Admission::StreamOnceAsked
         }
-        ContentUse::Stream => Admission::Stream,
-        ContentUse::Whole => match exchange.request.body {
+        BodyUse::Stream => Admission::Stream,
+        BodyUse::Whole => match exchange.request.body {
             BodyLength::Known(len) if len > setup.temp_buffer_max_size => {
                 Admission::Refuse(answers::too_large(context))
             }

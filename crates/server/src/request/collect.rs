@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 
 use bytes::Bytes;
 use h2o_exchange::{
-    ByteQueue, Exchange, FileRange, RequestBody, Response, TempFile, TempFiles, Unwritten,
+    ByteQueue, Exchange, FileRange, RequestBody, Response, TempFile, TempFiles, WriteError,
 };
 use h2o_http::BodyLength;
 
@@ -86,7 +86,7 @@ pub(crate) enum CannotCollect {
     /// The temporary files of the process may not hold it.
     NoRoom,
     /// The disk does not take it.
-    Disk(Unwritten),
+    Disk(WriteError),
 }
 
 impl CannotCollect {

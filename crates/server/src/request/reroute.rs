@@ -2,13 +2,13 @@
 //! that is none of ours.
 
 use h2o_exchange::{
-    ContentUse, Exchange, NamedBy, Original, RequestBody, Reroute, RerouteFields, Response,
+    BodyUse, Exchange, NamedBy, OriginalRequest, RequestBody, Reroute, RerouteFields, Response,
     Successor,
 };
 use h2o_handlers::OtherServer;
 use h2o_http::{BodyLength, Headers, Known, Name, Reference, Scheme, authority};
 
-use super::routing::{content_use, set_route};
+use super::routing::{body_use, set_route};
 
 /// Who is asked when a request has been pointed at another place.
 pub(crate) enum Asked {
@@ -30,7 +30,7 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
         );
     };
     if exchange.original.is_none() {
-        exchange.original = Some(Box::new(Original {
+        exchange.original = Some(Box::new(OriginalRequest {
             method: exchange.request.method.clone(),
             scheme: exchange.request.scheme,
             authority: exchange.request.authority().to_vec(),
@@ -65,19 +65,19 @@ pub(crate) fn reroute(exchange: &mut Exchange, mut order: Reroute) -> Result<Ask
     exchange.mime = None;
     let asked = match target.place {
         Place::Host(host) => {
-            exchange.asks_stranger = false;
+            exchange.has_unconfigured_target = false;
             let route = exchange.site.select_path(host, exchange.request.path());
             set_route(exchange, route);
             Asked::Handlers
         }
         Place::Elsewhere(server) => {
-            exchange.asks_stranger = true;
+            exchange.has_unconfigured_target = true;
             Asked::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
         }
         Place::Upstream(successor) => Asked::Successor(successor),
     };
     let streams = match asked {
-        Asked::Handlers => content_use(exchange) == ContentUse::Stream,
+        Asked::Handlers => body_use(exchange) == BodyUse::Stream,
         Asked::Successor(_) => true,
     };
     if order.keep_body && needs_body && awaits_word {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use h2o_exchange::{ContentUse, Exchange, Handler, HostTable, Route};
+use h2o_exchange::{BodyUse, Exchange, Handler, HostTable, Route};
 use h2o_http::{Method, Scheme};
 
 use crate::listener::LocalListener;
@@ -61,19 +61,19 @@ pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
 }
 
 /// What the handlers of the request's path do with its content: the first one that has a use for it decides.
-pub(crate) fn content_use(exchange: &Exchange) -> ContentUse {
-    first_content_user(exchange).map_or(ContentUse::None, |(_, content_use)| content_use)
+pub(crate) fn body_use(exchange: &Exchange) -> BodyUse {
+    first_content_user(exchange).map_or(BodyUse::None, |(_, body_use)| body_use)
 }
 
 /// Whether the handler that streams the content is the one to say that the client may send it.
-pub(crate) fn meets_expectations(exchange: &Exchange) -> bool {
-    first_content_user(exchange).is_some_and(|(handler, _)| handler.meets_expectations())
+pub(crate) fn handles_expect(exchange: &Exchange) -> bool {
+    first_content_user(exchange).is_some_and(|(handler, _)| handler.handles_expect())
 }
 
-fn first_content_user(exchange: &Exchange) -> Option<(&dyn Handler, ContentUse)> {
+fn first_content_user(exchange: &Exchange) -> Option<(&dyn Handler, BodyUse)> {
     let handlers = &exchange.site.path(exchange.route).handlers;
     handlers.iter().find_map(|handler| {
-        let content_use = handler.content_use(exchange);
-        (content_use != ContentUse::None).then_some((handler.as_ref(), content_use))
+        let body_use = handler.body_use(exchange);
+        (body_use != BodyUse::None).then_some((handler.as_ref(), body_use))
     })
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
 use h2o_exchange::{
-    Continuation, Exchange, ExchangeRef, Filtered, Links, LocalBoxFuture, Outcome, RequestBody,
-    Reroute, Response, Worker,
+    Continuation, Exchange, ExchangeRef, FilterResult, LinkHeaderUse, LocalBoxFuture, Outcome,
+    RequestBody, Reroute, Response, Worker,
 };
 use h2o_handlers::push;
 use h2o_http::{BodyLength, Known, StatusCode};
@@ -69,7 +69,7 @@ fn is_final(exchange: &Exchange, response: &Response) -> bool {
         && !exchange.is_early
         && exchange.restore.is_none()
         && exchange.saved_headers.is_none()
-        && response.links == h2o_exchange::Links::Plain
+        && response.links == h2o_exchange::LinkHeaderUse::Plain
 }
 
 /// Answers a request that no handler is asked about: the filters of its path see the response.
@@ -119,7 +119,7 @@ fn hint(exchange: &mut Exchange, next: usize) {
     };
     // Who stands in for the handlers of a path is an upstream server.
     let handler = path.handlers.get(next.wrapping_sub(1));
-    let waits = handler.is_none_or(|handler| handler.waits_for_others());
+    let waits = handler.is_none_or(|handler| handler.waits_for_backend());
     if waits && exchange.request.body != BodyLength::Tunnel {
         let hints = (StatusCode::EARLY_HINTS, fields.clone());
         exchange.informational.push(hints);
@@ -274,15 +274,15 @@ fn filter(
     if exchange.request.is_tunnel_opened_by(response.status) {
         return Ok(response);
     }
-    if response.links != Links::Plain
+    if response.links != LinkHeaderUse::Plain
         && let Err(answer) = fenced(context, || push::collect(exchange, &mut response))
     {
         response = *answer;
     }
     for filter in &path.filters {
         match fenced(context, || filter.on_response(exchange, &mut response)) {
-            Ok(Filtered::Continue) => {}
-            Ok(Filtered::Reroute(order)) => return Err(order),
+            Ok(FilterResult::Continue) => {}
+            Ok(FilterResult::Reroute(order)) => return Err(order),
             Err(answer) => {
                 response = *answer;
                 break;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use h2o_exchange::ContentUse;
+use h2o_exchange::BodyUse;
 use h2o_testkit::Random;
 
 use super::plan::{self, BodyPlan, Plan};
@@ -32,8 +32,8 @@ fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
     let site = Site::new();
     on_virtual_clock(async {
         let plans = vec![
-            Plan::simple(0, None, ContentUse::None, 0, BodyPlan::Bytes(9000)),
-            Plan::simple(1, None, ContentUse::None, 1, BodyPlan::Empty),
+            Plan::simple(0, None, BodyUse::None, 0, BodyPlan::Bytes(9000)),
+            Plan::simple(1, None, BodyUse::None, 1, BodyPlan::Empty),
         ];
         let knobs = Knobs {
             concurrent: 1,
@@ -55,7 +55,7 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
     for (pings, concurrent) in [(false, 2), (true, 2), (true, 100)] {
         on_virtual_clock(async {
             let plans =
-                (0..5).map(|id| Plan::simple(id, None, ContentUse::None, 0, BodyPlan::Bytes(9000)));
+                (0..5).map(|id| Plan::simple(id, None, BodyUse::None, 0, BodyPlan::Bytes(9000)));
             let plans = plans.collect();
             let knobs = Knobs {
                 concurrent,
@@ -93,7 +93,7 @@ fn clients_that_take_a_few_bytes_now_and_then_do_not_keep_requests() {
     let site = Site::new();
     on_virtual_clock(async {
         let content = BodyPlan::Bytes(300_000);
-        let plans = (0..3).map(|id| Plan::simple(id, None, ContentUse::None, 0, content.clone()));
+        let plans = (0..3).map(|id| Plan::simple(id, None, BodyUse::None, 0, content.clone()));
         let mut world = world(&site, plans.collect(), KNOBS);
         let mut http1 = world.http1([0]);
         http1.begin(&world.run);
@@ -119,10 +119,10 @@ fn clients_that_take_a_few_bytes_now_and_then_do_not_keep_requests() {
 #[test]
 fn uploads_that_drip_do_not_keep_requests() {
     let site = Site::new();
-    for content_use in [ContentUse::Whole, ContentUse::Stream] {
+    for body_use in [BodyUse::Whole, BodyUse::Stream] {
         on_virtual_clock(async {
             let plans =
-                (0..4).map(|id| Plan::simple(id, Some(20_000), content_use, 0, BodyPlan::Empty));
+                (0..4).map(|id| Plan::simple(id, Some(20_000), body_use, 0, BodyPlan::Empty));
             let world = world(&site, plans.collect(), KNOBS);
             let mut http1 = world.http1([0]);
             http1.begin(&world.run);
@@ -143,7 +143,7 @@ fn uploads_that_drip_do_not_keep_requests() {
                 http2.flush();
                 world.settle().await;
             }
-            assert_eq!(world.live(), [0; 0], "{content_use:?}");
+            assert_eq!(world.live(), [0; 0], "{body_use:?}");
         });
     }
 }
@@ -154,9 +154,9 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
     on_virtual_clock(async {
         let upload = Some(60_000);
         let plans = vec![
-            Plan::simple(0, upload, ContentUse::Whole, 1, BodyPlan::Bytes(60_000)),
-            Plan::simple(1, upload, ContentUse::Whole, 1, BodyPlan::Bytes(60_000)),
-            Plan::simple(2, upload, ContentUse::Stream, 1, BodyPlan::Bytes(60_000)),
+            Plan::simple(0, upload, BodyUse::Whole, 1, BodyPlan::Bytes(60_000)),
+            Plan::simple(1, upload, BodyUse::Whole, 1, BodyPlan::Bytes(60_000)),
+            Plan::simple(2, upload, BodyUse::Stream, 1, BodyPlan::Bytes(60_000)),
         ];
         let mut world = world(&site, plans, KNOBS);
         let mut http1 = world.http1([0]);
@@ -200,11 +200,11 @@ fn a_connection_is_not_closed_for_content_that_comes_behind_the_response() {
             times_out: false,
             ..KNOBS
         };
-        let mut early = Plan::simple(0, Some(50_000), ContentUse::Stream, 0, BodyPlan::Bytes(10));
+        let mut early = Plan::simple(0, Some(50_000), BodyUse::Stream, 0, BodyPlan::Bytes(10));
         early.answers_at_once();
         let plans = vec![
             early,
-            Plan::simple(1, None, ContentUse::None, 0, BodyPlan::Empty),
+            Plan::simple(1, None, BodyUse::None, 0, BodyPlan::Empty),
         ];
         let mut world = world(&site, plans, knobs);
         let mut client = world.http1([0, 1]);

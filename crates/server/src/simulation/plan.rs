@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2o_config::{Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, ContentUse, Exchange, FileRange, Handler, OpenFile,
+    Body, BodyError, BodyPipe, BodySource, BodyUse, Exchange, FileRange, Handler, OpenFile,
     Outcome, RequestBody, Response, Scope,
 };
 use h2o_http::{Headers, StatusCode};
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub(super) is_announced: bool,
     /// The client waits for `100 Continue`.
     pub(super) expects: bool,
-    content_use: ContentUse,
+    body_use: BodyUse,
     /// Events of the backend before the handler looks at the content, and before it answers.
     waits: (usize, usize),
     reading: Reading,
@@ -74,12 +74,12 @@ impl Plan {
             let most = random.pick(&[1, 200, 70_000, 400_000]);
             random.below(if uploads { 400_000 } else { most })
         });
-        let content_use = if uploads {
-            ContentUse::Stream
+        let body_use = if uploads {
+            BodyUse::Stream
         } else {
-            random.pick(&[ContentUse::None, ContentUse::Whole, ContentUse::Stream])
+            random.pick(&[BodyUse::None, BodyUse::Whole, BodyUse::Stream])
         };
-        let is_streaming = upload.is_some() && content_use == ContentUse::Stream;
+        let is_streaming = upload.is_some() && body_use == BodyUse::Stream;
         let reading = match random.below(6) {
             0 => Reading::Some(random.below(100_000)),
             1 => Reading::Nothing,
@@ -115,7 +115,7 @@ impl Plan {
             upload,
             is_announced: random.once_in(2),
             expects: upload.is_some() && random.once_in(5),
-            content_use,
+            body_use,
             waits: (random.pick(&[0, 0, 1]), random.pick(&[0, 0, 1, 2])),
             reading,
             body,
@@ -126,7 +126,7 @@ impl Plan {
     pub(super) const fn simple(
         id: usize,
         upload: Option<usize>,
-        content_use: ContentUse,
+        body_use: BodyUse,
         events: usize,
         body: BodyPlan,
     ) -> Self {
@@ -136,7 +136,7 @@ impl Plan {
             upload,
             is_announced: true,
             expects: false,
-            content_use,
+            body_use,
             waits: (0, events),
             reading: Reading::All,
             body,
@@ -280,8 +280,8 @@ fn plan_of(exchange: &Exchange) -> Option<Plan> {
 }
 
 impl Handler for Acting {
-    fn content_use(&self, exchange: &Exchange) -> ContentUse {
-        plan_of(exchange).map_or(ContentUse::None, |plan| plan.content_use)
+    fn body_use(&self, exchange: &Exchange) -> BodyUse {
+        plan_of(exchange).map_or(BodyUse::None, |plan| plan.body_use)
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {

@@ -1,6 +1,8 @@
 //! What clients get.
 
-use h2o_exchange::{Body, ContentUse, Exchange, Handler, Links, Outcome, RequestBody, Response};
+use h2o_exchange::{
+    Body, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody, Response,
+};
 use h2o_http::{BodyLength, Known, Method, Scheme, StatusCode};
 use h2o_upstream::{BackendUrl, Failure, Protocol, Reply};
 
@@ -128,12 +130,15 @@ fn status_reason_length_and_links_are_those_of_the_backend() {
     );
     assert_eq!(
         (response.links, response.closes),
-        (Links::PushAndFilter, false)
+        (LinkHeaderUse::PushAndFilter, false)
     );
     let mut received = reply(200, "");
     received.reason = Some("".into());
     let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
-    assert_eq!((response.reason(), response.links), ("", Links::Plain));
+    assert_eq!(
+        (response.reason(), response.links),
+        ("", LinkHeaderUse::Plain)
+    );
 }
 
 #[test]
@@ -350,7 +355,7 @@ fn what_no_backend_is_asked_for_is_refused_and_closes() {
         exchange.body = RequestBody::None;
         let site = std::rc::Rc::clone(&exchange.site);
         let handler: &dyn Handler = &*site.path(exchange.route).handlers[0];
-        assert_eq!(handler.content_use(&exchange), ContentUse::Stream);
+        assert_eq!(handler.body_use(&exchange), BodyUse::Stream);
         let response = done(handler.on_request(&mut exchange));
         assert_eq!(
             (response.status.as_u16(), response.reason()),

@@ -8,14 +8,14 @@ const REPORTS: Duration = Duration::from_secs(60);
 
 /// Counts one kind of failure, and limits its log lines.
 #[derive(Debug)]
-pub(crate) struct Reported {
+pub(crate) struct FailureCounter {
     count: AtomicU64,
     start: Instant,
     /// Time of the next permitted log line, in milliseconds since `start`.
     next: AtomicU64,
 }
 
-impl Default for Reported {
+impl Default for FailureCounter {
     fn default() -> Self {
         Self {
             count: AtomicU64::new(0),
@@ -25,7 +25,7 @@ impl Default for Reported {
     }
 }
 
-impl Reported {
+impl FailureCounter {
     /// Counts a failure. Returns whether to log it.
     pub(crate) fn count(&self) -> bool {
         self.count.fetch_add(1, Relaxed);
@@ -60,26 +60,26 @@ mod tests {
 
     #[test]
     fn it_is_counted_each_time_and_reported_once_a_minute() {
-        let mut reported = Reported::default();
+        let mut counter = FailureCounter::default();
         let mut reports = Vec::new();
         for second in 0..200_u64 {
             // As if so much time had passed.
-            reported.start = now() - Duration::from_secs(second);
+            counter.start = now() - Duration::from_secs(second);
             for _ in 0..3 {
-                if reported.count() {
+                if counter.count() {
                     reports.push(second);
                 }
             }
         }
         assert_eq!(reports, [0, 60, 120, 180]);
-        assert_eq!(reported.counted(), 600);
+        assert_eq!(counter.counted(), 600);
     }
 
     #[test]
     fn of_many_threads_that_see_it_at_once_one_reports() {
         for _ in 0..50 {
-            let reported = Reported::default();
-            let count = || (0..100).filter(|_| reported.count()).count();
+            let counter = FailureCounter::default();
+            let count = || (0..100).filter(|_| counter.count()).count();
             let reports: usize = std::thread::scope(|scope| {
                 let threads = [(); 4].map(|()| scope.spawn(count));
                 threads
@@ -87,7 +87,7 @@ mod tests {
                     .iter()
                     .sum()
             });
-            assert_eq!((reports, reported.counted()), (1, 400));
+            assert_eq!((reports, counter.counted()), (1, 400));
         }
     }
 }
