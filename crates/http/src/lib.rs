@@ -9,6 +9,7 @@ pub mod accept;
 pub mod authority;
 pub mod base64url;
 pub mod date;
+pub mod dynamic_table;
 pub mod escape;
 pub mod field_section;
 mod head;
@@ -23,6 +24,7 @@ pub mod priority;
 mod reference;
 mod response;
 mod status;
+pub mod string_literal;
 mod time_limit;
 mod words;
 

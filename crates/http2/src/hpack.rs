@@ -25,7 +25,6 @@
 //! ```
 
 mod decoder;
-mod dynamic_table;
 mod encoder;
 mod static_table;
 
@@ -33,11 +32,12 @@ use std::fmt;
 
 use h2o_http::huffman::HuffmanError;
 use h2o_http::prefixed::PrefixedError;
+use h2o_http::string_literal::StringError;
 
 pub use decoder::Decoder;
 pub(crate) use decoder::path_string;
-pub use encoder::{Encoder, field_hash};
-pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo};
+pub use encoder::Encoder;
+pub use h2o_http::field_section::{DecodedField, FieldName, Flaws, Pseudo, field_hash};
 
 /// Errors of a field block. All of these are connection errors of type `COMPRESSION_ERROR` (RFC 9113 §4.3): the dynamic
 /// tables of the two sides may differ from then on.
@@ -69,6 +69,15 @@ impl From<PrefixedError> for HpackError {
 impl From<HuffmanError> for HpackError {
     fn from(error: HuffmanError) -> Self {
         Self::Huffman(error)
+    }
+}
+
+impl From<StringError> for HpackError {
+    fn from(error: StringError) -> Self {
+        match error {
+            StringError::Length(error) => error.into(),
+            StringError::Huffman(error) => error.into(),
+        }
     }
 }
 

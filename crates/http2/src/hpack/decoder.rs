@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use h2o_http::dynamic_table::DynamicTable;
 use h2o_http::field_section::{DecodedField, Flaws, NameKind, Pseudo};
-use h2o_http::{huffman, prefixed};
+use h2o_http::prefixed;
+use h2o_http::string_literal::{self, Text};
 
 use super::HpackError;
-use super::dynamic_table::DynamicTable;
 use super::static_table;
 
 /// Properties of an entry, computed when it is received, so that using it again costs nothing.
@@ -24,25 +25,6 @@ pub struct Decoder {
     max_table_size: u32,
     /// Name and value of a literal field, if they cannot be borrowed from the block.
     scratch: Vec<u8>,
-}
-
-/// A string of a literal field: in the block, or in the scratch.
-#[derive(Clone, Debug)]
-enum Text<'b> {
-    Plain(&'b [u8]),
-    Scratch(Range<usize>),
-}
-
-impl<'b> Text<'b> {
-    fn bytes<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
-    where
-        'b: 'a,
-    {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
-        }
-    }
 }
 
 /// A field encoded as a literal.
@@ -113,7 +95,7 @@ impl Decoder {
         input: &'t [u8],
     ) -> Result<(&'t [u8], &'t [u8]), HpackError> {
         self.scratch.clear();
-        let (text, rest) = self.string(input)?;
+        let (text, rest) = string_literal::decode(input, 7, &mut self.scratch)?;
         Ok((text.bytes(&self.scratch), rest))
     }
 
@@ -205,14 +187,14 @@ impl Decoder {
         self.scratch.clear();
         let (index, rest) = prefixed::decode(block, index_bits)?;
         let (name, mut note, rest) = if index == 0 {
-            let (name, rest) = self.string(rest)?;
+            let (name, rest) = string_literal::decode(rest, 7, &mut self.scratch)?;
             let (kind, flaws) = NameKind::of(name.bytes(&self.scratch));
             (name, Note { kind, flaws }, rest)
         } else {
             let (name, note) = self.indexed_name(index)?;
             (name, note, rest)
         };
-        let (value, rest) = self.string(rest)?;
+        let (value, rest) = string_literal::decode(rest, 7, &mut self.scratch)?;
         let bytes = value.bytes(&self.scratch);
         note.flaws = note.flaws.and(Flaws::in_value(bytes));
         if inserts {
@@ -252,21 +234,6 @@ impl Decoder {
         };
         Ok((name, note))
     }
-
-    /// Decodes a string (RFC 7541 §5.2).
-    fn string<'b>(&mut self, block: &'b [u8]) -> Result<(Text<'b>, &'b [u8]), HpackError> {
-        let is_huffman = block.first().is_some_and(|&first| first >= 0x80);
-        let (len, rest) = prefixed::decode(block, 7)?;
-        let (text, rest) = rest
-            .split_at_checked(len as usize)
-            .ok_or(HpackError::Incomplete)?;
-        if !is_huffman {
-            return Ok((Text::Plain(text), rest));
-        }
-        let start = self.scratch.len();
-        huffman::decode(text, &mut self.scratch)?;
-        Ok((Text::Scratch(start..self.scratch.len()), rest))
-    }
 }
 
 /// The entry at `index` of the static table; there is none at 0.
@@ -295,19 +262,14 @@ pub(crate) fn path_string(block: &[u8]) -> Option<Range<usize>> {
             continue;
         }
         if index == 0 {
-            rest = after_string(rest)?;
+            rest = string_literal::skip(rest, 7)?;
         }
         let start = block.len() - rest.len();
-        rest = after_string(rest)?;
+        rest = string_literal::skip(rest, 7)?;
         if first < 0x20
             && static_entry(index).is_ok_and(|entry| entry.0 == NameKind::Pseudo(Pseudo::Path))
         {
             return Some(start..block.len() - rest.len());
         }
     }
-}
-
-fn after_string(input: &[u8]) -> Option<&[u8]> {
-    let (len, rest) = prefixed::decode(input, 7).ok()?;
-    rest.get(len as usize..)
 }

@@ -1,9 +1,9 @@
 //! Encodes field blocks (RFC 7541 §6).
 
-use h2o_http::field_section::{NameKind, Pseudo};
-use h2o_http::{Known, Name, StatusCode, huffman, prefixed};
+use h2o_http::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, TableEntry};
+use h2o_http::field_section::{NameKind, Pseudo, field_hash, pseudo_hash};
+use h2o_http::{Known, Name, StatusCode, prefixed, string_literal};
 
-use super::dynamic_table::{DynamicTable, ENTRY_OVERHEAD, TableEntry};
 use super::static_table;
 
 /// The largest table that we use, even if the peer allows more.
@@ -124,7 +124,7 @@ impl Encoder {
         debug_assert!(pseudo != Pseudo::Unknown);
         let name = NameKind::Pseudo(pseudo);
         let text = pseudo.as_str().as_bytes();
-        let hash = hash_from(pseudo as u64, value);
+        let hash = pseudo_hash(pseudo, value);
         if !self.indexed(name, text, value, hash, out) {
             self.text(name, text, value, hash, out);
         }
@@ -318,12 +318,12 @@ impl Encoder {
         };
         prefixed::encode(flags, bits, index.unwrap_or(0) as usize, out);
         if index.is_none() {
-            string(text, out);
+            string_literal::encode(0, 7, text, out);
         }
         if indexing == Indexing::Never {
-            plain_string(value, out);
+            string_literal::encode_plain(0, 7, value, out);
         } else {
-            string(value, out);
+            string_literal::encode(0, 7, value, out);
         }
     }
 
@@ -333,23 +333,6 @@ impl Encoder {
         let age = self.table.iter().position(same_name)?;
         Some(static_table::LEN + 1 + u32::try_from(age).ok()?)
     }
-}
-
-/// Appends a string, Huffman-coded if that is shorter (RFC 7541 §5.2).
-fn string(text: &[u8], out: &mut Vec<u8>) {
-    let encoded_len = huffman::encoded_len(text);
-    if encoded_len < text.len() {
-        prefixed::encode(0x80, 7, encoded_len, out);
-        huffman::encode(text, out);
-    } else {
-        plain_string(text, out);
-    }
-}
-
-/// Appends a string without Huffman coding.
-fn plain_string(text: &[u8], out: &mut Vec<u8>) {
-    prefixed::encode(0, 7, text.len(), out);
-    out.extend_from_slice(text);
 }
 
 #[inline]
@@ -367,49 +350,4 @@ fn is_named(entry: &TableEntry<'_, Note>, name: NameKind, text: &[u8]) -> bool {
 
 fn chain_of(hash: u32) -> usize {
     hash as usize % CHAINS
-}
-
-/// The hash by which an [`Encoder`] finds a field. Callers may store it with fields that they send often.
-#[inline]
-#[must_use]
-pub fn field_hash(name: Name<'_>, value: &[u8]) -> u32 {
-    let seed = match name {
-        Name::Known(known) => known as u64,
-        Name::Other(text) => u64::from(hash_from(0x200, text.as_bytes())),
-    };
-    // The seed separates these from the pseudo-header fields.
-    hash_from(0x100 + seed, value)
-}
-
-/// A hash of `text`. Its quality matters little: matches are compared, and chains are short.
-#[inline]
-fn hash_from(seed: u64, text: &[u8]) -> u32 {
-    let mut hash = mix(seed ^ (text.len() as u64) << 32);
-    if let Some(last) = text.last_chunk::<8>() {
-        for word in text.as_chunks::<8>().0 {
-            hash = mix(hash ^ u64::from_le_bytes(*word));
-        }
-        hash = mix(hash ^ u64::from_le_bytes(*last));
-    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        let word = u64::from(u32::from_le_bytes(*first)) << 32;
-        hash = mix(hash ^ (word | u64::from(u32::from_le_bytes(*last))));
-    } else {
-        let word = text
-            .iter()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte));
-        hash = mix(hash ^ word);
-    }
-    let [a, b, c, d, ..] = (hash ^ hash >> 32).to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
-}
-
-/// Both halves of a product, so that every input bit affects the whole result.
-#[inline]
-fn mix(word: u64) -> u64 {
-    const ODD: u128 = 0x9e37_79b9_7f4a_7c15;
-    let product = u128::from(word) * ODD;
-    let halves: [u8; 16] = product.to_le_bytes();
-    let (low, high) = halves.split_at(8);
-    let half = |bytes: &[u8]| bytes.first_chunk().map_or(0, |o| u64::from_le_bytes(*o));
-    half(low) ^ half(high)
 }

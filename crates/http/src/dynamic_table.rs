@@ -1,10 +1,10 @@
-//! The dynamic table (RFC 7541 §2.3.2, §4), with a note of the caller on each entry.
+//! The dynamic table of HPACK and QPACK (RFC 7541 §2.3.2, §4, RFC 9204 §3.2), with a note of the caller on each entry.
 //!
 //! The bytes of entries are adjacent in a buffer. Bytes of evicted entries stay in front until room is needed. Records of
 //! entries are in a ring.
 
 /// Size of an entry in addition to its bytes (RFC 7541 §4.1).
-pub(super) const ENTRY_OVERHEAD: u32 = 32;
+pub const ENTRY_OVERHEAD: u32 = 32;
 
 /// Bytes allocated at first, unless the table is smaller.
 const FIRST_BYTES: usize = 128;
@@ -28,25 +28,37 @@ impl<N> Record<N> {
 
 /// An entry. Its bytes are located only when they are read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TableEntry<'a, N> {
+pub struct TableEntry<'a, N> {
     record: &'a Record<N>,
     table: &'a DynamicTable<N>,
 }
 
 impl<'a, N> TableEntry<'a, N> {
+    /// The note of the caller.
     #[inline]
-    pub(super) const fn note(&self) -> &'a N {
+    #[must_use]
+    pub const fn note(&self) -> &'a N {
         &self.record.note
     }
 
+    /// The name.
     #[inline]
-    pub(super) fn name(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
         self.bytes(0, self.record.name_len)
     }
 
+    /// The value.
     #[inline]
-    pub(super) fn value(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn value(&self) -> &'a [u8] {
         self.bytes(self.record.name_len, self.record.value_len)
+    }
+
+    /// The size by which it counts (RFC 7541 §4.1).
+    #[must_use]
+    pub const fn size(&self) -> u32 {
+        self.record.size()
     }
 
     #[inline]
@@ -57,8 +69,9 @@ impl<'a, N> TableEntry<'a, N> {
     }
 }
 
+/// A dynamic table. Sizes are in bytes, counted as RFC 7541 §4.1 says.
 #[derive(Debug)]
-pub(super) struct DynamicTable<N> {
+pub struct DynamicTable<N> {
     /// Bytes of the entries from the oldest to the newest, after those of evicted entries.
     bytes: Vec<u8>,
     /// Number of bytes that were once before the first one in the buffer, modulo 2^32.
@@ -75,7 +88,8 @@ pub(super) struct DynamicTable<N> {
 
 impl<N: Copy> DynamicTable<N> {
     /// An empty table. Allocates nothing.
-    pub(super) const fn new(max_size: u32) -> Self {
+    #[must_use]
+    pub const fn new(max_size: u32) -> Self {
         Self {
             bytes: Vec::new(),
             dropped: 0,
@@ -87,27 +101,46 @@ impl<N: Copy> DynamicTable<N> {
         }
     }
 
-    pub(super) const fn len(&self) -> u32 {
+    /// The number of entries.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
         self.len
     }
 
-    pub(super) const fn max_size(&self) -> u32 {
+    /// Whether there are no entries.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The size.
+    #[must_use]
+    pub const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The largest size.
+    #[must_use]
+    pub const fn max_size(&self) -> u32 {
         self.max_size
     }
 
     /// How many entries have been inserted since the beginning, modulo 2^32.
-    pub(super) const fn inserted(&self) -> u32 {
+    #[must_use]
+    pub const fn inserted(&self) -> u32 {
         self.inserted
     }
 
     /// Bytes of memory held.
-    pub(super) const fn retained(&self) -> usize {
+    #[must_use]
+    pub const fn retained(&self) -> usize {
         self.bytes.capacity() + self.records.capacity() * size_of::<Record<N>>()
     }
 
     /// The entry with this age; the newest has age 0.
     #[inline]
-    pub(super) fn get(&self, age: u32) -> Option<TableEntry<'_, N>> {
+    #[must_use]
+    pub fn get(&self, age: u32) -> Option<TableEntry<'_, N>> {
         if age >= self.len {
             return None;
         }
@@ -120,18 +153,18 @@ impl<N: Copy> DynamicTable<N> {
     }
 
     /// The entries, newest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = TableEntry<'_, N>> {
+    pub fn iter(&self) -> impl Iterator<Item = TableEntry<'_, N>> {
         (0..self.len).map_while(|age| self.get(age))
     }
 
     /// Changes the maximum size. Evicts entries if necessary (RFC 7541 §4.3).
-    pub(super) fn resize(&mut self, max_size: u32) {
+    pub fn resize(&mut self, max_size: u32) {
         self.max_size = max_size;
         self.evict_above(max_size);
     }
 
     /// Evicts the oldest entries, so that at most `count` are left.
-    pub(super) fn keep(&mut self, count: u32) {
+    pub fn keep(&mut self, count: u32) {
         while self.len > count {
             self.evict();
         }
@@ -140,7 +173,7 @@ impl<N: Copy> DynamicTable<N> {
     /// Inserts an entry, and evicts others if necessary. An entry larger than the table leaves it empty (RFC 7541 §4.4).
     /// Returns whether it is in the table.
     #[inline]
-    pub(super) fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
+    pub fn insert(&mut self, name: &[u8], value: &[u8], note: N) -> bool {
         let (Some((name_len, value_len)), Some(room)) = (
             u32::try_from(name.len())
                 .ok()

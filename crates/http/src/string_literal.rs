@@ -1,0 +1,144 @@
+//! String literals (RFC 7541 §5.2, RFC 9204 §4.1.2): a bit that tells whether the Huffman code is used, the length, the text.
+//!
+//! HPACK gives the length a prefix of seven bits. QPACK has shorter ones, too, with flags above the Huffman bit.
+
+use std::ops::Range;
+
+use crate::huffman::{self, HuffmanError};
+use crate::prefixed::{self, PrefixedError};
+
+/// Why a string could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringError {
+    /// Its length is wrong, or the input ends before the string does.
+    Length(PrefixedError),
+    /// It is not a Huffman code.
+    Huffman(HuffmanError),
+}
+
+impl From<PrefixedError> for StringError {
+    fn from(error: PrefixedError) -> Self {
+        Self::Length(error)
+    }
+}
+
+/// A decoded string: in the input, or in the scratch of the decoder.
+#[derive(Clone, Debug)]
+pub enum Text<'i> {
+    /// It stands in the input as it is.
+    Plain(&'i [u8]),
+    /// It was decoded to this part of the scratch.
+    Scratch(Range<usize>),
+}
+
+impl<'i> Text<'i> {
+    /// The bytes, given the scratch they were decoded to.
+    #[must_use]
+    pub fn bytes<'a>(&self, scratch: &'a [u8]) -> &'a [u8]
+    where
+        'i: 'a,
+    {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Appends `text`, by the Huffman code if that is shorter. Its length has a prefix of `bits` bits (1 to 7), above which is the
+/// Huffman bit, above which are the `flags`.
+#[inline]
+pub fn encode(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
+    let encoded_len = huffman::encoded_len(text);
+    if encoded_len < text.len() {
+        prefixed::encode(flags | 1 << bits, bits, encoded_len, out);
+        huffman::encode(text, out);
+    } else {
+        encode_plain(flags, bits, text, out);
+    }
+}
+
+/// As [`encode`], without the Huffman code.
+#[inline]
+pub fn encode_plain(flags: u8, bits: u32, text: &[u8], out: &mut Vec<u8>) {
+    prefixed::encode(flags, bits, text.len(), out);
+    out.extend_from_slice(text);
+}
+
+/// Decodes the string at the start of `input`, whose length has a prefix of `bits` bits, whatever the flags above the Huffman
+/// bit are. Returns it with the input that follows it. What does not stand in the input is appended to `scratch`.
+///
+/// # Errors
+/// [`StringError`]
+#[inline]
+pub fn decode<'i>(
+    input: &'i [u8],
+    bits: u32,
+    scratch: &mut Vec<u8>,
+) -> Result<(Text<'i>, &'i [u8]), StringError> {
+    let is_huffman = input.first().is_some_and(|first| first & 1 << bits != 0);
+    let (len, rest) = prefixed::decode(input, bits)?;
+    let (text, rest) = rest
+        .split_at_checked(len as usize)
+        .ok_or(PrefixedError::Incomplete)?;
+    if !is_huffman {
+        return Ok((Text::Plain(text), rest));
+    }
+    let start = scratch.len();
+    huffman::decode(text, scratch).map_err(StringError::Huffman)?;
+    Ok((Text::Scratch(start..scratch.len()), rest))
+}
+
+/// The input that follows the string at its start; `None` if that is not complete.
+#[must_use]
+pub fn skip(input: &[u8], bits: u32) -> Option<&[u8]> {
+    let (len, rest) = prefixed::decode(input, bits).ok()?;
+    rest.get(len as usize..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_come_back_whatever_their_prefix_and_flags() {
+        let texts: [&[u8]; 5] = [b"", b"www.example.com", b"\xff\xfe", b"\0", &[b'a'; 300]];
+        for bits in 3..=7 {
+            let flags = if bits < 7 { 0x80 } else { 0 };
+            for text in texts {
+                for encode in [encode, encode_plain] {
+                    let mut bytes = Vec::new();
+                    encode(flags, bits, text, &mut bytes);
+                    assert_eq!(bytes[0] & 0x80 & flags, flags);
+                    for end in 0..bytes.len() {
+                        let got = decode(&bytes[..end], bits, &mut Vec::new());
+                        let want = StringError::Length(PrefixedError::Incomplete);
+                        assert_eq!(got.expect_err("it is cut off"), want);
+                        assert_eq!(skip(&bytes[..end], bits), None);
+                    }
+                    bytes.push(7);
+                    let mut scratch = b"before".to_vec();
+                    let (got, rest) = decode(&bytes, bits, &mut scratch).expect("a string");
+                    assert_eq!((got.bytes(&scratch), rest), (text, &[7][..]));
+                    assert_eq!(skip(&bytes, bits), Some(&[7][..]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_huffman_code_is_used_where_it_is_shorter() {
+        // RFC 7541 appendix C.4.1.
+        let mut bytes = Vec::new();
+        encode(0, 7, b"www.example.com", &mut bytes);
+        assert_eq!(
+            bytes,
+            b"\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff"
+        );
+        bytes.clear();
+        encode(0x20, 3, b"\xff\xff", &mut bytes);
+        assert_eq!(bytes, [0x22, 0xff, 0xff]);
+        let wrong = decode(&[0x81, 0xff], 7, &mut Vec::new());
+        assert!(matches!(wrong, Err(StringError::Huffman(_))));
+    }
+}
